@@ -1,0 +1,1 @@
+"""Benchmarks, one file a question; `dlog bench` is their face."""

@@ -1,0 +1,1 @@
+"""Processes into a cluster: nodes assembled, started, registered, repaired."""

@@ -1,0 +1,1 @@
+"""The log abstraction: an endless stream of records made of ledgers."""

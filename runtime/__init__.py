@@ -1,0 +1,1 @@
+"""What every process stands on: the seam to the machine, frames, connections, errors."""

@@ -1,0 +1,407 @@
+"""Every error the package raises, sorted by what the caller can do; codes go over the wire.
+
+    DistributedLogError
+    ├── the caller's mistake           InvalidRequest, InvalidUri, InvalidLogName, RecordTooLarge,
+    │                                  TransactionIdOutOfOrder, TransactionTooLarge, AlreadyClosed
+    ├── what is there, or is not       LogNotFound, LogExists, LogEmpty, EndOfStream, LogTruncated,
+    │                                  NoSuchLedger, NoSuchEntry, LedgerClosed
+    ├── another one owns it            OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
+    │                                  VersionConflict, LeaseExpired
+    ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
+    │                                  ConnectionLost, RequestTimeout, Compacted, NotReady
+    ├── outcome or state unknown       OutcomeUnknown, WriteFailed, LedgerStateUnknown, RecoveryIncomplete
+    ├── the peer broke the protocol    ProtocolError, WrongPeer, WrongLedgerKey, EntryConflict
+    └── the machine failed or lied     CorruptData, DiskFailed, DiskFull, ForeignData,
+                                       DataDirectoryInUse, UnsupportedFormat, AddressInUse
+
+Each class says, beside its ``code``: ``retryable`` (the same call may work later), ``definite`` (what
+was asked certainly did not happen; False: it may have) and ``fatal_to_writer``. Codes up to 1002 are
+upstream's (DistributedLog StatusCode), from 2000 on they are ours.
+"""
+
+from typing import ClassVar
+
+
+class DistributedLogError(Exception):
+    """The root. A message names what, where and the numbers, and what to do."""
+
+    code: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+    definite: ClassVar[bool] = True
+    fatal_to_writer: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+    """What the command line ends with (design: the contract of `dlog`)."""
+
+
+# --- the caller's mistake -------------------------------------------------------------------------
+
+
+class InvalidRequest(DistributedLogError):
+    """The call's arguments cannot be meant."""
+
+    code = 403
+    exit_code = 2
+
+
+class InvalidUri(InvalidRequest):
+    """A URI whose scheme or form is not known; the message names the known ones."""
+
+    code = 2050
+
+
+class InvalidLogName(InvalidRequest):
+    """A log name that the namespace does not allow."""
+
+    code = 602
+
+
+class RecordTooLarge(DistributedLogError):
+    """A record above the limit. Nothing was written; the writer goes on."""
+
+    code = 413
+    exit_code = 5
+
+
+class TransactionIdOutOfOrder(DistributedLogError):
+    """A txid lower than one before it. Nothing was written; the writer goes on."""
+
+    code = 513
+    exit_code = 5
+
+
+class TransactionTooLarge(DistributedLogError):
+    """A metadata transaction above its limit of operations or bytes."""
+
+    code = 2034
+    exit_code = 5
+
+
+class AlreadyClosed(DistributedLogError):
+    """A handle used after its end (closed, failed, or left behind by a fork)."""
+
+    code = 502
+
+
+# --- what is there, or is not ---------------------------------------------------------------------
+
+
+class LogNotFound(DistributedLogError):
+    """No log of that name."""
+
+    code = 510
+    exit_code = 3
+
+
+class LogExists(DistributedLogError):
+    """A log of that name is there already."""
+
+    code = 522
+    exit_code = 3
+
+
+class LogEmpty(DistributedLogError):
+    """The log holds no record."""
+
+    code = 509
+    exit_code = 3
+
+
+class EndOfStream(DistributedLogError):
+    """The log is sealed: it has no more records, and takes no more."""
+
+    code = 512
+    fatal_to_writer = True
+    exit_code = 5
+
+
+class LogTruncated(DistributedLogError):
+    """The position asked for lies before the log's truncation point."""
+
+    code = 511
+    exit_code = 3
+
+
+class NoSuchLedger(DistributedLogError):
+    """A definite answer: the ledger does not exist here."""
+
+    code = 2010
+    exit_code = 3
+
+
+class NoSuchEntry(DistributedLogError):
+    """A definite answer: the entry does not exist here."""
+
+    code = 2011
+    exit_code = 3
+
+
+class LedgerClosed(DistributedLogError):
+    """The ledger is closed (or being deleted): it takes no more entries."""
+
+    code = 2014
+    fatal_to_writer = True
+    exit_code = 5
+
+
+# --- another one owns it --------------------------------------------------------------------------
+
+
+class OwnershipAcquireFailed(DistributedLogError):
+    """Another writer holds the log's lock; ``owner`` names it. Wait, or take over."""
+
+    code = 302
+    retryable = True
+    exit_code = 5
+
+    def __init__(self, message: str, owner: str = "") -> None:
+        super().__init__(message)
+        self.owner = owner
+
+
+class WriterFenced(DistributedLogError):
+    """Another writer took the log over: this one must stop, for good. Pending writes are unknown."""
+
+    code = 2070
+    definite = False
+    fatal_to_writer = True
+    exit_code = 5
+
+
+class LedgerFenced(DistributedLogError):
+    """A bookie's answer to an add: the ledger was fenced by a recovery."""
+
+    code = 2012
+    fatal_to_writer = True
+    exit_code = 5
+
+
+class NotLeader(DistributedLogError):
+    """This metadata node does not lead. ``leader`` is the best guess, or "". The client asks there."""
+
+    code = 2030
+    retryable = True
+    exit_code = 4
+
+    def __init__(self, message: str, leader: str = "") -> None:
+        super().__init__(message)
+        self.leader = leader
+
+
+class VersionConflict(DistributedLogError):
+    """A conditional change met another version than expected: read again, decide again."""
+
+    code = 2036
+    retryable = True
+
+
+class LeaseExpired(DistributedLogError):
+    """The lease is gone: what was held under it is not held any more."""
+
+    code = 2035
+
+
+# --- not now --------------------------------------------------------------------------------------
+
+
+class TooBusy(DistributedLogError):
+    """Over a bound in bytes; refused before anything was allocated or done."""
+
+    code = 517
+    retryable = True
+    exit_code = 5
+
+
+class NotEnoughBookies(DistributedLogError):
+    """Fewer live bookies than the ledger's quorums need."""
+
+    code = 2015
+    retryable = True
+    exit_code = 4
+
+
+class BookieReadOnly(DistributedLogError):
+    """The bookie takes no new entries (disk nearly full, or told so); recovery adds still pass."""
+
+    code = 2016
+    retryable = True
+    exit_code = 5
+
+
+class QuorumUnreachable(DistributedLogError):
+    """No leader of the metadata quorum answered in time; the message names the addresses asked."""
+
+    code = 503
+    retryable = True
+    exit_code = 4
+
+
+class ConnectionLost(DistributedLogError):
+    """The connection could not be made, broke, or was closed. What was under way is unknown."""
+
+    code = 2002
+    retryable = True
+    definite = False
+    exit_code = 4
+
+
+class RequestTimeout(DistributedLogError):
+    """The deadline passed after sending: it may have happened."""
+
+    code = 2060
+    retryable = True
+    definite = False
+    exit_code = 4
+
+
+class Compacted(DistributedLogError):
+    """A watch asked for a revision older than the history kept. List, then watch from there."""
+
+    code = 2032
+    retryable = True
+
+
+class NotReady(DistributedLogError):
+    """The node is starting, or waits to be let in; nothing was done."""
+
+    code = 518
+    retryable = True
+    exit_code = 4
+
+
+# --- outcome or state unknown ---------------------------------------------------------------------
+
+
+class OutcomeUnknown(DistributedLogError):
+    """It may or may not have happened, and asking again cannot tell."""
+
+    code = 2033
+    definite = False
+    exit_code = 7
+
+
+class WriteFailed(DistributedLogError):
+    """An add did not reach its ack quorum in time. It may appear later, once, at the end (G7)."""
+
+    code = 514
+    definite = False
+    fatal_to_writer = True
+    exit_code = 7
+
+
+class LedgerStateUnknown(DistributedLogError):
+    """The bookie may have lost what it held of this ledger (limbo): neither yes nor no."""
+
+    code = 2013
+    retryable = True
+    exit_code = 4
+
+
+class RecoveryIncomplete(DistributedLogError):
+    """Too few definite answers to know a ledger's end; nothing was decided. Retry when bookies return."""
+
+    code = 2017
+    retryable = True
+    exit_code = 4
+
+
+# --- the peer broke the protocol ------------------------------------------------------------------
+
+
+class ProtocolError(DistributedLogError):
+    """The peer sent what it may not; the connection ends."""
+
+    code = 2001
+    definite = False
+    exit_code = 4
+
+
+class WrongPeer(DistributedLogError):
+    """Somebody else answers at that address: another cluster, another node (H6)."""
+
+    code = 2040
+    retryable = True
+    exit_code = 4
+
+
+class WrongLedgerKey(DistributedLogError):
+    """The key shown is not the ledger's."""
+
+    code = 2018
+    exit_code = 5
+
+
+class EntryConflict(DistributedLogError):
+    """Other bytes under an entry id that is stored already."""
+
+    code = 2019
+    fatal_to_writer = True
+
+
+# --- the machine failed or lied -------------------------------------------------------------------
+
+
+class CorruptData(DistributedLogError):
+    """Bytes on disk or from a peer whose checksum or form is wrong; never served."""
+
+    code = 523
+
+
+class DiskFailed(DistributedLogError):
+    """A write or sync failed: the node ends. Nothing it had not synced may be trusted."""
+
+    code = 2043
+    definite = False
+
+
+class DiskFull(DiskFailed):
+    """No space left on the device."""
+
+    code = 2046
+
+
+class ForeignData(DistributedLogError):
+    """A data directory of another cluster, another node, or an older copy of this one's."""
+
+    code = 2041
+    exit_code = 5
+
+
+class DataDirectoryInUse(DistributedLogError):
+    """Another process holds this data directory."""
+
+    code = 2044
+    exit_code = 5
+
+
+class UnsupportedFormat(DistributedLogError):
+    """Written by a newer version than this one can read."""
+
+    code = 521
+    exit_code = 5
+
+
+class AddressInUse(DistributedLogError):
+    """Somebody listens there already."""
+
+    code = 2047
+    exit_code = 5
+
+
+def _walk(cls: type[DistributedLogError]) -> list[type[DistributedLogError]]:
+    return [cls, *(found for sub in cls.__subclasses__() for found in _walk(sub))]
+
+
+BY_CODE: dict[int, type[DistributedLogError]] = {
+    cls.code: cls for cls in _walk(DistributedLogError)
+}
+
+
+def from_code(code: int, message: str, detail: str = "") -> DistributedLogError:
+    """The error a peer named by its code; an unknown code becomes the root class.
+
+    ``detail`` is the one extra field that some classes carry (``owner``, ``leader``).
+    """
+    cls = BY_CODE.get(code, DistributedLogError)
+    if cls is OwnershipAcquireFailed or cls is NotLeader:
+        return cls(message, detail)  # type: ignore[call-arg]
+    return cls(message)

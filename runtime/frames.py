@@ -1,0 +1,127 @@
+"""The envelope of every frame on a connection, and the control messages inside (pure).
+
+    | length u32 | op u8 | flags u8 | status u16 | ident u64 | deadline left ms u32 | reserved u32 |
+
+Little-endian, 24 bytes. ``length`` counts the whole frame, envelope included, and is checked against
+a bound before anything is allocated. ``ident`` is a request id, or a stream number for frames that
+belong to an add stream. ``status`` is 0 or an error's code (`runtime/errors.py`), whose body then is a
+msgpack list [message, detail]. Other bodies are fixed structs and entry records, or msgpack.
+"""
+
+import struct
+from typing import Any
+
+import msgpack
+
+from .errors import DistributedLogError, ProtocolError, from_code
+from .host import Buffer
+
+ENVELOPE = struct.Struct("<IBBHQII")
+ENVELOPE_BYTES = ENVELOPE.size
+FRAME_BYTES_MAX = 5 * 1024 * 1024
+CONTROL_BYTES_MAX = 2 * 1024 * 1024
+"""A msgpack body above this is refused unread."""
+
+assert ENVELOPE_BYTES == 24
+
+
+class Op:
+    """What a frame asks or answers. Below 16: every connection; 16–63: bookies; 64–: metadata."""
+
+    HELLO = 1
+    AUTH = 2
+    REPLY = 3  # the answer to a request, whatever it was: ident = request id
+    PING = 4
+    INFO = 5  # counters and gauges of a node, as a msgpack map
+
+    STREAM_OPEN = 16
+    ADD = 17
+    ADD_ACKS = 18
+    STREAM_REFUSED = 19
+    WRITE_LAC = 20
+    READ = 21
+    FENCE = 22
+    READ_LAC = 23
+    WAIT_LAC = 24
+    LIST_ENTRIES = 25
+
+    META_STATUS = 64
+    META_FORM = 65  # between metadata nodes: forming a new cluster
+    META_RAFT = 66  # between metadata nodes: Raft messages, no reply
+    META_READ = 67
+    META_TRANSACT = 68
+    META_LEASE = 69
+    META_WATCH = 70
+    META_WATCH_EVENTS = 71
+    META_WATCH_CANCEL = 72
+
+
+def envelope(
+    op: int,
+    body_bytes: int,
+    *,
+    ident: int = 0,
+    flags: int = 0,
+    status: int = 0,
+    deadline_ms: int = 0,
+) -> bytes:
+    """The 24 bytes before a body of ``body_bytes``."""
+    return ENVELOPE.pack(
+        ENVELOPE_BYTES + body_bytes, op, flags, status, ident, min(deadline_ms, 0xFFFFFFFF), 0
+    )
+
+
+def check_length(length: int, peer: str) -> None:
+    """Refuse an announced length that no frame of ours has; say what it looks like."""
+    if ENVELOPE_BYTES <= length <= FRAME_BYTES_MAX:
+        return
+    text = length.to_bytes(4, "little")
+    hint = ""
+    if text in (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP"):
+        hint = "; these bytes are HTTP: this port speaks the frame protocol of distributedlog"
+    elif text[0] == 0x16 and text[1] == 0x03:
+        hint = "; these bytes are a TLS hello: this port speaks plain frames"
+    raise ProtocolError(
+        f"{peer} announced a frame of {length} bytes, allowed are {ENVELOPE_BYTES} to {FRAME_BYTES_MAX}{hint}"
+    )
+
+
+def pack(value: Any) -> bytes:
+    """A control message as msgpack."""
+    return bytes(msgpack.packb(value))
+
+
+def unpack(body: Buffer, what: str) -> Any:
+    """A control message from msgpack, with every length bounded. Raises `ProtocolError`."""
+    size = len(body)
+    if size > CONTROL_BYTES_MAX:
+        raise ProtocolError(
+            f"{what}: a control message of {size} bytes, allowed are {CONTROL_BYTES_MAX}"
+        )
+    try:
+        return msgpack.unpackb(
+            body,
+            max_str_len=size,
+            max_bin_len=size,
+            max_array_len=min(size, 65_536),
+            max_map_len=min(size, 65_536),
+            max_ext_len=0,
+            strict_map_key=True,
+        )
+    except (ValueError, msgpack.UnpackException) as error:
+        raise ProtocolError(f"{what}: not a control message ({type(error).__name__})") from None
+
+
+def error_body(error: DistributedLogError) -> bytes:
+    """The body of a frame whose status is ``error.code``."""
+    detail = getattr(error, "owner", "") or getattr(error, "leader", "")
+    return pack([str(error)[:4096], detail])
+
+
+def error_from(status: int, body: Buffer) -> DistributedLogError:
+    """The error that a frame with this status and body carries."""
+    try:
+        message, detail = unpack(body, "an error reply")
+    except (ProtocolError, TypeError, ValueError):
+        message, detail = f"error {status} with an unreadable message", ""
+    return from_code(status, str(message), str(detail))

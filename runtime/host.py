@@ -1,0 +1,214 @@
+"""The seam: everything that is not computed comes in through one small value, `Host`.
+
+The real side is `machine.py`, `tcp.py`, `files.py`, `lmdb_map.py` and `memory.py`; the simulated
+side is `sim/`. Contract tests in tests/runtime hold both to the same behaviour. Time is not here:
+it is trio's clock (`trio.current_time()`), which a run can replace whole.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+Address = tuple[str, int]
+"""Host name or IP, and port. Port 0 asks a listener for a free one."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+@runtime_checkable
+class Connection(Protocol):
+    """A byte stream to one peer. Bytes arrive in order or not at all, split and merged anywhere."""
+
+    peer: str
+    """Who is at the other end, for messages: ``10.0.0.3:4181``."""
+
+    async def receive_into(self, *buffers: memoryview) -> int:
+        """Fill the buffers in order with what has arrived; return how many bytes (0: peer closed).
+
+        A checkpoint comes before the read and none between the read and the return, so a buffer
+        that is shared by many connections may be parsed before the next ``await``.
+        Raises `ConnectionLost` when the connection is broken or was closed here.
+        """
+        ...
+
+    def try_send(self, buffers: Sequence[Buffer]) -> int:
+        """Hand over what the connection takes now, never waiting; return how many bytes (maybe 0).
+
+        Raises `ConnectionLost`.
+        """
+        ...
+
+    async def wait_writable(self) -> None:
+        """Return when `try_send` may take bytes again. Raises `ConnectionLost`."""
+        ...
+
+    def close(self) -> None:
+        """Close now; whoever waits on this connection gets `ConnectionLost`. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Listener(Protocol):
+    """A listening address."""
+
+    address: Address
+    """The real one, with the port that was given for port 0."""
+
+    async def accept(self) -> Connection:
+        """Wait for the next connection. Survives a lack of file descriptors by waiting."""
+        ...
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class File(Protocol):
+    """A file of a `Disk`. Offsets and sizes are bytes.
+
+    Every failed write or sync raises `DiskFailed` (`DiskFull` for a lack of space), after which the
+    node must end: what the page cache shows is no longer to be trusted.
+    """
+
+    name: str
+
+    def size(self) -> int:
+        """The size, preallocated space included."""
+        ...
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write, not durable before the next sync. A direct file wants aligned memory and size."""
+        ...
+
+    async def write_synced(self, offset: int, buffer: Buffer) -> None:
+        """Write, then fdatasync: this and all that was written before the call began is durable.
+
+        Covers nothing that was written while it ran (H10). One thread hop at most. ``buffer`` must
+        stay as it is until the call returns.
+        """
+        ...
+
+    async def sync(self) -> None:
+        """fdatasync: what was written before the call began is durable."""
+        ...
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Read up to ``length`` bytes (fewer at the end of the file); may wait for the device."""
+        ...
+
+    def read_hot(self, offset: int, length: int) -> bytes | None:
+        """As `read_at`, or None when that would wait for the device."""
+        ...
+
+    async def read_cold(self, offset: int, length: int) -> bytes:
+        """As `read_at`, in a worker, off the loop."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend."""
+        ...
+
+    def close(self) -> None:
+        """Close. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class OrderedMap(Protocol):
+    """A durable map of bytes to bytes, ordered by key: LMDB, or a dict in memory and simulation."""
+
+    async def apply(
+        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+    ) -> None:
+        """Put and delete in one synced transaction, in a thread of its own. All or nothing."""
+        ...
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        ...
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The pair with the greatest key <= ``key``, or None."""
+        ...
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Up to ``limit`` pairs with start <= key < end, in order."""
+        ...
+
+    def close(self) -> None:
+        """Close. Idempotent."""
+        ...
+
+
+@runtime_checkable
+class Disk(Protocol):
+    """A directory on a device. Names are flat: no separators."""
+
+    durability: str
+    """What a finished sync means here: ``fdatasync``, or ``memory`` for none at all."""
+
+    def list(self) -> list[str]:
+        """The names of the files here, sorted (maps not included)."""
+        ...
+
+    async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
+        """Make a new file, preallocated to ``size``; its name is durable when this returns.
+
+        ``direct`` asks for O_DIRECT; where the file system refuses it the file is buffered.
+        Raises `FileExistsError`, `DiskFull`, `DiskFailed`.
+        """
+        ...
+
+    async def open(self, name: str) -> File:
+        """Open an existing file for reading and buffered writing. Raises `FileNotFoundError`."""
+        ...
+
+    async def rename(self, old: str, new: str) -> None:
+        """Rename over whatever is there; durable when this returns."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Remove the name; durable when this returns. Open files stay readable."""
+        ...
+
+    async def open_map(self, name: str) -> OrderedMap:
+        """Open or make an ordered map. Raises `CorruptData` where it is seen to be damaged."""
+        ...
+
+    async def delete_map(self, name: str) -> None:
+        """Remove an ordered map that is not open. No error where there is none."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Space left on the device."""
+        ...
+
+    def lock(self) -> None:
+        """Take this directory for this node, until it ends. Raises `DataDirectoryInUse`."""
+        ...
+
+    def unlock(self) -> None:
+        """Give it back: for a node that is started again in the same process. Idempotent."""
+        ...
+
+    def aligned_buffer(self, length: int) -> memoryview:
+        """Zeroed, page-aligned, writable memory, as direct files want it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine one node runs on. Real: runtime/machine.py. Simulated: sim/host.py."""
+
+    name: str
+    dial: Callable[[Address], Awaitable[Connection]]
+    """Connect. Raises `ConnectionLost` at once or after the system's time; callers set deadlines."""
+    listen: Callable[[Address], Awaitable[Listener]]
+    """Listen. Raises `AddressInUse`."""
+    disks: Mapping[str, Disk]
+    """By role: ``journal`` and ``index`` for a bookie, ``metadata`` for a metadata node."""
+    random: random.Random
+    wall_ms: Callable[[], int]
+    """Milliseconds since 1970, for time stamps in records; never for ordering or timeouts."""

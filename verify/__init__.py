@@ -1,0 +1,1 @@
+"""Judges a run, wherever it ran: workload, history, checkers of the guarantees."""
