@@ -403,5 +403,5 @@ def from_code(code: int, message: str, detail: str = "") -> DistributedLogError:
     """
     cls = BY_CODE.get(code, DistributedLogError)
     if cls is OwnershipAcquireFailed or cls is NotLeader:
-        return cls(message, detail)  # type: ignore[call-arg]
+        return cls(message, detail)
     return cls(message)

@@ -71,13 +71,25 @@ def envelope(
     )
 
 
+HTTP_WORDS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP", b"OPTI", b"DELE")
+HTTP_REPLY = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
+    b"This port speaks the frame protocol of distributedlog, not HTTP.\n"
+)
+
+
+def is_http(length: int) -> bool:
+    """Are the four bytes of this announced length the start of an HTTP request?"""
+    return length.to_bytes(4, "little") in HTTP_WORDS
+
+
 def check_length(length: int, peer: str) -> None:
     """Refuse an announced length that no frame of ours has; say what it looks like."""
     if ENVELOPE_BYTES <= length <= FRAME_BYTES_MAX:
         return
     text = length.to_bytes(4, "little")
     hint = ""
-    if text in (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP"):
+    if text in HTTP_WORDS:
         hint = "; these bytes are HTTP: this port speaks the frame protocol of distributedlog"
     elif text[0] == 0x16 and text[1] == 0x03:
         hint = "; these bytes are a TLS hello: this port speaks plain frames"

@@ -1,0 +1,361 @@
+"""Links, requests and served sessions, over pipes that split and merge at any byte."""
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    NotLeader,
+    ProtocolError,
+    RequestTimeout,
+    TooBusy,
+    WrongPeer,
+)
+from distributedlog.runtime.frames import (
+    ENVELOPE_BYTES,
+    FRAME_BYTES_MAX,
+    HTTP_REPLY,
+    Op,
+    envelope,
+)
+from distributedlog.runtime.hello import encode
+from distributedlog.runtime.host import Address, Connection
+from distributedlog.runtime.rpc import ClientLink, Endpoint, Hello, Link
+
+from .pipe import PipeNetwork
+
+ECHO, DROP, FAIL, LEADER, PUSH = 100, 101, 102, 103, 104
+
+
+class EchoSession:
+    """Answers ECHO with its body, FAIL and LEADER with errors, DROP not at all, PUSH with a frame."""
+
+    def __init__(self, link: Link, ended: list[str]) -> None:
+        self.link = link
+        self.ended = ended
+        self.batches = 0
+
+    def on_frame(
+        self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
+    ) -> None:
+        if op == ECHO:
+            self.link.reply(ident, bytes(body), flags=flags)
+        elif op == FAIL:
+            self.link.reply_error(ident, TooBusy("no room: 9 of 8 bytes"))
+        elif op == LEADER:
+            self.link.reply_error(ident, NotLeader("ask n2", leader="n2"))
+        elif op == PUSH:
+            self.link.send(envelope(PUSH, len(body), ident=7), bytes(body))
+        elif op != DROP:
+            raise ProtocolError(f"operation {op} is not known here")
+
+    def on_batch_end(self) -> None:
+        self.batches += 1
+
+    def on_closed(self) -> None:
+        self.ended.append(self.link.peer.label)
+
+
+SERVER = Hello(cluster_id="c1", node_id="n1", kind="bookie", durability="fdatasync")
+CLIENT = Hello(cluster_id="", label="tester")
+
+
+class Served:
+    def __init__(self, network: PipeNetwork, address: Address, nursery: trio.Nursery) -> None:
+        self.network = network
+        self.address = address
+        self.nursery = nursery
+        self.ended: list[str] = []
+        self.client = Endpoint(network.host("client"), lambda: CLIENT, receive_bytes=4096)
+
+    async def dial(self, **options: str) -> ClientLink:
+        return await self.client.dial(self.address, nursery=self.nursery, **options)
+
+    async def raw(self) -> Connection:
+        return await self.network.host("stranger").dial(self.address)
+
+
+@asynccontextmanager
+async def served(
+    seed: int = 1, *, hello: Callable[[], Hello] = lambda: SERVER, partial_bytes_max: int = 64 << 20
+) -> AsyncIterator[Served]:
+    network = PipeNetwork(seed)
+    server = Endpoint(
+        network.host("server"), hello, receive_bytes=4096, partial_bytes_max=partial_bytes_max
+    )
+    async with trio.open_nursery() as nursery:
+        listener = await server.host.listen(("server", 0))
+        there = Served(network, listener.address, nursery)
+        nursery.start_soon(
+            server.serve, {"inside": listener}, lambda link: EchoSession(link, there.ended)
+        )
+        yield there
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_frames_of_any_size_survive_any_cut(
+    seed: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """H36: frames above the shared buffer, cut anywhere, come out whole and in order."""
+    chance = random.Random(seed)
+    async with served(seed) as there:
+        link = await there.dial()
+        for size in [
+            0,
+            1,
+            23,
+            24,
+            25,
+            4000,
+            4096,
+            5000,
+            70_000,
+            700_000,
+            FRAME_BYTES_MAX - ENVELOPE_BYTES,
+        ]:
+            content = chance.randbytes(size)
+            reply = await link.request(
+                ECHO, content[: size // 3], content[size // 3 :], flags=3, timeout_s=60
+            )
+            assert bytes(reply.body) == content
+            assert reply.flags == 3
+
+
+async def test_many_requests_are_answered_each_its_own(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with served() as there:
+        link = await there.dial()
+        got: dict[int, bytes] = {}
+
+        async def ask(number: int) -> None:
+            reply = await link.request(ECHO, b"%d" % number, timeout_s=5)
+            got[number] = bytes(reply.body)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(ask, number)
+
+        assert got == {n: b"%d" % n for n in range(200)}
+
+
+async def test_replies_are_the_receivers_own_memory(autojump_clock: trio.testing.MockClock) -> None:
+    """H17: a reply that is kept is not overwritten by what comes after it."""
+    async with served() as there:
+        link = await there.dial()
+        kept = [await link.request(ECHO, bytes([n]) * 300, timeout_s=5) for n in range(50)]
+
+        assert [bytes(reply.body) for reply in kept] == [bytes([n]) * 300 for n in range(50)]
+
+
+async def test_errors_keep_class_and_detail(autojump_clock: trio.testing.MockClock) -> None:
+    async with served() as there:
+        link = await there.dial()
+        with pytest.raises(TooBusy, match="9 of 8"):
+            await link.request(FAIL, timeout_s=5)
+        with pytest.raises(NotLeader) as caught:
+            await link.request(LEADER, timeout_s=5)
+        assert caught.value.leader == "n2"
+
+
+async def test_silence_is_a_timeout_with_unknown_outcome(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """G7: a timed-out request is unknown, and says so."""
+    async with served() as there:
+        link = await there.dial()
+        with pytest.raises(RequestTimeout) as caught:
+            await link.request(DROP, timeout_s=1.5)
+        assert not caught.value.definite
+        assert bytes((await link.request(ECHO, b"still there", timeout_s=5)).body) == b"still there"
+
+
+async def test_a_closed_connection_is_news_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    async with served() as there:
+        link = await there.dial()
+        told: list[DistributedLogError] = []
+        link.on_closed.append(told.append)
+        before = trio.current_time()
+
+        async def ask() -> None:
+            with pytest.raises(ConnectionLost):
+                await link.request(DROP, timeout_s=30)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            link.send(
+                envelope(99, 0)
+            )  # an operation that the session does not know: it ends the link
+
+        assert trio.current_time() - before < 0.1
+        assert told == [link.closed]
+        with pytest.raises(DistributedLogError):
+            await link.request(ECHO, timeout_s=1)
+
+
+async def test_frames_without_request_reach_on_frame(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with served() as there:
+        link = await there.dial()
+        seen: list[tuple[int, int, bytes]] = []
+        link.on_frame = lambda op, flags, status, ident, body: seen.append((op, ident, bytes(body)))
+        link.send(envelope(PUSH, 3), b"abc")
+        await link.request(ECHO, timeout_s=5)
+
+        assert seen == [(PUSH, 7, b"abc")]
+
+
+async def test_hello_tells_who_is_there(autojump_clock: trio.testing.MockClock) -> None:
+    async with served() as there:
+        link = await there.dial(expected_node_id="n1")
+        assert link.peer == SERVER
+        assert link.listener == "inside"
+
+
+async def test_the_wrong_node_at_an_address_is_refused(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """H6: B1's address was taken by B5; an answer from B5 must not count for B1."""
+    async with served() as there:
+        with pytest.raises(WrongPeer, match="n1"):
+            await there.dial(expected_node_id="n0")
+
+
+async def test_the_wrong_cluster_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+    async with served() as there:
+        there.client = Endpoint(there.network.host("x"), lambda: Hello(cluster_id="c2"))
+        with pytest.raises(WrongPeer, match="c1"):
+            await there.dial()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00\x00\x00\x40" + bytes(100),  # a length prefix of 1 GiB
+        b"\xff" * 64,
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100),  # a TLS hello
+        envelope(ECHO, 3) + b"abc",  # a good frame, but no HELLO
+        envelope(Op.HELLO, 3) + b"abc",
+        envelope(Op.HELLO, 70_000),  # too long for a stranger
+        random.Random(3).randbytes(5000),
+    ],
+)
+async def test_garbage_ends_its_connection_and_nothing_else(
+    garbage: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Bad input: refused at once, nothing allocated, the others undisturbed."""
+    async with served() as there:
+        good = await there.dial()
+        bad = await there.raw()
+        bad.try_send([garbage])
+        buffer = bytearray(65_536)
+        with trio.fail_after(10):
+            while True:
+                try:
+                    if not await bad.receive_into(memoryview(buffer)):
+                        break
+                    bad.try_send([garbage])
+                except ConnectionLost:
+                    break
+        assert bytes((await good.request(ECHO, b"fine", timeout_s=5)).body) == b"fine"
+
+
+async def test_http_on_this_port_is_told_so(autojump_clock: trio.testing.MockClock) -> None:
+    async with served() as there:
+        bad = await there.raw()
+        request = b"GET / HTTP/1.1\r\n\r\n"
+        while request:
+            request = request[bad.try_send([request]) :]
+        buffer, got = bytearray(4096), b""
+        with trio.fail_after(10):
+            while size := await bad.receive_into(memoryview(buffer)):
+                got += buffer[:size]
+        assert got.startswith(HTTP_REPLY)
+
+
+async def test_slow_bytes_and_idle_strangers_are_ended(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Slowloris: a frame that does not become complete, and a stranger that says nothing."""
+    async with served() as there:
+        slow, idle = await there.raw(), await there.raw()
+        begun = trio.current_time()
+        frame = envelope(Op.HELLO, 1000) + bytes(1000)
+
+        async def drip() -> None:
+            for place in range(len(frame)):
+                slow.try_send([frame[place : place + 1]])
+                await trio.sleep(0.5)
+
+        with pytest.raises(ConnectionLost):
+            await drip()
+        assert trio.current_time() - begun < 12
+        assert await idle.receive_into(memoryview(bytearray(100))) == 0
+
+
+async def test_incomplete_frames_are_bounded_together(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """H36: beyond the budget a link is refused as busy; the others go on."""
+    async with served(partial_bytes_max=5_000_000) as there:
+        links = [await there.dial() for _ in range(4)]
+        for link in links:
+            link.send(envelope(ECHO, 4_000_000), bytes(600_000))
+        await trio.sleep(1)
+
+        refused = [link.closed for link in links if link.closed is not None]
+        assert 1 <= len(refused) <= 3
+        fresh = await there.dial()
+        assert bytes((await fresh.request(ECHO, b"fine", timeout_s=5)).body) == b"fine"
+
+
+async def test_a_silent_server_is_noticed(autojump_clock: trio.testing.MockClock) -> None:
+    """A half-open connection: pings go unanswered, the link ends within seconds."""
+    network = PipeNetwork()
+    listener = await network.host("s").listen(("s", 0))
+    client = Endpoint(network.host("c"), lambda: CLIENT)
+
+    async def half_open() -> None:
+        connection = await listener.accept()
+        session_endpoint = Endpoint(network.host("s"), lambda: SERVER)
+        link = Link(
+            connection, session_endpoint._space, outgoing_bytes_max=1 << 20, frame_bytes_max=65_536
+        )
+        body = encode(SERVER)
+        link.send(envelope(Op.HELLO, len(body)), body, envelope(Op.AUTH, 0))
+        while link.outgoing_bytes:
+            link.flush()
+            await trio.sleep(0.01)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(half_open)
+        link = await client.dial(listener.address, nursery=nursery)
+        begun = trio.current_time()
+        told = trio.Event()
+        link.on_closed.append(lambda reason: told.set())
+        await told.wait()
+        assert trio.current_time() - begun < 9
+        assert isinstance(link.closed, ConnectionLost)
+
+
+async def test_a_peer_that_does_not_read_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
+    """Every queue has a bound in bytes."""
+    network = PipeNetwork(bytes_max=1000)
+    listener = await network.host("s").listen(("s", 0))
+    connection = await network.host("c").dial(listener.address)
+    space = Endpoint(network.host("c"), lambda: CLIENT)._space
+    link = Link(connection, space, outgoing_bytes_max=100_000, frame_bytes_max=65_536)
+    for _ in range(200):
+        link.send(bytes(1000))
+        link.flush()
+    assert isinstance(link.closed, TooBusy)
+    assert link.outgoing_bytes == 0
