@@ -1,0 +1,166 @@
+"""The shape of the tree: parts import only downward, pure modules stay pure, one seam to the world."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LAYERS: list[set[str]] = [
+    {"runtime"},
+    {"metadata", "bookie"},
+    {"ledger"},
+    {"log"},
+    {"cluster"},
+    {"distributedlog"},
+    {"verify"},
+    {"sim", "bench"},
+    {"cli"},
+]
+"""A part may import those of earlier layers, and itself; never a neighbour of its own layer."""
+PARTS = sorted(set().union(*LAYERS) - {"distributedlog"})
+
+LAZY_UPWARD = {
+    ("distributedlog/blocking.py", "cluster"),
+    ("distributedlog/aio.py", "cluster"),
+}
+
+WORLD = {
+    "asyncio", "datetime", "mmap", "os", "pathlib", "random", "secrets", "select", "selectors", "shutil",
+    "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid", "lmdb", "multiprocessing",
+    "fcntl", "ctypes",
+}  # fmt: skip
+"""Modules through which the machine comes in."""
+
+SEAM = {
+    "runtime/machine.py",
+    "runtime/tcp.py",
+    "runtime/files.py",
+    "runtime/lmdb_map.py",
+    "runtime/lmdb_probe.py",
+    "runtime/memory.py",
+    "runtime/background.py",
+    "runtime/forks.py",
+    "runtime/sync_thread.py",
+}
+"""The only files of the nodes' world that touch the machine."""
+OUTSIDE = ("cli/", "bench/", "sim/__main__.py")
+"""Stand outside the simulated world: they run nodes, they are none."""
+
+TYPES_ONLY = {"random"}
+"""`random.Random` as a type is no chance: who hands one out is the seam."""
+
+PURE = {
+    "runtime": {"frames", "hello", "blocks", "errors"},
+    "metadata": {"raft", "raft_log", "quorum", "messages", "kv", "transaction", "forming", "commands"},
+    "bookie": {"entry", "messages", "journal_blocks"},
+    "ledger": {
+        "keys", "metadata", "bookies", "striping", "add_window", "ensemble_change", "recovery",
+        "placement", "holes",
+    },
+    "log": {"dlsn", "record", "segments", "state", "keys", "names"},
+}  # fmt: skip
+"""Sans-I/O modules: inputs are calls, outputs are values; time and chance are arguments."""
+
+
+def sources() -> Iterator[tuple[str, str, ast.Module]]:
+    """(part, path from the root, tree) of every module of the package."""
+    for part in [*PARTS, "distributedlog"]:
+        for path in sorted((ROOT / part).glob("*.py")):
+            yield part, f"{part}/{path.name}", ast.parse(path.read_text(), str(path))
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """What a module imports: absolute names, or relative ones with their level."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, 0
+        elif isinstance(node, ast.ImportFrom):
+            if node.module is None:
+                for alias in node.names:
+                    yield alias.name, node.level
+            else:
+                yield node.module, node.level
+
+
+def layer_of(part: str) -> int:
+    return next(number for number, parts in enumerate(LAYERS) if part in parts)
+
+
+def test_parts_import_only_downward_and_relatively() -> None:
+    wrong = []
+    for part, path, tree in sources():
+        for name, level in imports(tree):
+            first = name.split(".")[0]
+            if level == 0 and (first == "distributedlog" or first in PARTS):
+                wrong.append(f"{path}: absolute import of {name}")
+            if part == "distributedlog":
+                target = first if level == 1 else None  # the face sits above its links
+            else:
+                target = first if level == 2 else None
+            if target is None or target == part or target not in {*PARTS, "distributedlog"}:
+                continue
+            if layer_of(target) >= layer_of(part) and (path, target) not in LAZY_UPWARD:
+                wrong.append(f"{path}: imports {target}, which is not below {part}")
+    assert wrong == []
+
+
+def test_only_the_seam_touches_the_machine() -> None:
+    """Architecture 3: sockets, files, threads, clocks and chance come through `runtime` alone."""
+    wrong = []
+    for _, path, tree in sources():
+        if path in SEAM or path.startswith(OUTSIDE):
+            continue
+        for name, level in imports(tree):
+            first = name.split(".")[0]
+            if level == 0 and first in WORLD - TYPES_ONLY:
+                wrong.append(f"{path}: imports {name}")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                if node.value.id == "random" and node.attr != "Random":
+                    wrong.append(f"{path}:{node.lineno}: random.{node.attr}")
+                if node.value.id == "trio" and node.attr in ("to_thread", "from_thread", "socket"):
+                    wrong.append(f"{path}:{node.lineno}: trio.{node.attr}")
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
+                wrong.append(f"{path}:{node.lineno}: open()")
+    assert [line for line in wrong if not line.startswith(tuple(HANDS))] == []
+
+
+HANDS = {
+    "cluster/child.py": "starts and watches the child processes of a local cluster",
+    "cluster/local.py": "starts and watches the child processes of a local cluster",
+    "cluster/config.py": "reads environment and file",
+    "distributedlog/blocking.py": "lives beside the caller's threads",
+    "distributedlog/aio.py": "lives in the caller's asyncio loop",
+    "sim/scheduler.py": "walls the machine off",
+    "sim/host.py": "hands out seeded chance",
+}
+"""Files outside the nodes' world that have a reason to touch the machine."""
+
+
+@pytest.mark.parametrize("part", sorted(PURE))
+def test_pure_modules_are_there_and_stay_pure(part: str) -> None:
+    """Architecture 4: cores import no trio and no pure module imports an impure one."""
+    wrong = []
+    for name in sorted(PURE[part]):
+        path = ROOT / part / f"{name}.py"
+        for imported, level in imports(ast.parse(path.read_text())):
+            parts = imported.split(".")
+            if level == 0 and parts[0] in WORLD | {"trio"}:
+                wrong.append(f"{part}/{name}.py: imports {imported}")
+            if level == 1 and parts[0] not in PURE[part] and parts[0] != "host":
+                wrong.append(f"{part}/{name}.py: imports .{imported}, which is not pure")
+            below = parts[1] if level == 2 and parts[0] in PURE and len(parts) > 1 else "host"
+            if below != "host" and below not in PURE[parts[0]]:
+                wrong.append(f"{part}/{name}.py: imports ..{imported}, which is not pure")
+    assert wrong == []
+
+
+def test_no_part_hides_a_module_of_others() -> None:
+    """With the root on sys.path every part is a top-level package too."""
+    import sys
+
+    assert not set(PARTS) & set(sys.stdlib_module_names)
