@@ -1,0 +1,304 @@
+"""The messages between metadata nodes, and their bytes (pure).
+
+On the wire: the body of a META_RAFT frame is a msgpack list [kind, field, ...]; every field is checked
+for its type and range before a message is made, so that the core meets no malformed one
+(`ProtocolError` otherwise). ``sender`` is a node id; the server compares it with the id of the
+connection's HELLO. Terms and indexes count from 1; 0 stands for "before the first".
+
+`SnapshotChunk` and `SnapshotChunkReply` are the driver's own (metadata/server.py): the core never sees
+them, it only says whom to send a snapshot to and is told how that ended.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..runtime.errors import ProtocolError
+from ..runtime.frames import pack, unpack
+from ..runtime.host import Buffer
+
+NUMBER_MAX = (1 << 62) - 1
+NODE_ID_CHARACTERS_MAX = 256
+ENTRIES_MAX = 4096
+"""Entries in one `Append`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One place of the replicated log. ``data`` b"" is a leader's no-op at the start of its term."""
+
+    index: int
+    term: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PreVote:
+    """ "Would you vote for me in ``term``?" Changes nothing at the receiver (thesis 9.6)."""
+
+    term: int
+    sender: str
+    last_index: int
+    last_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteReply:
+    """``term`` is the asked one if granted, else the receiver's own."""
+
+    term: int
+    sender: str
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A candidate asks for a vote. ``transfer``: the leader itself asked it to (thesis 3.10)."""
+
+    term: int
+    sender: str
+    last_index: int
+    last_term: int
+    transfer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReply:
+    """Sent only after the voter's term and vote are durable."""
+
+    term: int
+    sender: str
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Entries that follow (``prev_index``, ``prev_term``); none: a probe."""
+
+    term: int
+    sender: str
+    prev_index: int
+    prev_term: int
+    commit: int
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply:
+    """Accepted: durable and equal to the leader's log up to ``index``.
+
+    Refused: ``index`` is the refused ``prev_index``; ``hint_term`` is the term the follower has there
+    and ``hint_index`` its first index of that term, or 0 and one past its last index (paper 5.3).
+    """
+
+    term: int
+    sender: str
+    accepted: bool
+    index: int
+    hint_index: int
+    hint_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """ "I lead." ``commit`` is never above what the receiver acknowledged; ``round`` 0 asks no answer."""
+
+    term: int
+    sender: str
+    commit: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """Answered from memory, without the disk: "in round ``round`` I followed you"."""
+
+    term: int
+    sender: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutNow:
+    """The leader asks a follower that has its whole log to campaign at once (thesis 3.10)."""
+
+    term: int
+    sender: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunk:
+    """Bytes ``offset`` .. of the snapshot that ends at (``index``, ``index_term``), of ``total_bytes``."""
+
+    term: int
+    sender: str
+    index: int
+    index_term: int
+    offset: int
+    total_bytes: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunkReply:
+    """The receiver has the first ``next_offset`` bytes of that snapshot: go on there (H39: resume)."""
+
+    term: int
+    sender: str
+    index: int
+    index_term: int
+    next_offset: int
+
+
+Message = (
+    PreVote
+    | PreVoteReply
+    | Vote
+    | VoteReply
+    | Append
+    | AppendReply
+    | Heartbeat
+    | HeartbeatReply
+    | TimeoutNow
+)
+"""What the core takes and gives."""
+
+WireMessage = Message | SnapshotChunk | SnapshotChunkReply
+
+
+def encode(message: WireMessage) -> bytes:
+    """The message as the body of a META_RAFT frame."""
+    kind = _KINDS[type(message)]
+    if isinstance(message, Append):
+        entries = [[entry.term, entry.data] for entry in message.entries]
+        return pack(
+            [
+                kind,
+                message.term,
+                message.sender,
+                message.prev_index,
+                message.prev_term,
+                message.commit,
+                entries,
+            ]
+        )
+    return pack([kind, *(getattr(message, name) for name, _ in _FORMS[kind][1])])
+
+
+def decode(body: Buffer) -> WireMessage:
+    """The message that a body holds. Raises `ProtocolError` for anything else."""
+    value = unpack(body, "a Raft message")
+    if type(value) is not list or not value:
+        raise ProtocolError("a Raft message: not a list")
+    kind = value[0]
+    form = _FORMS.get(kind) if type(kind) is int else None
+    if form is None:
+        raise ProtocolError(f"a Raft message of unknown kind {str(kind)[:20]}")
+    cls, fields = form
+    if len(value) != len(fields) + 1:
+        raise ProtocolError(f"{cls.__name__}: {len(value) - 1} fields, expected {len(fields)}")
+    for (name, fits), field in zip(fields, value[1:], strict=True):
+        if not fits(field):
+            raise ProtocolError(f"{cls.__name__}: field {name} is malformed")
+    if cls is Append:
+        return _append(*value[1:])
+    message: WireMessage = cls(*value[1:])
+    if isinstance(message, PreVote | Vote) and message.last_term > message.term:
+        raise ProtocolError(f"{cls.__name__}: last term {message.last_term} above its own term")
+    if (
+        isinstance(message, SnapshotChunk)
+        and message.offset + len(message.data) > message.total_bytes
+    ):
+        raise ProtocolError("SnapshotChunk: bytes beyond the announced total")
+    return message
+
+
+def _append(
+    term: int, sender: str, prev_index: int, prev_term: int, commit: int, raw: list[Any]
+) -> Append:
+    if prev_term > term or (prev_index == 0) != (prev_term == 0):
+        raise ProtocolError(f"Append: entry {prev_index} cannot have term {prev_term}")
+    entries = []
+    before = prev_term
+    for index, item in enumerate(raw, prev_index + 1):
+        if type(item) is not list or len(item) != 2:
+            raise ProtocolError("Append: an entry is malformed")
+        entry_term, data = item
+        if type(entry_term) is not int or type(data) is not bytes:
+            raise ProtocolError("Append: an entry is malformed")
+        if not (1 <= entry_term <= term and entry_term >= before):
+            raise ProtocolError(f"Append: entry {index} cannot have term {entry_term}")
+        before = entry_term
+        entries.append(Entry(index, entry_term, data))
+    return Append(term, sender, prev_index, prev_term, commit, tuple(entries))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= NUMBER_MAX
+
+
+def _is_term(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= NUMBER_MAX
+
+
+def _is_node_id(value: Any) -> bool:
+    return type(value) is str and 1 <= len(value) <= NODE_ID_CHARACTERS_MAX
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_bytes(value: Any) -> bool:
+    return type(value) is bytes
+
+
+def _is_entry_list(value: Any) -> bool:
+    return type(value) is list and len(value) <= ENTRIES_MAX
+
+
+_HEAD = (("term", _is_term), ("sender", _is_node_id))
+_LAST = (("last_index", _is_number), ("last_term", _is_number))
+_MARK = (("index", _is_number), ("index_term", _is_number))
+
+_FORMS: dict[int, tuple[type[Any], tuple[tuple[str, Callable[[Any], bool]], ...]]] = {
+    1: (PreVote, (*_HEAD, *_LAST)),
+    2: (PreVoteReply, (*_HEAD, ("granted", _is_flag))),
+    3: (Vote, (*_HEAD, *_LAST, ("transfer", _is_flag))),
+    4: (VoteReply, (*_HEAD, ("granted", _is_flag))),
+    5: (
+        Append,
+        (
+            *_HEAD,
+            ("prev_index", _is_number),
+            ("prev_term", _is_number),
+            ("commit", _is_number),
+            ("entries", _is_entry_list),
+        ),
+    ),
+    6: (
+        AppendReply,
+        (
+            *_HEAD,
+            ("accepted", _is_flag),
+            ("index", _is_number),
+            ("hint_index", _is_number),
+            ("hint_term", _is_number),
+        ),
+    ),
+    7: (Heartbeat, (*_HEAD, ("commit", _is_number), ("round", _is_number))),
+    8: (HeartbeatReply, (*_HEAD, ("round", _is_number))),
+    9: (TimeoutNow, _HEAD),
+    10: (
+        SnapshotChunk,
+        (
+            *_HEAD,
+            *_MARK,
+            ("offset", _is_number),
+            ("total_bytes", _is_number),
+            ("data", _is_bytes),
+        ),
+    ),
+    11: (SnapshotChunkReply, (*_HEAD, *_MARK, ("next_offset", _is_number))),
+}
+_KINDS: dict[type[Any], int] = {cls: kind for kind, (cls, _) in _FORMS.items()}

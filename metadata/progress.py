@@ -1,0 +1,119 @@
+"""What a leader knows of one peer's log, and how much it may send it (pure).
+
+PROBE: one append at a time, until one is accepted. REPLICATE: appends are sent ahead of their answers,
+bounded in bytes. SNAPSHOT: the peer needs entries that are compacted; nothing until the driver says how
+sending one ended.
+"""
+
+from collections import deque
+from enum import Enum
+
+IN_FLIGHT_APPENDS_MAX = 256
+
+
+class Pace(Enum):
+    """How a leader sends to a peer."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class Progress:
+    """One peer, as its leader sees it. ``match``: durable there; ``next``: to be sent next."""
+
+    __slots__ = (
+        "answered",
+        "commit_told",
+        "heard_at",
+        "in_flight",
+        "in_flight_bytes",
+        "match",
+        "moved",
+        "next",
+        "nudge",
+        "pace",
+        "probe_sent",
+        "round",
+    )
+
+    def __init__(self, next_index: int, now: float) -> None:
+        self.pace = Pace.PROBE
+        self.match = 0
+        self.next = next_index
+        self.heard_at = now
+        self.answered = False  # since the connection was last known to break
+        self.round = 0
+        self.commit_told = 0
+        self.probe_sent = False
+        self.nudge = False
+        self.moved = False  # an append was answered since the last heartbeat's answer
+        self.in_flight: deque[tuple[int, int]] = (
+            deque()
+        )  # (last index, bytes) of unanswered appends
+        self.in_flight_bytes = 0
+
+    def on_sent(self, last_index: int, size: int) -> None:
+        """An append with entries went out in pace REPLICATE."""
+        self.in_flight.append((last_index, size))
+        self.in_flight_bytes += size
+        self.next = last_index + 1
+
+    def has_room(self, bytes_max: int) -> bool:
+        """Whether another append may be sent ahead."""
+        return self.in_flight_bytes < bytes_max and len(self.in_flight) < IN_FLIGHT_APPENDS_MAX
+
+    def on_accepted(self, index: int, base_index: int) -> bool:
+        """The peer has everything up to ``index``; True if that is news."""
+        self.moved = True
+        while self.in_flight and self.in_flight[0][0] <= index:
+            self.in_flight_bytes -= self.in_flight.popleft()[1]
+        news = index > self.match
+        self.match = max(self.match, index)
+        self.next = max(self.next, index + 1)
+        if self.pace is Pace.PROBE or (self.pace is Pace.SNAPSHOT and self.match >= base_index):
+            self._change(Pace.REPLICATE, self.match + 1)
+        return news
+
+    def on_refused(self, prev_index: int, next_index: int) -> bool:
+        """The peer lacks ``prev_index``: try ``next_index``. False if this answer is a stale one."""
+        self.moved = True
+        if prev_index <= self.match or self.pace is Pace.SNAPSHOT:
+            return False
+        if self.pace is Pace.PROBE and prev_index != self.next - 1:
+            return False
+        self._change(Pace.PROBE, max(self.match + 1, min(next_index, prev_index)))
+        return True
+
+    def on_heartbeat_answered(self, last_index: int) -> None:
+        """The peer is there: what it has not answered since the last heartbeat may be lost."""
+        if self.pace is Pace.PROBE:
+            self.probe_sent = False
+        elif self.pace is Pace.REPLICATE and self.match < last_index and not self.moved:
+            self.nudge = True
+        self.moved = False
+
+    def on_lost(self) -> None:
+        """The connection broke: what was in flight is unknown, start from what was answered."""
+        self.answered = False
+        if self.pace is Pace.REPLICATE:
+            self._change(Pace.PROBE, self.match + 1)
+            self.probe_sent = True  # until it answers a heartbeat
+
+    def on_snapshot_needed(self) -> None:
+        """Nothing is sent until `on_snapshot_ended`."""
+        self._change(Pace.SNAPSHOT, self.next)
+
+    def on_snapshot_ended(self, index: int, delivered: bool) -> None:
+        """The driver's sending ended; undelivered: wait for a heartbeat's answer, then try again."""
+        if self.pace is not Pace.SNAPSHOT:
+            return
+        self._change(Pace.PROBE, max(self.match, index if delivered else 0) + 1)
+        self.probe_sent = not delivered
+
+    def _change(self, pace: Pace, next_index: int) -> None:
+        self.pace = pace
+        self.next = next_index
+        self.probe_sent = self.nudge = False
+        self.in_flight.clear()
+        self.in_flight_bytes = 0

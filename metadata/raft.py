@@ -1,0 +1,785 @@
+"""The Raft core (pure): elections, replication, commit, read index, snapshots, handing over.
+
+What the driver must do with a `Ready`, and in which order, is the contract in metadata/ready.py.
+Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go back:
+
+    on_message(message, now)              a decoded message; its sender was checked by the connection
+    on_time(now)                          at ``deadline``; calling earlier does nothing
+    on_connection_closed(peer, now)       the connection to a peer ended: pre-vote at once if it led
+    on_late(lateness_s, now)              the driver itself was not run for > 50 ms: first deliver what
+                                          lies in the sockets, then call this, then on_time (H25)
+    on_disk_stalled(stalled, now)         own syncs hang: do not campaign; hand leadership over
+    propose(command) -> index | None      None: not the leader, or handing over. Several proposals
+                                          before one ready() travel in one append. May raise `TooBusy`
+                                          (nothing taken) or `InvalidRequest` (empty, too large).
+                                          The entry's term is ``raft.term`` at that moment.
+    read_index(request_id) -> bool        False: not the leader, nothing taken. Else the id appears in
+                                          exactly one Ready, in ``reads`` or in ``reads_lost``
+    transfer_leadership(now, to="")       ask the peer (or the best one) to take over
+    on_persisted(number)                  that Ready and all before it are durable
+    on_applied(index)                     the state machine stands at ``index``
+    compact(up_to) -> int                 a snapshot that ends at ``up_to`` or later is durable here:
+                                          forget entries up to it; returns the new first index kept - 1
+                                          (lower than asked while a snapshot is being sent, H39)
+    on_snapshot_sent(peer, index, delivered, now)
+                                          leader: sending ended. ``delivered``: the peer has all of it
+                                          and has called its own on_snapshot_received
+    on_snapshot_received(term, sender, snapshot, now)
+                                          follower: the whole snapshot of that leader is a durable file
+                                          here. If the next Ready carries ``snapshot``, install it; if
+                                          not, it was stale: drop the file
+
+Reading: ``role``, ``term``, ``vote``, ``leader_id``, ``commit``, ``applied``, ``deadline``, ``log``.
+Only voters count and campaign; ``learners`` are replicated to. A node with ``may_vote=False`` (empty
+directory, H5) never votes nor campaigns, whatever it is asked.
+
+Source: docs/guarantees.md M1..M4; Raft paper (Ongaro, Ousterhout 2014) figure 2; thesis (Ongaro 2014)
+3.10, 4.2.3, 6.4, 9.6, 10.2.1. Hazards H5, H19, H25, H26, H39.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from ..runtime.errors import CorruptData, InvalidRequest, ProtocolError, TooBusy
+from .leadership import Leadership
+from .messages import (
+    Append,
+    AppendReply,
+    Entry,
+    Heartbeat,
+    HeartbeatReply,
+    Message,
+    PreVote,
+    PreVoteReply,
+    TimeoutNow,
+    Vote,
+    VoteReply,
+)
+from .progress import Pace, Progress
+from .quorum import Outcome, tally
+from .raft_log import RaftLog
+from .ready import HardState, Ready, Role, SendSnapshot, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class RaftOptions:
+    """Times in seconds, sizes in bytes."""
+
+    heartbeat_s: float = 0.1
+    election_min_s: float = 0.5
+    election_max_s: float = 1.0
+    closed_jitter_s: float = 0.03
+    """After the leader's connection closed: up to this long until the pre-vote."""
+    append_bytes_max: int = 1 << 20
+    """Entries in one message (at least one entry, whatever its size)."""
+    in_flight_bytes_max: int = 4 << 20
+    """Sent to one peer ahead of its answers."""
+    command_bytes_max: int = 1_500_000
+    """One command; below the bound of a control message."""
+    uncommitted_bytes_max: int = 16 << 20
+    """Proposals that wait for a quorum; above it they are refused."""
+    apply_bytes_max: int = 4 << 20
+    """Committed entries in one Ready (at least one entry)."""
+
+
+class Raft:
+    """One node's view of the replicated log. The module names its inputs; `ready` gives its outputs."""
+
+    def __init__(
+        self,
+        node_id: str,
+        voters: Sequence[str],
+        log: RaftLog,
+        hard_state: HardState,
+        *,
+        options: RaftOptions,
+        draw: Callable[[], float],
+        now: float,
+        may_vote: bool = True,
+        learners: Sequence[str] = (),
+    ) -> None:
+        """A start or restart: ``log`` and ``hard_state`` as found durable; ``draw`` is in [0, 1)."""
+        self.node_id = node_id
+        self.voters = tuple(sorted(voters))
+        self.peers = tuple(sorted({*voters, *learners} - {node_id}))
+        self.options = options
+        self.log = log
+        self.role = Role.FOLLOWER
+        self.term = hard_state.term
+        self.vote = hard_state.vote
+        self.leader_id = ""
+        self.commit = log.base_index
+        self.applied = log.base_index
+        self.deadline = inf
+        self.may_vote = may_vote and node_id in self.voters
+        self._draw = draw
+        self._disk_stalled = False
+        self._leader_heard_at = -inf
+        self._votes: dict[str, bool] = {}
+        self._leadership: Leadership | None = None
+        self._uncommitted_bytes = 0
+        # What the disk has, and what it has been asked for:
+        self.durable_index = log.last_index
+        self._number = 0
+        self._persisted = 0
+        self._hard_state_number = 0  # the Ready that carries the newest hard state
+        self._writes: deque[list[int]] = deque()  # [number, last index] of Readys not yet durable
+        # What the next Ready says:
+        self._handed = log.base_index  # committed entries up to here were handed out
+        self._unstable_from = log.last_index + 1
+        self._truncate_from: int | None = None
+        self._hard_state_changed = False
+        self._snapshot: Snapshot | None = None
+        self._send_now: list[tuple[str, Message]] = []
+        self._send_after_persist: list[tuple[str, Message]] = []
+        self._reads: list[tuple[int, int]] = []
+        self._reads_lost: list[int] = []
+        self._send_snapshots: list[SendSnapshot] = []
+        self._flush_wanted = False
+        self._told: tuple[Role, int, str] | None = None
+        self._handlers: dict[type, Callable[..., None]] = {
+            PreVote: self._on_pre_vote,
+            PreVoteReply: self._on_pre_vote_reply,
+            Vote: self._on_vote,
+            VoteReply: self._on_vote_reply,
+            Append: self._on_append,
+            AppendReply: self._on_append_reply,
+            Heartbeat: self._on_heartbeat,
+            HeartbeatReply: self._on_heartbeat_reply,
+            TimeoutNow: self._on_timeout_now,
+        }
+        self._await_leader(now)
+        self._check()
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    def on_message(self, message: Message, now: float) -> None:
+        """Take one message. Raises `ProtocolError` or `CorruptData` about what no honest peer sends."""
+        if message.sender not in self.peers and not self._is_foreign_leader(message):
+            return  # not of this cluster's members: nothing it says counts
+        self._handlers[type(message)](message, now)
+        self._check()
+
+    def on_time(self, now: float) -> None:
+        """Do what is due at ``now``: a heartbeat, a campaign, a step down."""
+        if now < self.deadline:
+            return
+        if self._leadership is not None:
+            self._on_leader_time(self._leadership, now)
+        else:
+            self._campaign_softly(now)
+        self._check()
+
+    def on_connection_closed(self, peer: str, now: float) -> None:
+        """The connection to ``peer`` ended; what was on it is lost."""
+        if self._leadership is not None:
+            progress = self._leadership.peers.get(peer)
+            if progress is not None:
+                progress.on_lost()
+        elif peer == self.leader_id:
+            self._leader_heard_at = -inf  # nothing binds this node to it any more
+            if self.deadline < inf:
+                self.deadline = min(
+                    self.deadline, now + self._draw() * self.options.closed_jitter_s
+                )
+        self._check()
+
+    def on_late(self, lateness_s: float, now: float) -> None:
+        """This node was not run for ``lateness_s``: silence in that time says nothing of the others."""
+        if self._leadership is not None:
+            self._leadership.shift(lateness_s, now)
+        else:
+            self.deadline += lateness_s
+            self._leader_heard_at = min(now, self._leader_heard_at + lateness_s)
+        self._check()
+
+    def on_disk_stalled(self, stalled: bool, now: float) -> None:
+        """Own syncs hang (or do again): a leader hands over, others do not campaign (H25)."""
+        self._disk_stalled = stalled
+        if stalled and self._leadership is not None:
+            self.transfer_leadership(now)
+        self._check()
+
+    def propose(self, command: bytes) -> int | None:
+        """Append a command; its index, or None if this node cannot. See the module for errors."""
+        leadership = self._leadership
+        if leadership is None or leadership.heir:
+            return None
+        if not 0 < len(command) <= self.options.command_bytes_max:
+            raise InvalidRequest(
+                f"a command of {len(command)} bytes, allowed are 1 to {self.options.command_bytes_max}"
+            )
+        if self._uncommitted_bytes + len(command) > self.options.uncommitted_bytes_max:
+            raise TooBusy(
+                f"{self._uncommitted_bytes} bytes wait for a quorum of the metadata nodes"
+            )
+        self._append_own(command)
+        self._check()
+        return self.log.last_index
+
+    def read_index(self, request_id: int) -> bool:
+        """Ask from which index on a read is linearizable; see `Ready.reads`."""
+        if self._leadership is None:
+            return False
+        self._leadership.reads.ask(request_id)
+        self._flush_wanted = True
+        self._check()
+        return True
+
+    def transfer_leadership(self, now: float, to: str = "") -> bool:
+        """Let ``to`` (default: the best follower) take over; False if there is nobody to ask."""
+        leadership = self._leadership
+        if leadership is None or leadership.heir:
+            return False
+        heir = to or leadership.best_heir(now - self.options.election_min_s)
+        if heir not in leadership.peers or heir not in self.voters:
+            return False
+        leadership.heir, leadership.heir_told = heir, False
+        leadership.heir_until = now + self.options.election_min_s
+        self._tell_heir(leadership)
+        self._flush_wanted = True
+        self._check()
+        return True
+
+    def on_persisted(self, number: int) -> None:
+        """The Readys up to ``number`` are durable."""
+        assert number <= self._number, f"Ready {number} was never given out"
+        self._persisted = max(self._persisted, number)
+        while self._writes and self._writes[0][0] <= number:
+            self.durable_index = max(self.durable_index, self._writes.popleft()[1])
+        if self._leadership is not None:
+            self._advance_commit(self._leadership)
+        self._check()
+
+    def on_applied(self, index: int) -> None:
+        """The state machine has applied everything up to ``index``."""
+        assert index <= self._handed, f"applied {index}, handed out {self._handed}"
+        self.applied = max(self.applied, index)
+        self._check()
+
+    def compact(self, up_to: int) -> int:
+        """Forget entries up to ``up_to`` (applied, and in a durable snapshot); returns the new base."""
+        assert up_to <= self.applied, f"compact to {up_to}, applied {self.applied}"
+        if self._leadership is None or not self._leadership.sends_snapshot:
+            self.log.compact(up_to)
+        self._check()
+        return self.log.base_index
+
+    def on_snapshot_sent(self, peer: str, index: int, delivered: bool, now: float) -> None:
+        """Sending a snapshot ended; see the module."""
+        if self._leadership is not None and peer in self._leadership.peers:
+            self._leadership.peers[peer].on_snapshot_ended(index, delivered)
+            self._flush_wanted = True
+        self._check()
+
+    def on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
+        """A leader's snapshot is a durable file here; see the module."""
+        if term < self.term:
+            return
+        self._follow(term, sender, now)
+        if snapshot.index > self.commit:
+            if self.log.term_at(snapshot.index) == snapshot.term:
+                self._commit_to(snapshot.index)  # paper 7: keep the log, it covers the snapshot
+            else:
+                self._install(snapshot)
+        self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
+        self._check()
+
+    # --- output -----------------------------------------------------------------------------------
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `ready` has something to say."""
+        return bool(
+            self._flush_wanted
+            or self._send_now
+            or self._send_after_persist
+            or self._hard_state_changed
+            or self._unstable_from <= self.log.last_index
+            or self._truncate_from is not None
+            or self._snapshot is not None
+            or self._handed < min(self.commit, self.durable_index)
+            or self._reads
+            or self._reads_lost
+            or self._send_snapshots
+            or (self.role, self.term, self.leader_id) != self._told
+        )
+
+    def ready(self) -> Ready:
+        """Everything to be done since the last call; metadata/ready.py says in which order."""
+        if self._flush_wanted and self._leadership is not None:
+            self._flush(self._leadership)
+        self._flush_wanted = False
+        append: tuple[Entry, ...] = ()
+        last = self.log.last_index
+        if self._unstable_from <= last:
+            append = self.log.slice(
+                self._unstable_from, last, bytes_max=1 << 62, entries_max=1 << 62
+            )
+        state = (self.role, self.term, self.leader_id)
+        self._number += 1
+        ready = Ready(
+            self._number,
+            HardState(self.term, self.vote) if self._hard_state_changed else None,
+            self._snapshot,
+            self._truncate_from,
+            append,
+            tuple(self._send_now),
+            tuple(self._send_after_persist),
+            self._committed(),
+            tuple(self._reads),
+            tuple(self._reads_lost),
+            tuple(self._send_snapshots),
+            self.role,
+            self.term,
+            self.leader_id,
+            state != self._told,
+        )
+        if ready.needs_persist:
+            self._writes.append([self._number, last])
+            if self._hard_state_changed:
+                self._hard_state_number = self._number
+        self._unstable_from = last + 1
+        self._truncate_from = None
+        self._snapshot = None
+        self._hard_state_changed = False
+        self._send_now = []
+        self._send_after_persist = []
+        self._reads = []
+        self._reads_lost = []
+        self._send_snapshots = []
+        self._told = state
+        self._check()
+        return ready
+
+    def _committed(self) -> tuple[Entry, ...]:
+        until = min(self.commit, self.durable_index)
+        if self._handed >= until:
+            return ()
+        entries = self.log.slice(self._handed + 1, until, bytes_max=self.options.apply_bytes_max)
+        self._handed = entries[-1].index
+        return entries
+
+    def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
+        """Queue a message; while a term or vote is not durable nothing that shows it goes out (M4)."""
+        if after_persist or self._hard_state_changed or self._hard_state_number > self._persisted:
+            self._send_after_persist.append((to, message))
+        else:
+            self._send_now.append((to, message))
+
+    # --- roles and terms --------------------------------------------------------------------------
+
+    def _is_foreign_leader(self, message: Message) -> bool:
+        # A node that waits to be let in may be fed by a leader it does not list.
+        return not self.may_vote and isinstance(message, Append | Heartbeat)
+
+    def _set_term(self, term: int, vote: str) -> None:
+        assert term > self.term or (term == self.term and not self.vote), "a vote is never changed"
+        self.term, self.vote = term, vote
+        self._hard_state_changed = True
+
+    def _await_leader(self, now: float) -> None:
+        """Draw the next time at which silence means that nobody leads."""
+        options = self.options
+        width = options.election_max_s - options.election_min_s
+        self.deadline = now + options.election_min_s + self._draw() * width
+        if not self.may_vote:
+            self.deadline = inf
+
+    def _become_follower(self, term: int, leader_id: str, now: float) -> None:
+        if term > self.term:
+            self._set_term(term, "")
+        if self._leadership is not None:
+            self._reads_lost.extend(self._leadership.reads.drop())
+            self._leadership = None
+            self._uncommitted_bytes = 0
+        if self.role is not Role.FOLLOWER or leader_id != self.leader_id:
+            self.role = Role.FOLLOWER
+            self.leader_id = leader_id
+            self._votes = {}
+        self._await_leader(now)
+
+    def _follow(self, term: int, leader_id: str, now: float) -> None:
+        """A leader of ``term`` (not below the own) showed itself."""
+        if term == self.term and (
+            self.role is Role.LEADER or self.leader_id not in ("", leader_id)
+        ):
+            raise ProtocolError(
+                f"two leaders in term {term}: {leader_id} and {self.leader_id or self.node_id}"
+            )
+        self._become_follower(term, leader_id, now)
+        self._leader_heard_at = now
+
+    def _serves_a_leader(self, now: float) -> bool:
+        """Whether a leader is alive as far as this node knows: then nobody is helped to replace it.
+
+        Thesis 4.2.3 and 9.6: what keeps a node that was cut off from deposing a working leader.
+        """
+        if self._leadership is not None:
+            return True
+        return bool(self.leader_id) and now < self._leader_heard_at + self.options.election_min_s
+
+    # --- campaigns --------------------------------------------------------------------------------
+
+    def _campaign_softly(self, now: float) -> None:
+        """Ask whether an election could be won before disturbing anybody (pre-vote)."""
+        self._await_leader(now)
+        if self._disk_stalled:
+            return
+        self.role, self.leader_id = Role.PRE_CANDIDATE, ""
+        self._votes = {self.node_id: True}
+        if tally(self._votes, self.voters) is Outcome.WON:
+            self._campaign(now)
+            return
+        ask = PreVote(self.term + 1, self.node_id, self.log.last_index, self.log.last_term)
+        for peer in self._other_voters():
+            self._send(peer, ask)
+
+    def _campaign(self, now: float, transfer: bool = False) -> None:
+        self._await_leader(now)
+        self.role, self.leader_id = Role.CANDIDATE, ""
+        self._set_term(self.term + 1, self.node_id)
+        self._votes = {self.node_id: True}
+        if tally(self._votes, self.voters) is Outcome.WON:
+            self._become_leader(now)
+            return
+        ask = Vote(self.term, self.node_id, self.log.last_index, self.log.last_term, transfer)
+        for peer in self._other_voters():
+            self._send(peer, ask, True)
+
+    def _other_voters(self) -> list[str]:
+        return [voter for voter in self.voters if voter != self.node_id]
+
+    def _on_pre_vote(self, message: PreVote, now: float) -> None:
+        granted = (
+            self.may_vote
+            and message.sender in self.voters
+            and not self._serves_a_leader(now)
+            and (
+                message.term > self.term
+                or (message.term == self.term and self.vote in ("", message.sender))
+            )
+            and self._is_up_to_date(message.last_index, message.last_term)
+        )
+        term = message.term if granted else self.term
+        self._send(message.sender, PreVoteReply(term, self.node_id, granted))
+
+    def _on_pre_vote_reply(self, message: PreVoteReply, now: float) -> None:
+        if not message.granted and message.term > self.term:
+            self._become_follower(message.term, "", now)
+            return
+        if self.role is not Role.PRE_CANDIDATE:
+            return
+        if message.granted and message.term != self.term + 1:
+            return  # of an earlier question
+        self._votes[message.sender] = message.granted
+        outcome = tally(self._votes, self.voters)
+        if outcome is Outcome.WON:
+            self._campaign(now)
+        elif outcome is Outcome.LOST:
+            self._become_follower(self.term, "", now)
+
+    def _on_vote(self, message: Vote, now: float) -> None:
+        if message.term > self.term:
+            if self._serves_a_leader(now) and not message.transfer:
+                return  # thesis 4.2.3: neither the term nor the vote of a disturber is taken up
+            self._become_follower(message.term, "", now)
+        granted = (
+            message.term == self.term
+            and self.may_vote
+            and message.sender in self.voters
+            and self._may_vote_for(message.sender)
+            and self._is_up_to_date(message.last_index, message.last_term)
+        )
+        if granted:
+            if not self.vote:
+                self._set_term(self.term, message.sender)
+            self._await_leader(now)
+        self._send(message.sender, VoteReply(self.term, self.node_id, granted), True)
+
+    def _may_vote_for(self, candidate: str) -> bool:
+        """At most one vote a term (paper 5.2); asked again, the same answer again."""
+        return self.vote == candidate or (not self.vote and not self.leader_id)
+
+    def _is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        """Whether a candidate's log is at least as complete as the own (paper 5.4.1)."""
+        return self.log.is_up_to_date(last_index, last_term)
+
+    def _on_vote_reply(self, message: VoteReply, now: float) -> None:
+        if message.term > self.term:
+            self._become_follower(message.term, "", now)
+            return
+        if message.term < self.term or self.role is not Role.CANDIDATE:
+            return
+        self._votes[message.sender] = message.granted
+        outcome = tally(self._votes, self.voters)
+        if outcome is Outcome.WON:
+            self._become_leader(now)
+        elif outcome is Outcome.LOST:
+            self._become_follower(self.term, "", now)
+
+    def _on_timeout_now(self, message: TimeoutNow, now: float) -> None:
+        if message.term != self.term or message.sender != self.leader_id:
+            return
+        if self.may_vote and not self._disk_stalled:
+            self._campaign(now, transfer=True)
+
+    def _become_leader(self, now: float) -> None:
+        self.role, self.leader_id = Role.LEADER, self.node_id
+        self._votes = {}
+        self._leadership = Leadership(
+            self.node_id, self.voters, self.peers, next_index=self.log.last_index + 1, now=now
+        )
+        self._uncommitted_bytes = 0
+        self._append_own(b"")  # paper 5.4.2 and 8: commits what earlier terms left
+        self._heartbeat(self._leadership, now)
+
+    # --- the leader's side ------------------------------------------------------------------------
+
+    def _append_own(self, command: bytes) -> None:
+        self.log.append((Entry(self.log.last_index + 1, self.term, command),))
+        self._uncommitted_bytes += len(command)
+        self._flush_wanted = True
+
+    def _on_leader_time(self, leadership: Leadership, now: float) -> None:
+        if not self._has_quorum(leadership, now):
+            self._become_follower(self.term, "", now)  # thesis 6.2: clients must not wait for it
+            return
+        if leadership.heir and now >= leadership.heir_until:
+            leadership.heir = ""  # it did not take over: serve on
+            if self._disk_stalled:
+                self.transfer_leadership(now)
+        self._heartbeat(leadership, now)
+
+    def _has_quorum(self, leadership: Leadership, now: float) -> bool:
+        return leadership.quorum_heard_at(now) > now - self.options.election_max_s
+
+    def _heartbeat(self, leadership: Leadership, now: float) -> None:
+        self.deadline = now + self.options.heartbeat_s
+        self._begin_round(leadership)
+
+    def _begin_round(self, leadership: Leadership) -> None:
+        """Send a heartbeat to all: a sign of life, and the question whether this node still leads."""
+        leadership.round += 1
+        if self.commit >= leadership.noop_index:
+            leadership.reads.on_round_begun(leadership.round, self.commit)
+        for peer, progress in leadership.peers.items():
+            progress.commit_told = min(progress.match, self.commit)
+            self._send(
+                peer,
+                Heartbeat(self.term, self.node_id, progress.commit_told, leadership.round),
+            )
+        self._confirm_reads(leadership)
+
+    def _confirm_reads(self, leadership: Leadership) -> None:
+        self._reads.extend(leadership.reads.on_round_confirmed(leadership.confirmed_round()))
+
+    def _flush(self, leadership: Leadership) -> None:
+        """Send what there is to send: appends, commits, a read round."""
+        if leadership.reads.wants_round and self.commit >= leadership.noop_index:
+            self._begin_round(leadership)
+        for peer, progress in leadership.peers.items():
+            self._replicate(peer, progress)
+
+    def _replicate(self, peer: str, progress: Progress) -> None:
+        if progress.pace is Pace.SNAPSHOT:
+            return
+        if progress.next <= self.log.base_index:
+            if progress.answered:  # else it may be dead: do not begin what cannot end
+                progress.on_snapshot_needed()
+                self._send_snapshots.append(SendSnapshot(peer, self.log.base_index))
+            return
+        if progress.pace is Pace.PROBE:
+            if not progress.probe_sent:
+                progress.probe_sent = True
+                self._send_append(peer, progress)
+            return
+        while progress.next <= self.log.last_index and progress.has_room(
+            self.options.in_flight_bytes_max
+        ):
+            entries = self._send_append(peer, progress)
+            progress.on_sent(entries[-1].index, sum(len(entry.data) for entry in entries))
+            progress.nudge = False
+        if progress.nudge:
+            progress.nudge = False
+            self._send_append(peer, progress, empty=True)
+        commit = min(progress.match, self.commit)
+        if commit > progress.commit_told:
+            progress.commit_told = commit
+            self._send(peer, Heartbeat(self.term, self.node_id, commit, 0))
+
+    def _send_append(self, peer: str, progress: Progress, empty: bool = False) -> tuple[Entry, ...]:
+        prev_index = progress.next - 1
+        prev_term = self.log.term_at(prev_index)
+        assert prev_term is not None, f"entry {prev_index} is compacted"
+        entries: tuple[Entry, ...] = ()
+        if not empty and progress.next <= self.log.last_index:
+            entries = self.log.slice(
+                progress.next, self.log.last_index, bytes_max=self.options.append_bytes_max
+            )
+        self._send(
+            peer, Append(self.term, self.node_id, prev_index, prev_term, self.commit, entries)
+        )
+        progress.commit_told = min(self.commit, max(progress.match, prev_index + len(entries)))
+        return entries
+
+    def _on_append_reply(self, message: AppendReply, now: float) -> None:
+        leadership = self._led_answer(message.term, now)
+        if leadership is None:
+            return
+        progress = self._heard(leadership, message.sender, now)
+        if message.accepted:
+            if message.index > self.log.last_index:
+                raise ProtocolError(
+                    f"{message.sender} acknowledges entry {message.index}, "
+                    f"the log ends at {self.log.last_index}"
+                )
+            if progress.on_accepted(message.index, self.log.base_index):
+                self._advance_commit(leadership)
+                self._tell_heir(leadership)
+        else:
+            progress.on_refused(
+                message.index, self.log.next_after_hint(message.hint_index, message.hint_term)
+            )
+        self._flush_wanted = True
+
+    def _on_heartbeat_reply(self, message: HeartbeatReply, now: float) -> None:
+        leadership = self._led_answer(message.term, now)
+        if leadership is None:
+            return
+        if message.round > leadership.round:
+            raise ProtocolError(f"{message.sender} answers round {message.round}, never begun")
+        progress = self._heard(leadership, message.sender, now)
+        progress.on_heartbeat_answered(self.log.last_index)
+        progress.round = max(progress.round, message.round)
+        self._confirm_reads(leadership)
+        self._flush_wanted = True
+
+    def _led_answer(self, term: int, now: float) -> Leadership | None:
+        """The leadership that an answer of ``term`` belongs to, if any; a higher term ends it."""
+        if term > self.term:
+            self._become_follower(term, "", now)
+        return self._leadership if term == self.term else None
+
+    def _heard(self, leadership: Leadership, peer: str, now: float) -> Progress:
+        progress = leadership.peers[peer]
+        progress.heard_at = now
+        progress.answered = True
+        return progress
+
+    def _advance_commit(self, leadership: Leadership) -> None:
+        index = leadership.match_of_majority(self.durable_index)
+        if index > self.commit and self._may_commit(index):
+            for place in range(self.commit + 1, index + 1):
+                if place >= leadership.noop_index:
+                    self._uncommitted_bytes -= len(self.log.entry(place).data)
+            self._commit_to(index)
+            self._flush_wanted = True
+
+    def _may_commit(self, index: int) -> bool:
+        """Only entries of the own term are committed by counting (paper 5.4.2, figure 8)."""
+        return self.log.term_at(index) == self.term
+
+    def _tell_heir(self, leadership: Leadership) -> None:
+        if not leadership.heir or leadership.heir_told:
+            return
+        if leadership.peers[leadership.heir].match == self.log.last_index:
+            leadership.heir_told = True
+            self._send(leadership.heir, TimeoutNow(self.term, self.node_id))
+
+    # --- the follower's side ----------------------------------------------------------------------
+
+    def _on_append(self, message: Append, now: float) -> None:
+        if message.term < self.term:
+            self._refuse_old_leader(message.sender)
+            return
+        self._follow(message.term, message.sender, now)
+        if message.prev_index < self.commit:  # an old one: what is committed here is equal there
+            self._accept(message.sender, self.commit)
+            return
+        if self.log.term_at(message.prev_index) != message.prev_term:
+            hint_index, hint_term = self.log.hint(message.prev_index)
+            self._send(
+                message.sender,
+                AppendReply(
+                    self.term, self.node_id, False, message.prev_index, hint_index, hint_term
+                ),
+            )
+            return
+        conflict = self.log.first_conflict(message.entries)
+        if conflict:
+            if conflict <= self.log.last_index:
+                self._truncate(conflict)
+            self.log.append(message.entries[conflict - message.prev_index - 1 :])
+        last = message.prev_index + len(message.entries)
+        self._commit_to(min(message.commit, last))
+        self._accept(message.sender, last)
+
+    def _accept(self, leader_id: str, index: int) -> None:
+        self._send(
+            leader_id,
+            AppendReply(self.term, self.node_id, True, index, 0, 0),
+            index > self.durable_index,
+        )
+
+    def _on_heartbeat(self, message: Heartbeat, now: float) -> None:
+        if message.term < self.term:
+            self._refuse_old_leader(message.sender)
+            return
+        self._follow(message.term, message.sender, now)
+        if message.commit > self.log.last_index:
+            raise CorruptData(
+                f"leader {message.sender} has this node's word for entry {message.commit}, "
+                f"the log here ends at {self.log.last_index}: acknowledged entries were lost"
+            )
+        self._commit_to(message.commit)
+        if message.round:
+            self._send(message.sender, HeartbeatReply(self.term, self.node_id, message.round))
+
+    def _refuse_old_leader(self, sender: str) -> None:
+        """Tell a leader of an earlier term that it is one; without this a node whose term ran ahead
+        while it was cut off, and whom nobody votes for, would never be heard again."""
+        self._send(sender, AppendReply(self.term, self.node_id, False, 0, 0, 0))
+
+    def _truncate(self, from_index: int) -> None:
+        """Drop a tail that another leader wrote and nobody committed."""
+        assert from_index > self.commit, f"entry {from_index} is committed ({self.commit})"
+        self.log.truncate(from_index)
+        if from_index < self._unstable_from:
+            self._truncate_from = min(self._truncate_from or from_index, from_index)
+            self._unstable_from = from_index
+        self.durable_index = min(self.durable_index, from_index - 1)
+        for write in self._writes:
+            write[1] = min(write[1], from_index - 1)
+
+    def _install(self, snapshot: Snapshot) -> None:
+        """The log begins anew behind a snapshot; durable when the next Ready is."""
+        self.log.reset(snapshot.index, snapshot.term)
+        self._snapshot = snapshot
+        self._truncate_from = None
+        self._unstable_from = snapshot.index + 1
+        self.durable_index = 0
+        for write in self._writes:
+            write[1] = 0
+        self.commit = self._handed = snapshot.index
+
+    def _commit_to(self, index: int) -> None:
+        assert index <= self.log.last_index, f"commit {index}, last {self.log.last_index}"
+        self.commit = max(self.commit, index)
+
+    # --- invariants -------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """What holds between any two inputs."""
+        log = self.log
+        last = log.last_index
+        assert log.base_index <= self._handed <= self.commit <= last, "the order of the marks"
+        assert self.applied <= self._handed
+        assert self.durable_index <= last
+        assert self._unstable_from <= last + 1
+        assert log.last_term <= self.term, "an entry of a term not entered"
+        leads = self._leadership is not None
+        assert leads == (self.role is Role.LEADER)
+        assert not leads or (self.leader_id == self.node_id and self.vote == self.node_id)

@@ -1,0 +1,133 @@
+"""The replicated log as a core sees it (pure): the entries in memory behind a compacted prefix.
+
+Holds which index has which term, cuts a conflicting tail, and finds where two logs may part. What is
+durable or committed is not its business (metadata/raft.py); where bytes lie on disk neither
+(metadata/storage.py).
+"""
+
+from collections.abc import Iterable
+
+from .messages import ENTRIES_MAX, Entry
+
+
+class RaftLog:
+    """Entries ``base_index`` + 1 .. ``last_index``; what is at or below ``base_index`` is compacted.
+
+    ``base_index`` and ``base_term`` name the last entry that a snapshot stands for (0, 0: none).
+    A fresh start: ``RaftLog()``; a restart: ``RaftLog(index, term, entries)`` with the snapshot's mark
+    and the entries found behind it, without a gap.
+    """
+
+    def __init__(
+        self, base_index: int = 0, base_term: int = 0, entries: Iterable[Entry] = ()
+    ) -> None:
+        assert (base_index == 0) == (base_term == 0), "an index without a term"
+        self.base_index = base_index
+        self.base_term = base_term
+        self._entries: list[Entry] = []
+        self.append(entries)
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry; ``base_index`` if there is none behind it."""
+        return self.base_index + len(self._entries)
+
+    @property
+    def last_term(self) -> int:
+        """The term of the last entry."""
+        return self._entries[-1].term if self._entries else self.base_term
+
+    def term_at(self, index: int) -> int | None:
+        """The term of entry ``index``; None where that is compacted or not there yet."""
+        place = index - self.base_index - 1
+        if 0 <= place < len(self._entries):
+            return self._entries[place].term
+        return self.base_term if place == -1 else None
+
+    def entry(self, index: int) -> Entry:
+        """The entry at ``index``, which must be above ``base_index`` and at most ``last_index``."""
+        assert self.base_index < index <= self.last_index, f"no entry {index} in memory"
+        return self._entries[index - self.base_index - 1]
+
+    def slice(
+        self, first: int, last: int, *, bytes_max: int, entries_max: int = ENTRIES_MAX
+    ) -> tuple[Entry, ...]:
+        """Entries ``first`` .. ``last`` (or the end), cut before ``bytes_max`` of data, at least one."""
+        assert first > self.base_index, f"entry {first} is compacted (base {self.base_index})"
+        start = first - self.base_index - 1
+        stop = min(last - self.base_index, len(self._entries), start + entries_max)
+        size = 0
+        for place in range(start, stop):
+            size += len(self._entries[place].data)
+            if size > bytes_max and place > start:
+                stop = place
+                break
+        return tuple(self._entries[start:stop])
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Put entries at the end; each must follow the one before, its term not below."""
+        index, term = self.last_index, self.last_term
+        for entry in entries:
+            index += 1
+            assert entry.index == index, f"entry {entry.index} put at {index}"
+            assert entry.term >= term, f"entry {index}: term {entry.term} after {term}"
+            term = entry.term
+            self._entries.append(entry)
+
+    def truncate(self, from_index: int) -> None:
+        """Drop entry ``from_index`` and all behind it."""
+        assert from_index > self.base_index, f"entry {from_index} is compacted"
+        del self._entries[from_index - self.base_index - 1 :]
+
+    def compact(self, up_to: int) -> None:
+        """Forget the entries up to and including ``up_to``, which a durable snapshot stands for."""
+        if up_to <= self.base_index:
+            return
+        term = self.term_at(up_to)
+        assert term is not None, f"compact to {up_to}, the log ends at {self.last_index}"
+        del self._entries[: up_to - self.base_index]
+        self.base_index, self.base_term = up_to, term
+
+    def reset(self, index: int, term: int) -> None:
+        """Drop everything: the log now begins behind a snapshot that ends at (``index``, ``term``)."""
+        self._entries.clear()
+        self.base_index, self.base_term = index, term
+
+    def is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        """Whether a log that ends so is at least as complete as this one (paper 5.4.1)."""
+        return (last_term, last_index) >= (self.last_term, self.last_index)
+
+    def first_conflict(self, entries: Iterable[Entry]) -> int:
+        """The first index of ``entries`` that is missing here or has another term; 0: none."""
+        for entry in entries:
+            if self.term_at(entry.index) != entry.term:
+                return entry.index
+        return 0
+
+    def hint(self, prev_index: int) -> tuple[int, int]:
+        """What to answer to a refused ``prev_index``: (first index of the term there, that term).
+
+        (last index + 1, 0) when this log is too short. Paper 5.3: one refusal a term, not one an entry.
+        """
+        if prev_index > self.last_index:
+            return self.last_index + 1, 0
+        term = self.term_at(prev_index)
+        if term is None:  # compacted: all of it is committed, the leader has it too
+            return self.base_index + 1, 0
+        first = prev_index
+        while first - 1 > self.base_index and self.term_at(first - 1) == term:
+            first -= 1
+        return first, term
+
+    def next_after_hint(self, hint_index: int, hint_term: int) -> int:
+        """The leader's side of `hint`: the next index worth trying."""
+        if hint_term == 0:
+            return hint_index
+        for index in range(self.last_index, self.base_index, -1):
+            term = self.term_at(index)
+            assert term is not None
+            if term == hint_term:
+                return index + 1  # this leader has the term: the logs may agree up to its end
+            if term < hint_term:
+                break
+        return hint_index
