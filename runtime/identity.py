@@ -1,0 +1,89 @@
+"""Who a data directory belongs to: the file ``FORMAT``, the first to be written and to be read.
+
+    {"cluster_id": "…", "format": 1, "incarnation": 1, "kind": "bookie", "label": "b1", …}
+    xxh3_64 0123456789abcdef
+
+One line of JSON and one with its digest, so that ``cat`` answers an operator's first question. A node
+id is made with its data directory and dies with it: an emptied or replaced disk is a new node (H6).
+"""
+
+import json
+import random
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+import xxhash
+
+from .atomic_file import read_file, replace_file
+from .errors import CorruptData, UnsupportedFormat
+from .host import Disk
+
+FILE_NAME = "FORMAT"
+FORMAT = 1
+"""The newest format of a data directory that this version reads, and the one it writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """What `FORMAT` says. ``label`` is for humans, never compared."""
+
+    cluster_id: str
+    """Empty until the node belongs to a cluster."""
+    node_id: str
+    """32 hex digits, see `new_node_id`."""
+    kind: Literal["bookie", "metadata"]
+    label: str
+    incarnation: int
+    """Counts from 1; grows when a node comes back without what it had."""
+    written_by: str
+    """The version of the program that made the directory."""
+    format: int = FORMAT
+    reader_min: int = FORMAT
+    """The oldest format number whose readers understand this directory."""
+
+
+def new_node_id(chance: random.Random) -> str:
+    """16 random bytes as hex: the id of a data directory's life."""
+    return chance.randbytes(16).hex()
+
+
+async def store_identity(disk: Disk, identity: NodeIdentity) -> None:
+    """Write or replace ``FORMAT``; durable when this returns. Raises `DiskFailed`, `DiskFull`."""
+    body = json.dumps(asdict(identity), sort_keys=True).encode()
+    await replace_file(disk, FILE_NAME, body + b"\n" + _digest_line(body))
+
+
+async def load_identity(disk: Disk) -> NodeIdentity | None:
+    """What ``FORMAT`` says, or None in a directory without one.
+
+    Raises `CorruptData` (damaged; never taken for a new directory) and `UnsupportedFormat` (written by
+    a version that this one is too old for).
+    """
+    content = await read_file(disk, FILE_NAME)
+    if content is None:
+        return None
+    body, _, digest_line = content.partition(b"\n")
+    if digest_line != _digest_line(body):
+        raise CorruptData(f"{FILE_NAME}: the checksum is wrong ({len(content)} bytes); restore it")
+    try:
+        said = json.loads(body)
+    except ValueError:
+        raise CorruptData(f"{FILE_NAME}: a sound checksum over what is no JSON") from None
+    if said.get("reader_min", 0) > FORMAT:
+        raise UnsupportedFormat(
+            f"{FILE_NAME}: this directory was made by {said.get('written_by')} and needs a reader of"
+            f" format {said['reader_min']}; this version reads up to {FORMAT}"
+        )
+    known = {field.name: field.type for field in fields(NodeIdentity)}
+    values: dict[str, Any] = {name: said.get(name) for name in known}
+    if any(
+        not isinstance(values[name], int if kind is int else str) for name, kind in known.items()
+    ):
+        raise CorruptData(f"{FILE_NAME}: a field is missing or of another type: {values}")
+    if values["kind"] not in ("bookie", "metadata"):
+        raise CorruptData(f"{FILE_NAME}: {values['kind']!r} is no kind of node")
+    return NodeIdentity(**values)
+
+
+def _digest_line(body: bytes) -> bytes:
+    return b"xxh3_64 " + xxhash.xxh3_64_hexdigest(body).encode() + b"\n"
