@@ -1,0 +1,249 @@
+"""What clients and bookies say to each other: exact layouts of frame bodies (pure).
+
+Little-endian structs; ``key`` is the ledger's secret of 16 random bytes. Entry ids count from 0; -1 says
+"none". The envelope around (`runtime/frames.py`) carries the operation, the request or stream number, the
+flags. Entry records (`entry.py`) follow a body's fixed part verbatim, back to back.
+
+    STREAM_OPEN  ident = stream | ledger u64 | key 16s | flags u32 (1: recovery) | fragment epoch u32
+    ADD          ident = stream | entry records of the stream's ledger
+    ADD_ACKS     ident = 0      | n x (stream u64, count u64): the first ``count`` records are durable (H1)
+    STREAM_REFUSED ident = stream, status = code | msgpack [message, detail, position]
+    WRITE_LAC    ident = stream | lac i64                                              no reply
+    READ         ledger u64 | key 16s | first u64 | last u64 | bytes max u32 | flags u32
+       REPLY     flag 1: known  | complete_to i64 | lac i64 | records, ascending (H9)
+    FENCE, READ_LAC  ledger u64 | key 16s
+       REPLY     flag 1: known  | lac i64 | last entry i64
+    WAIT_LAC     ledger u64 | key 16s | previous lac i64 | wait ms u32 | bytes max u32
+       REPLY     lac i64 | fenced u32 | reserved u32 | records previous+1..lac that are here and fit
+    LIST_ENTRIES ledger u64 | key 16s
+       REPLY     flag 1: known  | n x (first u64, count u64), ascending
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from ..runtime.errors import DistributedLogError, ProtocolError, from_code
+from ..runtime.frames import pack, unpack
+from ..runtime.host import Buffer
+
+KEY_BYTES = 16
+FLAG_KNOWN = 1
+"""Reply flag: what the reply does not name is known to be absent here (no limbo)."""
+STREAM_RECOVERY = 1
+READ_FENCE = 1
+"""Fence first: a recovery's read."""
+READ_PAST_LAC = 2
+"""The reader may see entries that are not known to be confirmed."""
+
+_STREAM_OPEN = struct.Struct("<Q16sII")
+_LEDGER = struct.Struct("<Q16s")
+_READ = struct.Struct("<Q16sQQII")
+_WAIT_LAC = struct.Struct("<Q16sqII")
+_LAC = struct.Struct("<q")
+_PAIR_I64 = struct.Struct("<qq")
+_PAIR_U64 = struct.Struct("<QQ")
+_WAIT_REPLY = struct.Struct("<qII")
+READ_REPLY_BYTES = _PAIR_I64.size
+WAIT_REPLY_BYTES = _WAIT_REPLY.size
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpen:
+    """The first words of an add stream; fire and forget."""
+
+    ledger: int
+    key: bytes
+    recovery: bool
+    fragment_epoch: int
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        flags = STREAM_RECOVERY if self.recovery else 0
+        return _STREAM_OPEN.pack(self.ledger, self.key, flags, self.fragment_epoch)
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "StreamOpen":
+        """Raises `ProtocolError`."""
+        ledger, key, flags, epoch = _exactly(_STREAM_OPEN, body, "STREAM_OPEN")
+        _only(flags, STREAM_RECOVERY, "STREAM_OPEN")
+        return cls(ledger, key, bool(flags & STREAM_RECOVERY), epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRequest:
+    """FENCE, READ_LAC and LIST_ENTRIES: a ledger and its key."""
+
+    ledger: int
+    key: bytes
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        return _LEDGER.pack(self.ledger, self.key)
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "LedgerRequest":
+        """Raises `ProtocolError`."""
+        return cls(*_exactly(_LEDGER, body, "a ledger and its key"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """Entries ``first`` to ``last`` (inclusive), at most about ``bytes_max`` of records, at least one."""
+
+    ledger: int
+    key: bytes
+    first: int
+    last: int
+    bytes_max: int
+    fence: bool = False
+    past_lac: bool = False
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        flags = (READ_FENCE if self.fence else 0) | (READ_PAST_LAC if self.past_lac else 0)
+        return _READ.pack(self.ledger, self.key, self.first, self.last, self.bytes_max, flags)
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "ReadRequest":
+        """Raises `ProtocolError`."""
+        ledger, key, first, last, bytes_max, flags = _exactly(_READ, body, "READ")
+        _only(flags, READ_FENCE | READ_PAST_LAC, "READ")
+        if not first <= last < 1 << 63:
+            raise ProtocolError(f"READ of entries {first} to {last}")
+        return cls(
+            ledger,
+            key,
+            first,
+            last,
+            bytes_max,
+            bool(flags & READ_FENCE),
+            bool(flags & READ_PAST_LAC),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLac:
+    """Tell when the LAC is above ``previous_lac``, on a fence, or after ``wait_ms``."""
+
+    ledger: int
+    key: bytes
+    previous_lac: int
+    wait_ms: int
+    bytes_max: int
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        return _WAIT_LAC.pack(
+            self.ledger, self.key, self.previous_lac, self.wait_ms, self.bytes_max
+        )
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "WaitLac":
+        """Raises `ProtocolError`."""
+        request = cls(*_exactly(_WAIT_LAC, body, "WAIT_LAC"))
+        if request.previous_lac < -1:
+            raise ProtocolError(f"WAIT_LAC behind {request.previous_lac}")
+        return request
+
+
+# --- adds -----------------------------------------------------------------------------------------
+
+
+def encode_acks(acks: list[tuple[int, int]]) -> bytes:
+    """ADD_ACKS: (stream, how many of its records are durable, counted from its opening)."""
+    return b"".join([_PAIR_U64.pack(stream, count) for stream, count in acks])
+
+
+def decode_pairs(body: Buffer, what: str) -> list[tuple[int, int]]:
+    """ADD_ACKS and the LIST_ENTRIES reply: pairs of u64. Raises `ProtocolError`."""
+    if len(body) % _PAIR_U64.size:
+        raise ProtocolError(f"{what}: {len(body)} bytes are not whole pairs")
+    return list(_PAIR_U64.iter_unpack(body))
+
+
+def encode_refusal(error: DistributedLogError, position: int) -> bytes:
+    """STREAM_REFUSED: ``position`` counts the stream's records from 0 in sending order."""
+    return pack([str(error)[:4096], "", position])
+
+
+def decode_refusal(status: int, body: Buffer) -> tuple[DistributedLogError, int]:
+    """The error and the first refused position. Raises `ProtocolError`."""
+    value = unpack(body, "STREAM_REFUSED")
+    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], int):
+        raise ProtocolError("STREAM_REFUSED: not [message, detail, position]")
+    return from_code(status, str(value[0]), str(value[1])), value[2]
+
+
+def encode_lac(lac: int) -> bytes:
+    """WRITE_LAC."""
+    return _LAC.pack(lac)
+
+
+def decode_lac(body: Buffer) -> int:
+    """Raises `ProtocolError`."""
+    lac: int = _exactly(_LAC, body, "WRITE_LAC")[0]
+    if lac < -1:
+        raise ProtocolError(f"WRITE_LAC of {lac}")
+    return lac
+
+
+# --- replies --------------------------------------------------------------------------------------
+
+
+def encode_read_head(complete_to: int, lac: int) -> bytes:
+    """The fixed part of a READ reply; the records follow."""
+    return _PAIR_I64.pack(complete_to, lac)
+
+
+def decode_read(body: memoryview) -> tuple[int, int, memoryview]:
+    """complete_to, lac and the records (unverified). Raises `ProtocolError`."""
+    complete_to, lac = _at_least(_PAIR_I64, body, "a READ reply")
+    return complete_to, lac, body[READ_REPLY_BYTES:]
+
+
+def encode_ends(lac: int, last_entry: int) -> bytes:
+    """The reply to FENCE and READ_LAC."""
+    return _PAIR_I64.pack(lac, last_entry)
+
+
+def decode_ends(body: Buffer) -> tuple[int, int]:
+    """lac and last entry. Raises `ProtocolError`."""
+    lac, last_entry = _exactly(_PAIR_I64, body, "a FENCE or READ_LAC reply")
+    return lac, last_entry
+
+
+def encode_wait_head(lac: int, fenced: bool) -> bytes:
+    """The fixed part of a WAIT_LAC reply; the records follow."""
+    return _WAIT_REPLY.pack(lac, fenced, 0)
+
+
+def decode_wait(body: memoryview) -> tuple[int, bool, memoryview]:
+    """lac, fenced and the records (unverified). Raises `ProtocolError`."""
+    lac, fenced, _ = _at_least(_WAIT_REPLY, body, "a WAIT_LAC reply")
+    return lac, bool(fenced), body[WAIT_REPLY_BYTES:]
+
+
+def encode_runs(runs: list[tuple[int, int]]) -> bytes:
+    """The LIST_ENTRIES reply: (first, count), ascending and disjoint."""
+    return b"".join([_PAIR_U64.pack(first, count) for first, count in runs])
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _exactly(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
+    if len(body) != layout.size:
+        raise ProtocolError(f"{what}: {len(body)} bytes, expected are {layout.size}")
+    return layout.unpack(body)
+
+
+def _at_least(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
+    if len(body) < layout.size:
+        raise ProtocolError(f"{what}: {len(body)} bytes, expected are at least {layout.size}")
+    return layout.unpack_from(body)
+
+
+def _only(flags: int, known: int, what: str) -> None:
+    if flags & ~known:
+        raise ProtocolError(f"{what}: unknown flags {flags:#x}")

@@ -1,0 +1,92 @@
+"""Frame bodies between clients and bookies: round trips, truncations, junk."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distributedlog.bookie import messages as m
+from distributedlog.runtime.errors import EntryConflict, ProtocolError
+
+KEY = bytes(range(16))
+REQUESTS = [
+    m.StreamOpen(7, KEY, recovery=True, fragment_epoch=3),
+    m.StreamOpen(2**64 - 1, KEY, recovery=False, fragment_epoch=0),
+    m.LedgerRequest(7, KEY),
+    m.ReadRequest(7, KEY, 0, 9, 1 << 20, fence=True),
+    m.ReadRequest(7, KEY, 5, 5, 0, past_lac=True),
+    m.WaitLac(7, KEY, -1, 1000, 65536),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_requests_come_back(request_: m.ReadRequest) -> None:
+    assert type(request_).decode(request_.encode()) == request_
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_every_truncation_is_refused(request_: m.ReadRequest) -> None:
+    body = request_.encode()
+
+    for length in range(len(body)):
+        with pytest.raises(ProtocolError):
+            type(request_).decode(body[:length])
+    with pytest.raises(ProtocolError):
+        type(request_).decode(body + b"\0")
+
+
+@given(st.binary(max_size=80))
+def test_junk_never_raises_anything_else(body: bytes) -> None:
+    view = memoryview(body)
+    for decode in (
+        m.StreamOpen.decode,
+        m.LedgerRequest.decode,
+        m.ReadRequest.decode,
+        m.WaitLac.decode,
+        m.decode_lac,
+        m.decode_read,
+        m.decode_wait,
+        m.decode_ends,
+        lambda junk: m.decode_pairs(junk, "junk"),
+        lambda junk: m.decode_refusal(500, junk),
+    ):
+        try:
+            decode(view)
+        except ProtocolError:
+            continue
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        m.ReadRequest(1, KEY, 9, 5, 10),
+        m.WaitLac(1, KEY, -2, 0, 0),
+        m.ReadRequest(1, KEY, 0, 1 << 63, 0),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(request_: m.ReadRequest) -> None:
+    with pytest.raises(ProtocolError):
+        type(request_).decode(request_.encode())
+
+
+def test_unknown_flags_are_refused() -> None:
+    """A flag that is not understood may change the meaning: never ignored."""
+    body = bytearray(m.StreamOpen(7, KEY, recovery=False, fragment_epoch=0).encode())
+    body[24] = 2
+
+    with pytest.raises(ProtocolError):
+        m.StreamOpen.decode(body)
+
+
+def test_acks_runs_refusals_and_replies_come_back() -> None:
+    assert m.decode_pairs(m.encode_acks([(1, 5), (9, 2**40)]), "acks") == [(1, 5), (9, 2**40)]
+    assert m.decode_pairs(m.encode_runs([(0, 3)]), "runs") == [(0, 3)]
+    error, position = m.decode_refusal(
+        EntryConflict.code, m.encode_refusal(EntryConflict("ledger 1 entry 2"), 17)
+    )
+    assert (type(error), str(error), position) == (EntryConflict, "ledger 1 entry 2", 17)
+    complete_to, lac, tail = m.decode_read(memoryview(m.encode_read_head(-1, 4) + b"rec"))
+    assert (complete_to, lac, bytes(tail)) == (-1, 4, b"rec")
+    lac, fenced, tail = m.decode_wait(memoryview(m.encode_wait_head(4, True) + b"rec"))
+    assert (lac, fenced, bytes(tail)) == (4, True, b"rec")
+    assert m.decode_ends(m.encode_ends(-1, 3)) == (-1, 3)
+    assert m.decode_lac(m.encode_lac(-1)) == -1
