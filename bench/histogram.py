@@ -1,0 +1,74 @@
+"""Latencies in buckets that grow with the value: 1.6 % wide, a fixed few thousand, whatever is counted."""
+
+from collections.abc import Sequence
+
+_BITS = 6
+_STEPS = 1 << _BITS
+
+
+class Histogram:
+    """Counts durations; answers percentiles at most 1.6 % too high. Unit inside: 0.1 microseconds."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.max_s = 0.0
+        self._counts: dict[int, int] = {}
+
+    def add(self, duration_s: float, count: int = 1) -> None:
+        """Count ``count`` durations of ``duration_s``; below zero counts as zero."""
+        units = max(0, int(duration_s * 1e7))
+        shift = max(0, units.bit_length() - _BITS - 1)
+        key = (shift << _BITS) + (units >> shift)
+        self._counts[key] = self._counts.get(key, 0) + count
+        self.count += count
+        if duration_s > self.max_s:
+            self.max_s = duration_s
+
+    def merge(self, other: "Histogram") -> None:
+        """Count what ``other`` counted too."""
+        for key, count in other._counts.items():
+            self._counts[key] = self._counts.get(key, 0) + count
+        self.count += other.count
+        self.max_s = max(self.max_s, other.max_s)
+
+    def percentile_s(self, percent: float) -> float:
+        """The duration that ``percent`` of the counted did not exceed; 0.0 when none was counted."""
+        wanted = self.count * percent / 100
+        seen = 0
+        for key in sorted(self._counts):
+            seen += self._counts[key]
+            if seen >= wanted:
+                return min(_upper(key) / 1e7, self.max_s)
+        return self.max_s
+
+    def summary_ms(self) -> dict[str, float]:
+        """The keys of `latency_ms` in the command line's contract."""
+        found = {name: self.percentile_s(p) for name, p in _SUMMARY}
+        return {
+            **{n: round(s * 1e3, 4) for n, s in found.items()},
+            "max": round(self.max_s * 1e3, 4),
+        }
+
+    def as_pairs(self) -> list[list[int]]:
+        """For a pipe between processes; `from_pairs` reads it."""
+        return [[key, self._counts[key]] for key in sorted(self._counts)]
+
+    @classmethod
+    def from_pairs(cls, pairs: Sequence[Sequence[int]], max_s: float) -> "Histogram":
+        """What `as_pairs` wrote."""
+        histogram = cls()
+        histogram._counts = {key: count for key, count in pairs}
+        histogram.count = sum(histogram._counts.values())
+        histogram.max_s = max_s
+        return histogram
+
+
+_SUMMARY = (("p50", 50.0), ("p99", 99.0), ("p999", 99.9))
+
+
+def _upper(key: int) -> int:
+    """The greatest value, in units, that falls into the bucket ``key``."""
+    if key < 2 * _STEPS:
+        return key
+    shift = (key >> _BITS) - 1
+    return (((key & (_STEPS - 1)) + _STEPS + 1) << shift) - 1

@@ -1,0 +1,111 @@
+"""The command `dlog`: finds the command, turns whatever goes wrong into one line and an exit code."""
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from .errors import report
+from .options import Group, Settings, lay
+
+
+@click.group(
+    cls=Group,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "DLOG"},
+    examples="""
+    dlog local --demo                                        see it work: write, kill a bookie, read back
+    dlog local --data ./data                                 a cluster on this machine; prints its URI
+    export DLOG_URI=distributedlog://127.0.0.1:4181/ns       where the other commands look
+    seq 1000000 | dlog log write numbers --create            a record a line
+    dlog log read numbers --limit 10
+    dlog status
+    """,
+    lazy={
+        "local": (".local", "Run a whole cluster on this machine."),
+        "serve": (".serve", "Run one node: metadata or bookie."),
+        "log": (".log", "Create, list, show, write, read, tail and delete logs."),
+        "bookies": (".bookies", "List the bookies."),
+        "status": (".status", "Is the cluster healthy? Who is there?"),
+        "bench": (".bench", "Measure rates and latencies, and what the machine allows."),
+        "context": (".context", "Name clusters and choose one."),
+    },
+)
+@click.option("--uri", envvar="DLOG_URI", metavar="URI", help="The cluster and namespace.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout, nothing else.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Default 30."
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress, no remarks.")
+@click.option("-v", "--verbose", count=True, help="More; -vv shows the traceback of an error.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda *seen: _version(*seen),
+    help="Show the version.",
+)
+@click.pass_context
+def command(
+    context: click.Context,
+    uri: str | None,
+    as_json: bool,
+    timeout: float | None,
+    quiet: bool,
+    verbose: int,
+) -> None:
+    """A replicated log service on its own replicated storage cluster.
+
+    Every flag has an environment variable: DLOG_<COMMAND>_<FLAG>, such as DLOG_LOG_READ_FORMAT. Data goes
+    to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found or
+    exists already, 4 unreachable or deadline passed, 5 refused, 6 the answer is no, 7 outcome unknown.
+    """
+    settings = context.ensure_object(Settings)
+    lay(settings, uri=uri, as_json=as_json, timeout=timeout, quiet=quiet, verbose=verbose)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run `dlog` and end the process with its exit code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run `dlog`; return the exit code."""
+    settings = Settings()
+    try:
+        result = command.main(
+            args=None if arguments is None else list(arguments),
+            prog_name="dlog",
+            obj=settings,
+            standalone_mode=False,
+        )
+        sys.stdout.flush()
+    except BaseException as error:
+        if isinstance(error, BrokenPipeError):
+            _forget_stdout()
+        return report(error, verbose=settings.verbose)
+    return result if isinstance(result, int) else 0
+
+
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib import metadata
+
+    try:
+        found = metadata.version("distributedlog-py")
+    except metadata.PackageNotFoundError:
+        found = "of a checkout that is not installed"
+    click.echo(f"dlog {found}")
+    context.exit()
+
+
+def _forget_stdout() -> None:
+    """Stop the interpreter from flushing into the closed pipe once more at its end."""
+    import os
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What people and programs read: tables on a terminal, JSON for programs, sizes with units."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def emit(value: Mapping[str, Any]) -> None:
+    """One JSON object on stdout."""
+    sys.stdout.write(json.dumps(value, separators=(", ", ": ")) + "\n")
+    sys.stdout.flush()
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str = "") -> None:
+    """A table for people, plain where stdout is no terminal: columns two spaces apart."""
+    if not rows:
+        if empty:
+            print(empty)
+        return
+    texts = [[_text(cell) for cell in row] for row in rows]
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        view = Table(box=None, pad_edge=False, header_style="bold")
+        for column in columns:
+            view.add_column(column)
+        for row in texts:
+            view.add_row(*row)
+        Console().print(view)
+        return
+    widths = [max(len(row[at]) for row in [list(columns), *texts]) for at in range(len(columns))]
+    for row in [list(columns), *texts]:
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+
+
+def size(count: float) -> str:
+    """Bytes with a unit: ``1.5 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(count) < 1024 or unit == "TiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError("the last unit takes all")
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    return str(cell)
