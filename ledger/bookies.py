@@ -1,0 +1,82 @@
+"""A bookie's registration record: who it is, where it listens, how full it is (pure).
+
+The registration is leased: it says "alive a moment ago", and nothing is decided from it that must be
+right. Ensembles hold ids; an address is looked up here, by the name of the listener one comes in on.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..runtime.errors import CorruptData, ProtocolError, UnsupportedFormat
+from ..runtime.frames import pack, unpack
+from ..runtime.host import Address, Buffer
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BookieRegistration:
+    """One live bookie."""
+
+    id: str
+    """Made with the data directory, dies with it (H6)."""
+    addresses: Mapping[str, Address]
+    """By listener name; "" is the default one."""
+    incarnation: int = 0
+    """How often this data directory was started."""
+    rack: str = ""
+    """Ensembles spread over racks where they can; "" is a rack as well."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    read_only: bool = False
+    free_bytes: int = 0
+    used_bytes: int = 0
+    ledgers: int = 0
+
+    def address(self, listener: str) -> Address | None:
+        """Where to dial, for one who came in on this listener; falls back to the default one."""
+        found = self.addresses.get(listener)
+        return self.addresses.get("") if found is None else found
+
+    def encode(self) -> bytes:
+        """As the value of the bookie's key."""
+        return pack(
+            {
+                "format": FORMAT,
+                "id": self.id,
+                "incarnation": self.incarnation,
+                "addresses": {name: list(place) for name, place in self.addresses.items()},
+                "rack": self.rack,
+                "labels": dict(self.labels),
+                "read_only": self.read_only,
+                "free_bytes": self.free_bytes,
+                "used_bytes": self.used_bytes,
+                "ledgers": self.ledgers,
+            }
+        )
+
+    @classmethod
+    def decode(cls, value: Buffer) -> "BookieRegistration":
+        """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
+        try:
+            fields: dict[str, Any] = unpack(value, "a bookie's registration")
+            if int(fields["format"]) > FORMAT:
+                raise UnsupportedFormat(
+                    f"bookie registration of format {fields['format']}, known is {FORMAT}"
+                )
+            return cls(
+                id=fields["id"],
+                addresses={
+                    name: (str(host), int(port))
+                    for name, (host, port) in fields["addresses"].items()
+                },
+                incarnation=fields["incarnation"],
+                rack=fields["rack"],
+                labels=fields["labels"],
+                read_only=fields["read_only"],
+                free_bytes=fields["free_bytes"],
+                used_bytes=fields["used_bytes"],
+                ledgers=fields["ledgers"],
+            )
+        except (ProtocolError, KeyError, TypeError, ValueError) as error:
+            raise CorruptData(f"a bookie's registration cannot be read: {error!r}") from None

@@ -1,0 +1,71 @@
+"""Every metadata key of the ledger part, in one place (pure).
+
+    ledger/<id>            the ledger's record (`metadata.py`)
+    on/<bookie>/<id>       reverse index: this bookie is in an ensemble of that ledger
+    under/<id>             what silent slots miss (`holes.py`); work for the repairer
+    delete/<bookie>/<id>   to do: this bookie must still remove that deleted ledger (H21)
+    bookie/<bookie>        registration, leased (`bookies.py`)
+    cookie/<bookie>        who this bookie is, for ever
+    next/ledger            the next ledger id that nobody holds; clients take blocks
+
+Ledger ids are 16 hex digits, so that the order of keys is the order of ids. The reverse index changes in
+the same transaction as the ensembles that it mirrors.
+"""
+
+LEDGER_PREFIX = b"ledger/"
+UNDER_PREFIX = b"under/"
+BOOKIE_PREFIX = b"bookie/"
+COOKIE_PREFIX = b"cookie/"
+NEXT_LEDGER = b"next/ledger"
+LEDGER_ID_BLOCK = 1000
+"""A client takes this many ids at a time (H40); what it does not use is never used."""
+
+
+def ledger_key(ledger_id: int) -> bytes:
+    """The ledger's record."""
+    return b"ledger/%016x" % ledger_id
+
+
+def on_prefix(bookie_id: str) -> bytes:
+    """All ledgers that name this bookie."""
+    return b"on/%s/" % bookie_id.encode()
+
+
+def on_key(bookie_id: str, ledger_id: int) -> bytes:
+    """This bookie is in an ensemble of this ledger; the value is empty."""
+    return b"on/%s/%016x" % (bookie_id.encode(), ledger_id)
+
+
+def under_key(ledger_id: int) -> bytes:
+    """What silent slots of this ledger miss."""
+    return b"under/%016x" % ledger_id
+
+
+def delete_prefix(bookie_id: str) -> bytes:
+    """All deleted ledgers that this bookie must still remove."""
+    return b"delete/%s/" % bookie_id.encode()
+
+
+def delete_key(bookie_id: str, ledger_id: int) -> bytes:
+    """This bookie must still remove this ledger; the value is empty."""
+    return b"delete/%s/%016x" % (bookie_id.encode(), ledger_id)
+
+
+def bookie_key(bookie_id: str) -> bytes:
+    """The leased registration of a live bookie."""
+    return BOOKIE_PREFIX + bookie_id.encode()
+
+
+def cookie_key(bookie_id: str) -> bytes:
+    """The permanent record of a bookie's identity."""
+    return COOKIE_PREFIX + bookie_id.encode()
+
+
+def ledger_id_of(key: bytes) -> int:
+    """The ledger id that ends a ``ledger/``, ``on/``, ``under/`` or ``delete/`` key."""
+    return int(key[-16:], 16)
+
+
+def bookie_id_of(key: bytes) -> str:
+    """The bookie id in a ``bookie/``, ``cookie/``, ``on/`` or ``delete/`` key."""
+    return key.split(b"/")[1].decode()
