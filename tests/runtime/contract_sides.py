@@ -5,11 +5,14 @@ time, as the next process would see it.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from distributedlog.runtime.files import DirectoryDisk
 from distributedlog.runtime.host import Disk
 from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.sync_mode import SyncMode
 
 
 class DiskWorld(Protocol):
@@ -33,7 +36,24 @@ class MemoryWorld:
         await self.disk.close()
 
 
+class DirectoryWorld:
+    def __init__(self, path: Path, sync: SyncMode) -> None:
+        self.path = path
+        self.sync = sync
+        self.looks: list[DirectoryDisk] = []
+
+    def look(self) -> Disk:
+        self.looks.append(DirectoryDisk(self.path / "disk", sync=self.sync))
+        return self.looks[-1]
+
+    async def close(self) -> None:
+        for disk in self.looks:
+            await disk.close()
+
+
 DISK_SIDES: dict[str, Callable[[Path], DiskWorld]] = {
+    "inline": partial(DirectoryWorld, sync="inline"),
     "memory": MemoryWorld,
+    "thread": partial(DirectoryWorld, sync="thread"),
 }
 """By name: a factory that is given an empty directory."""

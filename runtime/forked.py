@@ -1,0 +1,51 @@
+"""What a forked child must not touch: the descriptors and threads of its parent (H15).
+
+A child of ``fork()`` (a prefork server, multiprocessing's default) holds copies of its parent's sockets
+and files. Both would write on one stream, or hold one lock. So in the child everything that was open
+is closed and says what happened when it is used; the parent notices nothing.
+"""
+
+import contextlib
+import os
+import weakref
+from typing import Protocol
+
+
+class OpenThing(Protocol):
+    """Something that holds descriptors or threads."""
+
+    def on_forked(self) -> None:
+        """Runs in the child: close the descriptors, mark it dead. Must not raise, lock or wait."""
+        ...
+
+
+_open: "weakref.WeakSet[OpenThing]" = weakref.WeakSet()
+
+
+def watch_forks(thing: OpenThing) -> None:
+    """Have ``thing.on_forked`` called in every child forked from now on, while it lives."""
+    _open.add(thing)
+
+
+def forked_message(what: str) -> str:
+    """What a handle left behind by a fork says."""
+    return (
+        f"{what} belongs to the process that forked this one: open your own after the fork,"
+        " or start children by spawning"
+    )
+
+
+def close_descriptor(descriptor: int) -> None:
+    """Close the child's copy; whatever is wrong with it is no concern of the child."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+def _in_child() -> None:
+    things = list(_open)
+    _open.clear()
+    for thing in things:
+        thing.on_forked()
+
+
+os.register_at_fork(after_in_child=_in_child)
