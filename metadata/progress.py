@@ -29,12 +29,12 @@ class Progress:
         "in_flight",
         "in_flight_bytes",
         "match",
-        "moved",
         "next",
         "nudge",
         "pace",
         "probe_sent",
         "round",
+        "stuck_since",
     )
 
     def __init__(self, next_index: int, now: float) -> None:
@@ -47,7 +47,7 @@ class Progress:
         self.commit_told = 0
         self.probe_sent = False
         self.nudge = False
-        self.moved = False  # an append was answered since the last heartbeat's answer
+        self.stuck_since = -1.0  # appends wait while heartbeats are answered; -1: they do not
         self.in_flight: deque[tuple[int, int]] = (
             deque()
         )  # (last index, bytes) of unanswered appends
@@ -65,7 +65,7 @@ class Progress:
 
     def on_accepted(self, index: int, base_index: int) -> bool:
         """The peer has everything up to ``index``; True if that is news."""
-        self.moved = True
+        self.stuck_since = -1.0
         while self.in_flight and self.in_flight[0][0] <= index:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
         news = index > self.match
@@ -77,7 +77,7 @@ class Progress:
 
     def on_refused(self, prev_index: int, next_index: int) -> bool:
         """The peer lacks ``prev_index``: try ``next_index``. False if this answer is a stale one."""
-        self.moved = True
+        self.stuck_since = -1.0
         if prev_index <= self.match or self.pace is Pace.SNAPSHOT:
             return False
         if self.pace is Pace.PROBE and prev_index != self.next - 1:
@@ -85,13 +85,24 @@ class Progress:
         self._change(Pace.PROBE, max(self.match + 1, min(next_index, prev_index)))
         return True
 
-    def on_heartbeat_answered(self, last_index: int) -> None:
-        """The peer is there: what it has not answered since the last heartbeat may be lost."""
-        if self.pace is Pace.PROBE:
+    def on_heard(self, now: float) -> None:
+        """Any answer of the peer arrived."""
+        self.heard_at = now
+        if not self.answered:
+            self.answered = True
+            self.probe_sent = False  # it is back: the probe went to a connection that is gone
+
+    def on_heartbeat_answered(self, last_index: int, now: float, patience_s: float) -> None:
+        """The peer is there: appends unanswered for ``patience_s`` may be lost, ask again."""
+        waits = self.probe_sent if self.pace is Pace.PROBE else self.match < last_index
+        if not waits:
+            self.stuck_since = -1.0
+        elif self.stuck_since < 0:
+            self.stuck_since = now
+        elif now - self.stuck_since >= patience_s:
+            self.stuck_since = now
             self.probe_sent = False
-        elif self.pace is Pace.REPLICATE and self.match < last_index and not self.moved:
-            self.nudge = True
-        self.moved = False
+            self.nudge = self.pace is Pace.REPLICATE
 
     def on_lost(self) -> None:
         """The connection broke: what was in flight is unknown, start from what was answered."""

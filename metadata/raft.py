@@ -99,8 +99,14 @@ class Raft:
         now: float,
         may_vote: bool = True,
         learners: Sequence[str] = (),
+        applied: int = 0,
     ) -> None:
-        """A start or restart: ``log`` and ``hard_state`` as found durable; ``draw`` is in [0, 1)."""
+        """A start or restart: ``log`` and ``hard_state`` as found durable; ``draw`` is in [0, 1).
+
+        ``applied``: where the restored state machine stands, if its snapshot is newer than the log's
+        beginning; entries up to it are not handed out again.
+        """
+        applied = max(applied, log.base_index)
         self.node_id = node_id
         self.voters = tuple(sorted(voters))
         self.peers = tuple(sorted({*voters, *learners} - {node_id}))
@@ -110,8 +116,8 @@ class Raft:
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.leader_id = ""
-        self.commit = log.base_index
-        self.applied = log.base_index
+        self.commit = applied
+        self.applied = applied
         self.deadline = inf
         self.may_vote = may_vote and node_id in self.voters
         self._draw = draw
@@ -127,7 +133,7 @@ class Raft:
         self._hard_state_number = 0  # the Ready that carries the newest hard state
         self._writes: deque[list[int]] = deque()  # [number, last index] of Readys not yet durable
         # What the next Ready says:
-        self._handed = log.base_index  # committed entries up to here were handed out
+        self._handed = applied  # committed entries up to here were handed out
         self._unstable_from = log.last_index + 1
         self._truncate_from: int | None = None
         self._hard_state_changed = False
@@ -652,7 +658,7 @@ class Raft:
         if message.round > leadership.round:
             raise ProtocolError(f"{message.sender} answers round {message.round}, never begun")
         progress = self._heard(leadership, message.sender, now)
-        progress.on_heartbeat_answered(self.log.last_index)
+        progress.on_heartbeat_answered(self.log.last_index, now, self.options.heartbeat_s)
         progress.round = max(progress.round, message.round)
         self._confirm_reads(leadership)
         self._flush_wanted = True
@@ -665,8 +671,7 @@ class Raft:
 
     def _heard(self, leadership: Leadership, peer: str, now: float) -> Progress:
         progress = leadership.peers[peer]
-        progress.heard_at = now
-        progress.answered = True
+        progress.on_heard(now)
         return progress
 
     def _advance_commit(self, leadership: Leadership) -> None:

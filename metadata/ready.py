@@ -21,7 +21,8 @@ The driver's contract, all of it:
 8. A proposal at (index, term) has happened when ``committed`` brings that index with that term; if it
    brings another term, or a snapshot skips it, it was lost or is unknown.
 
-After a crash: ``Raft(...)`` from the durable hard state and log, nothing else.
+After a crash: ``Raft(...)`` from the durable hard state, log and own snapshot, nothing else. A received
+snapshot file whose Ready was not made durable does not count.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,81 @@
+"""The durable state of one simulated metadata node: what a crash leaves behind.
+
+A `Ready` is made durable step by step in the order that metadata/ready.py demands; a crash may come
+after any step.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..metadata.messages import Entry
+from ..metadata.raft_log import RaftLog
+from ..metadata.ready import HardState, Ready
+
+
+@dataclass(slots=True)
+class StoredSnapshot:
+    """A state machine's state up to (``index``, ``term``): a chain value over all its commands."""
+
+    index: int = 0
+    term: int = 0
+    chain: int = 0
+
+
+@dataclass(slots=True)
+class RaftDisk:
+    """Hard state, log and snapshot, as found after a crash."""
+
+    hard_state: HardState = HardState()
+    base_index: int = 0
+    base_term: int = 0
+    entries: list[Entry] = field(default_factory=list)
+    snapshot: StoredSnapshot = field(default_factory=StoredSnapshot)
+    incoming: dict[int, StoredSnapshot] = field(default_factory=dict)
+
+    @property
+    def last_index(self) -> int:
+        """The last durable entry."""
+        return self.base_index + len(self.entries)
+
+    def has(self, index: int, term: int) -> bool:
+        """Whether entry (``index``, ``term``) is durable here, itself or inside a snapshot."""
+        if index <= self.base_index:
+            return True
+        place = index - self.base_index - 1
+        return place < len(self.entries) and self.entries[place].term == term
+
+    def log(self) -> RaftLog:
+        """The log as a restart finds it."""
+        return RaftLog(self.base_index, self.base_term, self.entries)
+
+    def save(self, ready: Ready) -> None:
+        """Make all of a Ready durable."""
+        for _ in self.steps(ready):
+            pass
+
+    def steps(self, ready: Ready) -> Iterator[None]:
+        """Make a Ready durable; yields between any two steps."""
+        if ready.hard_state is not None:
+            self.hard_state = ready.hard_state
+            yield
+        if ready.snapshot is not None:
+            self.snapshot = self.incoming[ready.snapshot.index]
+            self.base_index, self.base_term = ready.snapshot.index, ready.snapshot.term
+            self.entries.clear()
+            yield
+        if ready.truncate_from is not None:
+            del self.entries[ready.truncate_from - self.base_index - 1 :]
+            yield
+        for entry in ready.append:
+            assert entry.index == self.last_index + 1, "the disk's log would have a gap"
+            self.entries.append(entry)
+            yield
+
+    def compact(self, up_to: int) -> None:
+        """Drop entries up to ``up_to``, which the snapshot stands for."""
+        if up_to <= self.base_index:
+            return
+        assert up_to <= self.snapshot.index
+        self.base_term = self.entries[up_to - self.base_index - 1].term
+        del self.entries[: up_to - self.base_index]
+        self.base_index = up_to

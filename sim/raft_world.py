@@ -1,0 +1,574 @@
+"""Whole Raft clusters on one heap: cores, disks and a bad network, without trio and without bytes.
+
+One `RaftWorld` is one seed: it draws a mix of faults (crashes at any step of the driver, lost, doubled
+and reordered messages, one-way cuts, pauses, slow and stalled disks, snapshots, a wiped node), runs
+them against the real cores under the oracles of sim/raft_oracles.py, then heals everything and demands
+that the cluster serves again within `LIVENESS_S`. Source: design, "The simulator"; H25, H26, H39, H43.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..metadata.messages import Message, decode, encode
+from ..metadata.raft import Raft, RaftOptions
+from ..metadata.ready import HardState, Ready, Role, Snapshot
+from .raft_disk import RaftDisk, StoredSnapshot
+from .raft_oracles import Broken, Oracles
+
+LIVENESS_S = 10.0
+"""After healing, a cluster must have served writes and reads everywhere within this virtual time."""
+NEVER = 1 << 60
+
+
+@dataclass(slots=True)
+class Faults:
+    """One seed's mix; rates are per virtual second of the whole cluster."""
+
+    delay_s: float = 0.002
+    loss: float = 0.0
+    doubled: float = 0.0
+    sync_s: float = 0.001
+    fault_rate: float = 2.0
+    kinds: tuple[str, ...] = ("crash", "cut", "pause", "stall")
+    crash_within_steps: int = 0
+    propose_rate: float = 12.0
+    compact_after: int = 0
+    late_hint: bool = True
+    framed: bool = False
+    chaos_s: float = 2.5
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> "Faults":
+        """Swarm testing: every seed has its own mix, so that rare mixes happen."""
+        kinds = tuple(
+            kind
+            for kind, share in (
+                ("crash", 0.7),
+                ("cut", 0.6),
+                ("isolate", 0.5),
+                ("pause", 0.4),
+                ("stall", 0.3),
+                ("transfer", 0.2),
+                ("wipe", 0.1),
+            )
+            if rng.random() < share
+        )
+        return cls(
+            delay_s=rng.choice((0.001, 0.003, 0.03, 0.2)),
+            loss=rng.choice((0.0, 0.0, 0.05, 0.3)),
+            doubled=rng.choice((0.0, 0.0, 0.1)),
+            sync_s=rng.choice((0.0005, 0.002, 0.02, 0.15)),
+            fault_rate=rng.choice((1.0, 3.0, 6.0)),
+            kinds=kinds,
+            crash_within_steps=rng.choice((0, 0, 30, 150)),
+            propose_rate=rng.choice((4.0, 12.0, 24.0)),
+            compact_after=rng.choice((0, 3, 12)),
+            late_hint=rng.random() < 0.7,
+            framed=rng.random() < 0.05,
+            chaos_s=rng.choice((1.5, 2.5, 4.0)),
+        )
+
+
+class RaftNode:
+    """One simulated node: a disk that survives, and a core that does not."""
+
+    __slots__ = (
+        "chain",
+        "core",
+        "crash_in",
+        "disk",
+        "gone",
+        "inbox",
+        "life",
+        "node_id",
+        "paused_since",
+        "queue",
+        "restored",
+        "seen_commit",
+        "seen_term",
+        "stalled_until",
+        "syncing",
+        "timer_at",
+    )
+
+    def __init__(self, node_id: str) -> None:
+        self.node_id = node_id
+        self.disk = RaftDisk()
+        self.core: Raft | None = None
+        self.life = 0
+        self.gone = False
+        self.crash_in = NEVER
+        self.paused_since = -1.0
+        self.inbox: list[tuple[Callable[..., None], tuple[object, ...]]] = []
+        self.queue: list[Ready] = []
+        self.stalled_until = 0.0
+        self.syncing = 0  # Readys of ``queue`` that the sync under way covers
+        self.timer_at = float("inf")
+        self.chain = 0
+        self.restored = 0  # the state machine's index
+        self.seen_commit = 0
+        self.seen_term = 0
+
+
+class Crashed(Exception):  # noqa: N818 - not an error: control flow of a simulated power cut
+    """The node lost power in the middle of a step."""
+
+
+class RaftWorld:
+    """One seed. ``run`` returns when all was served, raises `Broken` or an assertion otherwise."""
+
+    core_class: type[Raft] = Raft
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 0,
+        faults: Faults | None = None,
+        options: RaftOptions | None = None,
+        white_box: bool = True,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.seed = seed
+        count = nodes or (3 if self.rng.random() < 0.7 else 5)
+        self.faults = faults or Faults.drawn(self.rng)
+        self.options = options or RaftOptions(
+            in_flight_bytes_max=64, append_bytes_max=self.rng.choice((8, 40, 1 << 20))
+        )
+        self.ids = [f"n{place}" for place in range(count)]
+        self.nodes = {node_id: RaftNode(node_id) for node_id in self.ids}
+        self.oracles = Oracles(
+            {node_id: node.disk for node_id, node in self.nodes.items()}, white_box=white_box
+        )
+        self.now = 0.0
+        self.cut: set[tuple[str, str]] = set()
+        self.healed = False
+        self.messages = 0
+        self.commands = 0
+        self.requests = 0
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._sequence = 0
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def at(self, when: float, what: Callable[..., None], *args: object) -> None:
+        """Let ``what`` happen at ``when``; equal times happen in the order they were asked for."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (when, self._sequence, what, args))
+
+    def run_until(self, end: float, done: Callable[[], bool] | None = None) -> bool:
+        """Run events up to ``end``; True as soon as ``done``."""
+        heap = self._heap
+        while heap and heap[0][0] <= end:
+            self.now, _, what, args = heapq.heappop(heap)
+            what(*args)
+            if done is not None and done():
+                return True
+        self.now = end
+        return False
+
+    def run(self) -> None:
+        """Faults, then healing, then the demand that everything works."""
+        for node_id in self.ids:
+            self.start(self.nodes[node_id])
+        self.at(0.3, self._propose)
+        if self.faults.kinds:
+            self.at(self.rng.uniform(0.2, 1.0), self._fault)
+        self.run_until(self.faults.chaos_s)
+        self.heal()
+        target = self.commands
+        if not self.run_until(self.now + LIVENESS_S, lambda: self._serves(target)):
+            raise Broken(f"liveness: not serving {LIVENESS_S} s after healing: {self.describe()}")
+
+    def describe(self) -> str:
+        """Each node's role and marks, for a failure's message."""
+        return "; ".join(
+            f"{node.node_id} {node.core.role.value} term {node.core.term} commit {node.core.commit}"
+            f" last {node.core.log.last_index} applied {node.restored}"
+            if node.core is not None
+            else f"{node.node_id} down"
+            for node in self.nodes.values()
+        )
+
+    def _serves(self, target: int) -> bool:
+        last = self.oracles.committed_last
+        return (
+            self.commands > target + 3
+            and self.oracles.reads_answered > 0
+            and self._read_after_heal
+            and all(node.gone or node.restored == last for node in self.nodes.values())
+            and int.from_bytes(self.oracles.committed[last][1], "little") > target
+        )
+
+    _read_after_heal = False
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def start(self, node: RaftNode) -> None:
+        """Start a node from what its disk has."""
+        if node.core is not None or node.gone:
+            return
+        disk = node.disk
+        node.life += 1
+        node.core = self.core_class(
+            node.node_id,
+            self.ids,
+            disk.log(),
+            disk.hard_state,
+            options=self.options,
+            draw=self.rng.random,
+            now=self.now,
+            applied=disk.snapshot.index,
+        )
+        node.chain, node.restored = disk.snapshot.chain, disk.snapshot.index
+        node.queue = []
+        node.inbox = []
+        node.paused_since = -1.0
+        node.stalled_until = self.now
+        node.syncing = 0
+        node.timer_at = float("inf")
+        node.seen_commit = node.seen_term = 0
+        steps = 0 if self.healed else self.faults.crash_within_steps
+        node.crash_in = self.rng.randrange(1, steps * 10) if steps else NEVER
+        self.turn(node)
+
+    def crash(self, node: RaftNode) -> None:
+        """Cut the power: of the writes under way a random part is durable, in order."""
+        if node.core is None:
+            return
+        node.core = None
+        node.life += 1
+        queue, node.queue = node.queue, []
+        share = self.rng.choice((0.0, 0.7, 0.95))
+        for ready in queue:
+            if self.rng.random() >= share:
+                break
+            if not all(self.rng.random() < share for _ in self.steps_of(node, ready)):
+                break
+        node.disk.incoming.clear()
+        for peer in self.ids:  # some peers see the connection break, some see silence only
+            if peer != node.node_id and self.rng.random() < 0.7:
+                self.at(self.now + self._delay(), self.closed, peer, node.node_id)
+        if not node.gone:
+            self.at(self.now + self.rng.uniform(0.001, 1.0), self.start, node)
+
+    def closed(self, node_id: str, peer: str) -> None:
+        """A connection's end reaches a node."""
+        node = self.nodes[node_id]
+        if node.core is not None and node.paused_since < 0:
+            node.core.on_connection_closed(peer, self.now)
+            self.turn(node)
+
+    def point(self, node: RaftNode) -> None:
+        """A place where the power may fail."""
+        node.crash_in -= 1
+        if node.crash_in <= 0:
+            self.crash(node)
+            raise Crashed
+
+    def turn(self, node: RaftNode) -> None:
+        """The driver's turn: what metadata/server.py does after every input."""
+        core = node.core
+        if core is None:
+            return
+        try:
+            while core.has_ready:
+                self.point(node)
+                self.carry_out(node, core, core.ready())
+        except Crashed:
+            return
+        if core.role is Role.LEADER:
+            if core.term != node.seen_term:
+                node.seen_term, node.seen_commit = core.term, core.commit
+                self.oracles.on_leader(node.node_id, core)
+            if core.commit > node.seen_commit:
+                node.seen_commit = core.commit
+                self.oracles.on_leader_commit(node.node_id, core)
+        if core.deadline < node.timer_at:
+            node.timer_at = core.deadline
+            self.at(core.deadline, self._timer, node, node.life, core.deadline)
+
+    def carry_out(self, node: RaftNode, core: Raft, ready: Ready) -> None:
+        """Do what a Ready says, in the order it must be done."""
+        for to, message in ready.send_now:
+            self.point(node)
+            self.post(node, to, message)
+        for ask in ready.send_snapshots:
+            self._send_snapshot(node, ask.peer)
+        if ready.needs_persist or ready.send_after_persist:
+            node.queue.append(ready)
+            self._begin_sync(node)
+        if ready.snapshot is not None:
+            incoming = node.disk.incoming[ready.snapshot.index]
+            self.oracles.on_restored(node.node_id, node.restored, incoming.index, incoming.chain)
+            node.restored, node.chain = incoming.index, incoming.chain
+            core.on_applied(incoming.index)
+        for entry in ready.committed:
+            self.point(node)
+            node.chain = self.oracles.on_applied(
+                node.node_id, entry, node.restored, node.chain, core.term
+            )
+            node.restored = entry.index
+        if ready.committed:
+            core.on_applied(node.restored)
+            self._maybe_compact(node, core)
+        for request_id, index in ready.reads:
+            self.oracles.on_read_answered(node.node_id, request_id, index)
+            self._read_after_heal = self.healed
+        for request_id in ready.reads_lost:
+            del self.oracles.reads_asked[request_id]
+
+    def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
+        """The steps of making a Ready durable (a seam for planted bugs)."""
+        return node.disk.steps(ready)
+
+    def _begin_sync(self, node: RaftNode) -> None:
+        """One sync takes all that is queued when it begins, and nothing that comes later (H10)."""
+        if node.syncing or not node.queue:
+            return
+        node.syncing = len(node.queue)
+        scale = min(0.002, self.faults.sync_s) if self.healed else self.faults.sync_s
+        writes = any(ready.needs_persist for ready in node.queue)
+        sync_s = self.rng.uniform(0.5, 1.5) * scale if writes else 0.0
+        end = max(node.stalled_until, self.now) + sync_s
+        self.at(end, self._to_node, node, node.life, self.durable)
+
+    def durable(self, node: RaftNode) -> None:
+        """A sync ended: now, and only now, the promises of what it covers may leave."""
+        core = node.core
+        assert core is not None
+        count, node.syncing = node.syncing, 0
+        try:
+            for _ in range(count):
+                ready = node.queue[0]
+                for _ in self.steps_of(node, ready):
+                    pass
+                node.queue.pop(0)
+                self.point(node)
+                for to, message in ready.send_after_persist:
+                    self.post(node, to, message)
+                    self.point(node)
+                core.on_persisted(ready.number)
+        except Crashed:
+            return
+        self._begin_sync(node)
+        self.turn(node)
+
+    def _maybe_compact(self, node: RaftNode, core: Raft) -> None:
+        limit = self.faults.compact_after
+        busy = any(ready.snapshot is not None for ready in node.queue)
+        if not limit or busy or core.applied - core.log.base_index <= limit:
+            return
+        term = core.log.term_at(core.applied)
+        assert term is not None
+        node.disk.snapshot = StoredSnapshot(core.applied, term, node.chain)
+        self.point(node)
+        keep = self.rng.randrange(limit)
+        node.disk.compact(core.compact(max(core.log.base_index, core.applied - keep)))
+
+    def _timer(self, node: RaftNode, life: int, when: float) -> None:
+        if node.life != life or node.core is None or when != node.timer_at:
+            return
+        if node.core.deadline > self.now:
+            node.timer_at = node.core.deadline
+            self.at(node.timer_at, self._timer, node, life, node.timer_at)
+            return
+        node.timer_at = float("inf")
+        self._to_node(node, life, self._on_time)
+
+    def _on_time(self, node: RaftNode) -> None:
+        assert node.core is not None
+        node.core.on_time(self.now)
+        self.turn(node)
+
+    def _to_node(self, node: RaftNode, life: int, what: Callable[..., None], *args: object) -> None:
+        """Let a node do something, now or when it wakes."""
+        if node.life != life or node.core is None:
+            return
+        if node.paused_since >= 0:
+            node.inbox.append((what, args))
+        else:
+            what(node, *args)
+
+    # --- the network ------------------------------------------------------------------------------
+
+    def post(self, node: RaftNode, to: str, message: Message) -> None:
+        """Send a message: it may be lost, doubled, late."""
+        self.oracles.on_sent(node.node_id, to, message)
+        self.messages += 1
+        faults = self.faults
+        if (node.node_id, to) in self.cut:
+            return
+        if not self.healed:
+            if faults.loss and self.rng.random() < faults.loss:
+                return
+            if faults.doubled and self.rng.random() < faults.doubled:
+                self.at(self.now + self._delay() * 3, self.deliver, to, message)
+        if faults.framed:
+            message = decode(encode(message))  # type: ignore[assignment]
+        self.at(self.now + self._delay(), self.deliver, to, message)
+
+    def _delay(self) -> float:
+        scale = 0.002 if self.healed else self.faults.delay_s
+        return scale * (0.2 + self.rng.random())
+
+    def deliver(self, to: str, message: Message) -> None:
+        """A message reaches a node."""
+        node = self.nodes[to]
+        core = node.core
+        if core is None:
+            return
+        if node.paused_since >= 0:
+            node.inbox.append((self._take, (message,)))
+            return
+        core.on_message(message, self.now)
+        self.turn(node)
+
+    def _take(self, node: RaftNode, message: Message) -> None:
+        self.deliver(node.node_id, message)
+
+    def _send_snapshot(self, node: RaftNode, peer: str) -> None:
+        assert node.core is not None
+        snapshot = node.disk.snapshot
+        took = self.now + self._delay() * 5
+        self.at(took, self._snapshot_arrives, node, node.life, node.core.term, peer, snapshot)
+
+    def _snapshot_arrives(
+        self, node: RaftNode, life: int, term: int, to: str, snapshot: StoredSnapshot
+    ) -> None:
+        receiver = self.nodes[to]
+        core = receiver.core
+        lost = (node.node_id, to) in self.cut or (not self.healed and self.rng.random() < 0.2)
+        delivered = core is not None and receiver.paused_since < 0 and not lost
+        if delivered and core is not None:
+            receiver.disk.incoming[snapshot.index] = snapshot
+            core.on_snapshot_received(
+                term, node.node_id, Snapshot(snapshot.index, snapshot.term), self.now
+            )
+            self.turn(receiver)
+        self.at(
+            self.now + self._delay(),
+            self._to_node,
+            node,
+            life,
+            self._snapshot_ended,
+            to,
+            snapshot.index,
+            delivered,
+        )
+
+    def _snapshot_ended(self, node: RaftNode, to: str, index: int, delivered: bool) -> None:
+        assert node.core is not None
+        node.core.on_snapshot_sent(to, index, delivered, self.now)
+        self.turn(node)
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def _propose(self) -> None:
+        """Clients ask whoever believes to lead, as a client with an old address would."""
+        for node_id in self.ids:
+            node = self.nodes[node_id]
+            core = node.core
+            if core is None or core.role is not Role.LEADER or node.paused_since >= 0:
+                continue
+            for _ in range(self.rng.choice((1, 1, 3))):
+                self.commands += 1
+                core.propose(self.commands.to_bytes(8, "little"))
+            self.requests += 1
+            self.oracles.on_read_asked(self.requests)
+            if not core.read_index(self.requests):
+                del self.oracles.reads_asked[self.requests]
+            self.turn(node)
+        rate = 8.0 if self.healed else self.faults.propose_rate
+        self.at(self.now + self.rng.expovariate(rate), self._propose)
+
+    # --- faults -----------------------------------------------------------------------------------
+
+    def _fault(self) -> None:
+        if self.healed:
+            return
+        rng = self.rng
+        kind = rng.choice(self.faults.kinds)
+        node = self.nodes[rng.choice(self.ids)]
+        until = self.now + rng.choice((0.05, 0.4, 1.5)) * (0.5 + rng.random())
+        if kind == "crash":
+            self.crash(node)
+        elif kind == "cut":
+            pairs = [(a, b) for a in self.ids for b in self.ids if a != b]
+            self.cut = {pair for pair in pairs if rng.random() < 0.35}
+            self.at(until, self._join)
+        elif kind == "isolate":
+            leaders = [n for n in self.nodes.values() if n.core and n.core.role is Role.LEADER]
+            alone = rng.choice(leaders or [node]).node_id
+            way = rng.choice(("in", "out", "both"))
+            self.cut = {(alone, b) for b in self.ids if b != alone and way != "in"}
+            self.cut |= {(a, alone) for a in self.ids if a != alone and way != "out"}
+            self.at(until, self._join)
+        elif kind == "pause" and node.core is not None and node.paused_since < 0:
+            node.paused_since = self.now
+            self.at(until, self._wake, node, node.life)
+        elif kind == "stall" and node.core is not None:
+            node.stalled_until = until
+            self.at(self.now + 0.2, self._stall_noticed, node, node.life)
+        elif kind == "transfer" and node.core is not None and node.paused_since < 0:
+            node.core.transfer_leadership(self.now)
+            self.turn(node)
+        elif kind == "wipe" and not any(other.gone for other in self.nodes.values()):
+            self.wipe(node)
+        self.at(self.now + rng.expovariate(self.faults.fault_rate), self._fault)
+
+    def wipe(self, node: RaftNode) -> None:
+        """The directory is emptied: what comes back is another node, which waits to be let in (H5)."""
+        node.gone = True
+        self.crash(node)
+
+    def _join(self) -> None:
+        self.cut = set()
+
+    def _wake(self, node: RaftNode, life: int) -> None:
+        if node.life != life or node.core is None or node.paused_since < 0:
+            return
+        lateness_s = self.now - node.paused_since
+        node.paused_since = -1.0
+        inbox, node.inbox = node.inbox, []
+        if self.faults.late_hint:  # drain the sockets, then shift, then look at the clock (H25)
+            inbox.sort(key=lambda item: item[0] == self._on_time)
+        for what, args in inbox:
+            if node.core is None or node.life != life:
+                return
+            if self.faults.late_hint and what == self._on_time:
+                node.core.on_late(lateness_s, self.now)
+            what(node, *args)
+
+    def _stall_noticed(self, node: RaftNode, life: int) -> None:
+        if node.life != life or node.core is None or node.paused_since >= 0:
+            return
+        stalled = node.stalled_until > self.now
+        node.core.on_disk_stalled(stalled, self.now)
+        if stalled:
+            self.at(node.stalled_until, self._stall_noticed, node, life)
+        self.turn(node)
+
+    def heal(self) -> None:
+        """End all faults and start what is down."""
+        self.healed = True
+        self.cut = set()
+        for node in self.nodes.values():
+            node.crash_in = NEVER
+            node.stalled_until = self.now
+            self._wake(node, node.life)
+            self.start(node)
+
+
+def run_seeds(
+    seeds: Sequence[int], world_class: type[RaftWorld] = RaftWorld, *, white_box: bool = True
+) -> tuple[int, str] | None:
+    """Run seeds until one fails: (seed, what broke), or None."""
+    for seed in seeds:
+        try:
+            world_class(seed, white_box=white_box).run()
+        except AssertionError as error:
+            return seed, str(error)
+    return None
