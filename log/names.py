@@ -1,0 +1,56 @@
+"""Which names a log and a namespace may have (pure).
+
+Source: distributedlog.md 1.1, name rules.
+"""
+
+from ..runtime.errors import InvalidLogName, InvalidUri
+
+NAME_BYTES_MAX = 255
+NAMESPACE_BYTES_MAX = 255
+
+
+def check_log_name(name: str) -> str:
+    """Return the name, or raise `InvalidLogName` saying which rule it breaks.
+
+    Allowed: path-like names (``a/b``). Not: empty, a leading ``.`` or ``<`` (reserved) or ``/``, a
+    trailing ``/``, spaces, control characters, ``<``, ``>``, ``//``, components ``.`` and ``..``.
+    """
+    wrong = _what_is_wrong(name, NAME_BYTES_MAX)
+    if wrong:
+        raise InvalidLogName(f"not a log name: {name[:80]!r}: {wrong}")
+    return name
+
+
+def check_namespace_path(path: str) -> str:
+    """Return the path of a namespace without outer slashes; raises `InvalidUri`."""
+    trimmed = path.strip("/")
+    wrong = _what_is_wrong(trimmed, NAMESPACE_BYTES_MAX)
+    if wrong:
+        raise InvalidUri(f"not a namespace path: {path[:80]!r}: {wrong}")
+    return trimmed
+
+
+def _what_is_wrong(name: str, bytes_max: int) -> str:
+    if not isinstance(name, str):
+        return "it is not text"
+    if not name:
+        return "it is empty"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    if size > bytes_max:
+        return f"it has {size} bytes, allowed are {bytes_max}"
+    if name[0] in ".<":
+        return f"names that begin with {name[0]!r} are reserved"
+    if name[0] == "/" or name[-1] == "/":
+        return "it begins or ends with '/'"
+    for character in name:
+        if character.isspace() or character in "<>" or not character.isprintable():
+            return f"it contains {character!r}"
+    parts = name.split("/")
+    if "" in parts:
+        return "it contains '//'"
+    if "." in parts or ".." in parts:
+        return "it has a component '.' or '..'"
+    return ""

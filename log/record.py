@@ -1,0 +1,316 @@
+"""Records, and how they are packed into one entry, in columns (pure).
+
+    magic u32 | version u16 | flags u16 | count u32 | payload bytes u32 | uncompressed size u32
+    | section bytes u32 | first txid i64 | last txid i64 | records of the segment before u64
+    | wall time ms i64 | reserved u64                                          64 bytes, little-endian
+    sections:  kind u16 | flags u16 | length u32 | bytes, padded to 8          any number
+    columns:   txids i64[count] | offsets i32[count + 1] | record flags u8[count], if any | payloads
+
+The columns are Arrow's own layout of an int64 and a binary array, so a batch is a view and no copy.
+They begin on a multiple of 8. A codec packs the columns as a whole; header and sections stay readable.
+``uncompressed size`` counts the columns alone. A control entry holds no user record and advances no
+sequence id; an end-of-stream entry seals the log. Unknown sections are skipped unless marked critical.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, count, repeat
+
+from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
+from ..runtime.host import Buffer
+from .dlsn import DLSN
+
+assert sys.byteorder == "little", "columns are read in place, and they are little-endian"
+
+HEADER = struct.Struct("<IHHIIIIqqQqQ")
+HEADER_BYTES = 64
+SECTION = struct.Struct("<HHI")
+MAGIC = 0x45474C44  # "DLGE"
+VERSION = 1
+
+CODEC_MASK = 0x000F
+CODEC_NONE = 0
+"""1 is reserved for lz4, 2 for zstd; this version writes and reads only 0."""
+FLAG_CONTROL = 0x0010
+FLAG_END_OF_STREAM = 0x0020
+FLAG_RECORD_FLAGS = 0x0040
+FLAGS_KNOWN = CODEC_MASK | FLAG_CONTROL | FLAG_END_OF_STREAM | FLAG_RECORD_FLAGS
+SECTION_CRITICAL = 0x0001
+
+RECORD_BYTES_MAX = 1024 * 1024 - 8 * 1024
+"""A record's payload, bytes (upstream: persistent size, distributedlog.md 1.3)."""
+TXID_MAX = 2**63 - 2
+"""2**63 - 1 is upstream's txid of the end of a stream."""
+RECORD_COLUMN_BYTES = 12
+"""What a record costs in an entry beside its payload: its txid and its offset."""
+
+assert HEADER.size == HEADER_BYTES
+
+
+@dataclass(slots=True)
+class Origin:
+    """Where the records of one entry come from; shared by all of them."""
+
+    segment: int
+    entry: int
+    sequence_id: int
+    """Of the record in slot 0."""
+
+
+@dataclass(slots=True)
+class LogRecord:
+    """A record: ``LogRecord(txid, payload)`` to write; one that was read also knows its place.
+
+    ``txid`` is the application's, 0 to 2**63 - 2, not decreasing. ``payload`` is ``bytes`` of at most
+    1,040,384. Unfrozen, and without a position object of its own, since one is made a record.
+    """
+
+    txid: int
+    payload: bytes
+    origin: Origin | None = field(default=None, repr=False, compare=False)
+    slot: int = field(default=-1, repr=False, compare=False)
+
+    @property
+    def dlsn(self) -> DLSN:
+        """The position it was read at. Raises `InvalidRequest` on a record that was not read."""
+        origin = self.origin
+        if origin is None:
+            raise InvalidRequest(f"{self!r} was not read from a log: it has no position")
+        return DLSN(origin.segment, origin.entry, self.slot)
+
+    @property
+    def sequence_id(self) -> int:
+        """Its number in the log, from 0, without gaps. Raises `InvalidRequest` as `dlsn` does."""
+        if self.origin is None:
+            raise InvalidRequest(f"{self!r} was not read from a log: it has no sequence id")
+        return self.origin.sequence_id + self.slot
+
+
+def build(
+    txids: Sequence[int],
+    payloads: Sequence[Buffer],
+    *,
+    records_before: int,
+    wall_ms: int,
+    flags: int = 0,
+    record_flags: Buffer | None = None,
+    sections: Sequence[tuple[int, int, Buffer]] = (),
+) -> tuple[list[Buffer], int]:
+    """The buffers of one entry and their length in bytes, for one join by whoever sends it.
+
+    ``records_before`` counts the user records of the segment before this entry. ``sections`` are
+    (kind, flags, bytes). At least one record, all within their limits: the writer has checked them.
+    """
+    number = len(txids)
+    assert number == len(payloads) > 0, "an entry holds a payload for each txid, and at least one"
+    offsets = array("i", accumulate(map(len, payloads), initial=0))
+    payload_bytes = offsets[-1]
+    column_bytes = 12 * number + 4 + payload_bytes
+    if record_flags is not None:
+        assert len(record_flags) == number
+        flags |= FLAG_RECORD_FLAGS
+        column_bytes += number
+    packed_sections = b"".join(_section(*section) for section in sections)
+    header = HEADER.pack(
+        MAGIC, VERSION, flags, number, payload_bytes, column_bytes, len(packed_sections),
+        txids[0], txids[-1], records_before, wall_ms, 0,
+    )  # fmt: skip
+    buffers: list[Buffer] = [header + packed_sections, array("q", txids).tobytes()]
+    buffers.append(offsets.tobytes())
+    if record_flags is not None:
+        buffers.append(record_flags)
+    buffers.extend(payloads)
+    return buffers, HEADER_BYTES + len(packed_sections) + column_bytes
+
+
+def build_control(txid: int, *, records_before: int, wall_ms: int) -> tuple[list[Buffer], int]:
+    """An entry that readers skip; ``txid`` is the last user record's."""
+    return build(
+        (txid,), (b"control",), records_before=records_before, wall_ms=wall_ms, flags=FLAG_CONTROL
+    )
+
+
+def _section(kind: int, flags: int, data: Buffer) -> bytes:
+    return SECTION.pack(kind, flags, len(data)) + data + bytes(-len(data) % 8)
+
+
+@dataclass(slots=True)
+class EntryHeader:
+    """What the first 64 bytes of an entry say. ``first_txid`` and ``last_txid``: by slot, not by size."""
+
+    flags: int
+    count: int
+    payload_bytes: int
+    section_bytes: int
+    first_txid: int
+    last_txid: int
+    records_before: int
+    wall_ms: int
+
+    @property
+    def control(self) -> bool:
+        """Does the entry hold no user record?"""
+        return bool(self.flags & (FLAG_CONTROL | FLAG_END_OF_STREAM))
+
+    @property
+    def end_of_stream(self) -> bool:
+        """Does the log end here, for good?"""
+        return bool(self.flags & FLAG_END_OF_STREAM)
+
+    @property
+    def records_through(self) -> int:
+        """The user records of the segment up to this entry, itself included."""
+        return self.records_before + (0 if self.control else self.count)
+
+
+@dataclass(slots=True)
+class Columns:
+    """The records of one entry as columns, every bound checked; views that pin the whole entry.
+
+    Payload of slot k: ``payload[offsets[k]:offsets[k + 1]]``. ``first_slot`` records at the front and
+    whatever is behind ``count`` are not the caller's: the views are cut already.
+    """
+
+    origin: Origin
+    first_slot: int
+    """The slot of row 0 (a reader that starts or ends inside an entry sees a part of it)."""
+    count: int
+    txids: memoryview
+    """i64[count]"""
+    offsets: memoryview
+    """i32[count + 1], into `payload`; the first is 0 unless the front was cut."""
+    payload: memoryview
+    """The payloads of the whole entry, back to back."""
+    flags: memoryview | None
+    """u8[count], or None when no record has flags."""
+    wall_ms: int
+
+    @property
+    def first_dlsn(self) -> DLSN:
+        """The position of row 0."""
+        return DLSN(self.origin.segment, self.origin.entry, self.first_slot)
+
+    @property
+    def first_sequence_id(self) -> int:
+        """The sequence id of row 0; the next ones follow without gaps."""
+        return self.origin.sequence_id + self.first_slot
+
+    @property
+    def payload_bytes(self) -> int:
+        """The payload bytes of these rows."""
+        return int(self.offsets[self.count]) - int(self.offsets[0])
+
+    def cut(self, start: int, stop: int) -> "Columns":
+        """The rows from ``start`` up to ``stop`` (rows of this batch, from 0)."""
+        return Columns(
+            self.origin,
+            self.first_slot + start,
+            stop - start,
+            self.txids[start:stop],
+            self.offsets[start : stop + 1],
+            self.payload,
+            None if self.flags is None else self.flags[start:stop],
+            self.wall_ms,
+        )
+
+    def tuples(self) -> list[tuple[int, bytes]]:
+        """(txid, payload) a record; the payloads are copies and pin nothing."""
+        ends = self.offsets.tolist()
+        data = bytes(self.payload)
+        return list(
+            zip(
+                self.txids.tolist(),
+                map(data.__getitem__, map(slice, ends, ends[1:])),
+                strict=True,
+            )
+        )
+
+    def records(self) -> list[LogRecord]:
+        """`LogRecord` objects; the payloads are copies and pin nothing (H17)."""
+        ends = self.offsets.tolist()
+        data = bytes(self.payload)
+        return list(
+            map(
+                LogRecord,
+                self.txids.tolist(),
+                map(data.__getitem__, map(slice, ends, ends[1:])),
+                repeat(self.origin),
+                count(self.first_slot),
+            )
+        )
+
+
+def decode_header(entry: Buffer) -> EntryHeader:
+    """The header, checked against the entry's length.
+
+    Raises `CorruptData`, and `UnsupportedFormat` for what a newer version wrote.
+    """
+    size = len(entry)
+    if size < HEADER_BYTES:
+        raise CorruptData(f"a log entry of {size} bytes, its header alone has {HEADER_BYTES}")
+    (
+        magic, version, flags, number, payload_bytes, column_bytes, section_bytes,
+        first_txid, last_txid, records_before, wall_ms, _,
+    ) = HEADER.unpack_from(entry)  # fmt: skip
+    if magic != MAGIC:
+        raise CorruptData(f"not a log entry: it begins with {bytes(entry[:4]).hex()}")
+    if version != VERSION or flags & ~FLAGS_KNOWN:
+        raise UnsupportedFormat(
+            f"a log entry of version {version}, flags {flags:#06x}: this program reads version {VERSION}"
+        )
+    if flags & CODEC_MASK != CODEC_NONE:
+        raise UnsupportedFormat(f"a log entry packed with codec {flags & CODEC_MASK}, known is 0")
+    expected = 12 * number + 4 + payload_bytes + (number if flags & FLAG_RECORD_FLAGS else 0)
+    if number == 0 or section_bytes % 8 or column_bytes != expected:
+        raise CorruptData(
+            f"a log entry of {number} records, {payload_bytes} payload bytes: its columns would have "
+            f"{expected} bytes, the header says {column_bytes} (sections: {section_bytes})"
+        )
+    if HEADER_BYTES + section_bytes + column_bytes != size:
+        raise CorruptData(
+            f"a log entry of {size} bytes, by its header it has "
+            f"{HEADER_BYTES + section_bytes + column_bytes}"
+        )
+    return EntryHeader(
+        flags, number, payload_bytes, section_bytes, first_txid, last_txid, records_before, wall_ms
+    )
+
+
+def decode(entry: Buffer, header: EntryHeader, origin: Origin) -> Columns:
+    """The columns of an entry whose header was decoded; every bound is checked.
+
+    Raises `CorruptData`, and `UnsupportedFormat` for a critical section.
+    """
+    view = memoryview(entry)
+    number = header.count
+    _check_sections(view[HEADER_BYTES : HEADER_BYTES + header.section_bytes])
+    at = HEADER_BYTES + header.section_bytes
+    txids = view[at : at + 8 * number].cast("q")
+    at += 8 * number
+    offsets = view[at : at + 4 * (number + 1)].cast("i")
+    at += 4 * (number + 1)
+    flags = None
+    if header.flags & FLAG_RECORD_FLAGS:
+        flags = view[at : at + number]
+        at += number
+    ends = offsets.tolist()
+    # Arrow trusts offsets; an unsorted one would read foreign memory. Sorting what is sorted is cheap.
+    if ends[0] != 0 or ends[-1] != header.payload_bytes or sorted(ends) != ends:
+        raise CorruptData(f"log entry {origin.segment}.{origin.entry}: its offsets are not in order")
+    if txids[0] != header.first_txid or txids[number - 1] != header.last_txid:
+        raise CorruptData(f"log entry {origin.segment}.{origin.entry}: txids and header differ")
+    return Columns(origin, 0, number, txids, offsets, view[at:], flags, header.wall_ms)
+
+
+def _check_sections(area: memoryview) -> None:
+    at = 0
+    while at < len(area):
+        kind, flags, length = SECTION.unpack_from(area, at)
+        at += SECTION.size + length + (-length % 8)
+        if at > len(area):
+            raise CorruptData(f"section {kind} of a log entry reaches beyond the section table")
+        if flags & SECTION_CRITICAL:
+            raise UnsupportedFormat(f"a log entry has the critical section {kind}, which is not known")

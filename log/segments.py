@@ -1,0 +1,151 @@
+"""The segments of a log: what is known of each, which one holds a position, when one ends (pure).
+
+A segment is one ledger. While it is in progress its record holds only where it lies; the transaction that
+closes it fills in the rest, and writes the start sequence id of the next one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..runtime.errors import CorruptData
+from ..runtime.frames import pack
+from ..runtime.host import Buffer
+from .dlsn import DLSN
+from .state import decode_fields
+
+FORMAT = 1
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRecord:
+    """The value of ``log/<id>/segment/<number>``. Counts and positions are of user records only."""
+
+    segment: int
+    ledger_id: int
+    epoch: int
+    """Of the writer that opened it."""
+    created_ms: int
+    start_sequence_id: int = UNKNOWN
+    """The sequence id of its first record; -1 until the segment before it is closed."""
+    closed: bool = False
+    closed_ms: int = 0
+    first_txid: int = UNKNOWN
+    last_txid: int = UNKNOWN
+    """The greatest up to its end, also where it holds no record itself; -1: the log has none yet."""
+    records: int = 0
+    bytes: int = 0
+    """Entry bytes, without replication."""
+    last_entry: int = UNKNOWN
+    last_user_entry: int = UNKNOWN
+    last_slot: int = UNKNOWN
+
+    @property
+    def first_dlsn(self) -> DLSN:
+        """The first position in it."""
+        return DLSN(self.segment, 0, 0)
+
+    @property
+    def last_dlsn(self) -> DLSN | None:
+        """The position of the last user record; None: empty, or still in progress."""
+        if self.last_user_entry < 0:
+            return None
+        return DLSN(self.segment, self.last_user_entry, self.last_slot)
+
+    def with_end(self, end: "SegmentEnd", *, start_sequence_id: int, closed_ms: int) -> "SegmentRecord":
+        """The record of the closed segment."""
+        assert not self.closed, "a segment is closed once"
+        return replace(
+            self,
+            start_sequence_id=start_sequence_id,
+            closed=True,
+            closed_ms=closed_ms,
+            first_txid=end.first_txid,
+            last_txid=end.last_txid,
+            records=end.records,
+            bytes=end.bytes,
+            last_entry=end.last_entry,
+            last_user_entry=end.last_user_entry,
+            last_slot=end.last_slot,
+        )
+
+    def encode(self) -> bytes:
+        """As a packed list with a format number."""
+        return pack(
+            [
+                FORMAT,
+                self.segment,
+                self.ledger_id,
+                self.epoch,
+                self.created_ms,
+                self.start_sequence_id,
+                self.closed,
+                self.closed_ms,
+                self.first_txid,
+                self.last_txid,
+                self.records,
+                self.bytes,
+                self.last_entry,
+                self.last_user_entry,
+                self.last_slot,
+            ]
+        )
+
+    @classmethod
+    def decode(cls, value: Buffer) -> "SegmentRecord":
+        """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
+        fields = decode_fields(value, FORMAT, 15, "a segment's record")[:14]
+        if not all(isinstance(field, int) for field in fields):
+            raise CorruptData("a segment's record has a field that is not a number")
+        return cls(*fields)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEnd:
+    """What the one who closes a segment knows about it: its writer by counting, recovery by reading."""
+
+    last_entry: int
+    bytes: int
+    records: int
+    first_txid: int
+    last_txid: int
+    last_user_entry: int
+    last_slot: int
+
+
+EMPTY_END = SegmentEnd(UNKNOWN, 0, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+
+
+def why_roll(
+    *,
+    bytes_written: int,
+    bytes_max: int,
+    age_s: float,
+    age_max_s: float,
+    ledger_wants: bool,
+) -> str:
+    """Why the segment in progress should end now, in words; "" when it should not."""
+    if ledger_wants:
+        return "a better ensemble than the ledger's is there"
+    if bytes_written >= bytes_max:
+        return f"it holds {bytes_written} bytes"
+    if age_s >= age_max_s and bytes_written > 0:
+        return f"it is {age_s:.0f} s old"
+    return ""
+
+
+def first_at_or_after(segments: Sequence[SegmentRecord], txid: int) -> int:
+    """The index of the first segment that may hold a record with this txid or a greater one.
+
+    ``segments`` ascend; those in progress, whose end is not known, come last. The answer may be
+    ``len(segments)``: every segment is closed and ends below.
+    Source: distributedlog.md 3.6; txids do not decrease, duplicates may span segments.
+    """
+    low, high = 0, len(segments)
+    while low < high:
+        middle = (low + high) // 2
+        if segments[middle].closed and segments[middle].last_txid < txid:
+            low = middle + 1
+        else:
+            high = middle
+    return low

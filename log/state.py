@@ -1,0 +1,153 @@
+"""What must be agreed about one log, in one small key, and how it may change (pure).
+
+Everybody who changes a log compares this key's version; whether a *writer* is still the owner is said by
+``epoch`` alone (H12): a truncation may bump the version under a living writer. At most 1 KiB (H40), for it
+is rewritten at each roll and pushed to each reader; segments are keys of their own.
+
+Segments ``first_segment`` .. ``last_segment`` exist; those from ``open_from`` on are in progress: one, or
+two while a roll waits for the close of the older. They are closed in ascending order.
+"""
+
+from dataclasses import dataclass, replace
+
+from ..runtime.errors import CorruptData, EndOfStream, ProtocolError, UnsupportedFormat
+from ..runtime.frames import pack, unpack
+from ..runtime.host import Buffer
+from .dlsn import DLSN
+
+FORMAT = 1
+STATE_BYTES_MAX = 1024
+OWNER_BYTES_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """The value of ``log/<id>/state``. Changes are methods that give the next value."""
+
+    log_id: str
+    name: str
+    created_ms: int
+    incarnation: int = 0
+    epoch: int = 0
+    """Grows with each writer. A writer whose epoch is not this one has been fenced."""
+    owner: str = ""
+    """Who writes, in words, or "" when nobody holds the log."""
+    writer_id: str = ""
+    """Random, one a writer: tells its own change from another's after an unknown outcome."""
+    first_segment: int = 1
+    open_from: int = 1
+    last_segment: int = 0
+    last_txid: int = -1
+    """Of the closed segments; -1 while they hold no record."""
+    next_sequence_id: int = 0
+    """The sequence id of the first record of segment ``open_from``."""
+    truncated_to: DLSN = DLSN.INITIAL
+    """Nothing before this is readable."""
+    truncated_sequence_id: int = 0
+    sealed: bool = False
+    deleting: bool = False
+    quorums: tuple[int, int, int] | None = None
+    """Ensemble, write quorum, ack quorum of this log's ledgers, where they differ from the default."""
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.first_segment <= self.open_from <= self.last_segment + 1, (
+            "segments are closed in order, and the first ones go first"
+        )
+
+    @property
+    def in_progress(self) -> range:
+        """The numbers of the segments that are not closed, ascending."""
+        return range(self.open_from, self.last_segment + 1)
+
+    def claimed(self, owner: str, writer_id: str) -> "LogState":
+        """A new writer owns the log: whoever wrote before can neither roll nor close any more (H12)."""
+        if self.sealed:
+            raise EndOfStream(f'log "{self.name}" is sealed: it takes no more records')
+        short = owner.encode()[:OWNER_BYTES_MAX].decode(errors="ignore")
+        return replace(self, epoch=self.epoch + 1, owner=short, writer_id=writer_id)
+
+    def with_segment(self) -> "LogState":
+        """One more segment is in progress."""
+        assert len(self.in_progress) <= 1, "at most two segments are in progress"
+        return replace(self, last_segment=self.last_segment + 1)
+
+    def with_closed(self, segment: int, records: int, last_txid: int) -> "LogState":
+        """The oldest segment in progress is complete; ``last_txid`` is -1 where it holds no record."""
+        assert segment == self.open_from <= self.last_segment, "segments are closed in order"
+        return replace(
+            self,
+            open_from=segment + 1,
+            next_sequence_id=self.next_sequence_id + records,
+            last_txid=last_txid if last_txid >= 0 else self.last_txid,
+        )
+
+    def released(self) -> "LogState":
+        """The writer has gone in good order; its epoch stays."""
+        return replace(self, owner="", writer_id="")
+
+    def encode(self) -> bytes:
+        """At most 1 KiB (H40)."""
+        value = pack(
+            [
+                FORMAT,
+                self.log_id,
+                self.name,
+                self.created_ms,
+                self.incarnation,
+                self.epoch,
+                self.owner,
+                self.writer_id,
+                self.first_segment,
+                self.open_from,
+                self.last_segment,
+                self.last_txid,
+                self.next_sequence_id,
+                list(self.truncated_to),
+                self.truncated_sequence_id,
+                self.sealed,
+                self.deleting,
+                None if self.quorums is None else list(self.quorums),
+            ]
+        )
+        assert len(value) <= STATE_BYTES_MAX, "the state of a log stays small (H40)"
+        return value
+
+    @classmethod
+    def decode(cls, value: Buffer) -> "LogState":
+        """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
+        fields = decode_fields(value, FORMAT, 18, "the state of a log")
+        try:
+            (
+                log_id, name, created_ms, incarnation, epoch, owner, writer_id, first_segment,
+                open_from, last_segment, last_txid, next_sequence_id, truncated_to,
+                truncated_sequence_id, sealed, deleting, quorums,
+            ) = fields[:17]  # fmt: skip
+            return cls(
+                str(log_id), str(name), int(created_ms), int(incarnation), int(epoch), str(owner),
+                str(writer_id), int(first_segment), int(open_from), int(last_segment),
+                int(last_txid), int(next_sequence_id), DLSN(*map(int, truncated_to)),
+                int(truncated_sequence_id), bool(sealed), bool(deleting),
+                None if quorums is None else _three(quorums),
+            )  # fmt: skip
+        except (TypeError, ValueError, AssertionError) as error:
+            raise CorruptData(f"the state of a log cannot be read: {error}") from None
+
+
+def _three(values: list[int]) -> tuple[int, int, int]:
+    first, second, third = map(int, values)
+    return first, second, third
+
+
+def decode_fields(value: Buffer, known: int, length: int, what: str) -> list[object]:
+    """The fields behind the format number of a packed list. Later fields are left to later versions."""
+    try:
+        fields = unpack(value, what)
+    except ProtocolError as error:
+        raise CorruptData(str(error)) from None
+    if not isinstance(fields, list) or not fields or not isinstance(fields[0], int):
+        raise CorruptData(f"{what} is not a list with a format number")
+    if fields[0] > known:
+        raise UnsupportedFormat(f"{what} has format {fields[0]}, this program reads up to {known}")
+    if len(fields) < length:
+        raise CorruptData(f"{what} has {len(fields)} fields, format {known} has {length}")
+    return fields[1:]

@@ -1,0 +1,174 @@
+"""Names, keys, and what is kept of logs and segments."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.keys import name_key, name_of, segment_key
+from distributedlog.log.names import check_log_name, check_namespace_path
+from distributedlog.log.options import LogOptions
+from distributedlog.log.segments import (
+    EMPTY_END,
+    SegmentEnd,
+    SegmentRecord,
+    first_at_or_after,
+    why_roll,
+)
+from distributedlog.log.state import STATE_BYTES_MAX, LogState
+from distributedlog.runtime.errors import (
+    CorruptData,
+    EndOfStream,
+    InvalidLogName,
+    InvalidRequest,
+    InvalidUri,
+    UnsupportedFormat,
+)
+from distributedlog.runtime.frames import pack, unpack
+
+BAD_NAMES = ["", " bad<name", "a b", ".hidden", "<default>", "a//b", "a/../b", "./a", "a/.", "/a",
+             "a/", "tab\t", "nul\x00", "a>b", "x" * 256, "\ud800"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_bad_names_are_refused(name: str) -> None:
+    """distributedlog.md 1.1, name rules; scenario 1."""
+    with pytest.raises(InvalidLogName):
+        check_log_name(name)
+
+
+@pytest.mark.parametrize("name", ["orders", "a/b/c", "a.b", "a..b", "Ünïcode-日本", "x" * 255])
+def test_good_names_pass_and_come_back_from_their_key(name: str) -> None:
+    assert check_log_name(name) == name
+    assert name_of("ns/x", name_key("ns/x", name)) == name
+
+
+def test_a_namespace_does_not_see_into_another() -> None:
+    assert not name_key("ns/b", "c").startswith(name_key("ns", ""))
+    assert check_namespace_path("/a/b/") == "a/b"
+    with pytest.raises(InvalidUri):
+        check_namespace_path("//")
+
+
+@given(st.integers(1, 2**40), st.integers(1, 2**40))
+def test_segment_keys_sort_as_segments_do(one: int, other: int) -> None:
+    assert (one < other) == (segment_key("0a", one) < segment_key("0a", other))
+
+
+def a_state() -> LogState:
+    return LogState("00ff", "orders", 1_700_000_000_000)
+
+
+def test_the_life_of_a_state() -> None:
+    """H12: epoch grows with each writer; segments are closed in order."""
+    state = a_state().claimed("host a", "w1").with_segment()
+    assert (state.epoch, list(state.in_progress), state.next_sequence_id) == (1, [1], 0)
+
+    rolling = state.with_segment()
+    assert list(rolling.in_progress) == [1, 2]
+
+    rolled = rolling.with_closed(1, 10, 55)
+    assert (list(rolled.in_progress), rolled.next_sequence_id, rolled.last_txid) == ([2], 10, 55)
+    assert rolled.with_closed(2, 0, -1).last_txid == 55
+    assert rolled.released().owner == ""
+    assert rolled.claimed("host b", "w2").epoch == 2
+    with pytest.raises(AssertionError):
+        rolling.with_closed(2, 0, -1)
+
+
+def test_a_sealed_log_takes_no_writer() -> None:
+    with pytest.raises(EndOfStream):
+        LogState("1", "l", 0, sealed=True).claimed("me", "w")
+
+
+@given(
+    st.text(min_size=1, max_size=255),
+    st.text(max_size=400),
+    st.integers(0, 2**62),
+    st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)) | st.none(),
+)
+def test_a_state_is_read_back_and_small(
+    owner: str, writer: str, number: int, quorums: tuple[int, int, int] | None
+) -> None:
+    """H40: at most 1 KiB."""
+    state = LogState(
+        "f" * 16, "n" * 255, number, number, number, last_segment=number, open_from=number + 1,
+        last_txid=number, next_sequence_id=number, truncated_to=DLSN(1, number, 3), quorums=quorums,
+    ).claimed(owner.encode(errors="replace").decode(), "e" * 16)  # fmt: skip
+
+    value = state.encode()
+
+    assert len(value) <= STATE_BYTES_MAX
+    assert LogState.decode(value) == state
+
+
+def test_damaged_and_newer_states_are_told_apart() -> None:
+    value = a_state().encode()
+    for length in range(len(value)):
+        with pytest.raises(CorruptData):
+            LogState.decode(value[:length])
+    fields = unpack(value, "a state")
+    with pytest.raises(UnsupportedFormat):
+        LogState.decode(pack([2, *fields[1:]]))
+    assert LogState.decode(pack([*fields, "a field of later"])) == a_state()
+    with pytest.raises(CorruptData):
+        LogState.decode(pack([1, *["x"] * 17]))
+
+
+def test_a_segment_is_read_back() -> None:
+    record = SegmentRecord(7, 99, 3, 1_700_000_000_000)
+    end = SegmentEnd(4, 1000, 12, 5, 50, 3, 6)
+
+    closed = record.with_end(end, start_sequence_id=40, closed_ms=1_700_000_000_500)
+
+    assert SegmentRecord.decode(record.encode()) == record
+    assert SegmentRecord.decode(closed.encode()) == closed
+    assert closed.last_dlsn == DLSN(7, 3, 6)
+    assert record.with_end(EMPTY_END, start_sequence_id=0, closed_ms=1).last_dlsn is None
+    with pytest.raises(CorruptData):
+        SegmentRecord.decode(b"\x91\x01")
+
+
+@given(st.lists(st.integers(0, 6), max_size=8), st.integers(0, 40), st.integers(0, 2))
+def test_the_segment_of_a_txid_is_the_one_a_scan_finds(
+    steps: list[int], txid: int, in_progress: int
+) -> None:
+    """Scenario 11: the first segment that may hold a txid >= t."""
+    last, segments = -1, []
+    for number, step in enumerate(steps, 1):
+        last += step
+        record = SegmentRecord(number, number, 1, 0)
+        end = SegmentEnd(0, 1, step, last, last, 0, 0)
+        segments.append(record.with_end(end, start_sequence_id=0, closed_ms=0))
+    for _ in range(in_progress):
+        segments.append(SegmentRecord(len(segments) + 1, 1, 1, 0))
+
+    scan = next(
+        (i for i, s in enumerate(segments) if not s.closed or s.last_txid >= txid), len(segments)
+    )
+    assert first_at_or_after(segments, txid) == scan
+
+
+def test_when_a_segment_ends() -> None:
+    """design/product.md: 1 GiB or 2 h; H22: or a better ensemble."""
+
+    def why(written: int = 0, age: float = 0.0, wants: bool = False) -> str:
+        return why_roll(
+            bytes_written=written, bytes_max=100, age_s=age, age_max_s=7200, ledger_wants=wants
+        )
+
+    assert why() == why(99, 7199) == why(0, 9999) == ""
+    assert "100 bytes" in why(100)
+    assert "7200 s" in why(1, 7200)
+    assert "ensemble" in why(wants=True)
+
+
+def test_options_overlay_one_another() -> None:
+    """distributedlog.md 1.1: the configuration of open_log overlays the namespace's."""
+    options = LogOptions().overlaid({"segment_bytes_max": 1000, "segment_age_max_s": 5})
+
+    assert (options.segment_bytes_max, options.segment_age_max_s) == (1000, 5)
+    assert options.overlaid(None) is options
+    for wrong in ({"nope": 1}, {"entry_bytes_max": "1"}, {"entry_bytes_max": 0}, {"create_if_missing": 1}):
+        with pytest.raises(InvalidRequest):
+            LogOptions().overlaid(wrong)

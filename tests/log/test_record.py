@@ -1,0 +1,178 @@
+"""The bytes of an entry: golden, round trips, and every kind of damage."""
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.record import (
+    FLAG_END_OF_STREAM,
+    HEADER_BYTES,
+    SECTION_CRITICAL,
+    Columns,
+    LogRecord,
+    Origin,
+    build,
+    build_control,
+    decode,
+    decode_header,
+)
+from distributedlog.runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
+
+records = st.lists(
+    st.tuples(st.integers(0, 2**63 - 2), st.binary(max_size=40)), min_size=1, max_size=20
+)
+
+
+def entry_of(pairs: list[tuple[int, bytes]], **options: object) -> bytes:
+    buffers, length = build(
+        [txid for txid, _ in pairs],
+        [payload for _, payload in pairs],
+        **{"records_before": 0, "wall_ms": 0, **options},  # type: ignore[arg-type]
+    )
+    entry = b"".join(buffers)
+    assert len(entry) == length
+    return entry
+
+
+def read(entry: bytes, origin: Origin | None = None) -> Columns:
+    return decode(entry, decode_header(entry), origin or Origin(1, 0, 0))
+
+
+def test_the_bytes_of_an_entry() -> None:
+    """design/storage.md, the log entry. These bytes are on disks: they never change."""
+    entry = entry_of([(5, b"ab"), (7, b"cde")], records_before=9, wall_ms=1_700_000_000_000)
+
+    assert entry.hex() == (
+        "444c4745"  # magic "DLGE"
+        "0100"  # version
+        "0000"  # flags: codec none
+        "02000000"  # count
+        "05000000"  # payload bytes
+        "21000000"  # uncompressed size: 2 * 8 + 3 * 4 + 5
+        "00000000"  # section bytes
+        "0500000000000000"  # first txid
+        "0700000000000000"  # last txid
+        "0900000000000000"  # records of the segment before
+        "0068e5cf8b010000"  # wall time
+        "0000000000000000"  # reserved
+        "05000000000000000700000000000000"  # txids
+        "000000000200000005000000"  # offsets
+        "6162636465"  # payloads
+    )
+
+
+@given(records, st.integers(0, 2**40), st.booleans())
+def test_what_is_built_is_read(pairs: list[tuple[int, bytes]], before: int, flagged: bool) -> None:
+    flags = bytes(range(len(pairs))) if flagged else None
+    entry = entry_of(pairs, records_before=before, record_flags=flags, sections=[(9, 0, b"later")])
+
+    header = decode_header(entry)
+    columns = decode(entry, header, Origin(3, 4, 100))
+
+    assert columns.tuples() == pairs
+    assert columns.records() == [LogRecord(txid, payload) for txid, payload in pairs]
+    assert (header.records_before, header.records_through) == (before, before + len(pairs))
+    assert columns.flags is None if flags is None else columns.flags == flags
+    assert columns.txids.tolist() == [txid for txid, _ in pairs]
+    assert [r.sequence_id for r in columns.records()] == list(range(100, 100 + len(pairs)))
+    assert [r.dlsn for r in columns.records()] == [DLSN(3, 4, slot) for slot in range(len(pairs))]
+
+
+@given(records, st.data())
+def test_a_part_of_a_batch_keeps_its_places(
+    pairs: list[tuple[int, bytes]], data: st.DataObject
+) -> None:
+    start = data.draw(st.integers(0, len(pairs)))
+    stop = data.draw(st.integers(start, len(pairs)))
+
+    part = read(entry_of(pairs)).cut(start, stop)
+
+    assert part.tuples() == pairs[start:stop]
+    assert [record.slot for record in part.records()] == list(range(start, stop))
+    assert part.payload_bytes == sum(len(payload) for _, payload in pairs[start:stop])
+
+
+def test_records_do_not_pin_their_entry() -> None:
+    """H17: the payload of a single record is bytes of its own."""
+    entry = bytearray(entry_of([(1, b"first"), (2, b"second")]))
+    taken = read(entry).records()  # type: ignore[arg-type]
+
+    entry[-11:] = bytes(11)
+
+    assert [record.payload for record in taken] == [b"first", b"second"]
+    assert all(type(record.payload) is bytes for record in taken)
+
+
+def test_every_truncation_and_extension_is_refused() -> None:
+    """hazards.md, tests of codecs."""
+    entry = entry_of([(5, b"ab"), (7, b"cde")], sections=[(1, 0, b"x")])
+
+    for length in range(len(entry)):
+        with pytest.raises(CorruptData):
+            read(entry[:length])
+    with pytest.raises(CorruptData):
+        read(entry + b"\x00")
+
+
+def test_a_flipped_bit_never_reads_out_of_bounds() -> None:
+    """A digest protects entries; should one slip through, it is refused or stays inside its bounds."""
+    entry = entry_of([(5, b"ab"), (7, b"cde"), (7, b"")], sections=[(1, 0, b"x")])
+
+    for bit in range(8 * len(entry)):
+        flipped = bytearray(entry)
+        flipped[bit // 8] ^= 1 << bit % 8
+        try:
+            columns = read(bytes(flipped))
+        except (CorruptData, UnsupportedFormat):
+            continue
+        assert columns.count == 3
+        assert sum(len(payload) for _, payload in columns.tuples()) == 5
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=50)
+def test_random_bytes_are_no_entry(data: bytes) -> None:
+    with pytest.raises((CorruptData, UnsupportedFormat)):
+        read(data)
+
+
+def test_a_huge_count_is_refused_before_anything_is_made() -> None:
+    """H42: sizes are checked against what is there before decoding."""
+    entry = bytearray(entry_of([(1, b"a")]))
+    struct.pack_into("<I", entry, 8, 2**31)
+
+    with pytest.raises(CorruptData):
+        decode_header(bytes(entry))
+
+
+def test_a_critical_section_and_a_codec_of_later_are_refused_as_later() -> None:
+    """hazards.md: unknown kinds are skipped unless marked critical."""
+    with pytest.raises(UnsupportedFormat, match="critical section 7"):
+        read(entry_of([(1, b"a")], sections=[(7, SECTION_CRITICAL, b"must know")]))
+    with pytest.raises(UnsupportedFormat, match="codec 1"):
+        decode_header(entry_of([(1, b"a")], flags=1))
+
+
+def test_control_and_end_of_stream_entries_hold_no_user_record() -> None:
+    """distributedlog.md 1.3: the position is not advanced."""
+    control = b"".join(build_control(8, records_before=5, wall_ms=1)[0])
+    header = decode_header(control)
+    assert header.control
+    assert (header.last_txid, header.records_through) == (8, 5)
+
+    end = decode_header(entry_of([(8, b"")], flags=FLAG_END_OF_STREAM, records_before=5))
+    assert end.end_of_stream
+    assert end.records_through == 5
+
+
+def test_a_record_that_was_not_read_has_no_place() -> None:
+    record = LogRecord(txid=1, payload=b"a")
+
+    with pytest.raises(InvalidRequest, match="not read"):
+        _ = record.dlsn
+    with pytest.raises(InvalidRequest, match="not read"):
+        _ = record.sequence_id
+    assert HEADER_BYTES % 8 == 0
