@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from distributedlog.runtime.host import Disk
-from tests.runtime.contract_sides import DISK_SIDES, DiskWorld
+from tests.runtime.contract_sides import DISK_SIDES, NETWORK_SIDES, DiskWorld, NetworkWorld
 
 
 @pytest.fixture(params=sorted(DISK_SIDES))
@@ -19,3 +19,8 @@ async def disk_world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 @pytest.fixture
 def disk(disk_world: DiskWorld) -> Disk:
     return disk_world.look()
+
+
+@pytest.fixture(params=sorted(NETWORK_SIDES))
+def network(request: pytest.FixtureRequest) -> NetworkWorld:
+    return NETWORK_SIDES[request.param]()

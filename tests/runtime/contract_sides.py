@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Protocol
 
 from distributedlog.runtime.files import DirectoryDisk
-from distributedlog.runtime.host import Disk
+from distributedlog.runtime.host import Address, Disk, Host
+from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.sync_mode import SyncMode
+from tests.runtime.pipe import PipeNetwork
 
 
 class DiskWorld(Protocol):
@@ -57,3 +59,38 @@ DISK_SIDES: dict[str, Callable[[Path], DiskWorld]] = {
     "thread": partial(DirectoryWorld, sync="thread"),
 }
 """By name: a factory that is given an empty directory."""
+
+
+class NetworkWorld(Protocol):
+    def host(self, name: str) -> Host:
+        """A machine on this world's network."""
+        ...
+
+    def address(self, name: str) -> Address:
+        """Where the machine ``name`` may listen; the port may be 0."""
+        ...
+
+
+class LoopbackWorld:
+    def host(self, name: str) -> Host:
+        return real_host(name)
+
+    def address(self, name: str) -> Address:
+        return "127.0.0.1", 0
+
+
+class PipeWorld:
+    def __init__(self) -> None:
+        self.network = PipeNetwork()
+
+    def host(self, name: str) -> Host:
+        return self.network.host(name)
+
+    def address(self, name: str) -> Address:
+        return name, 0
+
+
+NETWORK_SIDES: dict[str, Callable[[], NetworkWorld]] = {
+    "pipe": PipeWorld,
+    "tcp": LoopbackWorld,
+}
