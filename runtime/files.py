@@ -1,32 +1,25 @@
 """A `Disk` on a directory of a real file system.
 
-- A name is durable when `create`, `rename` or `delete` returns: the directory is synced.
-- Direct files (O_DIRECT) have two descriptors: writes go past the page cache, reads through it (the
-  kernel drops the cached pages that a direct write covers). Measured for fallocated fresh files, against
-  buffered writes: 2.5 times the rate, a tenth of the p99.
-- After a failed write or sync a file stays failed: the kernel marks lost pages clean, so that the next
-  sync would succeed over data that never reached the device.
+A name is durable when `create`, `rename` or `delete` returns: the directory is synced. What blocks runs
+in worker threads: directory calls one at a time, cold reads two, syncs as `sync_mode.py` says.
 """
 
-import errno
 import fcntl
 import os
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import trio
 
-from .errors import AlreadyClosed, CorruptData, DataDirectoryInUse, DiskFailed, DiskFull
+from .directory_file import DirectoryFile, disk_error
+from .errors import AlreadyClosed, DataDirectoryInUse, DiskFailed
 from .forked import close_descriptor, forked_message, watch_forks
-from .host import Buffer, File, OrderedMap
+from .host import File, OrderedMap
 from .lmdb_map import delete_map, open_map, sync_directory
 from .memory import DIRECT_ALIGN, aligned_memory, check_file_name
-from .sync_mode import SyncMode, SyncThread
+from .sync_mode import Syncer, SyncMode
 
-BUFFERS_MAX = 1024
-"""Linux' IOV_MAX: how many buffers one write takes."""
 COLD_READERS = 2
 """How many cold reads a disk does at once (H37)."""
 MAP_SUFFIX = ".lmdb"
@@ -47,20 +40,26 @@ class DirectoryDisk:
         self, path: str | Path, *, sync: SyncMode = "thread", durability: str = "fdatasync"
     ) -> None:
         self.path = Path(path).absolute()
-        self.sync_mode: SyncMode = sync
         self.durability = durability
         self.direct_refused = False
-        self.sync_thread = SyncThread(f"sync {self.path}")
+        self._syncer = Syncer(sync, f"sync {self.path}")
         self._direct_probed = False
         self._cold_readers = trio.CapacityLimiter(COLD_READERS)
         self._directory_worker = trio.CapacityLimiter(1)
-        self._files: weakref.WeakSet[DirectoryFile] = weakref.WeakSet()
+        self._files: dict[DirectoryFile, None] = {}
         self._lock_fd: int | None = None
         self._dead = ""
-        if not self.path.is_dir():
-            self.path.mkdir(parents=True, exist_ok=True)
-            _sync_directory(self.path.parent)
+        _make_directory(self.path)
         watch_forks(self)
+
+    @property
+    def sync_mode(self) -> SyncMode:
+        """Where syncs run; may be set before the disk is busy."""
+        return self._syncer.mode
+
+    @sync_mode.setter
+    def sync_mode(self, mode: SyncMode) -> None:
+        self._syncer.mode = mode
 
     def list(self) -> list[str]:
         """The names of the files here, sorted; maps, the lock and names with a dot in front are not."""
@@ -72,13 +71,13 @@ class DirectoryDisk:
     async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
         """Make a new file; see `Disk.create`. Raises `FileExistsError`, `DiskFull`, `DiskFailed`."""
         check_file_name(name)
-        descriptor, direct_descriptor = await self._in_worker(self._create, name, size, direct)
-        return DirectoryFile(self, name, descriptor, direct_descriptor)
+        fd, direct_fd = await self._in_worker(self._create, name, size, direct)
+        return self._file(name, fd, direct_fd)
 
     async def open(self, name: str) -> File:
         """Open an existing file, buffered. Raises `FileNotFoundError`, `DiskFailed`."""
         path = self.path / check_file_name(name)
-        return DirectoryFile(self, name, await self._in_worker(_open, path, os.O_RDWR), None)
+        return self._file(name, await self._in_worker(_open, path, os.O_RDWR), None)
 
     async def rename(self, old: str, new: str) -> None:
         """Rename over whatever is there. Raises `FileNotFoundError`, `DiskFailed`."""
@@ -139,7 +138,7 @@ class DirectoryDisk:
         """Close all files, end the sync thread, give the directory back. Idempotent."""
         for file in list(self._files):
             file.close()
-        await self.sync_thread.close()
+        await self._syncer.close()
         self.unlock()
         self._dead = self._dead or f"disk {self.path} is closed"
 
@@ -150,13 +149,17 @@ class DirectoryDisk:
             close_descriptor(self._lock_fd)  # the parent's copy still holds the lock
             self._lock_fd = None
 
-    def remember(self, file: "DirectoryFile") -> None:
-        """Files call this when they are opened, to be closed with the disk."""
-        self._files.add(file)
-
-    async def in_cold_reader(self, call: Callable[[], T]) -> T:
-        """Run a blocking read in one of the workers for cold data."""
-        return await trio.to_thread.run_sync(call, limiter=self._cold_readers)
+    def _file(self, name: str, fd: int, direct_fd: int | None) -> DirectoryFile:
+        file = DirectoryFile(
+            self.path / name,
+            fd,
+            direct_fd,
+            syncer=self._syncer,
+            cold_readers=self._cold_readers,
+            on_closed=self._files.pop,
+        )
+        self._files[file] = None
+        return file
 
     async def _in_worker(self, call: Callable[..., T], *args: object) -> T:
         self._check_alive()
@@ -207,194 +210,6 @@ class DirectoryDisk:
             raise AlreadyClosed(self._dead)
 
 
-class DirectoryFile:
-    """A file of a `DirectoryDisk`. A direct one has a second descriptor, for writes."""
-
-    def __init__(
-        self, disk: DirectoryDisk, name: str, descriptor: int, direct_descriptor: int | None
-    ) -> None:
-        self.name = name
-        self._disk = disk
-        self._path = disk.path / name
-        self._fd = descriptor
-        self._direct_fd = direct_descriptor
-        self._dead = ""
-        self._failed: DiskFailed | None = None
-        self._users = 0
-        """Calls in other threads: the descriptor's number must not be given to another file meanwhile."""
-        self._next_cold = -1
-        disk.remember(self)
-        watch_forks(self)
-
-    def size(self) -> int:
-        """The size in bytes, preallocated space included."""
-        self._check_alive()
-        return os.fstat(self._fd).st_size
-
-    def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Write, not durable before the next sync. A direct file wants aligned memory and size."""
-        self._check_alive()
-        self._write(offset, buffers)
-
-    async def write_synced(self, offset: int, buffer: Buffer) -> None:
-        """Write, then fdatasync, in one hop at most. See `File.write_synced`."""
-        self._check_alive()
-
-        def write_and_sync() -> None:
-            self._write(offset, (buffer,))
-            self._sync()
-
-        await self._durably(write_and_sync)
-
-    async def sync(self) -> None:
-        """fdatasync: what was written before the call began is durable. Raises `DiskFailed`."""
-        self._check_alive()
-        await self._durably(self._sync)
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        """Read up to ``length`` bytes. Raises `CorruptData` where the device cannot read them."""
-        self._check_alive()
-        return self._read(offset, length)
-
-    def read_hot(self, offset: int, length: int) -> bytes | None:
-        """As `read_at`, or None where that would wait for the device."""
-        self._check_alive()
-        buffer = bytearray(length)
-        try:
-            count = os.preadv(self._fd, (buffer,), offset, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return None
-        except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:  # file systems in memory: never cold
-                return self._read(offset, length)
-            raise self._unreadable(error, offset, length) from error
-        if count < length and offset + count < os.fstat(self._fd).st_size:
-            return None  # only its beginning is hot
-        del buffer[count:]
-        return bytes(buffer)
-
-    async def read_cold(self, offset: int, length: int) -> bytes:
-        """As `read_at`, in one of the disk's two workers. Reads in sequence are read ahead."""
-        self._check_alive()
-        in_sequence = offset == self._next_cold
-        self._next_cold = offset + length
-
-        def read() -> bytes:
-            if in_sequence:
-                os.posix_fadvise(self._fd, offset + length, length, os.POSIX_FADV_WILLNEED)
-            return self._read(offset, length)
-
-        self._users += 1
-        try:
-            return await self._disk.in_cold_reader(read)
-        finally:
-            self._release()
-
-    def truncate(self, size: int) -> None:
-        """Cut or extend. Raises `DiskFailed`, `DiskFull`."""
-        self._check_alive()
-        self._check_sound()
-        try:
-            os.ftruncate(self._fd, size)
-        except OSError as error:
-            raise self._fail(error, f"truncating to {size} bytes") from error
-
-    def close(self) -> None:
-        """Close, when the last call in another thread is through. Idempotent."""
-        if self._dead:
-            return
-        self._dead = f"file {self._path} is closed"
-        self._users += 1
-        self._release()
-
-    def on_forked(self) -> None:
-        """In a forked child: close the copies of the descriptors (H15)."""
-        for descriptor in self._take_descriptors():
-            close_descriptor(descriptor)
-        self._dead = forked_message(f"file {self._path}")
-
-    async def _durably(self, call: Callable[[], None]) -> None:
-        self._users += 1
-        try:
-            if self._disk.sync_mode == "thread":
-                await self._disk.sync_thread.run(call)
-            else:
-                await trio.lowlevel.checkpoint_if_cancelled()
-                call()
-                await trio.lowlevel.cancel_shielded_checkpoint()
-        finally:
-            self._release()
-
-    def _write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        self._check_sound()
-        descriptor = self._fd if self._direct_fd is None else self._direct_fd
-        length = sum(map(len, buffers))
-        if self._direct_fd is not None:
-            assert offset % DIRECT_ALIGN == 0, "a direct file takes aligned offsets"
-            assert length % DIRECT_ALIGN == 0, "a direct file takes aligned sizes"
-        at, left = offset, list(buffers)
-        try:
-            while left:
-                count = os.pwritev(descriptor, left[:BUFFERS_MAX], at)
-                at += count
-                _drop(left, count)
-        except OSError as error:
-            raise self._fail(error, f"write of {length} bytes at {offset}") from error
-
-    def _sync(self) -> None:
-        self._check_sound()
-        try:
-            os.fdatasync(self._fd)
-        except OSError as error:
-            raise self._fail(error, "fdatasync") from error
-
-    def _read(self, offset: int, length: int) -> bytes:
-        found = b""
-        try:
-            while len(found) < length and (
-                more := os.pread(self._fd, length - len(found), offset + len(found))
-            ):
-                found = found + more if found else more
-        except OSError as error:
-            raise self._unreadable(error, offset, length) from error
-        return found
-
-    def _fail(self, error: OSError, what: str) -> DiskFailed:
-        self._failed = disk_error(error, f"{self._path}: {what}")
-        return self._failed
-
-    def _unreadable(self, error: OSError, offset: int, length: int) -> CorruptData:
-        return CorruptData(
-            f"{self._path}: read of {length} bytes at {offset}: {error.strerror} (errno {error.errno})"
-        )
-
-    def _check_alive(self) -> None:
-        if self._dead:
-            raise AlreadyClosed(self._dead)
-
-    def _check_sound(self) -> None:
-        if self._failed is not None:
-            raise type(self._failed)(f"{self._failed} (earlier; the file stays failed)")
-
-    def _release(self) -> None:
-        self._users -= 1
-        if self._dead and not self._users:
-            for descriptor in self._take_descriptors():
-                os.close(descriptor)
-
-    def _take_descriptors(self) -> list[int]:
-        taken = [fd for fd in (self._fd, self._direct_fd) if fd is not None and fd >= 0]
-        self._fd = -1
-        self._direct_fd = None
-        return taken
-
-
-def disk_error(error: OSError, what: str) -> DiskFailed:
-    """The error for a call that failed; ``what`` names the file and the call."""
-    cls = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else DiskFailed
-    return cls(f"{what} failed: {error.strerror} (errno {error.errno})")
-
-
 def takes_direct(path: Path) -> bool:
     """Whether the file system of the directory ``path`` takes writes with O_DIRECT."""
     probe = path / f".direct-probe-{os.getpid()}"
@@ -422,19 +237,19 @@ def _open(path: Path, flags: int) -> int:
         raise disk_error(error, f"{path}: opening it") from error
 
 
+def _make_directory(path: Path) -> None:
+    """Make it and what is missing above it, all names durable."""
+    if not path.is_dir():
+        _make_directory(path.parent)
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, f"{path}: making the directory") from error
+        _sync_directory(path.parent)
+
+
 def _sync_directory(path: Path) -> None:
     try:
         sync_directory(path)
     except OSError as error:
         raise disk_error(error, f"{path}: syncing the directory") from error
-
-
-def _drop(buffers: list[Buffer], count: int) -> None:
-    """Take the first ``count`` bytes off, in place."""
-    whole = 0
-    while whole < len(buffers) and count >= len(buffers[whole]):
-        count -= len(buffers[whole])
-        whole += 1
-    del buffers[:whole]
-    if count:
-        buffers[0] = memoryview(buffers[0])[count:]

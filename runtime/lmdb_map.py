@@ -25,6 +25,8 @@ from .memory import KEY_BYTES_MAX
 MAP_BYTES = 64 << 30
 READERS_MAX = 16
 PROBE_S_MAX = 300.0
+NO_SPACE_BYTES = 1 << 20
+"""A failed call on a disk with less space than this is taken for a lack of space."""
 
 _environments: dict[str, "_Environment"] = {}
 """By real path. Handles count; the last to close closes."""
@@ -149,11 +151,19 @@ class _Environment:
 
     def translate(self, error: lmdb.Error, what: str) -> DistributedLogError:
         message = f"map {self.path}: {what}: {error}"
-        if isinstance(error, lmdb.MapFullError) or "No space left" in str(error):
+        if isinstance(error, lmdb.MapFullError) or (what != "reading" and self._no_space()):
             return DiskFull(message)
         if isinstance(error, _LIES) or what == "reading":
             return CorruptData(message)
         return DiskFailed(message)
+
+    def _no_space(self) -> bool:
+        """LMDB calls a write that was cut short by a full disk an input/output error."""
+        try:
+            found = os.statvfs(self.path)
+        except OSError:
+            return False
+        return found.f_bavail * found.f_frsize < NO_SPACE_BYTES
 
     def release(self) -> None:
         self.users -= 1

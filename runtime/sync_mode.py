@@ -50,10 +50,14 @@ async def choose_sync_mode(path: Path) -> SyncMeasurement:
     return await trio.to_thread.run_sync(_measure, path)
 
 
-class SyncThread:
-    """Runs blocking calls one after another. Started with the first call; a daemon."""
+class Syncer:
+    """Runs a disk's blocking syncs one after another, where ``mode`` says.
 
-    def __init__(self, name: str) -> None:
+    The thread is a daemon, and started with the first call that needs it.
+    """
+
+    def __init__(self, mode: SyncMode, name: str) -> None:
+        self.mode: SyncMode = mode
         self._name = name
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -62,30 +66,18 @@ class SyncThread:
         watch_forks(self)
 
     async def run(self, call: Callable[[], None]) -> None:
-        """Have ``call`` run in the thread; return or raise as it does.
+        """Have ``call`` run; return or raise as it does, after a checkpoint.
 
         Once begun it is not cancelled: the caller's buffers are in use until this returns.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._dead:
             raise AlreadyClosed(self._dead)
-        if self._thread is None:
-            self._thread = threading.Thread(
-                target=_work, args=(self._jobs,), name=self._name, daemon=True
-            )
-            self._thread.start()
-        event = self._idle_events.pop() if self._idle_events else _new_event()
-        job = _Job(call, event)
-        self._jobs.put(job)
-        with trio.CancelScope(shield=True):
-            await trio.lowlevel.wait_readable(event)
-        os.eventfd_read(event)
-        if self._dead:
-            os.close(event)
+        if self.mode == "inline":
+            call()
+            await trio.lowlevel.cancel_shielded_checkpoint()
         else:
-            self._idle_events.append(event)
-        if job.error is not None:
-            raise job.error
+            await self._run_in_thread(call)
 
     async def close(self) -> None:
         """End the thread when it has done what it was given. Idempotent."""
@@ -106,6 +98,25 @@ class SyncThread:
         self._thread = None
         while self._idle_events:
             close_descriptor(self._idle_events.pop())
+
+    async def _run_in_thread(self, call: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_work, args=(self._jobs,), name=self._name, daemon=True
+            )
+            self._thread.start()
+        event = self._idle_events.pop() if self._idle_events else _new_event()
+        job = _Job(call, event)
+        self._jobs.put(job)
+        with trio.CancelScope(shield=True):
+            await trio.lowlevel.wait_readable(event)
+        os.eventfd_read(event)
+        if self._dead:
+            os.close(event)
+        else:
+            self._idle_events.append(event)
+        if job.error is not None:
+            raise job.error
 
 
 class _Job:

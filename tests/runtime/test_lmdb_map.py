@@ -1,0 +1,174 @@
+"""What only LMDB shows: damaged files, leaked readers, full disks, a loop that goes on (H38)."""
+
+import random
+import sys
+from pathlib import Path
+
+import lmdb
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.runtime import lmdb_map
+from distributedlog.runtime.errors import CorruptData, DiskFull
+from distributedlog.runtime.lmdb_map import open_map, probe_map
+from tests.runtime.mounts import mounted
+
+
+async def filled(path: Path, pairs: int = 2000) -> None:
+    index = await open_map(path)
+    await index.apply([(b"%06d" % n, b"value" * 8) for n in range(pairs)])
+    index.close()
+
+
+async def test_a_sound_map_passes_the_probe(tmp_path: Path) -> None:
+    await filled(tmp_path / "index")
+
+    assert await probe_map(tmp_path / "index")
+    assert await probe_map(tmp_path / "never there")
+
+
+async def test_what_is_no_map_is_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    path.mkdir()
+    (path / "data.mdb").write_bytes(random.Random(1).randbytes(64 * 1024))
+
+    with pytest.raises(CorruptData):
+        await open_map(path)
+    assert not await probe_map(path)
+
+
+async def test_lying_pages_fail_in_the_child_not_here(tmp_path: Path) -> None:
+    """A page that lies may crash its reader (here: a bus error behind the file's end)."""
+    path = tmp_path / "index"
+    await filled(path)
+    data = path / "data.mdb"
+    whole = data.read_bytes()
+
+    data.write_bytes(whole[: 3 * 4096])
+    assert not await probe_map(path)
+
+    damaged = bytearray(whole)
+    for page in range(2, len(whole) // 4096):
+        damaged[page * 4096 : page * 4096 + 64] = bytes(64)
+    data.write_bytes(damaged)
+    assert not await probe_map(path)
+
+    data.write_bytes(whole)
+    assert await probe_map(path)
+
+
+async def test_a_reader_that_died_with_its_process_is_cleared(tmp_path: Path) -> None:
+    """Else its snapshot pins pages, and the file grows for ever."""
+    path = tmp_path / "index"
+    await filled(path)
+    program = """
+import lmdb, os, sys
+reader = lmdb.open(sys.argv[1], map_size=64 << 30).begin()
+reader.get(b"000001")
+os._exit(0)
+"""
+    await trio.run_process([sys.executable, "-c", program, str(path)])
+
+    index = await open_map(path)
+    for n in range(40):
+        await index.apply([(b"%06d" % key, b"%d" % n) for key in range(2000)])
+
+    assert index._environment.lmdb.readers().strip() == "(no active readers)"
+    assert (path / "data.mdb").stat().st_size < 2_000_000
+    index.close()
+
+
+async def test_reads_leave_no_reader_behind(tmp_path: Path) -> None:
+    path = tmp_path / "index"
+    await filled(path)
+    index = await open_map(path)
+
+    for n in range(100):
+        await index.apply([(b"%06d" % key, b"%d" % n) for key in range(2000)])
+        index.get(b"000001")
+        index.floor(b"0005")
+        index.scan(b"", b"1", 10)
+
+    assert (path / "data.mdb").stat().st_size < 2_000_000
+    index.close()
+
+
+async def test_a_full_map_keeps_what_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lmdb_map, "MAP_BYTES", 256 * 1024)
+    index = await open_map(tmp_path / "index")
+    await index.apply([(b"k", b"v")])
+
+    with pytest.raises(DiskFull, match="index"):
+        await index.apply([(b"%06d" % n, bytes(100)) for n in range(5000)])
+
+    assert index.scan(b"", b"\xff", 10) == [(b"k", b"v")]
+    await index.apply([(b"l", b"w")])
+    index.close()
+
+
+async def test_a_full_disk_keeps_what_it_had(tmp_path: Path) -> None:
+    with mounted(tmp_path / "small", "tmpfs", "-o", "size=1m") as small:
+        index = await open_map(small / "index")
+        await index.apply([(b"k", b"v")])
+
+        with pytest.raises(DiskFull):
+            await index.apply([(b"%06d" % n, bytes(1000)) for n in range(5000)])
+
+        assert index.get(b"k") == b"v"
+        assert index.get(b"000001") is None
+        index.close()
+        assert await probe_map(small / "index")
+
+
+async def test_the_loop_goes_on_during_a_commit(tmp_path: Path) -> None:
+    """A checkpoint of 50,000 runs takes long; heartbeats do not wait for it (H34)."""
+    index = await open_map(tmp_path / "index")
+    pairs = [(b"%08d" % n, bytes(60)) for n in range(50_000)]
+    turns = 0
+    done = False
+
+    async def commit() -> None:
+        nonlocal done
+        await index.apply(pairs)
+        done = True
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit)
+        while not done:
+            turns += 1
+            await trio.sleep(0.001)
+
+    assert turns >= 3
+    index.close()
+
+
+async def test_one_environment_a_path(tmp_path: Path) -> None:
+    """Opened twice in a process, LMDB loses its file locks."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    first = await open_map(tmp_path / "index")
+    second = await open_map(tmp_path / "link" / "index")
+
+    assert first._environment is second._environment
+
+    first.close()
+    await second.apply([(b"k", b"v")])
+    assert second.get(b"k") == b"v"
+    second.close()
+    with lmdb.open(str(tmp_path / "index")) as environment:  # nobody holds it any more
+        assert environment.stat()["entries"] == 1
+
+
+async def test_closed_during_a_commit_the_commit_goes_through(tmp_path: Path) -> None:
+    index = await open_map(tmp_path / "index")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(index.apply, [(b"%06d" % n, b"v") for n in range(20_000)])
+        await trio.testing.wait_all_tasks_blocked()
+        index.close()
+
+    again = await open_map(tmp_path / "index")
+    assert again.get(b"019999") == b"v"
+    again.close()
