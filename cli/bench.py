@@ -49,5 +49,97 @@ def floor(settings: Settings, data: Path | None, size: int, seconds: float) -> N
     click.echo(f"other processes took {found['others_cpu_pct']} % of the CPU")
 
 
+def log_options(function: Any) -> Any:
+    """What the benches of logs take."""
+    for option in (
+        click.option("--log", "log_name", metavar="NAME", help="Default: its own, deleted after."),
+        click.option("--records", type=click.IntRange(0), default=0, help="End after so many."),
+        click.option(
+            "--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True
+        ),
+        click.option("--size", type=click.IntRange(1, 1032192), default=1024, show_default=True),
+        click.option(
+            "--rate", type=click.FloatRange(0), default=0.0, help="Records/s; 0: full speed."
+        ),
+        click.option("--logs", type=click.IntRange(1, 10_000), default=1, show_default=True),
+        click.option("--outstanding", type=click.IntRange(0), default=0, help="1: one at a time."),
+        click.option(
+            "--call", type=click.Choice(["submit", "bulk"]), default="submit", show_default=True
+        ),
+        click.option(
+            "--as",
+            "take",
+            type=click.Choice(["records", "columns"]),
+            default="records",
+            show_default=True,
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog bench write --seconds 10
+    dlog bench write --outstanding 1 --records 1000
+    dlog bench write --rate 10000 --size 100 --call bulk --json
+    """,
+)
+@log_options
+@common
+def write(settings: Settings, **given: Any) -> None:
+    """Write records: rate, and latency from the call (with --rate: the intended time) to durable."""
+    from ..bench.write import measure
+
+    _measure(settings, measure, given)
+
+
+@command.command(
+    cls=Command, examples="dlog bench read --records 1000000\ndlog bench read --as columns"
+)
+@log_options
+@common
+def read(settings: Settings, **given: Any) -> None:
+    """Fill a log, then read it from its beginning; only reading counts."""
+    from ..bench.read import measure
+
+    _measure(settings, measure, given)
+
+
+@command.command(cls=Command, examples="dlog bench tail --rate 1000 --seconds 10")
+@log_options
+@common
+def tail(settings: Settings, **given: Any) -> None:
+    """A writer and a reader in two processes: latency from the write call to the record in hand."""
+    from ..bench.tail import measure
+
+    _measure(settings, measure, given)
+
+
+def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
+    from ..bench.plan import Plan
+    from .connect import run
+
+    found: dict[str, Any] = {}
+    plan = Plan(uri=settings.where(), log=given.pop("log_name"), **given)
+
+    async def work() -> None:
+        found.update(await measure(plan))
+
+    run(work)
+    if settings.json:
+        emit(found)
+        return
+    click.echo(
+        f"{found['records']:,} records of {plan.size} B in {found['seconds']:.2f} s:"
+        f" {found['records_per_s']:,.0f} records/s, {found['bytes_per_s'] / 1e6:,.1f} MB/s"
+    )
+    if found["latency_ms"] is not None:
+        shown = ", ".join(f"{name} {ms:.3f}" for name, ms in found["latency_ms"].items())
+        click.echo(f"latency in ms: {shown}")
+    click.echo(f"other processes took {found['others_cpu_pct']} % of the CPU")
+
+
 def _pair(found: dict[str, Any]) -> str:
     return f"p50 {found['p50']:.3f} ms, p99 {found['p99']:.3f} ms"

@@ -1,0 +1,74 @@
+"""What a benchmark of logs was asked to do, and the result in the words of the contract."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from .histogram import Histogram
+from .machine import OthersCpu, settings
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The flags of `dlog bench write`, `read` and `tail`."""
+
+    uri: str
+    log: str | None = None
+    """None: its own, deleted after."""
+    records: int = 0
+    """0: as many as fit into ``seconds``."""
+    seconds: float = 10.0
+    size: int = 1024
+    rate: float = 0.0
+    """Records a second over all logs; 0: full speed."""
+    logs: int = 1
+    outstanding: int = 0
+    """Records under way at most, a log; 0: what the writer's own bound lets through."""
+    call: str = "submit"
+    take: str = "records"
+    """``records`` or ``columns``: how a reader takes them."""
+
+    def names(self) -> list[str]:
+        """The logs' names."""
+        first = self.log or f"bench-{os.getpid()}-{os.urandom(3).hex()}"
+        return [first] if self.logs == 1 else [f"{first}-{n + 1}" for n in range(self.logs)]
+
+
+@asynccontextmanager
+async def own_logs(namespace: Any, plan: Plan) -> AsyncIterator[list[str]]:
+    """Names of logs that exist; those that are only for this run are deleted after it."""
+    names = plan.names()
+    made: list[str] = []
+    try:
+        for name in names:
+            if plan.log is None or not await namespace.log_exists(name):
+                await namespace.create_log(name)
+                made.append(name)
+        yield names
+    finally:
+        if plan.log is None:
+            import trio
+
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
+                for name in made:
+                    await namespace.delete_log(name)
+
+
+def result(
+    plan: Plan, records: int, seconds: float, latency: Histogram | None, others: OthersCpu
+) -> dict[str, Any]:
+    """The keys of the contract."""
+    shown = asdict(replace(plan, uri=plan.uri))
+    shown["as"] = shown.pop("take")
+    return {
+        "records": records,
+        "bytes": records * plan.size,
+        "seconds": round(seconds, 6),
+        "records_per_s": round(records / seconds, 1) if seconds else 0.0,
+        "bytes_per_s": round(records * plan.size / seconds, 1) if seconds else 0.0,
+        "latency_ms": latency.summary_ms() if latency is not None else None,
+        "settings": {**shown, **settings()},
+        "others_cpu_pct": others.percent(),
+    }

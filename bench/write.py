@@ -1,0 +1,207 @@
+"""How fast, and how soon durable: one process that writes.
+
+Closed loop: as many records as the bound lets through, latency from the call to the moment its outcome is
+known here. Open loop (``rate``): latency from the *intended* time, so that a stall counts for every record
+it delayed. Above some rate only every n-th record is timed, so that timing is not what is measured.
+"""
+
+import os
+from collections import deque
+from time import perf_counter
+from typing import Any
+
+import trio
+
+from ..log.record import LogRecord
+from .histogram import Histogram
+from .machine import OthersCpu
+from .plan import Plan, own_logs, result
+
+SAMPLE = 32
+"""At full speed one record in so many is timed."""
+TIMED_RATE_MAX = 20_000
+BULK_BYTES = 64 * 1024
+BULK_RECORDS_MAX = 1000
+
+
+async def measure(plan: Plan) -> dict[str, Any]:
+    """Write as the plan says."""
+    from distributedlog import open_namespace
+
+    histogram = Histogram()
+    others = OthersCpu()
+    written: list[int] = []
+    async with open_namespace(plan.uri) as namespace, own_logs(namespace, plan) as names:
+        writers = [await stack_writer(namespace, name) for name in names]
+        try:
+            start = perf_counter()
+            async with trio.open_nursery() as nursery:
+                for writer in writers:
+                    nursery.start_soon(_write_one, plan, writer, start, histogram, written)
+            seconds = perf_counter() - start
+        finally:
+            for writer in writers:
+                await writer.__aexit__(None, None, None)
+    return result(plan, sum(written), seconds, histogram, others)
+
+
+async def stack_writer(namespace: Any, name: str) -> Any:
+    """An open writer; the caller leaves it."""
+    return await namespace.open_log(name).open_writer().__aenter__()
+
+
+async def fill(namespace: Any, name: str, records: int, size: int) -> None:
+    """Write so many records as fast as it goes."""
+    payload = os.urandom(size)
+    step = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // size))
+    async with namespace.open_log(name).open_writer() as writer:
+        for first in range(0, records, step):
+            txids = list(range(first, min(first + step, records)))
+            await writer.submit_columns(txids, [payload] * len(txids))
+
+
+async def _write_one(
+    plan: Plan, writer: Any, start: float, histogram: Histogram, written: list[int]
+) -> None:
+    share = plan.records // plan.logs if plan.records else 0
+    payload = os.urandom(plan.size)
+    if plan.rate:
+        count = await open_loop(
+            writer, payload, plan.rate / plan.logs, share, plan.seconds, start, histogram, plan.call
+        )
+    elif plan.outstanding == 1:
+        count = await _one_at_a_time(writer, payload, share, start + plan.seconds, histogram)
+    elif plan.call == "bulk":
+        count = await _bulk(plan, writer, payload, share, start + plan.seconds, histogram)
+    else:
+        count = await _submit(plan, writer, payload, share, start + plan.seconds, histogram)
+    await writer.commit()
+    written.append(count)
+
+
+async def _one_at_a_time(
+    writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
+) -> int:
+    count = 0
+    while (count < records) if records else (perf_counter() < end):
+        before = perf_counter()
+        await writer.write(LogRecord(count, payload))
+        histogram.add(perf_counter() - before)
+        count += 1
+    return count
+
+
+async def _submit(
+    plan: Plan, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
+) -> int:
+    """`submit` a record; every n-th is timed, by whoever finds it done: a task that awaits them in order."""
+    window: deque[Any] = deque()
+    sample = SAMPLE if plan.outstanding == 0 or plan.outstanding > SAMPLE else 1
+    count = 0
+    submit = writer.submit
+    async with Timed(histogram) as timed:
+        while True:
+            if count % SAMPLE == 0 and (count >= records if records else perf_counter() >= end):
+                break
+            if records and count >= records:
+                break
+            if count % sample == 0:
+                before = perf_counter()
+                pending = await submit(LogRecord(count, payload))
+                timed.add(before, pending)
+            else:
+                pending = await submit(LogRecord(count, payload))
+            count += 1
+            if plan.outstanding:
+                window.append(pending)
+                if len(window) >= plan.outstanding:
+                    await window.popleft()
+    return count
+
+
+async def _bulk(
+    plan: Plan, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
+) -> int:
+    """`submit_bulk` with batches of about 64 KiB; each batch is timed as its records."""
+    step = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // plan.size))
+    count = 0
+    async with Timed(histogram) as timed:
+        while (count < records) if records else (perf_counter() < end):
+            number = min(step, records - count) if records else step
+            batch = [LogRecord(txid, payload) for txid in range(count, count + number)]
+            before = perf_counter()
+            timed.add(before, await writer.submit_bulk(batch))
+            count += number
+    return count
+
+
+async def open_loop(
+    writer: Any,
+    payload: bytes,
+    rate: float,
+    records: int,
+    seconds: float,
+    start: float,
+    histogram: Histogram | None,
+    call: str,
+) -> int:
+    """Write at ``rate`` whatever the latency; a late call's record keeps its intended time."""
+    sample = max(1, int(rate / TIMED_RATE_MAX))
+    total = records or int(rate * seconds)
+    count = 0
+    async with Timed(histogram) as timed:
+        while count < total:
+            due = min(total, int((perf_counter() - start) * rate) + 1)
+            if due <= count:
+                await trio.sleep(max(0.0, start + count / rate - perf_counter()))
+                continue
+            if call == "bulk":
+                batch = [LogRecord(txid, payload) for txid in range(count, due)]
+                timed.add(start + count / rate, await writer.submit_bulk(batch))
+                count = due
+                continue
+            while count < due:
+                pending = await writer.submit(LogRecord(count, payload))
+                if count % sample == 0:
+                    timed.add(start + count / rate, pending)
+                count += 1
+    return count
+
+
+class Timed:
+    """Awaits what is timed, in order, in a task of its own, and counts how long each took."""
+
+    def __init__(self, histogram: Histogram | None) -> None:
+        self._histogram = histogram
+        self._queue: deque[tuple[float, Any]] = deque()
+        self._over = False
+        self._wake = trio.Event()
+
+    def add(self, before: float, pending: Any) -> None:
+        """Time what is under way since ``before`` (`perf_counter`)."""
+        self._queue.append((before, pending))
+        self._wake.set()
+
+    async def __aenter__(self) -> "Timed":
+        self._manager = trio.open_nursery()
+        nursery = await self._manager.__aenter__()
+        nursery.start_soon(self._run)
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._over = True
+        self._wake.set()
+        await self._manager.__aexit__(*error)
+
+    async def _run(self) -> None:
+        queue = self._queue
+        while queue or not self._over:
+            if not queue:
+                self._wake = trio.Event()
+                await self._wake.wait()
+                continue
+            before, pending = queue.popleft()
+            if not pending.done():
+                await pending
+            if self._histogram is not None:
+                self._histogram.add(perf_counter() - before)

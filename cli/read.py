@@ -1,0 +1,100 @@
+"""`dlog log read`: records out, as fast as whoever reads our stdout takes them."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from ..log.dlsn import DLSN
+from ..log.record import LogRecord
+from ..runtime.errors import EndOfStream, RequestTimeout
+from .connect import namespace
+from .formats import WRITERS
+from .options import Settings
+
+BATCH_RECORDS = 4096
+OUT_BYTES = 1024 * 1024
+
+
+async def read_stream(
+    settings: Settings,
+    *,
+    name: str,
+    start: str,
+    from_txid: int | None,
+    to: str | None,
+    limit: int | None,
+    follow: bool,
+    format_name: str,
+) -> None:
+    """Read and print. Raises `RequestTimeout` when the cluster gives nothing for the timeout."""
+    place: dict[str, Any] = {}
+    if from_txid is not None:
+        place["txid"] = from_txid
+    elif start in ("earliest", "latest"):
+        place["at"] = start
+    else:
+        place["dlsn"] = DLSN.parse(start)
+    if to is not None:
+        place["to"] = DLSN.parse(to)
+    elif not follow:
+        place["to"] = "end"
+    if limit == 0:
+        return
+    encode = WRITERS[format_name]
+    out = _Out()
+    left = limit if limit is not None else sys.maxsize
+    async with namespace(settings) as logs, logs.open_log(name).open_reader(**place) as reader:
+        while left > 0:
+            batch = await _next(settings, reader, min(BATCH_RECORDS, left), follow, out)
+            if batch is None:
+                break
+            left -= len(batch)
+            await out.put(encode(batch))
+    await out.flush()
+
+
+async def _next(
+    settings: Settings, reader: Any, count: int, follow: bool, out: "_Out"
+) -> Sequence[LogRecord] | None:
+    """The next records, at least one; None at the end. What is printed is flushed before a wait."""
+    try:
+        batch: Sequence[LogRecord] = await reader.read_bulk(count, wait_s=0)
+        if batch:
+            return batch
+        await out.flush()  # nothing is here: what we have goes out before a wait
+        if follow:
+            return await reader.read_bulk(count) or None
+        with trio.move_on_after(settings.timeout_s):
+            return await reader.read_bulk(count) or None
+    except EndOfStream:
+        return None
+    raise RequestTimeout(
+        f"no record came for {settings.timeout_s:g} s, and the end is not reached"
+    )
+
+
+class _Out:
+    """Gathers what is printed; writes in a thread, so that a slow reader of ours stalls no connection."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._bytes = 0
+
+    async def put(self, data: bytes) -> None:
+        self._parts.append(data)
+        self._bytes += len(data)
+        if self._bytes >= OUT_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        if not self._parts:
+            return
+        data, self._parts, self._bytes = b"".join(self._parts), [], 0
+        await trio.to_thread.run_sync(_write_out, data, abandon_on_cancel=True)
+
+
+def _write_out(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

@@ -1,0 +1,190 @@
+"""`dlog serve`: one node, in the foreground, until SIGINT or SIGTERM."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ..runtime.errors import InvalidRequest
+from .options import Command, Group, Settings, common
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog serve metadata --name m1 --metadata m1=10.0.0.1:4181,m2=10.0.0.2:4181,m3=10.0.0.3:4181 --data /var/lib/dlog
+    dlog serve bookie --metadata 10.0.0.1:4181,10.0.0.2:4181,10.0.0.3:4181 --listen 0.0.0.0:4182 \\
+      --advertise 10.0.0.4:4182 --data /var/lib/dlog
+    """,
+)
+def command() -> None:
+    """Run one node. One ready line (JSON) on stdout when it serves, structured logs on stderr."""
+
+
+def node_options(function: Function) -> Function:
+    """What both kinds take."""
+    options = [
+        click.option(
+            "--config", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+        ),
+        click.option("--name", help="This node's name; a metadata node's own place in --metadata."),
+        click.option(
+            "--data", type=click.Path(file_okay=False, path_type=Path), help="Its data directory."
+        ),
+        click.option(
+            "--metadata", "quorum", metavar="[NAME=]HOST:PORT,…", help="The metadata quorum."
+        ),
+        click.option(
+            "--listen",
+            multiple=True,
+            metavar="[NAME=]HOST:PORT",
+            help="Repeatable, a name a listener.",
+        ),
+        click.option(
+            "--advertise",
+            multiple=True,
+            metavar="[NAME=]HOST:PORT",
+            help="What others should dial for that listener (default: where it listens).",
+        ),
+        click.option(
+            "--end-with-stdin",
+            is_flag=True,
+            help="End when stdin ends: for whoever starts it as a child.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog serve metadata --name m1 --metadata m1=h1:4181,m2=h2:4181,m3=h3:4181 --data /var/lib/dlog
+    dlog serve metadata --metadata 127.0.0.1:4181 --data ./m        a quorum of one
+    """,
+)
+@node_options
+@common
+def metadata(settings: Settings, **given: Any) -> None:
+    """Run a node of the metadata quorum."""
+    from ..cluster.config import format_address, parse_named_addresses, parse_quorum
+    from ..cluster.options import MetadataNodeConfig
+
+    given = _with_file(given, "metadata")
+    voters = parse_quorum(_needed(given, "quorum", "--metadata"))
+    listen = parse_named_addresses(given["listen"], "--listen")
+    name = given["name"]
+    if name is None:
+        own = [
+            found
+            for found, address in voters.items()
+            if address in listen.values() or len(voters) == 1
+        ]
+        if len(own) != 1:
+            raise click.UsageError(f"which of {', '.join(voters)} is this node? Give --name")
+        name = own[0]
+    if name not in voters:
+        by_address = [found for found, address in voters.items() if format_address(address) == name]
+        if not by_address:
+            raise click.UsageError(f"--name {name} is none of --metadata: {', '.join(voters)}")
+        name = by_address[0]
+    advertise = parse_named_addresses(given["advertise"], "--advertise")
+    _serve(settings, given, MetadataNodeConfig(name, voters, listen, advertise))
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog serve bookie --metadata h1:4181,h2:4181,h3:4181 --data /var/lib/dlog --listen 0.0.0.0:4182 --advertise h4:4182
+    dlog serve bookie --metadata 127.0.0.1:4181 --data ./b1         on a free port
+    """,
+)
+@node_options
+@click.option(
+    "--index-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: in --data."
+)
+@click.option("--rack", help="Where it stands.")
+@common
+def bookie(settings: Settings, **given: Any) -> None:
+    """Run a bookie: it stores entries."""
+    from ..cluster.config import parse_named_addresses, parse_quorum
+    from ..cluster.options import BookieNodeConfig
+
+    given = _with_file(given, "bookie")
+    quorum = tuple(parse_quorum(_needed(given, "quorum", "--metadata")).values())
+    listen = parse_named_addresses(given["listen"], "--listen") or {"": ("127.0.0.1", 0)}
+    config = BookieNodeConfig(
+        given["name"] or _needed(given, "data", "--data").name,
+        quorum,
+        listen,
+        parse_named_addresses(given["advertise"], "--advertise"),
+        given["rack"] or "",
+        metadata_timeout_s=settings.timeout_s,
+        store=given.get("store", {}),
+    )
+    _serve(settings, given, config)
+
+
+def _with_file(given: dict[str, Any], part: str) -> dict[str, Any]:
+    """Flags and environment over the file's table ``[part]``; ``[store]`` goes to the bookie's store."""
+    if given["file"] is None:
+        return given
+    from ..cluster.config import parse_file
+
+    tables = parse_file(given["file"].read_text(), str(given["file"]))
+    table = tables.get(part, {})
+    names = {"metadata": "quorum", "index-dir": "index_dir"}
+    for key, value in table.items():
+        name = names.get(key, key)
+        if name not in given or name == "file":
+            known = sorted({"metadata" if key == "quorum" else key for key in given} - {"file"})
+            raise InvalidRequest(
+                f"{given['file']}: [{part}] has no {key}; known are {', '.join(known)}"
+            )
+        if given[name] in (None, (), False):
+            if name in ("listen", "advertise"):
+                value = [value] if isinstance(value, str) else value
+            given[name] = Path(value) if name in ("data", "index_dir") else value
+    if part == "bookie":
+        given["store"] = tables.get("store", {})
+    return given
+
+
+def _needed(given: dict[str, Any], key: str, flag: str) -> Any:
+    if given[key] is None:
+        raise click.UsageError(f"{flag} is missing")
+    return given[key]
+
+
+def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
+    import trio
+
+    from ..cluster.child import run_node, until_told
+    from ..cluster.logs import log_to_stderr
+    from ..cluster.options import to_json
+
+    if not __debug__:
+        raise click.UsageError("the asserts of a server stay on: do not run it with python -O")
+    levels: Sequence[int] = (logging.INFO, logging.DEBUG)
+    log_to_stderr(
+        config.name, logging.WARNING if settings.quiet else levels[min(settings.verbose, 1)]
+    )
+    spec = {
+        "config": to_json(config),
+        "data": str(_needed(given, "data", "--data").absolute()),
+        "index": str(given["index_dir"].absolute()) if given.get("index_dir") else None,
+        "sync": "inline",
+    }
+    trio.run(
+        lambda: until_told(
+            lambda status: run_node(spec, task_status=status),
+            stdin=given["end_with_stdin"],
+            ready=lambda line: click.echo(json.dumps(line)),
+        )
+    )

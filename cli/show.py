@@ -1,0 +1,76 @@
+"""`dlog log show`: a log in the keys of the contract."""
+
+from typing import Any
+
+from ..ledger import keys
+from ..ledger.metadata import LedgerMetadata
+from ..log.handle import LogDescription
+from ..log.segments import SegmentRecord
+
+
+async def describe(logs: Any, name: str) -> dict[str, Any]:
+    """What is known of a log; of a segment in progress what is readable now. Raises `LogNotFound`."""
+    log = logs.open_log(name)
+    found: LogDescription = await log.describe()
+    open_records = await _open_records(log, found)
+    segments = [await _segment(logs, segment, found) for segment in found.segments]
+    for segment in reversed(segments):
+        if segment["state"] == "in progress" and open_records:
+            segment["records"] = open_records
+            segment["last_dlsn"] = str(found.last_dlsn)
+            break
+    truncated = found.state.truncated_sequence_id
+    return {
+        "name": name,
+        "first_dlsn": None if found.first_dlsn is None else str(found.first_dlsn),
+        "last_dlsn": None if found.last_dlsn is None else str(found.last_dlsn),
+        "records": found.records + open_records,
+        "bytes": found.bytes,
+        "truncated_to": str(found.state.truncated_to) if truncated else None,
+        "sealed": found.state.sealed,
+        "owner": found.owner or None,
+        "segments": segments,
+    }
+
+
+async def _open_records(log: Any, found: LogDescription) -> int:
+    """Readable records of the segment in progress: by the sequence id of the last one."""
+    closed_until = max((s.segment for s in found.segments if s.closed), default=0)
+    if found.last_dlsn is None or found.last_dlsn.segment <= closed_until:
+        return 0
+    before = sum(segment.records for segment in found.segments if segment.closed)
+    first = next((s.start_sequence_id for s in found.segments if s.start_sequence_id >= 0), 0)
+    async with log.open_reader(dlsn=found.last_dlsn, to=found.last_dlsn) as reader:
+        last = await reader.read_next()
+    return 0 if last is None else last.sequence_id + 1 - first - before
+
+
+async def _segment(logs: Any, segment: SegmentRecord, log: LogDescription) -> dict[str, Any]:
+    stored = await logs.metadata.get(keys.ledger_key(segment.ledger_id))
+    ensembles: list[Any] = []
+    state = "missing"
+    if stored is not None:
+        ledger = LedgerMetadata.decode(stored.value)
+        state = ledger.state.value
+        ensembles = [
+            {"first_entry": fragment.first_entry, "bookies": list(fragment.bookies)}
+            for fragment in ledger.ensembles
+        ]
+    truncated = log.state.truncated_to.segment
+    status = "truncated" if segment.segment < truncated else "readable"
+    if segment.segment == truncated and log.state.truncated_sequence_id > segment.start_sequence_id:
+        status = "partly truncated"
+    return {
+        "segment": segment.segment,
+        "ledger": segment.ledger_id,
+        "state": "closed" if segment.closed else "in progress",
+        "status": status,
+        "ledger_state": state,
+        "first_txid": segment.first_txid if segment.first_txid >= 0 else None,
+        "last_txid": segment.last_txid if segment.last_txid >= 0 else None,
+        "last_dlsn": None if segment.last_dlsn is None else str(segment.last_dlsn),
+        "records": segment.records,
+        "bytes": segment.bytes,
+        "start_sequence_id": segment.start_sequence_id if segment.start_sequence_id >= 0 else None,
+        "ensembles": ensembles,
+    }

@@ -1,0 +1,140 @@
+"""Who a bookie is, and whether its disks are the ones it last ran with (H6).
+
+Three places say it: ``FORMAT`` on the index disk, ``FORMAT`` on the journal disk, and the cookie
+``cookie/<id>`` in the metadata. Each start counts all three up, in this order; so a disk that is behind
+the cookie is an older copy, and one that lacks what the others say is missing or somebody else's.
+A bookie that starts with such a disk would answer "no such entry" for what it had acknowledged; it is
+refused instead. An emptied disk makes a new bookie, never the old one again.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..ledger import keys
+from ..metadata.client import Metadata
+from ..metadata.transaction import Compare, KeyValue, Put, Transaction
+from ..runtime.errors import CorruptData, ForeignData
+from ..runtime.frames import pack, unpack
+from ..runtime.host import Disk
+from ..runtime.identity import FILE_NAME, NodeIdentity, load_identity, new_node_id, store_identity
+
+WRITTEN_BY = "distributedlog-py 0.1"
+
+
+async def take_identity(
+    disks: Mapping[str, Disk],
+    metadata: Metadata,
+    *,
+    cluster_id: str,
+    label: str,
+    chance: random.Random,
+) -> tuple[NodeIdentity, int]:
+    """Make, or check and count up, this bookie's identity; return it and its cookie's revision.
+
+    The disks are locked by the caller and nothing is stored before this returns. Raises `ForeignData`
+    (one line that says which directory and why), `CorruptData`, `UnsupportedFormat`, `QuorumUnreachable`.
+    """
+    found = {role: await load_identity(disks[role]) for role in ("index", "journal")}
+    for role, identity in found.items():
+        _check(role, identity, cluster_id)
+    known = [identity for identity in found.values() if identity is not None]
+    if len({identity.node_id for identity in known}) > 1:
+        raise ForeignData(
+            f"the index directory belongs to bookie {known[0].node_id},"
+            f" the journal directory to bookie {known[1].node_id}: give each bookie its own two"
+        )
+    empty = all(_is_empty(disk) for disk in (disks["index"], disks["journal"]))
+    if not known:
+        _refuse_nameless(disks)
+        node_id = new_node_id(chance)
+        first = NodeIdentity(cluster_id, node_id, "bookie", label, 0, WRITTEN_BY)
+        return await _count_up(disks, metadata, first, None)
+    cookie = await metadata.get(keys.cookie_key(known[0].node_id))
+    if cookie is None:
+        if not empty:
+            raise ForeignData(
+                f"bookie {known[0].node_id} is not known to cluster {cluster_id}: it was decommissioned, or"
+                " this directory is another cluster's; start with an empty directory as a new bookie"
+            )
+        # A first start that ended between its disks and its cookie; nothing was ever acknowledged.
+        return await _count_up(disks, metadata, replace(known[0], incarnation=0), None)
+    starts = int(_read(cookie)["incarnation"])
+    for role, identity in found.items():
+        if identity is None:
+            raise ForeignData(
+                f"the {role} directory of bookie {known[0].node_id} is empty or missing: what it held is gone;"
+                " restore it, or start with two empty directories as a new bookie"
+            )
+        if identity.incarnation < starts:
+            raise ForeignData(
+                f"the {role} directory of bookie {identity.node_id} is an older copy: it has seen"
+                f" {identity.incarnation} starts, the cluster {starts}; what was stored since is missing in it"
+            )
+        if identity.incarnation > starts + 1:
+            raise ForeignData(
+                f"the {role} directory of bookie {identity.node_id} has seen {identity.incarnation} starts,"
+                f" the cluster only {starts}: the metadata is an older copy"
+            )
+    return await _count_up(disks, metadata, replace(known[0], incarnation=starts), cookie)
+
+
+def cookie_guard(node_id: str, revision: int) -> Compare:
+    """Holds while nobody has started with a copy of these disks."""
+    return Compare.mod_revision(keys.cookie_key(node_id), revision)
+
+
+async def _count_up(
+    disks: Mapping[str, Disk], metadata: Metadata, before: NodeIdentity, cookie: KeyValue | None
+) -> tuple[NodeIdentity, int]:
+    now = replace(before, incarnation=before.incarnation + 1)
+    await store_identity(disks["index"], now)  # first here: the journal alone makes a bookie
+    await store_identity(disks["journal"], now)
+    key = keys.cookie_key(now.node_id)
+    expected = (
+        Compare.version(key, 0)
+        if cookie is None
+        else cookie_guard(now.node_id, cookie.mod_revision)
+    )
+    value = pack({"cluster": now.cluster_id, "incarnation": now.incarnation, "label": now.label})
+    reply = await metadata.transact(Transaction((expected,), (Put(key, value),)))
+    if not reply.succeeded:
+        raise ForeignData(
+            f"bookie {now.node_id} was started somewhere else with a copy of this directory just now"
+        )
+    return now, reply.revision
+
+
+def _check(role: str, identity: NodeIdentity | None, cluster_id: str) -> None:
+    if identity is None:
+        return
+    if identity.kind != "bookie":
+        raise ForeignData(
+            f"the {role} directory belongs to a {identity.kind} node, not to a bookie"
+        )
+    if identity.cluster_id != cluster_id:
+        raise ForeignData(
+            f"the {role} directory belongs to bookie {identity.node_id} of cluster {identity.cluster_id};"
+            f" the metadata quorum is that of cluster {cluster_id}"
+        )
+
+
+def _refuse_nameless(disks: Mapping[str, Disk]) -> None:
+    for role in ("journal", "index"):
+        files = disks[role].list()
+        if files:
+            raise ForeignData(
+                f"the {role} directory holds files ({files[0]}, …) but no {FILE_NAME} that says whose they are"
+            )
+
+
+def _is_empty(disk: Disk) -> bool:
+    return all(name == FILE_NAME for name in disk.list())
+
+
+def _read(cookie: KeyValue) -> dict[str, Any]:
+    value = unpack(cookie.value, "a cookie")
+    if not isinstance(value, dict) or not isinstance(value.get("incarnation"), int):
+        raise CorruptData(f"{cookie.key!r} in the metadata is no cookie: {value!r:.100}")
+    return value

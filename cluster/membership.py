@@ -1,0 +1,97 @@
+"""A bookie's registration: ``bookie/<id>`` under a lease, made again when the lease was lost.
+
+The lease tells others whom to try; nothing safe rests on it (H19). Registration is conditional on the
+cookie, so that two processes with copies of one directory cannot both be this bookie.
+"""
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from ..metadata.client import Metadata
+from ..metadata.transaction import Compare, Put, Transaction
+from ..runtime.errors import DistributedLogError, ForeignData, LeaseExpired
+
+RENEWALS_A_LEASE = 3
+REFRESH_S = 10.0
+"""Free space and counters are told again this often, where they have changed."""
+LEAVE_S = 1.0
+
+log = logging.getLogger("distributedlog.cluster.membership")
+
+
+class Membership:
+    """Keeps one leased key alive. ``value`` is asked for what to say each time."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        key: bytes,
+        value: Callable[[], bytes],
+        guard: Compare,
+        *,
+        lease_s: float,
+    ) -> None:
+        self._metadata = metadata
+        self._key = key
+        self._value = value
+        self._guard = guard
+        self._lease_s = lease_s
+        self._said = b""
+        self.lease = 0
+        """The lease under which this node's other temporary keys may be held too; 0: none now."""
+
+    async def register(self) -> None:
+        """Take a lease and register. Raises `ForeignData` when the cookie has moved on."""
+        lease = await self._metadata.grant_lease(int(self._lease_s * 1000))
+        await self._say(lease, self._value())
+        self.lease = lease
+
+    async def run(self) -> None:
+        """Renew until cancelled; after a lost lease register again. Raises `ForeignData`."""
+        step_s = self._lease_s / RENEWALS_A_LEASE
+        said_at = trio.current_time()
+        while True:
+            await trio.sleep(step_s)
+            try:
+                if not self.lease:
+                    await self.register()
+                    log.warning("registered again after the lease was lost")
+                await self._metadata.renew_lease(self.lease)
+                value = self._value()
+                if value != self._said and trio.current_time() - said_at >= REFRESH_S:
+                    await self._say(self.lease, value)
+                    said_at = trio.current_time()
+            except LeaseExpired:
+                self.lease = 0
+                step_s = 0.0
+                continue
+            except ForeignData:
+                raise
+            except DistributedLogError as error:  # the quorum is away: the lease may live or not
+                log.warning("the registration was not renewed: %s: %s", type(error).__name__, error)
+                step_s = 0.5
+                continue
+            step_s = self._lease_s / RENEWALS_A_LEASE
+
+    async def leave(self) -> None:
+        """Say goodbye at a clean end, within `LEAVE_S`; failing that the lease runs out."""
+        if not self.lease:
+            return
+        lease, self.lease = self.lease, 0
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVE_S):
+            try:
+                await self._metadata.revoke_lease(lease)
+            except DistributedLogError as error:
+                log.info("left without a goodbye: %s", error)
+
+    async def _say(self, lease: int, value: bytes) -> None:
+        reply = await self._metadata.transact(
+            Transaction((self._guard,), (Put(self._key, value, lease),))
+        )
+        if not reply.succeeded:
+            raise ForeignData(
+                "this node was started somewhere else with a copy of its directory, or decommissioned"
+            )
+        self._said = value

@@ -1,0 +1,163 @@
+"""Which nodes a cluster on one machine has, and where: kept in its directory, equal at each start."""
+
+import json
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..runtime.errors import AddressInUse, CorruptData, InvalidRequest
+from ..runtime.host import Address, Listener
+from .config import format_address, parse_address
+from .options import BookieNodeConfig, MetadataNodeConfig
+
+FILE_NAME = "cluster.json"
+NAMESPACE = "default"
+PORT_LOW, PORT_HIGH = 20_000, 32_000
+"""Ports are looked for here: below the ephemeral range, where a client that dials a dead node again and
+again would one day be given the node's own port and talk to itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNode:
+    """A node and its place."""
+
+    name: str
+    kind: str
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The nodes of a cluster, metadata nodes first."""
+
+    nodes: tuple[PlannedNode, ...]
+
+    @property
+    def uri(self) -> str:
+        """``distributedlog://HOST:PORT;…/default``"""
+        places = ";".join(format_address(node.address) for node in self.of("metadata"))
+        return f"distributedlog://{places}/{NAMESPACE}"
+
+    def of(self, kind: str) -> list[PlannedNode]:
+        """The nodes of one kind."""
+        return [node for node in self.nodes if node.kind == kind]
+
+    def config(self, node: PlannedNode) -> MetadataNodeConfig | BookieNodeConfig:
+        """What the node is started with."""
+        voters = {other.name: other.address for other in self.of("metadata")}
+        if node.kind == "metadata":
+            return MetadataNodeConfig(node.name, voters)
+        return BookieNodeConfig(
+            node.name,
+            tuple(voters.values()),
+            {"": node.address},
+            store={"journal_file_bytes": LOCAL_JOURNAL_FILE_BYTES},
+        )
+
+
+LOCAL_JOURNAL_FILE_BYTES = 32 * 1024 * 1024
+"""Small files for small clusters (storage.md: 32 MiB under `dlog local`)."""
+
+
+def encode(plan: Plan) -> str:
+    """The plan as the text of its file."""
+    nodes = [
+        {"name": node.name, "kind": node.kind, "address": format_address(node.address)}
+        for node in plan.nodes
+    ]
+    return json.dumps({"format": 1, "uri": plan.uri, "nodes": nodes}, indent=1) + "\n"
+
+
+def decode(text: str, where: str) -> Plan:
+    """The other way round. Raises `CorruptData`."""
+    try:
+        value: Any = json.loads(text)
+        return Plan(
+            tuple(
+                PlannedNode(
+                    str(node["name"]), str(node["kind"]), parse_address(node["address"], where)
+                )
+                for node in value["nodes"]
+            )
+        )
+    except (ValueError, KeyError, TypeError, InvalidRequest) as error:
+        raise CorruptData(
+            f"{where} is damaged ({error}); restore it, or use another --data"
+        ) from None
+
+
+async def make(
+    kept: Plan | None,
+    *,
+    bookies: int,
+    metadata_nodes: int,
+    port: int,
+    host: str,
+    listen: Callable[[Address], Awaitable[Listener]],
+    chance: random.Random,
+) -> Plan:
+    """The kept plan, or a new one on free ports (from ``port`` on; 0: wherever there are some).
+
+    More bookies than kept are added, fewer leave the last ones out. Raises `InvalidRequest` for another
+    number of metadata nodes than kept (the quorum is replicated state, not an option), `AddressInUse`.
+    """
+    if metadata_nodes not in (1, 3, 5):
+        raise InvalidRequest(f"{metadata_nodes} metadata nodes: a quorum has 1, 3 or 5")
+    if bookies < 1:
+        raise InvalidRequest(f"{bookies} bookies: there must be at least one")
+    nodes = list(kept.nodes) if kept is not None else []
+    voters = [node for node in nodes if node.kind == "metadata"]
+    if voters and len(voters) != metadata_nodes:
+        raise InvalidRequest(
+            f"this cluster has {len(voters)} metadata nodes, {metadata_nodes} were asked for;"
+            f" start it with --metadata-nodes {len(voters)}"
+        )
+    if port and kept is not None and port not in {node.address[1] for node in nodes}:
+        raise InvalidRequest(
+            f"this cluster keeps its ports, from {nodes[0].address[1]} on; --port {port} cannot change them"
+        )
+    wanted = [f"metadata{number + 1}" for number in range(metadata_nodes)] if not voters else []
+    present = sum(1 for node in nodes if node.kind == "bookie")
+    wanted += [f"bookie{number + 1}" for number in range(present, bookies)]
+    taken = [node.address[1] for node in nodes]
+    start = port + len(nodes) if port else 0
+    ports = await _free_ports(len(wanted), start, host, taken, listen, chance)
+    for name, found in zip(wanted, ports, strict=True):
+        nodes.append(PlannedNode(name, name.rstrip("0123456789"), (host, found)))
+    nodes.sort(key=lambda node: node.kind != "metadata")
+    return Plan(tuple(nodes))
+
+
+def started(plan: Plan, bookies: int) -> Plan:
+    """The plan without the bookies that this start leaves out."""
+    chosen = [*plan.of("metadata"), *plan.of("bookie")[:bookies]]
+    return replace(plan, nodes=tuple(chosen))
+
+
+async def _free_ports(
+    count: int,
+    first: int,
+    host: str,
+    taken: Sequence[int],
+    listen: Callable[[Address], Awaitable[Listener]],
+    chance: random.Random,
+) -> list[int]:
+    """``count`` ports that nobody listens on now: from ``first`` on in a row, or where there are some."""
+    found: list[int] = []
+    place = first or chance.randrange(PORT_LOW, PORT_HIGH - 500)
+    for port in range(place, min(place + 500, 65_536)):
+        if len(found) == count:
+            break
+        if port in taken:
+            continue
+        try:
+            (await listen((host, port))).close()
+        except AddressInUse:
+            if first:
+                raise
+            continue
+        found.append(port)
+    if len(found) < count:
+        raise AddressInUse(f"{host} has no {count} free ports from {place} on")
+    return found

@@ -1,0 +1,98 @@
+"""Child processes that cannot outlive us: started with a pipe for their stdin, whose end ends them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ..runtime.errors import DistributedLogError, RequestTimeout, from_code
+
+START_S = 30.0
+STOP_S = 5.0
+"""A child that was told to end and has not is killed after this."""
+
+
+class Child:
+    """One child that serves: its pid, what it said when ready, and the ways to end it."""
+
+    def __init__(self, name: str, process: trio.Process, ready: dict[str, Any]) -> None:
+        self.name = name
+        self.process = process
+        self.ready = ready
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    def kill(self) -> None:
+        """SIGKILL: it gets to tidy nothing up."""
+        self.process.kill()
+
+    async def stop(self) -> None:
+        """Close its life line, wait, kill it after `STOP_S`."""
+        with trio.CancelScope(shield=True):
+            if self.process.stdin is not None:
+                await self.process.stdin.aclose()
+            with trio.move_on_after(STOP_S):
+                await self.process.wait()
+            if self.process.returncode is None:
+                self.process.kill()
+                await self.process.wait()
+            if self.process.stdout is not None:
+                await self.process.stdout.aclose()
+
+
+async def start_child(name: str, spec: dict[str, Any], *, timeout_s: float = START_S) -> Child:
+    """Start a child (cluster/child.py) and wait until it serves.
+
+    Raises the error that it could not start with, `RequestTimeout` when it says nothing in time.
+    """
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-m", f"{__package__}.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment(),
+        process_group=0,  # ours alone gets the terminal's Ctrl-C; a session's bench still counts it as its own
+    )
+    child = Child(name, process, {})
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        received = b""
+        with trio.move_on_after(timeout_s):
+            with_name = {"name": name, **spec}
+            try:
+                await process.stdin.send_all(json.dumps(with_name).encode() + b"\n")
+            except trio.BrokenResourceError:
+                pass  # it ended already: what it said, or did not, tells below
+            while not received.endswith(b"\n"):
+                more = await process.stdout.receive_some(65_536)
+                if not more:
+                    code = await process.wait()
+                    raise DistributedLogError(f"{name} ended with {code} before it served")
+                received += more
+        if not received.endswith(b"\n"):
+            raise RequestTimeout(f"{name} did not begin to serve within {timeout_s:g} s")
+        child.ready = json.loads(received)
+        if "error" in child.ready:
+            code, _, message = child.ready["error"]
+            raise from_code(code, f"{name}: {message}")
+    except BaseException:
+        process.kill()
+        await child.stop()
+        raise
+    return child
+
+
+def environment() -> dict[str, str]:
+    """Ours, so that a child finds this package also in a checkout that is not installed."""
+    root = str(
+        Path(__file__).absolute().parent.parent
+    )  # .../distributedlog/cluster -> ... , or the checkout
+    place = str(Path(root).parent) if Path(root).name == "distributedlog" else root
+    paths = [place, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

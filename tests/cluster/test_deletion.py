@@ -1,0 +1,72 @@
+"""Deleted ledgers go away on every bookie, and their record with the last one (H21)."""
+
+import trio
+import trio.testing
+
+from distributedlog.cluster.deletion import Deletion
+from distributedlog.ledger import keys
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Put, Transaction
+
+BOOKIES = ("b1", "b2", "b3")
+
+
+async def _deleted_ledger(metadata: LocalMetadata, ledger_id: int) -> None:
+    ledger = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, BOOKIES, 0),), bytes(16)).deleting()
+    marks = tuple(Put(keys.delete_key(bookie, ledger_id), b"") for bookie in BOOKIES)
+    record = Put(keys.ledger_key(ledger_id), ledger.encode())
+    await metadata.transact(Transaction((), (record, *marks)))
+
+
+class _Store:
+    """What a bookie holds."""
+
+    def __init__(self, *ledgers: int) -> None:
+        self.ledgers = set(ledgers)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        await trio.lowlevel.checkpoint()
+        self.ledgers.discard(ledger_id)
+
+
+async def test_the_record_stays_until_the_last_bookie_has_done_its_part() -> None:
+    metadata = LocalMetadata()
+    await _deleted_ledger(metadata, 7)
+    stores = {bookie: _Store(7, 8) for bookie in BOOKIES}
+    workers = [Deletion(metadata, bookie, stores[bookie].delete_ledger) for bookie in BOOKIES]
+
+    await workers[0].work()
+    await workers[1].work()
+    assert await metadata.get(keys.ledger_key(7)) is not None  # b3 is down and must learn of it
+    await workers[2].work()
+
+    assert await metadata.get(keys.ledger_key(7)) is None
+    assert all(store.ledgers == {8} for store in stores.values())
+    assert not (await metadata.range(b"delete/", b"delete0")).items
+
+
+async def test_two_who_tick_off_at_once_do_not_leave_the_record_behind() -> None:
+    metadata = LocalMetadata()
+    await _deleted_ledger(metadata, 7)
+    workers = [Deletion(metadata, bookie, _Store().delete_ledger) for bookie in BOOKIES]
+
+    async with trio.open_nursery() as nursery:
+        for worker in workers:
+            nursery.start_soon(worker.work)
+
+    assert not (await metadata.range(b"", b"\xff")).items
+
+
+async def test_a_deletion_is_seen_when_it_happens(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    metadata, store = LocalMetadata(), _Store(7)
+    nursery.start_soon(Deletion(metadata, "b1", store.delete_ledger).run)
+    await trio.sleep(1)
+    await _deleted_ledger(metadata, 7)
+
+    await trio.sleep(0.1)
+
+    assert store.ledgers == set()
+    nursery.cancel_scope.cancel()

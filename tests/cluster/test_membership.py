@@ -1,0 +1,78 @@
+"""A registration lives with its node, and comes back after a lost lease (H19)."""
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.cluster.membership import REFRESH_S, Membership
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Compare, Put, Transaction
+from distributedlog.runtime.errors import ForeignData
+
+KEY = b"bookie/b1"
+COOKIE = b"cookie/b1"
+
+
+def _membership(metadata: LocalMetadata, said: list[bytes]) -> Membership:
+    return Membership(metadata, KEY, lambda: said[-1], Compare.version(COOKIE, 0), lease_s=6.0)
+
+
+async def test_it_outlives_many_leases_and_says_goodbye(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    metadata = LocalMetadata()
+    membership = _membership(metadata, [b"here"])
+    await membership.register()
+    nursery.start_soon(membership.run)
+
+    await trio.sleep(60)
+    found = await metadata.get(KEY)
+    assert found is not None
+    assert found.value == b"here"
+
+    await membership.leave()
+    assert await metadata.get(KEY) is None
+    nursery.cancel_scope.cancel()
+
+
+async def test_it_registers_again_after_the_lease_was_lost(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    metadata = LocalMetadata()
+    membership = _membership(metadata, [b"here"])
+    await membership.register()
+    nursery.start_soon(membership.run)
+    await metadata.revoke_lease(membership.lease)  # as its end would
+
+    await trio.sleep(3)
+
+    assert await metadata.get(KEY) is not None
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_change_is_told_after_a_while(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    metadata = LocalMetadata()
+    said = [b"10 GB free"]
+    membership = _membership(metadata, said)
+    await membership.register()
+    nursery.start_soon(membership.run)
+    said.append(b"9 GB free")
+
+    await trio.sleep(REFRESH_S + 3)
+
+    found = await metadata.get(KEY)
+    assert found is not None
+    assert found.value == b"9 GB free"
+    nursery.cancel_scope.cancel()
+
+
+async def test_two_processes_with_one_directory_cannot_both_register() -> None:
+    """H6: the second start moved the cookie; the first one ends at its next registration."""
+    metadata = LocalMetadata()
+    membership = _membership(metadata, [b"here"])
+    await metadata.transact(Transaction((), (Put(COOKIE, b"2"),)))
+
+    with pytest.raises(ForeignData):
+        await membership.register()
