@@ -1,0 +1,156 @@
+"""The add streams of one window: a stream a slot, the same record to each, acks back into the window.
+
+The hot path of an entry on the client: `send` hands one record object to every stream whose slot holds it,
+and a batch of acks is one call back per stream. No task, no time, nothing awaited: who owns the window
+decides what to do about a slot that failed.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from ..runtime.errors import DistributedLogError, ProtocolError
+from ..runtime.host import Buffer
+from .add_window import AddWindow, Stream
+
+
+class AddSink(Protocol):
+    """What is used of a bookie's add stream (`bookie/client.py`)."""
+
+    def send(self, record: Buffer) -> None:
+        """Queue one record; nothing is awaited."""
+        ...
+
+    def send_lac(self, lac: int) -> None:
+        """Tell the bookie how far the ledger is confirmed."""
+        ...
+
+    def close(self) -> None:
+        """Forget the stream: nothing is reported any more."""
+        ...
+
+
+class AddTarget(Protocol):
+    """What is used of a connection to a bookie."""
+
+    def open_stream(
+        self,
+        ledger: int,
+        key: bytes,
+        *,
+        recovery: bool,
+        fragment_epoch: int,
+        on_acked: Callable[[int], None],
+        on_refused: Callable[[int, DistributedLogError], None],
+    ) -> AddSink:
+        """Begin a stream of adds."""
+        ...
+
+
+class SlotStreams:
+    """See the module. One a `LedgerWriter`, one a recovery's write-back."""
+
+    def __init__(
+        self,
+        window: AddWindow,
+        ledger_id: int,
+        key: bytes,
+        *,
+        recovery: bool,
+        target: Callable[[str], AddTarget | None],
+        acked: Callable[[Stream, int], None],
+        failed: Callable[[int, str, DistributedLogError], None],
+    ) -> None:
+        self._window = window
+        self._ledger_id = ledger_id
+        self._key = key
+        self._recovery = recovery
+        self._target = target
+        self._acked = acked
+        self._failed = failed
+        self._everywhere = window.striping.everywhere
+        self._sinks: dict[int, AddSink] = {}
+        self._live: tuple[AddSink, ...] = ()
+        self._sent = window.last  # every open stream was given all it holds up to this entry
+
+    def open(self, slot: int) -> bool:
+        """A new stream for ``slot``, with all that its bookie lacks. False: not connected to it.
+
+        ``failed`` is called, maybe from within, when the stream breaks or the bookie refuses an add.
+        """
+        self.end(slot)
+        self.send_new()  # so that one number says what all of them were given
+        bookie = self._window.slots[slot].bookie
+        target = self._target(bookie)
+        if target is None:
+            return False
+        stream = self._window.begin_stream(slot)
+
+        def on_acked(count: int) -> None:
+            try:
+                self._acked(stream, count)
+            except ProtocolError as error:
+                on_refused(stream.acked, error)
+
+        def on_refused(position: int, error: DistributedLogError) -> None:
+            if self._window.slots[slot].stream is not stream:
+                return  # late: the slot has another stream, or another bookie
+            self.end(slot)
+            self._failed(slot, bookie, error)
+
+        sink = target.open_stream(
+            self._ledger_id,
+            self._key,
+            recovery=self._recovery,
+            fragment_epoch=stream.epoch,
+            on_acked=on_acked,
+            on_refused=on_refused,
+        )
+        if self._window.slots[slot].stream is not stream:
+            return True  # refused from within
+        self._sinks[slot] = sink
+        self._live = tuple(self._sinks[n] for n in sorted(self._sinks))
+        for record in self._window.unsent(stream):
+            sink.send(record)
+        return True
+
+    def is_open(self, slot: int) -> bool:
+        """Has the slot a live stream?"""
+        return slot in self._sinks
+
+    def end(self, slot: int) -> None:
+        """Drop the slot's stream; what it would still say counts no more."""
+        stream = self._window.slots[slot].stream
+        if stream is not None:
+            self._window.end_stream(stream)
+        sink = self._sinks.pop(slot, None)
+        if sink is not None:
+            self._live = tuple(self._sinks[n] for n in sorted(self._sinks))
+            sink.close()
+
+    def send(self, entry: int, record: Buffer) -> None:
+        """The next entry, to every open stream whose slot holds it."""
+        self._sent = entry
+        if self._everywhere:
+            for sink in self._live:
+                sink.send(record)
+            return
+        for slot in self._window.striping.write_set(entry):
+            if slot in self._sinks:
+                self._sinks[slot].send(record)
+
+    def send_new(self) -> None:
+        """Every entry that was pushed and not yet sent."""
+        for entry in range(self._sent + 1, self._window.last + 1):
+            record = self._window.record(entry)
+            assert record is not None, "what was never sent is kept"
+            self.send(entry, record)
+
+    def send_lac(self, lac: int) -> None:
+        """Tell the bookies of all open streams."""
+        for sink in self._live:
+            sink.send_lac(lac)
+
+    def end_all(self, slots: Iterable[int] | None = None) -> None:
+        """Drop the streams of these slots, or of all."""
+        for slot in list(self._sinks if slots is None else slots):
+            self.end(slot)

@@ -1,0 +1,88 @@
+"""Which slots of an ensemble hold an entry, and which answers cover a quorum (pure).
+
+Entry ``e`` lies in the slots (e + k) mod E for k = 0..Qw-1: its write set. There are E different write
+sets, called windows here (one if E = Qw). A slot is a place in the ensemble; when a bookie is replaced the
+slot stays. Source: bookkeeper.md 2.2.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Striping:
+    """The three quorum sizes of a ledger, E >= Qw >= Qa >= 1, and what follows from them."""
+
+    ensemble_size: int
+    write_quorum: int
+    ack_quorum: int
+
+    def __post_init__(self) -> None:
+        assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1, "inv. 1: E, Qw, Qa"
+
+    @property
+    def everywhere(self) -> bool:
+        """Does every slot hold every entry?"""
+        return self.ensemble_size == self.write_quorum
+
+    @property
+    def absent_quorum(self) -> int:
+        """So many explicit negatives prove that an entry was never acked, nor will be (inv. 16)."""
+        return self.write_quorum - self.ack_quorum + 1
+
+    def write_set(self, entry: int) -> tuple[int, ...]:
+        """The slots that hold ``entry``, in the order readers try them."""
+        size = self.ensemble_size
+        return tuple((entry + k) % size for k in range(self.write_quorum))
+
+    def holds(self, slot: int, entry: int) -> bool:
+        """Is ``slot`` in the write set of ``entry``?"""
+        return (slot - entry) % self.ensemble_size < self.write_quorum
+
+    def next_held(self, slot: int, entry: int) -> int:
+        """The smallest entry >= ``entry`` that ``slot`` holds."""
+        behind = (slot - entry) % self.ensemble_size
+        return entry + max(0, behind - self.write_quorum + 1)
+
+    def nth_held(self, slot: int, start: int, n: int) -> int:
+        """The entry that is number ``n`` (from 0) among those >= ``start`` that ``slot`` holds."""
+        size, quorum = self.ensemble_size, self.write_quorum
+        if size == quorum:
+            return start + n
+        first = self.next_held(slot, start)
+        # A slot holds Qw ids in a row, then none for E - Qw: `phase` is the place in that row.
+        phase = (first - slot + quorum - 1) % size
+        rows, rest = divmod(phase + n, quorum)
+        return first - phase + rows * size + rest
+
+    def held_between(self, slot: int, start: int, end: int) -> int:
+        """How many entries of start <= e < end ``slot`` holds."""
+        if end <= start:
+            return 0
+        size, quorum = self.ensemble_size, self.write_quorum
+        if size == quorum:
+            return end - start
+
+        def below(entry: int) -> int:
+            """Held ids below ``entry``, up to a constant."""
+            rows, phase = divmod(entry - slot + quorum - 1, size)
+            return rows * quorum + min(phase, quorum)
+
+        return below(end) - below(start)
+
+    def windows(self) -> list[tuple[int, ...]]:
+        """Every write set that occurs."""
+        return [self.write_set(e) for e in range(1 if self.everywhere else self.ensemble_size)]
+
+    def covered(self, known: Collection[int]) -> bool:
+        """Do the slots with a known answer reach into every possible ack quorum?
+
+        Then no entry can still reach its ack quorum behind them, and none that did is unseen (inv. 14).
+        """
+        need = self.absent_quorum
+        return all(sum(slot in known for slot in window) >= need for window in self.windows())
+
+    def ackable(self, attached: Collection[int]) -> bool:
+        """Does every write set keep its ack quorum with these slots alone (H22)?"""
+        need = self.ack_quorum
+        return all(sum(slot in attached for slot in window) >= need for window in self.windows())
