@@ -15,6 +15,7 @@ from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.sync_mode import SyncMode
 from tests.runtime.pipe import PipeNetwork
+from tests.runtime.sim_sides import SimDiskWorld, SimNetworkWorld
 
 
 class DiskWorld(Protocol):
@@ -56,6 +57,7 @@ class DirectoryWorld:
 DISK_SIDES: dict[str, Callable[[Path], DiskWorld]] = {
     "inline": partial(DirectoryWorld, sync="inline"),
     "memory": MemoryWorld,
+    "sim": SimDiskWorld,
     "thread": partial(DirectoryWorld, sync="thread"),
 }
 """By name: a factory that is given an empty directory."""
@@ -92,5 +94,6 @@ class PipeWorld:
 
 NETWORK_SIDES: dict[str, Callable[[], NetworkWorld]] = {
     "pipe": PipeWorld,
+    "sim": SimNetworkWorld,
     "tcp": LoopbackWorld,
 }

@@ -1,0 +1,241 @@
+"""A simulated machine: disks and addresses that outlive crashes, and a process that does not.
+
+A crash is a power cut, then a cancel: first the disks stop and a random part of what was not synced
+survives, listeners vanish, streams break; only then is the process' scope cancelled, so that ``finally``
+blocks cannot tidy up a machine that is off. Every handle checks its life and raises `HostDown`.
+
+What ends a process by itself (`DiskFailed`, a broken assertion) ends its scope only. What no planted fault
+explains is a failure of the run.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+import trio
+
+from ..runtime.errors import CorruptData, DiskFailed, DistributedLogError
+from ..runtime.host import Address, Connection, Host, Listener
+from .disk import SimDisk
+from .network import HostDown, SimNetwork
+from .scheduler import EPOCH_S, Simulation, count_stall, machine_of_task
+
+log = logging.getLogger("distributedlog.sim")
+
+Main = Callable[[Host], Awaitable[None]]
+
+
+class SimHost:
+    """One machine. ``start`` runs a process on it; at most one at a time."""
+
+    def __init__(self, simulation: Simulation, network: SimNetwork, name: str, ip: str) -> None:
+        self.simulation = simulation
+        self.network = network
+        self.name = name
+        self.ip = ip
+        self.disks: dict[str, SimDisk] = {}
+        self.incarnation = 0
+        self.powered = True
+        self.running = False
+        self.stalled = False
+        self.wall_offset_ms = 0
+        self.ended_by: BaseException | None = None
+        """What ended the last process, if not we."""
+        self.steps = 0
+        self._crash_in = 0
+        self._crash_power = False
+        self._stall_ends = 0.0
+        self._scope: trio.CancelScope | None = None
+        network.machines[ip] = self
+
+    def add_disk(self, role: str, disk: SimDisk) -> None:
+        """Give the machine a disk; several roles may share one."""
+        self.disks[role] = disk
+
+    def devices(self) -> list[SimDisk]:
+        """The disks, each once."""
+        return list(dict.fromkeys(self.disks.values()))
+
+    # --- life and death ---------------------------------------------------------------------------
+
+    def start(self, main: Main) -> None:
+        """Power on if need be, and run ``main`` as a new process."""
+        assert not self.running, f"{self.name} runs already"
+        was_off = not self.powered
+        self.powered = True
+        self.running = True
+        self.ended_by = None
+        self.incarnation += 1
+        self._crash_in = 0
+        self.simulation.note("start", self.name, self.incarnation)
+        if was_off:
+            self.network.kick()
+        self.simulation.nursery.start_soon(
+            self._run, main, self.incarnation, name=f"node {self.name}"
+        )
+
+    def power_cut(self) -> None:
+        """The machine goes off at once. Idempotent."""
+        if not self.powered:
+            return
+        self.simulation.note("power cut", self.name, self.incarnation)
+        self.powered = False
+        self.running = False
+        for disk in self.devices():
+            disk.on_power_cut()
+        self.network.on_power_cut(self)
+        self._end()
+
+    def kill(self) -> None:
+        """The process ends at once; the machine, and its page cache, stay. Idempotent."""
+        if not self.running:
+            return
+        self.simulation.note("kill", self.name, self.incarnation)
+        self.running = False
+        for disk in self.devices():
+            disk.on_kill()
+        self.network.on_kill(self)
+        self._end()
+
+    def crash_after(self, steps: int, *, power: bool) -> None:
+        """Die at the ``steps``-th disk or network step from now (1: the very next)."""
+        self._crash_in, self._crash_power = steps, power
+
+    def stall(self, seconds: float) -> None:
+        """Nothing of the process runs for so long: timers, deliveries, finished syncs all come late."""
+        if not self.running:
+            return
+        self._stall_ends = max(self._stall_ends, self.simulation.now + seconds)
+        self.simulation.note("stall", self.name, f"{seconds:.3f}")
+        if not self.stalled:
+            self.stalled = True
+            count_stall(1)
+        self.simulation.at(self._stall_ends, self._end_stall)
+
+    def jump_clock(self, milliseconds: int) -> None:
+        """Set the wall clock forward or back; virtual time stays."""
+        self.simulation.note("clock", self.name, milliseconds)
+        self.wall_offset_ms += milliseconds
+
+    def _end_stall(self) -> None:
+        if self.stalled and self.simulation.now >= self._stall_ends:
+            self.stalled = False
+            count_stall(-1)
+            self.simulation.release_stalled()
+
+    def _end(self) -> None:
+        self._stall_ends = 0.0
+        self._end_stall()
+        self._crash_in = 0
+        if self._scope is not None:
+            self._scope.cancel()
+            self._scope = None
+
+    async def _run(self, main: Main, incarnation: int) -> None:
+        machine_of_task.set(self)
+        with trio.CancelScope() as scope:
+            if not self.lives(incarnation):
+                return
+            self._scope = scope
+            try:
+                await main(self.host())
+                causes: list[BaseException] = []
+            except BaseException as error:  # judged here, whatever it is
+                causes = [cause for cause in leaves(error) if not isinstance(cause, HostDown)]
+                if causes and all(isinstance(cause, trio.Cancelled) for cause in causes):
+                    return  # we, or the end of the run
+            if self.lives(incarnation):
+                self._ended(causes)
+            else:
+                self._judge_dead(causes)
+
+    def _ended(self, causes: list[BaseException]) -> None:
+        """The process ended by itself."""
+        cause = next((c for c in causes if not isinstance(c, trio.Cancelled)), None)
+        self.simulation.note("ended", self.name, self.incarnation, type(cause).__name__)
+        if self.simulation.trace is not None:
+            log.warning("%s ended", self.name, exc_info=cause)
+        self.ended_by = cause
+        self.running = False
+        for disk in self.devices():
+            disk.on_kill()
+        self.network.on_kill(self)
+        self._scope = None
+        for found in causes:
+            if not self._explained(found):
+                self.simulation.fail(found)
+                return
+
+    def _judge_dead(self, causes: list[BaseException]) -> None:
+        """What a dying process raised while it unwound: only a broken assertion says something."""
+        for cause in causes:
+            if isinstance(cause, AssertionError):
+                self.simulation.fail(cause)
+
+    def _explained(self, cause: BaseException) -> bool:
+        if isinstance(cause, (trio.Cancelled, HostDown)):
+            return True
+        if isinstance(cause, (DiskFailed, CorruptData)):
+            return any(disk.blamed for disk in self.devices())
+        return isinstance(cause, DistributedLogError) and cause.retryable
+
+    # --- what handles ask -------------------------------------------------------------------------
+
+    def lives(self, incarnation: int) -> bool:
+        """Does this life of the process go on?"""
+        return self.running and self.incarnation == incarnation
+
+    def check(self, incarnation: int) -> None:
+        """Raise `HostDown` unless this life of the process goes on."""
+        if not self.running or self.incarnation != incarnation:
+            raise HostDown(self.name)
+
+    def step(self, what: str) -> None:
+        """Every contact with the world passes here: a crash point."""
+        self.steps += 1
+        if self._crash_in:
+            self._crash_in -= 1
+            if not self._crash_in:
+                self.simulation.note("crash point", self.name, what)
+                if self._crash_power:
+                    self.power_cut()
+                else:
+                    self.kill()
+                raise HostDown(self.name)
+
+    def host(self) -> Host:
+        """The `Host` of the present life."""
+        incarnation = self.incarnation
+        handles = {disk: disk.handle() for disk in self.devices()}
+
+        async def dial(address: Address) -> Connection:
+            return await self.network.dial(self, incarnation, address)
+
+        async def listen(address: Address) -> Listener:
+            return await self.network.listen(self, incarnation, address)
+
+        return Host(
+            name=self.name,
+            dial=dial,
+            listen=listen,
+            disks={role: handles[disk] for role, disk in self.disks.items()},
+            random=self.simulation.chance(f"host/{self.name}/{incarnation}"),
+            wall_ms=self.wall_ms,
+        )
+
+    def wall_ms(self) -> int:
+        """The machine's wall clock."""
+        return int((EPOCH_S + self.simulation.now) * 1000) + self.wall_offset_ms
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """The exceptions inside groups, in order."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    return [error]
+
+
+def make_hosts(
+    simulation: Simulation, network: SimNetwork, names: Mapping[str, str]
+) -> dict[str, SimHost]:
+    """Machines by name, from name to IP."""
+    return {name: SimHost(simulation, network, name, ip) for name, ip in names.items()}
