@@ -8,6 +8,7 @@
   since a page that lies may crash its reader. Values carry checksums of their users' own.
 """
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -173,10 +174,14 @@ class _Environment:
             self.lmdb.close()
 
     def on_forked(self) -> None:
-        """In a forked child: never touch the environment again, not even to free it (H15)."""
+        """In a forked child: never touch the environment again, not even to free it (H15).
+
+        Freed at the child's exit, it would give back its reader's slot in the lock table, which is the
+        parent's. So it is kept for good, with its descriptors.
+        """
         self.dead = forked_message(f"map {self.path}")
         _environments.pop(self.path, None)
-        _left_behind.append(self.lmdb)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.lmdb))
 
 
 _LIES = (
@@ -188,7 +193,6 @@ _LIES = (
     lmdb.PageFullError,
     lmdb.CursorFullError,
 )
-_left_behind: list[object] = []
 
 
 async def open_map(path: Path) -> LmdbMap:

@@ -1,0 +1,145 @@
+"""What only real sockets show: names, families, a lack of descriptors."""
+
+import os
+import resource
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.runtime import tcp
+from distributedlog.runtime.errors import AddressInUse, ConnectionLost, InvalidRequest
+from distributedlog.runtime.tcp import TcpConnection, TcpListener, dial, listen, place
+
+
+async def test_errors_name_the_address_and_the_reason() -> None:
+    listener = await listen(("127.0.0.1", 0))
+    port = listener.address[1]
+
+    with pytest.raises(AddressInUse, match=f"127.0.0.1:{port} is in use"):
+        await listen(("127.0.0.1", port))
+    listener.close()
+    with pytest.raises(
+        ConnectionLost, match=f"127.0.0.1:{port}: no connection: connection refused"
+    ):
+        await dial(("127.0.0.1", port))
+    with pytest.raises(InvalidRequest, match=r"cannot listen on 192\.0\.2\.1:4181: "):
+        await listen(("192.0.2.1", 4181))  # an address that no machine has
+
+
+async def test_a_name_that_is_not_known_is_said_to_be_that() -> None:
+    with pytest.raises(ConnectionLost, match=r"no-such-host\.invalid:4181: .*name is not known"):
+        await dial(("no-such-host.invalid", 4181))
+    with pytest.raises(InvalidRequest, match=r"no-such-host\.invalid:4181"):
+        await listen(("no-such-host.invalid", 4181))
+
+
+async def test_a_broken_connection_says_that_it_was_reset() -> None:
+    listener = await listen(("127.0.0.1", 0))
+    dialled = await dial(listener.address)
+    accepted = await listener.accept()
+    assert isinstance(accepted, TcpConnection)
+    linger = b"\1\0\0\0\0\0\0\0"  # close with a reset
+    accepted._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+
+    accepted.close()
+
+    with pytest.raises(ConnectionLost, match=f"{listener.address[1]} broke: connection reset"):
+        await dialled.receive_into(memoryview(bytearray(1)))
+    with pytest.raises(ConnectionLost, match="broke: connection reset"):
+        dialled.try_send((b"x",))
+    dialled.close()
+    listener.close()
+
+
+async def test_an_empty_host_listens_everywhere() -> None:
+    listener = await listen(("", 0))
+    port = listener.address[1]
+
+    dialled = await dial(("127.0.0.1", port))
+    accepted = await listener.accept()
+
+    assert dialled.peer == f"127.0.0.1:{port}"
+    assert accepted.peer.startswith("127.0.0.1:")
+    for end in (dialled, accepted):
+        end.close()
+    listener.close()
+
+
+async def test_delays_are_off_and_keepalive_is_on() -> None:
+    listener = await listen(("127.0.0.1", 0))
+    dialled = await dial(listener.address)
+    accepted = await listener.accept()
+
+    for end in (dialled, accepted):
+        assert isinstance(end, TcpConnection)
+        assert end._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert end._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        end.close()
+    listener.close()
+
+
+async def test_accept_outlives_a_lack_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "STARVED_WAIT_S", 0.001)
+    listener = await listen(("127.0.0.1", 0))
+    dialled = await dial(listener.address)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    accepted: list[object] = []
+
+    async def accept() -> None:
+        accepted.append(await listener.accept())
+
+    async with trio.open_nursery() as nursery:
+        highest = os.dup(0)
+        os.close(highest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest, hard))  # the lowest free number
+        try:
+            nursery.start_soon(accept)
+            await trio.sleep(0.005)
+            assert accepted == []
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert len(accepted) == 1
+    dialled.close()
+    listener.close()
+
+
+async def test_a_closed_listener_wakes_its_accept() -> None:
+    listener = await listen(("127.0.0.1", 0))
+    assert isinstance(listener, TcpListener)
+
+    async def accept() -> None:
+        with pytest.raises(ConnectionLost, match="nobody listens"):
+            await listener.accept()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept)
+        await trio.testing.wait_all_tasks_blocked(0.001)
+        listener.close()
+    with pytest.raises(ConnectionLost):
+        await listener.accept()
+
+
+async def test_one_is_not_connected_to_oneself() -> None:
+    """The system may choose, for our own end, the very port that we dial and nobody listens on."""
+    sock = socket.socket()
+    sock.bind(("127.0.0.1", 0))
+    address = sock.getsockname()
+    sock.connect(address)
+    assert sock.getsockname() == sock.getpeername()  # this is what happens then
+    sock.close()
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        (("10.0.0.3", 4181), "10.0.0.3:4181"),
+        (("::1", 1), "[::1]:1"),
+        (("::ffff:10.0.0.3", 1, 0, 0), "10.0.0.3:1"),
+        (("bookie-1", 1), "bookie-1:1"),
+    ],
+)
+def test_places(address: tuple[object, ...], text: str) -> None:
+    assert place(address) == text
