@@ -1,0 +1,356 @@
+"""From (ledger, entry) to a place in the journal; and each ledger's state.
+
+Runs of consecutive ids, disjoint for each ledger (H8): those since the last checkpoint in memory, the older
+ones in an ordered map. The index is derived data: every value carries a checksum, and what does not fit is
+never believed: the map is dropped and built again from the journal (`replay.py`).
+
+    "r" ledger u64 | first entry u64   ->  file u64 | offset u64 | length u32 | count u32 | xxh3_64
+    "s" ledger u64                     ->  flags u32 | lac i64 | key 16s | xxh3_64
+    "m"                                ->  msgpack of `Saved` | xxh3_64
+
+Keys are big-endian, so that a ledger's runs lie in order. The digests cover key and value.
+"""
+
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import trio
+import xxhash
+
+from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.frames import pack, unpack
+from ..runtime.host import OrderedMap
+from .ledgers import Ledger
+from .runs import Located, Runs
+
+FORMAT = 1
+MAP_NAME = "bookie"
+SLICE = 5_000
+"""Puts prepared between two checkpoints of the loop (H34)."""
+PAGE = 1_000
+
+_RUN_KEY = struct.Struct(">cQQ")
+_STATE_KEY = struct.Struct(">cQ")
+_RUN = struct.Struct("<QQII")
+_STATE = struct.Struct("<Iq16s")
+_DIGEST = struct.Struct("<Q")
+_META_KEY = b"m"
+
+
+class IndexDamaged(CorruptData):
+    """A value of the index does not fit its checksum: it must be built again."""
+
+
+@dataclass(slots=True)
+class Saved:
+    """What the map holds beside runs and states: how far it reaches into the journal."""
+
+    bookie_id: str
+    seed: int
+    sequence: int
+    """The first block that is not in the map."""
+    file_number: int
+    """Where that block begins or would begin."""
+    offset: int
+    first_sequence: int
+    """Of that file's first block."""
+    start_count: int
+    limbo_below: int
+    next_file: int
+    """No file of this number or above has been used."""
+    files: list[tuple[int, int, int]] = field(default_factory=list)
+    """Sealed journal files that are there: number, first and last sequence."""
+
+    def encode(self) -> bytes:
+        """As msgpack."""
+        return pack(
+            {
+                "format": FORMAT,
+                "bookie": self.bookie_id,
+                "seed": self.seed,
+                "sequence": self.sequence,
+                "file": self.file_number,
+                "offset": self.offset,
+                "first": self.first_sequence,
+                "start": self.start_count,
+                "limbo_below": self.limbo_below,
+                "next_file": self.next_file,
+                "files": [list(file) for file in self.files],
+            }
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Saved":
+        """Raises `IndexDamaged`, `UnsupportedFormat`."""
+        try:
+            found = unpack(value, "the index's position")
+            if found["format"] != FORMAT:
+                raise UnsupportedFormat(f"index format {found['format']}, known is {FORMAT}")
+            return cls(
+                str(found["bookie"]),
+                int(found["seed"]),
+                int(found["sequence"]),
+                int(found["file"]),
+                int(found["offset"]),
+                int(found["first"]),
+                int(found["start"]),
+                int(found["limbo_below"]),
+                int(found["next_file"]),
+                [(int(a), int(b), int(c)) for a, b, c in found["files"]],
+            )
+        except UnsupportedFormat:
+            raise
+        except (DistributedLogError, KeyError, TypeError, ValueError) as error:
+            raise IndexDamaged(f"the index's position cannot be read ({error})") from None
+
+
+class Index:
+    """The index of one bookie over its ledgers, which it shares with the store."""
+
+    def __init__(self, stored: OrderedMap, ledgers: dict[int, Ledger]) -> None:
+        self._map = stored
+        self._ledgers = ledgers
+        self._dirty_runs: dict[Ledger, None] = {}
+        self._dirty_states: dict[Ledger, None] = {}
+        self._doomed: list[Ledger] = []
+        self.runs_in_memory = 0
+        self.bytes_since = 0
+        """Record bytes indexed since the last checkpoint began."""
+        self.live_bytes: dict[int, int] = {}
+        """Journal file -> bytes of records in it that are not deleted."""
+        self.map_runs = 0
+
+    # --- looking up -------------------------------------------------------------------------------
+
+    def find(self, ledger: Ledger, entry: int) -> Located | None:
+        """The run that holds ``entry``; None: it is not here. Raises `IndexDamaged`."""
+        for runs in (ledger.runs, ledger.frozen):
+            if runs is not None and (found := runs.find(entry)) is not None:
+                return found
+        if entry > ledger.persisted_last:
+            return None
+        pair = self._map.floor(_RUN_KEY.pack(b"r", ledger.id, entry))
+        if pair is None or pair[0][:9] != _STATE_KEY.pack(b"r", ledger.id):
+            return None
+        located = _located(*pair)
+        return located if entry <= located.last else None
+
+    def following(self, ledger: Ledger, entry: int) -> Located | None:
+        """The first run that begins behind ``entry``, or None. Raises `IndexDamaged`."""
+        best: Located | None = None
+        for runs in (ledger.runs, ledger.frozen):
+            if runs is not None:
+                found = runs.following(entry)
+                if found is not None and (best is None or found.first < best.first):
+                    best = found
+        if entry < ledger.persisted_last:
+            pairs = self._map.scan(
+                _RUN_KEY.pack(b"r", ledger.id, entry + 1), _ledger_end(ledger.id), 1
+            )
+            if pairs:
+                stored = _located(*pairs[0])
+                if best is None or stored.first < best.first:
+                    best = stored
+        return best
+
+    def ranges(self, ledger: Ledger, limit: int) -> list[tuple[int, int]]:
+        """Up to ``limit`` stretches (first, count) of the ids that are here, ascending, merged."""
+        merged: list[tuple[int, int]] = []
+        at = -1
+        found = self.find(ledger, 0) or self.following(ledger, -1)
+        while found is not None:
+            if merged and merged[-1][0] + merged[-1][1] == found.first:
+                merged[-1] = (merged[-1][0], merged[-1][1] + found.count)
+            elif len(merged) == limit:
+                break
+            else:
+                merged.append((found.first, found.count))
+            at = found.last
+            found = self.find(ledger, at + 1) or self.following(ledger, at)
+        return merged
+
+    # --- changing ---------------------------------------------------------------------------------
+
+    def add(
+        self, ledger: Ledger, first: int, count: int, file_number: int, offset: int, length: int
+    ) -> None:
+        """A run became durable. None of its ids may be here already."""
+        runs = ledger.runs
+        if runs is None:
+            runs = ledger.runs = Runs()
+            self._dirty_runs[ledger] = None
+        runs.add(first, count, file_number, offset, length)
+        self.runs_in_memory += 1
+        self.bytes_since += length
+        self.live_bytes[file_number] = self.live_bytes.get(file_number, 0) + length
+        last = first + count - 1
+        if last > ledger.last_entry:
+            ledger.last_entry = last
+
+    def note_state(self, ledger: Ledger) -> None:
+        """The ledger's state changed: the next checkpoint takes it along."""
+        self._dirty_states[ledger] = None
+
+    def forget_runs(self, ledger: Ledger) -> None:
+        """The ledger is deleted, durably: its runs go."""
+        if ledger.runs is not None:
+            self.runs_in_memory -= len(ledger.runs)
+            for run in ledger.runs:
+                self.live_bytes[run.file_number] -= run.length
+            ledger.runs = None
+            self._dirty_runs.pop(ledger, None)
+        self._doomed.append(ledger)
+
+    @property
+    def dirty(self) -> bool:
+        """Would a checkpoint write anything?"""
+        return bool(self._dirty_runs or self._dirty_states or self._doomed)
+
+    # --- the map ----------------------------------------------------------------------------------
+
+    async def load(self) -> Saved | None:
+        """Read and verify all of the map; None for a new one. Raises `IndexDamaged`."""
+        meta = self._map.get(_META_KEY)
+        if meta is None:
+            if self._map.scan(b"\0", b"\xff", 1):
+                raise IndexDamaged("the index holds runs and no position")
+            return None
+        saved = Saved.decode(_checked(_META_KEY, meta))
+        async for key, value in self._pairs(b"s", b"t"):
+            flags, lac, ledger_key = _STATE.unpack(_checked(key, value, _STATE.size))
+            ledger = Ledger(_STATE_KEY.unpack(key)[1])
+            ledger.set_state(flags, lac, ledger_key)
+            self._ledgers[ledger.id] = ledger
+        ledger_id, last = -1, -1
+        async for key, value in self._pairs(b"r", b"s"):
+            located = _located(key, value)
+            if len(key) != _RUN_KEY.size:
+                raise IndexDamaged("a key of the index is no run's")
+            if _RUN_KEY.unpack(key)[1] != ledger_id:
+                ledger_id, last = _RUN_KEY.unpack(key)[1], -1
+            if ledger_id not in self._ledgers or located.first <= last:
+                raise IndexDamaged(f"ledger {ledger_id}: runs that overlap, or have no state")
+            last = located.last
+            ledger = self._ledgers[ledger_id]
+            ledger.persisted_last = ledger.last_entry = ledger.top = last
+            self.map_runs += 1
+            number = located.file_number
+            self.live_bytes[number] = self.live_bytes.get(number, 0) + located.length
+        return saved
+
+    async def _pairs(self, start: bytes, end: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
+        while page := self._map.scan(start, end, PAGE):
+            for pair in page:
+                yield pair
+            start = page[-1][0] + b"\0"
+            await trio.lowlevel.checkpoint()
+
+    async def checkpoint(self, saved: Saved) -> None:
+        """Write what is in memory, in one synced transaction that makes ``saved`` the position.
+
+        ``saved`` and what is written are of the moment of the call; what changes meanwhile stays for the
+        next one. Raises `DiskFull`: then nothing was written, and `checkpoint` is called again.
+        """
+        taken, self._dirty_runs = self._dirty_runs, {}
+        states, self._dirty_states = list(self._dirty_states), {}
+        doomed, self._doomed = self._doomed, []
+        counted = self.runs_in_memory
+        self.runs_in_memory, self.bytes_since = 0, 0
+        for ledger in taken:
+            assert ledger.frozen is None, "one checkpoint at a time"
+            ledger.frozen, ledger.runs = ledger.runs, None
+        state_values = [
+            (_STATE_KEY.pack(b"s", ledger.id), _STATE.pack(ledger.flags, ledger.lac, ledger.key))
+            for ledger in states
+        ]
+        saved_value = saved.encode()
+        puts = [(_META_KEY, _sealed(_META_KEY, saved_value))]
+        for key, value in state_values:
+            puts.append((key, _sealed(key, value)))
+            if len(puts) % SLICE == 0:
+                await trio.lowlevel.checkpoint()
+        for ledger in taken:
+            if ledger.deleted and ledger.frozen is not None:
+                for run in ledger.frozen:
+                    self.live_bytes[run.file_number] -= run.length
+                ledger.frozen = None
+            for run in ledger.frozen or ():
+                key = _RUN_KEY.pack(b"r", ledger.id, run.first)
+                value = _RUN.pack(run.file_number, run.offset, run.length, run.count)
+                puts.append((key, _sealed(key, value)))
+                if len(puts) % SLICE == 0:
+                    await trio.lowlevel.checkpoint()
+        deletes, freed = await self._doomed_keys(doomed)
+        try:
+            await self._map.apply(puts, deletes)
+        except BaseException:
+            self._put_back(taken, states, doomed, counted)
+            raise
+        self.map_runs += counted - len(deletes)
+        for ledger in taken:
+            for run in ledger.frozen or ():
+                if run.last > ledger.persisted_last:
+                    ledger.persisted_last = run.last
+            ledger.frozen = None
+        for number, length in freed.items():
+            self.live_bytes[number] -= length
+
+    async def _doomed_keys(self, doomed: list[Ledger]) -> tuple[list[bytes], dict[int, int]]:
+        deletes: list[bytes] = []
+        freed: dict[int, int] = {}
+        for ledger in doomed:
+            start = _RUN_KEY.pack(b"r", ledger.id, 0)
+            while page := self._map.scan(start, _ledger_end(ledger.id), PAGE):
+                for key, value in page:
+                    deletes.append(key)
+                    run = _located(key, value)
+                    freed[run.file_number] = freed.get(run.file_number, 0) + run.length
+                start = page[-1][0] + b"\0"
+                await trio.lowlevel.checkpoint()
+        return deletes, freed
+
+    def _put_back(
+        self, taken: dict[Ledger, None], states: list[Ledger], doomed: list[Ledger], counted: int
+    ) -> None:
+        """A checkpoint wrote nothing: all it took is dirty again."""
+        for ledger in taken:
+            frozen, ledger.frozen = ledger.frozen, None
+            if frozen is None:
+                continue
+            for run in ledger.runs or ():
+                frozen.add(run.first, run.count, run.file_number, run.offset, run.length)
+            ledger.runs = frozen
+            self._dirty_runs[ledger] = None
+        self._dirty_states = dict.fromkeys((*states, *self._dirty_states))
+        self._doomed = doomed + self._doomed
+        self.runs_in_memory += counted
+
+    def close(self) -> None:
+        """Close the map."""
+        self._map.close()
+
+
+def _ledger_end(ledger_id: int) -> bytes:
+    """The first key behind a ledger's runs."""
+    return _RUN_KEY.pack(b"r", ledger_id, 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def _sealed(key: bytes, value: bytes) -> bytes:
+    return value + _DIGEST.pack(xxhash.xxh3_64_intdigest(key + value))
+
+
+def _checked(key: bytes, sealed: bytes, size: int = -1) -> bytes:
+    value = sealed[: -_DIGEST.size]
+    if (
+        len(sealed) < _DIGEST.size
+        or (size >= 0 and len(value) != size)
+        or _sealed(key, value) != sealed
+    ):
+        raise IndexDamaged(f"index key {key.hex()}: its value does not fit its checksum")
+    return value
+
+
+def _located(key: bytes, sealed: bytes) -> Located:
+    file_number, offset, length, count = _RUN.unpack(_checked(key, sealed, _RUN.size))
+    return Located(_RUN_KEY.unpack(key)[2], count, file_number, offset, length)

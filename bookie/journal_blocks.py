@@ -1,0 +1,256 @@
+"""What the blocks of a journal hold (pure). Around each is a header of `runtime/blocks.py`.
+
+    COMMIT   entry records | control records | control bytes u32 | "CMIT" u32
+    HEAD     msgpack map: what the file is, what came before it; then `state_blocks` COMMIT blocks
+    FOOTER   runs of the file, 32 bytes each (a sealed file only)
+    TRAILER  in the last 4 KiB of a sealed file: where the footer is
+
+    control record, 48 bytes: kind u32 | flags u32 | subject u64 | a i64 | b i64 | key 16s
+
+        STATE         ledger | flags: fenced 1, limbo 2, deleted 4 | a: LAC | key    the whole state
+        SKIP          sequences a to b do not count: copied behind (H4), or written off (H3)
+        LIMBO_BELOW   ledgers with a lower id that are not known here: nothing is known of them (H7)
+        FILE_REMOVED  the journal file of that number was deleted
+
+Every file begins with the state of all ledgers, so whatever is deleted before it, no fence, key, tombstone
+or limbo is lost with it (H7).
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..runtime.errors import CorruptData, ProtocolError, UnsupportedFormat
+from ..runtime.frames import pack, unpack
+from . import entry as entries
+
+COMMIT, HEAD, FOOTER, TRAILER = 1, 2, 3, 4
+FORMAT = 1
+
+FENCED, LIMBO, DELETED = 1, 2, 4
+"""Flags of a ledger's state."""
+STATE, SKIP, LIMBO_BELOW, FILE_REMOVED = 1, 2, 3, 4
+"""Kinds of control records."""
+
+_CONTROL = struct.Struct("<IIQqq16s")
+CONTROL_BYTES = _CONTROL.size
+_END = struct.Struct("<I4s")
+END_BYTES = _END.size
+_END_MARK = b"CMIT"
+_RUN = struct.Struct("<QQQII")
+RUN_BYTES = _RUN.size
+_TRAILER = struct.Struct("<QQQQ")
+TRAILER_SPACE = 4096
+FOOTER_RUNS_MAX = 16 * 1024
+"""Runs of one footer block: 512 KiB."""
+
+assert CONTROL_BYTES == 48
+assert RUN_BYTES == 32
+
+
+@dataclass(slots=True)
+class Run:
+    """Records of consecutive ids of one ledger that lie back to back in a journal file."""
+
+    ledger: int
+    first: int
+    count: int
+    offset: int
+    """Of the first record, in the file."""
+    length: int
+    """Bytes of all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One control record; what the fields mean depends on ``kind``."""
+
+    kind: int
+    flags: int
+    subject: int
+    a: int
+    b: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first block of a file."""
+
+    bookie_id: str
+    start_count: int
+    predecessor: int
+    """Number of the file before; 0: none."""
+    predecessor_end: int
+    """Where it ends, bytes: what lies behind is not part of the journal (H4)."""
+    limbo_below: int
+    files: tuple[tuple[int, int, int], ...]
+    """The sealed files before this one that are still there: number, first and last sequence."""
+    state_blocks: int
+    """How many COMMIT blocks follow that hold the state of all ledgers."""
+
+    def encode(self) -> bytes:
+        """As a block's payload."""
+        return pack(
+            {
+                "format": FORMAT,
+                "bookie": self.bookie_id,
+                "start": self.start_count,
+                "predecessor": self.predecessor,
+                "predecessor_end": self.predecessor_end,
+                "limbo_below": self.limbo_below,
+                "files": [list(file) for file in self.files],
+                "state_blocks": self.state_blocks,
+            }
+        )
+
+    @classmethod
+    def decode(cls, payload: memoryview, name: str) -> "Head":
+        """Raises `CorruptData`, `UnsupportedFormat`."""
+        try:
+            value = unpack(payload, name)
+            if value["format"] != FORMAT:
+                raise UnsupportedFormat(
+                    f"{name}: journal format {value['format']}, known is {FORMAT}"
+                )
+            return cls(
+                str(value["bookie"]),
+                int(value["start"]),
+                int(value["predecessor"]),
+                int(value["predecessor_end"]),
+                int(value["limbo_below"]),
+                tuple((int(a), int(b), int(c)) for a, b, c in value["files"]),
+                int(value["state_blocks"]),
+            )
+        except (ProtocolError, KeyError, TypeError, ValueError) as error:
+            raise CorruptData(f"{name}: its head cannot be read ({error})") from None
+
+
+# --- commits --------------------------------------------------------------------------------------
+
+
+def state_record(ledger: int, flags: int, lac: int, key: bytes) -> bytes:
+    """The whole state of a ledger: the last one written counts."""
+    return _CONTROL.pack(STATE, flags, ledger, lac, 0, key)
+
+
+def skip_record(first: int, last: int) -> bytes:
+    """Sequences ``first`` to ``last`` (inclusive) do not count."""
+    return _CONTROL.pack(SKIP, 0, 0, first, last, b"")
+
+
+def limbo_below_record(bound: int) -> bytes:
+    """Unknown ledgers below ``bound`` are in limbo."""
+    return _CONTROL.pack(LIMBO_BELOW, 0, bound, 0, 0, b"")
+
+
+def file_removed_record(number: int) -> bytes:
+    """The file is about to be deleted: nothing in it is needed."""
+    return _CONTROL.pack(FILE_REMOVED, 0, number, 0, 0, b"")
+
+
+def commit_end(control_bytes: int) -> bytes:
+    """What ends a COMMIT payload."""
+    return _END.pack(control_bytes, _END_MARK)
+
+
+def split_commit(payload: memoryview, what: str) -> tuple[memoryview, list[Control]]:
+    """The entry records and the control records of a COMMIT payload. Raises `CorruptData`."""
+    end = len(payload) - END_BYTES
+    if end < 0:
+        raise CorruptData(f"{what}: a commit of {len(payload)} bytes")
+    control_bytes, mark = _END.unpack_from(payload, end)
+    start = end - control_bytes
+    if mark != _END_MARK or start < 0 or control_bytes % CONTROL_BYTES:
+        raise CorruptData(f"{what}: a commit with {control_bytes} bytes of control records")
+    controls = [Control(*values) for values in _CONTROL.iter_unpack(payload[start:end])]
+    return payload[:start], controls
+
+
+def runs_of(records: memoryview, offset: int, what: str) -> tuple[list[Run], dict[int, int]]:
+    """The runs of records that lie back to back at ``offset`` of a file, and each ledger's highest LAC.
+
+    Digests are not looked at: the block around was verified. Raises `CorruptData` where lengths do not
+    add up.
+    """
+    runs: list[Run] = []
+    lacs: dict[int, int] = {}
+    run: Run | None = None
+    position, end = 0, len(records)
+    while position < end:
+        if end - position < entries.HEADER_BYTES:
+            raise CorruptData(f"{what}: {end - position} bytes behind the last record")
+        _, length, _, _, _, _, ledger, number, _, lac = entries.HEADER.unpack_from(
+            records, position
+        )
+        if length < entries.HEADER_BYTES or position + length > end:
+            raise CorruptData(f"{what}: a record of {length} bytes at {position}")
+        if (
+            run is not None
+            and run.ledger == ledger
+            and run.first + run.count == number
+            and run.length < RUN_BYTES_MAX
+        ):
+            run.count += 1
+            run.length += length
+        else:
+            run = Run(ledger, number, 1, offset + position, length)
+            runs.append(run)
+        if lac > lacs.get(ledger, -1):
+            lacs[ledger] = lac
+        position += length
+    return runs, lacs
+
+
+RUN_BYTES_MAX = 1024 * 1024
+"""A run does not grow beyond this, so that finding an entry inside stays cheap."""
+
+
+# --- footers --------------------------------------------------------------------------------------
+
+
+def pack_run(run: Run) -> bytes:
+    """As it stands in a footer."""
+    return _RUN.pack(run.ledger, run.first, run.offset, run.length, run.count)
+
+
+def unpack_runs(payload: memoryview, what: str) -> Iterator[Run]:
+    """The runs of a FOOTER payload. Raises `CorruptData`."""
+    if len(payload) % RUN_BYTES:
+        raise CorruptData(f"{what}: {len(payload)} bytes are not whole runs")
+    for ledger, first, offset, length, count in _RUN.iter_unpack(payload):
+        yield Run(ledger, first, count, offset, length)
+
+
+@dataclass(frozen=True, slots=True)
+class Trailer:
+    """Where a sealed file's footer lies, and which sequences the file holds, footer included."""
+
+    footer_offset: int
+    footer_blocks: int
+    first_sequence: int
+    last_sequence: int
+    """Of the last block before the trailer, whose own sequence is one more."""
+
+    def encode(self) -> bytes:
+        """As a block's payload."""
+        return _TRAILER.pack(
+            self.footer_offset, self.footer_blocks, self.first_sequence, self.last_sequence
+        )
+
+    @classmethod
+    def decode(cls, payload: memoryview, what: str) -> "Trailer":
+        """Raises `CorruptData`."""
+        if len(payload) != _TRAILER.size:
+            raise CorruptData(f"{what}: a trailer of {len(payload)} bytes")
+        return cls(*_TRAILER.unpack(payload))
+
+
+def state_payloads(states: Sequence[bytes], bytes_max: int) -> list[bytes]:
+    """State records as payloads of COMMIT blocks of at most about ``bytes_max``."""
+    per_block = max(1, bytes_max // CONTROL_BYTES)
+    return [
+        b"".join((*chunk, commit_end(len(chunk) * CONTROL_BYTES)))
+        for start in range(0, len(states), per_block)
+        if (chunk := states[start : start + per_block])
+    ]

@@ -1,0 +1,165 @@
+"""What a bookie knows of a ledger in memory, and of the streams that add to it.
+
+There is one `Ledger` object an id, whoever asks for it: fence and add meet on the same one (defect D10 of
+the reference).
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
+
+from ..runtime.errors import DistributedLogError
+from . import journal_blocks as jb
+from .runs import Runs
+
+if TYPE_CHECKING:
+    from .gather import GatheringBlock
+    from .reads import Stretch
+    from .waiters import Waiter
+
+
+@dataclass(slots=True, eq=False)
+class Note:
+    """A run that is gathered and not synced yet."""
+
+    ledger: "Ledger"
+    first: int
+    count: int
+    block: "GatheringBlock"
+    position: int
+    """Of its first record in the block's buffer."""
+    length: int
+
+
+class Ledger:
+    """The state of one ledger. Entry ids count from 0; -1 says none."""
+
+    __slots__ = (
+        "fence_durable",
+        "flags",
+        "frozen",
+        "id",
+        "key",
+        "lac",
+        "last_entry",
+        "pending",
+        "pending_in_order",
+        "persisted_last",
+        "runs",
+        "stored",
+        "top",
+        "users",
+        "waiters",
+    )
+
+    def __init__(self, ledger_id: int) -> None:
+        self.id = ledger_id
+        self.key = b""
+        """Empty: not known yet."""
+        self.flags = 0
+        """FENCED, LIMBO, DELETED: in force at once, durable a little later."""
+        self.fence_durable = False
+        self.lac = -1
+        self.last_entry = -1
+        """Highest id that is durable here."""
+        self.top = -1
+        """Highest id that is gathered or durable: above it nothing can be a duplicate."""
+        self.persisted_last = -1
+        """Highest id in the index's map: above it the map need not be asked."""
+        self.runs: Runs | None = None
+        """Durable since the last checkpoint."""
+        self.frozen: Runs | None = None
+        """Being written by a checkpoint."""
+        self.pending: list[Note] = []
+        self.pending_in_order = True
+        self.stored = False
+        """Its state is in the journal, or in a block on the way there."""
+        self.users = 0
+        """Streams that are open on it: an unstored ledger without users or waiters is forgotten."""
+        self.waiters: list[Waiter] = []
+
+    @property
+    def fenced(self) -> bool:
+        """Refuses normal adds."""
+        return bool(self.flags & jb.FENCED)
+
+    @property
+    def limbo(self) -> bool:
+        """May have lost entries or a fence: gives no negative answers (inv. 22)."""
+        return bool(self.flags & jb.LIMBO)
+
+    @property
+    def deleted(self) -> bool:
+        """A tombstone."""
+        return bool(self.flags & jb.DELETED)
+
+    def set_state(self, flags: int, lac: int, key: bytes) -> None:
+        """Take a state from the disk: flags and key are the last written, the LAC never moves back."""
+        self.flags = flags
+        self.fence_durable = self.fenced
+        self.lac = max(self.lac, lac)
+        self.key = key if any(key) else b""
+        self.stored = True
+
+    def state_record(self) -> bytes:
+        """Its state as a control record."""
+        return jb.state_record(self.id, self.flags, self.lac, self.key)
+
+    def add_pending(self, note: Note) -> None:
+        """A run is gathered."""
+        if self.pending and note.first < self.pending[-1].first:
+            self.pending_in_order = False
+        self.pending.append(note)
+        top = note.first + note.count - 1
+        if top > self.top:
+            self.top = top
+
+    def drop_pending(self, note: Note) -> None:
+        """The oldest gathered run is durable; they become so in the order they were gathered."""
+        assert self.pending[0] is note, "runs become durable in the order they were gathered"
+        del self.pending[0]
+        if not self.pending:
+            self.pending_in_order = True
+
+    def find_pending(self, entry: int) -> Note | None:
+        """The gathered run that holds ``entry``, or None."""
+        if self.pending_in_order:
+            at = bisect_right(self.pending, entry, key=attrgetter("first")) - 1
+            if at < 0:
+                return None
+            note = self.pending[at]
+            return note if entry < note.first + note.count else None
+        for note in self.pending:
+            if note.first <= entry < note.first + note.count:
+                return note
+        return None
+
+
+class StreamOwner(Protocol):
+    """The connection behind a stream."""
+
+    def on_acked(self, acks: list[tuple[int, int]]) -> None:
+        """By one commit: (stream number, how many of its first records are durable)."""
+        ...
+
+    def on_refused(self, stream: "AddStream", error: DistributedLogError, position: int) -> None:
+        """Record ``position`` (from 0) was refused, and all behind it are dropped."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class AddStream:
+    """Adds of one connection to one ledger, counted in sending order (H1)."""
+
+    number: int
+    ledger: Ledger
+    recovery: bool
+    fragment_epoch: int
+    owner: StreamOwner
+    taken: int = 0
+    """Records gathered or found to be here already."""
+    loaded: "Stretch | None" = None
+    """What was read from the device to compare a duplicate with."""
+    refused: bool = False
+    """Poisoned: nothing of it is taken any more."""

@@ -1,0 +1,453 @@
+"""A bookie's start: believe what can be believed, write again what is not known synced, then serve.
+
+1. The index's map is read and verified, or dropped and built again (H7).
+2. The journal behind the index's position is replayed and judged (`replay.py`).
+3. A new file begins; what counts and is not known synced is copied into it; all is synced (H4).
+4. The index is checkpointed. What lost blocks may have held is fenced and in limbo by then (H3).
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from ..runtime.atomic_file import read_file, replace_file
+from ..runtime.errors import CorruptData, ForeignData
+from ..runtime.frames import pack, unpack
+from ..runtime.host import Disk, Host, OrderedMap
+from . import entry as entries
+from . import journal_blocks as jb
+from .gather import GatherRing
+from .index import MAP_NAME, Index, Saved
+from .journal import Journal, file_number
+from .ledgers import Ledger, Note
+from .options import BookieOptions
+from .reads import JournalFiles
+from .replay import Decision, Replayed, decide, read_footer, read_records, scan_file
+from .store import LIMBO_ALL, Store
+
+SEED_NAME = "JOURNAL"
+FORMAT = 1
+
+
+async def open_store(host: Host, options: BookieOptions, bookie_id: str) -> Store:
+    """See `Store.open`."""
+    return await _Opening(host, options, bookie_id).open()
+
+
+class _Opening:
+    def __init__(self, host: Host, options: BookieOptions, bookie_id: str) -> None:
+        self.host = host
+        self.options = options
+        self.disk: Disk = host.disks["journal"]
+        self.index_disk: Disk = host.disks["index"]
+        self.bookie_id = bookie_id
+        self.seed = 0
+        self.ledgers: dict[int, Ledger] = {}
+        self.removed: set[int] = set()
+        self.limbo_below = 0
+        self.lost = False
+        """Something that was synced is gone."""
+
+    async def open(self) -> Store:
+        names = {number: name for name in self.disk.list() if (number := file_number(name))}
+        index, saved = await self._open_index()
+        try:
+            return await self._open_behind(index, saved, names)
+        except BaseException:
+            index.close()
+            raise
+
+    async def _open_behind(self, index: Index, saved: Saved | None, names: dict[int, str]) -> Store:
+        await self._find_seed(saved, bool(names))
+        ring = GatherRing(
+            self.disk.aligned_buffer,
+            buffers=self.options.gather_buffers,
+            bytes_each=self.options.gather_bytes,
+            block_max=self.options.block_bytes_max,
+        )
+        files = JournalFiles(self.disk, self.options.open_files_max)
+        journal = Journal(
+            self.disk,
+            ring,
+            self.options,
+            bookie_id=self.bookie_id,
+            seed=self.seed,
+            states=lambda: [
+                ledger.state_record() for ledger in self.ledgers.values() if ledger.stored
+            ],
+            limbo_below=lambda: store.limbo_below,
+        )
+        store = Store(
+            self.disk,
+            journal,
+            ring,
+            index,
+            self.ledgers,
+            files,
+            self.options,
+            bookie_id=self.bookie_id,
+            seed=self.seed,
+        )
+        if saved is not None:
+            replay = await self._replay(index, saved, names)
+        else:
+            replay = await self._rebuild(index, names)
+        if self.lost or replay.decision.corrupt:
+            self._into_limbo(index)
+        store.limbo_below = self.limbo_below
+        store.stats.corrupt_ranges = len(replay.decision.corrupt)
+        await self._begin(store, journal, ring, index, replay, saved, names)
+        files.close()
+        return store
+
+    # --- the index --------------------------------------------------------------------------------
+
+    async def _open_index(self) -> tuple[Index, Saved | None]:
+        stored: OrderedMap | None = None
+        try:
+            stored = await self.index_disk.open_map(MAP_NAME)
+            index = Index(stored, self.ledgers)
+            return index, await index.load()
+        except CorruptData:
+            if stored is not None:
+                stored.close()
+            self.ledgers.clear()
+            await self.index_disk.delete_map(MAP_NAME)
+            return Index(await self.index_disk.open_map(MAP_NAME), self.ledgers), None
+
+    async def _find_seed(self, saved: Saved | None, any_file: bool) -> None:
+        """The seed of block digests: made once, kept in a file of its own and in the index."""
+        data = await read_file(self.disk, SEED_NAME)
+        found: tuple[str, int] | None = None
+        if data is not None:
+            try:
+                value = unpack(data, SEED_NAME)
+                found = str(value["bookie"]), int(value["seed"])
+                if int(value["check"]) != found[1] ^ len(found[0]):
+                    found = None
+            except Exception as error:
+                if saved is None:
+                    raise CorruptData(f"{SEED_NAME} cannot be read ({error})") from None
+        if found is None and saved is not None:
+            found = saved.bookie_id, saved.seed
+        if found is None and any_file:
+            raise CorruptData(
+                f"journal files without {SEED_NAME} and without an index: nothing in them can be verified."
+                " Replace this bookie by a new one"
+            )
+        if found is not None and self.bookie_id and found[0] != self.bookie_id:
+            raise ForeignData(f"the journal of bookie {found[0]}, this is {self.bookie_id}")
+        if found is None:
+            found = self.bookie_id, self.host.random.getrandbits(63)
+        self.bookie_id, self.seed = found
+        if data is None or saved is None:
+            value = {
+                "format": FORMAT,
+                "bookie": found[0],
+                "seed": found[1],
+                "check": found[1] ^ len(found[0]),
+            }
+            if data != pack(value):
+                await replace_file(self.disk, SEED_NAME, pack(value))
+
+    # --- the journal ------------------------------------------------------------------------------
+
+    async def _scan(self, names: dict[int, str], number: int, start: int = 0) -> list[Replayed]:
+        return await scan_file(self.disk, names[number], number, self.seed, self.bookie_id, start)
+
+    async def _replay(self, index: Index, saved: Saved, names: dict[int, str]) -> "_Replay":
+        """The blocks behind the index's position."""
+        self.limbo_below = saved.limbo_below
+        found: list[Replayed] = []
+        for number in sorted(names):
+            if number >= saved.file_number:
+                start = saved.offset if number == saved.file_number else 0
+                found += await self._scan(names, number, start)
+        decision = decide(found, from_sequence=saved.sequence)
+        sealed = {number: (first, last) for number, first, last in saved.files}
+        replay = _Replay(decision, sealed, saved.file_number, saved.offset, saved.start_count)
+        replay.note_files(found, decision, saved)
+        self._take_states((*decision.durable, *decision.survivors), index)
+        for block in decision.durable:
+            for run in block.runs:
+                await self._add_run(index, run, block.file_number, names)
+        if saved.file_number not in names and saved.file_number not in self.removed:
+            self.lost = True
+        self._miss_files(replay, names)
+        return replay
+
+    async def _rebuild(self, index: Index, names: dict[int, str]) -> "_Replay":
+        """No index: runs from footers, states from the newest file head that is whole (H7)."""
+        if not names:
+            return _Replay(Decision([], [], [], 0, 1), {}, 0, 0, 0)
+        scanned: dict[int, list[Replayed]] = {}
+        base: int | None = None
+        for number in sorted(names, reverse=True):
+            scanned[number] = await self._scan(names, number)
+            if _whole_head(scanned[number]):
+                base = number
+                break
+        found = [block for number in sorted(scanned) for block in scanned[number]]
+        self.lost = base is None
+        head_block = scanned[base][0] if base is not None else None
+        first = head_block.sequence if head_block else min((b.sequence for b in found), default=1)
+        decision = decide(found, from_sequence=first)
+        head = head_block.head if head_block else None
+        sealed = {number: (a, b) for number, a, b in head.files} if head else {}
+        replay = _Replay(decision, sealed, base or 0, 0, 0)
+        replay.note_files(found, decision, None)
+        if head is not None:
+            self.limbo_below = head.limbo_below
+        self._take_states((*decision.durable, *decision.survivors), index)
+        removed = self.removed
+        for number in sorted(set(names) - set(scanned) - removed):
+            if number in sealed:
+                await self._rebuild_file(index, names, number, sealed[number])
+        for block in decision.durable:
+            for run in block.runs:
+                await self._add_run(index, run, block.file_number, names)
+        self._miss_files(replay, names)
+        return replay
+
+    async def _rebuild_file(
+        self, index: Index, names: dict[int, str], number: int, span: tuple[int, int]
+    ) -> None:
+        footer = await read_footer(self.disk, names[number], number, self.seed)
+        if footer is not None:
+            for run in footer[1]:
+                await self._add_run(index, run, number, names)
+            return
+        blocks = [
+            block
+            for block in await self._scan(names, number)
+            if span[0] <= block.sequence <= span[1]
+        ]
+        if len(blocks) != span[1] - span[0] + 1:
+            self.lost = True
+        for block in blocks:
+            for run in block.runs:
+                await self._add_run(index, run, number, names)
+
+    def _miss_files(self, replay: "_Replay", names: dict[int, str]) -> None:
+        """A sealed file that should be there and is not: what it held is lost."""
+        for number in self.removed:
+            replay.sealed.pop(number, None)
+        for number in [*replay.sealed]:
+            if number not in names:
+                del replay.sealed[number]
+                self.lost = True
+
+    def _take_states(self, blocks: Iterable[Replayed], index: Index) -> None:
+        for block in blocks:
+            for control in block.controls:
+                if control.kind == jb.STATE:
+                    ledger = self._ledger(control.subject)
+                    was_deleted = ledger.deleted
+                    ledger.set_state(control.flags, control.a, control.key)
+                    index.note_state(ledger)
+                    if ledger.deleted and not was_deleted:
+                        index.forget_runs(ledger)
+                elif control.kind == jb.LIMBO_BELOW:
+                    self.limbo_below = control.subject
+                elif control.kind == jb.FILE_REMOVED:
+                    self.removed.add(control.subject)
+            for ledger_id, lac in block.lacs.items():
+                ledger = self._ledger(ledger_id)
+                if lac > ledger.lac:
+                    ledger.lac = lac
+                    index.note_state(ledger)
+
+    async def _add_run(self, index: Index, run: jb.Run, number: int, names: dict[int, str]) -> None:
+        """Index a run; ids that are known already (survivors and their copies) keep their first place."""
+        ledger = self._ledger(run.ledger)
+        if ledger.deleted:
+            return
+        if not ledger.stored:  # its state was in a block that is lost
+            self.lost = True
+            ledger.stored = True
+            index.note_state(ledger)
+        if run.first > ledger.top:
+            index.add(ledger, run.first, run.count, number, run.offset, run.length)
+            ledger.top = run.first + run.count - 1
+            return
+        ids = range(run.first, run.first + run.count)
+        if any(index.find(ledger, entry) is not None for entry in ids):
+            await self._add_missing(index, ledger, run, number, names)
+        else:
+            index.add(ledger, run.first, run.count, number, run.offset, run.length)
+            ledger.top = max(ledger.top, ids[-1])
+
+    async def _add_missing(
+        self, index: Index, ledger: Ledger, run: jb.Run, number: int, names: dict[int, str]
+    ) -> None:
+        file = await self.disk.open(names[number])
+        try:
+            data = await file.read_cold(run.offset, run.length)
+        finally:
+            file.close()
+        position = 0
+        for entry in range(run.first, run.first + run.count):
+            length = entries.HEADER.unpack_from(data, position)[1]
+            if index.find(ledger, entry) is None:
+                index.add(ledger, entry, 1, number, run.offset + position, length)
+                ledger.top = max(ledger.top, entry)
+            position += length
+
+    def _ledger(self, ledger_id: int) -> Ledger:
+        ledger = self.ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self.ledgers[ledger_id] = Ledger(ledger_id)
+        return ledger
+
+    def _into_limbo(self, index: Index) -> None:
+        """Lost blocks may have held entries, fences, tombstones of any ledger, known or not."""
+        self.limbo_below = LIMBO_ALL
+        for ledger in self.ledgers.values():
+            if not ledger.deleted:
+                ledger.flags |= jb.FENCED | jb.LIMBO
+                ledger.fence_durable = True  # by the state in the new file's head, before serving
+                ledger.stored = True
+                index.note_state(ledger)
+
+    # --- the new file -----------------------------------------------------------------------------
+
+    async def _begin(
+        self,
+        store: Store,
+        journal: Journal,
+        ring: GatherRing,
+        index: Index,
+        replay: "_Replay",
+        saved: Saved | None,
+        names: dict[int, str],
+    ) -> None:
+        decision = replay.decision
+        if replay.number in names and replay.number not in replay.sealed and replay.first:
+            replay.sealed[replay.number] = (replay.first, decision.tail_from - 1)
+        for number in sorted(names):
+            if number in replay.sealed:
+                await self._sync(names[number])
+        following = max(*names, replay.number, saved.next_file - 1 if saved else 0, 0, 0) + 1
+        await journal.start(
+            start_count=replay.start_count + 1,
+            sequence=decision.tail_from,
+            durable_to=decision.durable_to,
+            number=following,
+            predecessor=replay.number,
+            predecessor_end=replay.end,
+            sealed=dict(replay.sealed),
+        )
+        for survivor in decision.survivors:
+            await self._copy(survivor, names, ring, index, journal, store)
+        controls = [jb.skip_record(first, last) for first, last in decision.corrupt]
+        if decision.survivors:
+            controls.append(jb.skip_record(decision.durable_to + 1, decision.tail_from - 1))
+        if self.limbo_below:
+            controls.append(jb.limbo_below_record(self.limbo_below))
+        for control in controls:
+            block = ring.control_block()
+            if block is None:
+                await journal.flush(store.on_synced)
+                block = ring.control_block()
+                assert block is not None, "an empty ring takes any record"
+            block.controls.append(control)
+        await journal.flush(store.on_synced)
+        journal.prove_survivors()
+        proof = ring.newest()
+        assert proof is not None, "an empty ring has room"
+        proof.watermark = True
+        await journal.flush(store.on_synced)
+        await store.checkpoint()
+        for number in sorted(names):
+            if number not in replay.sealed:
+                await self.disk.delete(names[number])
+
+    async def _sync(self, name: str) -> None:
+        """What a killed process wrote may be in the page cache only: make it durable before it counts."""
+        file = await self.disk.open(name)
+        try:
+            await file.sync()
+        finally:
+            file.close()
+
+    async def _copy(
+        self,
+        block: Replayed,
+        names: dict[int, str],
+        ring: GatherRing,
+        index: Index,
+        journal: Journal,
+        store: Store,
+    ) -> None:
+        """Write the records of a survivor again, those that are not here yet."""
+        if not block.runs:
+            return
+        data = await read_records(self.disk, names[block.file_number], block)
+        view = memoryview(data)
+        for record in entries.records(view):
+            ledger = self._ledger(record.ledger)
+            if ledger.deleted:
+                continue
+            if record.entry <= ledger.top and (
+                ledger.find_pending(record.entry) or index.find(ledger, record.entry)
+            ):
+                continue
+            target = ring.room(len(record.raw))
+            if target is None:
+                await journal.flush(store.on_synced)
+                target = ring.room(len(record.raw))
+                assert target is not None, "an empty ring takes any record"
+            position = ring.append(target, record.raw)
+            ledger.stored = True
+            note = Note(ledger, record.entry, 1, target, position, len(record.raw))
+            target.notes.append(note)
+            ledger.add_pending(note)
+
+
+class _Replay:
+    """What was replayed, and which files are there."""
+
+    def __init__(
+        self,
+        decision: Decision,
+        sealed: dict[int, tuple[int, int]],
+        number: int,
+        end: int,
+        start_count: int,
+    ) -> None:
+        self.decision = decision
+        self.sealed = sealed
+        self.number = number
+        """The last file that counts; 0: none."""
+        self.end = end
+        self.first = 0
+        """The first sequence of that file."""
+        self.start_count = start_count
+
+    def note_files(self, found: list[Replayed], decision: Decision, saved: Saved | None) -> None:
+        """Which sequences lie in which file, from the blocks that count."""
+        self.start_count = max((self.start_count, *(block.start_count for block in found)))
+        spans: dict[int, tuple[int, int]] = {}
+        for block in (*decision.durable, *decision.survivors):
+            first, _ = spans.get(block.file_number, (block.sequence, 0))
+            spans[block.file_number] = first, block.sequence
+            self.number = block.file_number
+            self.end = block.offset + block.padded_length
+        if saved is not None and saved.file_number:
+            _, last = spans.get(saved.file_number, (0, saved.sequence - 1))
+            spans[saved.file_number] = (saved.first_sequence, last)
+        numbers = sorted(spans)
+        for number, following in pairwise(numbers):
+            self.sealed[number] = (spans[number][0], spans[following][0] - 1)
+        if numbers:
+            self.first = spans[numbers[-1]][0]
+
+
+def _whole_head(found: list[Replayed]) -> bool:
+    """Does a file begin with its head and all the states that belong to it?"""
+    if not found or found[0].head is None:
+        return False
+    wanted = found[0].head.state_blocks
+    states = found[1 : 1 + wanted]
+    return len(states) == wanted and all(
+        block.sequence == found[0].sequence + place for place, block in enumerate(states, 1)
+    )

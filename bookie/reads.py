@@ -1,0 +1,268 @@
+"""Reading back: from the gather ring, from the page cache, or by a worker when the device must be asked.
+
+A reply is copied out within one synchronous call, so that no buffer, file or page is pinned while a slow
+reader takes its time (H16). What is cold is read in stretches of a megabyte by a few tasks, a connection
+at a time, never on the loop (H37).
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from ..runtime.errors import CorruptData, DistributedLogError, TooBusy
+from ..runtime.host import Disk, File
+from . import entry as entries
+from .gather import GatherRing
+from .index import Index
+from .journal import file_name
+from .ledgers import Ledger
+from .options import BookieOptions
+from .runs import Located
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Bytes of a journal file that were read from the device."""
+
+    file_number: int
+    offset: int
+    data: bytes
+
+    def find(self, file_number: int, offset: int, length: int) -> memoryview | None:
+        """A part of it, or None."""
+        start = offset - self.offset
+        if file_number != self.file_number or start < 0 or start + length > len(self.data):
+            return None
+        return memoryview(self.data)[start : start + length]
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a read found. ``complete_to``: all that is here of the asked ids up to it is in ``parts``."""
+
+    parts: list[bytes]
+    complete_to: int
+    size: int
+    cold: Located | None = None
+    """Where it stopped because the device must be asked."""
+
+
+class JournalFiles:
+    """Journal files open for reading, the last used ones kept."""
+
+    def __init__(self, disk: Disk, open_max: int) -> None:
+        self._disk = disk
+        self._open_max = open_max
+        self._open: OrderedDict[int, File] = OrderedDict()
+
+    def get(self, number: int) -> File | None:
+        """The file if it is open."""
+        file = self._open.get(number)
+        if file is not None:
+            self._open.move_to_end(number)
+        return file
+
+    async def open(self, number: int) -> File:
+        """The file. Raises `CorruptData` where it is gone: the index named it."""
+        file = self.get(number)
+        if file is not None:
+            return file
+        try:
+            opened = await self._disk.open(file_name(number))
+        except FileNotFoundError:
+            raise CorruptData(f"journal file {number} is gone") from None
+        file = self._open.setdefault(number, opened)
+        if file is not opened:  # another task was quicker
+            opened.close()
+        if len(self._open) > self._open_max:
+            _, oldest = self._open.popitem(last=False)
+            oldest.close()
+        return file
+
+    def forget(self, number: int) -> None:
+        """The file is about to be deleted."""
+        file = self._open.pop(number, None)
+        if file is not None:
+            file.close()
+
+    def close(self) -> None:
+        """Close all."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+
+class Reader:
+    """Finds entry records by (ledger, entry) and copies them out."""
+
+    def __init__(self, ring: GatherRing, files: JournalFiles, index: Index) -> None:
+        self._ring = ring
+        self._files = files
+        self._index = index
+
+    def collect(
+        self, ledger: Ledger, first: int, last: int, bytes_max: int, stretch: Stretch | None = None
+    ) -> Collected:
+        """Copy the durable records first..last (inclusive), at least one, at most ``bytes_max``.
+
+        A longer first record comes alone. Absent ids are passed over; see `Collected` for what is
+        complete (H9). Raises `CorruptData` where the journal does not hold what the index says.
+        """
+        found = Collected([], first - 1, 0)
+        entry = first
+        while entry <= last:
+            run = self._index.find(ledger, entry)
+            if run is None:
+                following = self._index.following(ledger, entry)
+                if following is None or following.first > last:
+                    found.complete_to = last
+                    break
+                run, entry = following, following.first
+                found.complete_to = entry - 1
+            view = self.view(run, stretch)
+            if view is None:
+                found.cold = run
+                break
+            part, upto = _cut(
+                view, ledger.id, run, entry, last, bytes_max - found.size, not found.parts
+            )
+            if upto < entry:
+                break
+            found.parts.append(bytes(part))
+            found.size += len(part)
+            found.complete_to = upto
+            if upto < min(run.last, last):
+                break
+            entry = upto + 1
+        return found
+
+    def view(self, run: Located, stretch: Stretch | None) -> memoryview | bytes | None:
+        """The bytes of a run, to be used before the next ``await``; None: the device must be asked."""
+        here = self._ring.find(run.file_number, run.offset, run.length)
+        if here is None and stretch is not None:
+            here = stretch.find(run.file_number, run.offset, run.length)
+        if here is not None:
+            return here
+        file = self._files.get(run.file_number)
+        if file is None:
+            return None
+        data = file.read_hot(run.offset, run.length)
+        if data is not None and len(data) < run.length:
+            raise CorruptData(f"journal file {run.file_number} ends before {run.offset}")
+        return data
+
+
+def find_record(view: memoryview | bytes, ledger_id: int, run: Located, entry: int) -> memoryview:
+    """The record of ``entry`` in a run's bytes, unverified. Raises `CorruptData`."""
+    return _cut(memoryview(view), ledger_id, run, entry, entry, 0, True)[0]
+
+
+def _cut(
+    view: memoryview | bytes,
+    ledger_id: int,
+    run: Located,
+    first: int,
+    last: int,
+    bytes_max: int,
+    at_least_one: bool,
+) -> tuple[memoryview, int]:
+    """The records first..last of a run as far as they fit, and the last id that did.
+
+    Digests are for the reader to check; ids and lengths must fit here, or nothing is believed.
+    """
+    view = memoryview(view)
+    _check_header(view, 0, ledger_id, run.first)
+    if first == run.first and run.last <= last and run.length <= bytes_max:
+        return view, run.last
+    position, start, end = 0, 0, 0
+    upto = first - 1
+    for entry in range(run.first, min(run.last, last) + 1):
+        length = _check_header(view, position, ledger_id, entry)
+        if entry == first:
+            start = end = position
+        position += length
+        if entry >= first:
+            if position - start > bytes_max and not (at_least_one and entry == first):
+                break
+            end, upto = position, entry
+    return view[start:end], upto
+
+
+def _check_header(view: memoryview, position: int, ledger_id: int, entry: int) -> int:
+    """The length of the record that must stand there. Raises `CorruptData`."""
+    if len(view) - position >= entries.HEADER_BYTES:
+        _, length, payload_bytes, _, _, _, ledger, number, _, _ = entries.HEADER.unpack_from(
+            view, position
+        )
+        if (
+            ledger == ledger_id
+            and number == entry
+            and length == entries.record_bytes(payload_bytes)
+            and position + length <= len(view)
+        ):
+            return int(length)
+    raise CorruptData(f"ledger {ledger_id} entry {entry}: the journal holds something else there")
+
+
+OnStretch = Callable[[Stretch | DistributedLogError], None]
+
+
+@dataclass(slots=True)
+class _Order:
+    file_number: int
+    offset: int
+    length: int
+    done: OnStretch
+
+
+class ColdReader:
+    """Reads stretches from the device, a few at a time, the connections in turn."""
+
+    def __init__(self, files: JournalFiles, options: BookieOptions) -> None:
+        self._files = files
+        self._options = options
+        self._orders: OrderedDict[object, deque[_Order]] = OrderedDict()
+        self._wake = trio.Event()
+        self.stretches = 0
+
+    def submit(
+        self, owner: object, file_number: int, offset: int, length: int, done: OnStretch
+    ) -> None:
+        """Read at least ``length`` bytes; ``done`` gets them, or the error. ``owner``: whose turn it is."""
+        orders = self._orders.setdefault(owner, deque())
+        if len(orders) >= self._options.reads_waiting_max:
+            done(TooBusy(f"{len(orders)} reads from the device wait on this connection"))
+            return
+        length = max(length, self._options.cold_read_bytes)
+        orders.append(_Order(file_number, offset, length, done))
+        self._wake.set()
+
+    def forget(self, owner: object) -> None:
+        """The connection is gone."""
+        self._orders.pop(owner, None)
+
+    async def run(self) -> None:
+        """Read until cancelled. What `DiskFailed` raises ends the node."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._options.cold_readers):
+                nursery.start_soon(self._read)
+
+    async def _read(self) -> None:
+        while True:
+            if not self._orders:
+                self._wake = trio.Event() if self._wake.is_set() else self._wake
+                await self._wake.wait()
+                continue
+            owner, orders = self._orders.popitem(last=False)
+            order = orders.popleft()
+            if orders:
+                self._orders[owner] = orders  # to the end: the others come first
+            try:
+                file = await self._files.open(order.file_number)
+                data = await file.read_cold(order.offset, order.length)
+            except CorruptData as error:
+                order.done(error)
+                continue
+            self.stretches += 1
+            order.done(Stretch(order.file_number, order.offset, data))

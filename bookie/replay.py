@@ -1,0 +1,216 @@
+"""What a start believes of the journal it finds: blocks judged by sequence, never by bytes (H3, H4).
+
+`scan_file` reads valid blocks; `decide` (pure) tells which of them count:
+
+- a later start cuts off what an earlier one left behind its own first sequence (H4);
+- sequences named by a SKIP record do not count, and are not missed;
+- of the rest `runtime/blocks.judge` tells the torn tail (cut, with whatever is valid in it) from what was
+  synced and is gone (corruption: fence and limbo);
+- what counts and lies above the highest sequence known synced are *survivors*: they are copied into the
+  new file and synced before anything is served.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from ..runtime import blocks
+from ..runtime.errors import CorruptData, ForeignData
+from ..runtime.host import Disk, File
+from . import journal_blocks as jb
+
+STRETCH = blocks.BLOCK_BYTES_MAX
+_MAGIC_AT = 8
+"""Where the low byte of a block's magic lies, which is not zero."""
+
+
+@dataclass(slots=True)
+class Replayed:
+    """A valid block of the journal, without its bytes."""
+
+    kind: int
+    sequence: int
+    durable_to: int
+    start_count: int
+    file_number: int
+    offset: int
+    padded_length: int
+    records_length: int = 0
+    runs: list[jb.Run] = field(default_factory=list)
+    lacs: dict[int, int] = field(default_factory=dict)
+    controls: list[jb.Control] = field(default_factory=list)
+    head: jb.Head | None = None
+
+
+@dataclass(slots=True)
+class Decision:
+    """What counts, in order of sequence."""
+
+    durable: list[Replayed]
+    survivors: list[Replayed]
+    corrupt: list[tuple[int, int]]
+    """Sequences (inclusive) that were synced and are gone."""
+    durable_to: int
+    tail_from: int
+    """The first sequence that is free for the next start."""
+
+
+async def scan_file(
+    disk: Disk, name: str, number: int, seed: int, bookie_id: str, start: int = 0
+) -> list[Replayed]:
+    """The valid blocks of a journal file from offset ``start`` on.
+
+    Raises `ForeignData` for a file of another bookie, `UnsupportedFormat`, `CorruptData` where a block
+    that is sound holds nonsense.
+    """
+    file = await disk.open(name)
+    found: list[Replayed] = []
+    last = 0
+    try:
+        size = file.size()
+        while start < size:
+            data = await file.read_cold(start, min(STRETCH, size - start))
+            view = memoryview(data)
+            if not any(view[_MAGIC_AT :: blocks.ALIGN]):  # space that was never written
+                start += len(view)
+                continue
+            whole = len(view)
+            if start + len(view) < size:
+                whole = blocks.whole_bytes(number, view, seed, start)
+            for block in blocks.scan(number, view[:whole], seed, start, after=last):
+                last = block.sequence
+                found.append(read_block(block, name, bookie_id))
+            if not whole:
+                break
+            start += whole
+    finally:
+        file.close()
+    return found
+
+
+def read_block(block: blocks.Block, name: str, bookie_id: str) -> Replayed:
+    """What a block says. Raises `CorruptData`, `ForeignData`, `UnsupportedFormat`."""
+    what = f"{name} offset {block.offset}"
+    replayed = Replayed(
+        block.kind,
+        block.sequence,
+        block.durable_to,
+        block.start_count,
+        block.file_number,
+        block.offset,
+        block.padded_length,
+    )
+    if block.kind == jb.COMMIT:
+        records, replayed.controls = jb.split_commit(block.payload, what)
+        replayed.records_length = len(records)
+        replayed.runs, replayed.lacs = jb.runs_of(records, block.offset + blocks.HEADER_BYTES, what)
+    elif block.kind == jb.HEAD:
+        replayed.head = jb.Head.decode(block.payload, what)
+        if bookie_id and replayed.head.bookie_id != bookie_id:
+            raise ForeignData(
+                f"{name} was written by bookie {replayed.head.bookie_id}, this is {bookie_id}"
+            )
+    return replayed
+
+
+def decide(found: Iterable[Replayed], *, from_sequence: int) -> Decision:
+    """Which of the blocks count (given in order of file and offset). All below were synced."""
+    kept = _cut_by_later_starts([block for block in found if block.sequence >= from_sequence])
+    tail = 1 << 63
+    while True:
+        skipped = _skipped(block for block in kept if block.sequence < tail)
+        counting = [
+            block
+            for block in kept
+            if block.sequence < tail and not _within(block.sequence, skipped)
+        ]
+        meta = [(block.sequence, block.durable_to) for block in counting]
+        for first, last in skipped:
+            meta += ((sequence, 0) for sequence in range(max(first, from_sequence), last + 1))
+        verdict = blocks.judge(meta, from_sequence=from_sequence, durable_floor=from_sequence - 1)
+        if verdict.tail_from >= tail or all(
+            block.sequence < verdict.tail_from for block in counting
+        ):
+            break
+        tail = verdict.tail_from  # a SKIP in the cut tail excuses nothing: judge again without it
+    return Decision(
+        [block for block in counting if block.sequence <= verdict.durable_to],
+        [block for block in counting if block.sequence > verdict.durable_to],
+        verdict.corrupt,
+        verdict.durable_to,
+        verdict.tail_from,
+    )
+
+
+def _cut_by_later_starts(found: Sequence[Replayed]) -> list[Replayed]:
+    """A start goes on behind what it believed: its first sequence cuts what earlier ones left there."""
+    kept: list[Replayed] = []
+    lowest = 1 << 63
+    start_count = -1
+    for block in reversed(found):
+        if block.start_count != start_count:
+            cut = lowest if start_count >= 0 else 1 << 63
+            start_count = block.start_count
+        if block.sequence < cut:
+            kept.append(block)
+            lowest = min(lowest, block.sequence)
+    kept.reverse()
+    return kept
+
+
+def _skipped(found: Iterable[Replayed]) -> list[tuple[int, int]]:
+    return [
+        (control.a, control.b)
+        for block in found
+        for control in block.controls
+        if control.kind == jb.SKIP
+    ]
+
+
+def _within(sequence: int, ranges: list[tuple[int, int]]) -> bool:
+    return any(first <= sequence <= last for first, last in ranges)
+
+
+async def read_footer(
+    disk: Disk, name: str, number: int, seed: int
+) -> tuple[jb.Trailer, list[jb.Run]] | None:
+    """The runs of a sealed file from its footer, or None where there is no sound one."""
+    file = await disk.open(name)
+    try:
+        size = file.size()
+        at = size - jb.TRAILER_SPACE
+        block = await _block(file, number, seed, at, jb.TRAILER_SPACE) if at > 0 else None
+        if block is None or block.kind != jb.TRAILER:
+            return None
+        trailer = jb.Trailer.decode(block.payload, name)
+        runs: list[jb.Run] = []
+        offset = trailer.footer_offset
+        for _ in range(trailer.footer_blocks):
+            length = blocks.padded(jb.FOOTER_RUNS_MAX * jb.RUN_BYTES)
+            block = await _block(file, number, seed, offset, min(length, size - offset))
+            if block is None or block.kind != jb.FOOTER:
+                return None
+            runs += jb.unpack_runs(block.payload, name)
+            offset += block.padded_length
+        return trailer, runs
+    except CorruptData:
+        return None
+    finally:
+        file.close()
+
+
+async def _block(
+    file: File, number: int, seed: int, offset: int, length: int
+) -> blocks.Block | None:
+    if length <= 0 or offset % blocks.ALIGN:
+        return None
+    data = await file.read_cold(offset, length)
+    return blocks.block_at(number, memoryview(data), seed, 0, offset)
+
+
+async def read_records(disk: Disk, name: str, block: Replayed) -> bytes:
+    """The entry records of a block that was found valid before."""
+    file = await disk.open(name)
+    try:
+        return await file.read_cold(block.offset + blocks.HEADER_BYTES, block.records_length)
+    finally:
+        file.close()

@@ -1,0 +1,32 @@
+"""Counters and gauges of a bookie, as Op.INFO and the health page show them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counters since the start; sizes in bytes."""
+
+    adds: int = 0
+    """ADD frames."""
+    entries: int = 0
+    """Entries gathered."""
+    duplicates: int = 0
+    """Entries that were here already, with the same bytes."""
+    refusals: int = 0
+    """Add streams refused."""
+    bytes: int = 0
+    """Of entry records gathered."""
+    payload_bytes: int = 0
+    reads: int = 0
+    reads_cold: int = 0
+    """Reads that had to ask the device."""
+    read_bytes: int = 0
+    waits: int = 0
+    fences: int = 0
+    checkpoints: int = 0
+    files_removed: int = 0
+    corrupt_ranges: int = 0
+    """Ranges of blocks that a start found lost."""
+    loop_lag_max_ms: float = 0.0
+    """The latest a timer of this bookie fired, since the last look."""

@@ -1,0 +1,760 @@
+"""What a bookie promises: add once, refuse after a fence, read what was acknowledged.
+
+- An add is acknowledged when the block that holds it is synced, in the order its stream sent it (H1).
+- The fence is checked and the add gathered without an await between them; a fence is answered when it is
+  durable, also for a ledger never heard of (inv. 11, 12). Recovery adds pass on fenced ledgers.
+- An id that is here already is not written again: equal digests join the next commit, other bytes are
+  refused (H10).
+- A ledger of which something may have been lost is in limbo and gives no negative answer (inv. 22).
+
+All methods but `open`, `run`, `checkpoint` and `delete_ledger` are synchronous; callbacks come after the
+sync that covers what was asked.
+"""
+
+import hmac
+from collections.abc import Callable
+
+import trio
+import xxhash
+
+from ..runtime.errors import (
+    BookieReadOnly,
+    CorruptData,
+    DiskFull,
+    DistributedLogError,
+    EntryConflict,
+    InvalidRequest,
+    LedgerFenced,
+    LedgerStateUnknown,
+    NoSuchLedger,
+    ProtocolError,
+    RecordTooLarge,
+    UnsupportedFormat,
+    WrongLedgerKey,
+)
+from ..runtime.host import Disk, Host
+from . import entry as entries
+from . import journal_blocks as jb
+from .gather import GatheringBlock, GatherRing
+from .index import Index, IndexDamaged, Saved
+from .journal import Journal, Position
+from .ledgers import AddStream, Ledger, Note, StreamOwner
+from .options import BookieOptions
+from .reads import ColdReader, Collected, JournalFiles, Reader, Stretch, find_record
+from .runs import Located
+from .stats import Stats
+from .waiters import Waiter, Waiters
+
+TICK_S = 0.25
+LIMBO_ALL = 0xFFFF_FFFF_FFFF_FFFF
+
+Done = Callable[[Ledger, DistributedLogError | None], None]
+
+
+class Store:
+    """One bookie's ledgers, journal and index. Made by `open`; serves while `run` runs."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        journal: Journal,
+        ring: GatherRing,
+        index: Index,
+        ledgers: dict[int, Ledger],
+        files: JournalFiles,
+        options: BookieOptions,
+        *,
+        bookie_id: str,
+        seed: int,
+    ) -> None:
+        self._disk = disk
+        self._journal = journal
+        self._ring = ring
+        self._index = index
+        self._ledgers = ledgers
+        self._files = files
+        self._options = options
+        self._seed = seed
+        self.bookie_id = bookie_id
+        self.limbo_below = 0
+        """Ledgers with a lower id that are not known here are in limbo (H7); see `confine_limbo`."""
+        self.stats = Stats()
+        self.reader = Reader(ring, files, index)
+        self.cold = ColdReader(files, options)
+        self.waiters = Waiters(options.waiters_max)
+        self.read_only = False
+        """No normal adds: too little space, or told so."""
+        self.read_only_asked = False
+        """Set by the operator: `read_only` stays on whatever the space."""
+        self.on_ledger_created: Callable[[int], None] | None = None
+        """Told of each ledger that an add makes known here (H21)."""
+        self._applied = Position(1, 0, 0, 1)
+        self._dirty_lacs: dict[Ledger, None] = {}
+        self._waiting_for_room: list[Callable[[], None]] = []
+        self._something_to_prove = trio.Event()
+        self._checkpoint_wanted = trio.Event()
+        self._checkpointed = 0
+        """The sequence of the first block that is not in the index's map."""
+        self._failure: IndexDamaged | None = None
+
+    @classmethod
+    async def open(
+        cls, host: Host, options: BookieOptions | None = None, *, bookie_id: str = ""
+    ) -> "Store":
+        """Replay what is on ``host.disks["journal"]`` and ``["index"]``, and be ready to serve.
+
+        All that was acknowledged is there, or what may have lost it is in limbo. Raises `ForeignData` for
+        another bookie's data, `UnsupportedFormat`, `DiskFailed`, `CorruptData`.
+        """
+        from .opening import open_store
+
+        return await open_store(host, options or BookieOptions(), bookie_id)
+
+    # --- running ----------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Commit, checkpoint and read until cancelled. Raises what ends the node (`DiskFailed`)."""
+        self._look_at_space()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._journal.run, self._before_take, self.on_synced)
+                nursery.start_soon(self._idle_blocks)
+                nursery.start_soon(self._checkpoints)
+                nursery.start_soon(self._ticks)
+                nursery.start_soon(self.cold.run)
+                nursery.start_soon(self.waiters.run)
+                task_status.started()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close files and the index, as they are. `run` does it at its end."""
+        self._journal.close()
+        self._files.close()
+        self._index.close()
+
+    # --- streams and adds -------------------------------------------------------------------------
+
+    def open_stream(
+        self,
+        owner: StreamOwner,
+        number: int,
+        ledger_id: int,
+        key: bytes,
+        *,
+        recovery: bool,
+        fragment_epoch: int,
+    ) -> AddStream:
+        """Adds of one connection to a ledger begin. A key that is not the ledger's refuses the stream."""
+        ledger = self._ledger(ledger_id)
+        stream = AddStream(number, ledger, recovery, fragment_epoch, owner)
+        ledger.users += 1
+        try:
+            self._check_key(ledger, key)
+        except WrongLedgerKey as error:
+            self._refuse(stream, error)
+            return stream
+        if not ledger.key:
+            ledger.key = bytes(key)
+        return stream
+
+    def close_stream(self, stream: AddStream) -> None:
+        """The stream is over; what it gathered stays."""
+        stream.refused = True
+        stream.ledger.users -= 1
+        self.release(stream.ledger)
+
+    def add_records(self, stream: AddStream, body: memoryview, resume: Callable[[], None]) -> int:
+        """Verify and gather the records of one ADD frame; return how many bytes of it were taken.
+
+        Fewer than all: the ring is full or the device must be asked. The rest is to be offered again,
+        before anything else of the connection, when ``resume`` is called. A refusal takes everything.
+        """
+        size = len(body)
+        if stream.refused:
+            return size
+        ledger = stream.ledger
+        refusal = self._refusal(stream)
+        if refusal is None and size > self._ring.entry_bytes_max:
+            refusal = RecordTooLarge(
+                f"{size} bytes in one frame, allowed are {self._ring.entry_bytes_max}"
+            )
+        if refusal is not None:
+            self._refuse(stream, refusal)
+            return size
+        over = self._ring.unsynced_bytes + size > self._options.unsynced_bytes_max
+        block = self._ring.room(size)
+        if block is None or (over and self._ring.unsynced_bytes):
+            self._waiting_for_room.append(resume)
+            self._journal.wake()
+            return 0
+        if not ledger.stored:
+            self._make_known(ledger, block)
+        stats = self.stats
+        ledger_id, top = ledger.id, ledger.top
+        header_bytes, unpack_from = entries.HEADER_BYTES, entries.HEADER.unpack_from
+        digest_of = xxhash.xxh3_64_intdigest
+        entry_id_max, version_known = entries.ENTRY_ID_MAX, entries.VERSION
+        position = start = 0
+        first = expected = -1
+        count = taken = payload = 0
+        highest_lac = -1
+        error: DistributedLogError | None = None
+        while position < size:
+            if size - position < header_bytes:
+                error = ProtocolError(f"{size - position} bytes behind the last record")
+                break
+            digest, length, payload_bytes, version, _, _, of_ledger, entry, _, lac = unpack_from(
+                body, position
+            )
+            stop = position + length
+            if stop > size or length != (header_bytes + payload_bytes + 7) & ~7:
+                error = ProtocolError(f"a record of {length} bytes in {size - position}")
+                break
+            if digest_of(body[position + 8 : stop]) != digest:
+                error = CorruptData(f"ledger {ledger_id} entry {entry}: the digest does not fit")
+                break
+            if of_ledger != ledger_id or not -1 <= lac < entry <= entry_id_max:
+                error = InvalidRequest(
+                    f"ledger {of_ledger} entry {entry} LAC {lac} on a stream of ledger {ledger_id}"
+                )
+                break
+            if version != version_known:
+                error = UnsupportedFormat(f"record version {version}, known is {version_known}")
+                break
+            if entry != expected or entry <= top:
+                if count:
+                    self._gather(block, ledger, first, count, body[start:position])
+                    taken += count
+                    count, top = 0, ledger.top
+                start, first = position, entry
+                if entry <= top:
+                    try:
+                        stored = self._stored_digest(stream, entry, resume)
+                    except DistributedLogError as found:
+                        error = found
+                        break
+                    if stored is None:
+                        size = position  # the rest comes again when the device has answered
+                        break
+                    if stored >= 0:
+                        if stored != digest:
+                            error = EntryConflict(
+                                f"ledger {ledger_id} entry {entry} is here with other bytes"
+                            )
+                            break
+                        stats.duplicates += 1
+                        taken += 1
+                        expected = -1
+                        start = position = stop
+                        continue
+            expected = entry + 1
+            count += 1
+            payload += payload_bytes
+            if lac > highest_lac:
+                highest_lac = lac
+            position = stop
+        if count:
+            self._gather(block, ledger, first, count, body[start:position])
+            taken += count
+        if taken:
+            stream.taken += taken
+            block.acks[stream] = stream.taken
+            if highest_lac > block.lacs.get(ledger, ledger.lac):
+                block.lacs[ledger] = highest_lac
+            stats.entries += taken
+            stats.payload_bytes += payload
+            self._journal.wake()
+        stats.adds += 1
+        if error is not None:
+            self._refuse(stream, error)
+            return len(body)
+        return size
+
+    def _gather(
+        self, block: GatheringBlock, ledger: Ledger, first: int, count: int, records: memoryview
+    ) -> None:
+        position = self._ring.append(block, records)
+        length = len(records)
+        self.stats.bytes += length
+        if block.notes:
+            last = block.notes[-1]
+            if (
+                last.ledger is ledger
+                and last.first + last.count == first
+                and last.position + last.length == position
+                and last.length < jb.RUN_BYTES_MAX
+            ):
+                last.count += count
+                last.length += length
+                if first + count - 1 > ledger.top:
+                    ledger.top = first + count - 1
+                return
+        note = Note(ledger, first, count, block, position, length)
+        block.notes.append(note)
+        ledger.add_pending(note)
+
+    def _stored_digest(
+        self, stream: AddStream, entry: int, resume: Callable[[], None]
+    ) -> int | None:
+        """The digest that is stored for ``entry``; -1: it is not here; None: ask again at ``resume``.
+
+        Raises `CorruptData` where what is stored is damaged: it confirms nothing, and the copy that is
+        offered is refused with it, so that another bookie is asked.
+        """
+        ledger = stream.ledger
+        note = ledger.find_pending(entry)
+        if note is not None:
+            run = Located(note.first, note.count, 0, 0, note.length)
+            start = note.position
+            view: memoryview | bytes = note.block.buffer.view[start : start + note.length]
+        else:
+            found = self._find(ledger, entry)
+            if found is None:
+                return -1
+            run = found
+            here = self.reader.view(run, stream.loaded)
+            if here is None:
+
+                def loaded(answer: Stretch | DistributedLogError) -> None:
+                    if isinstance(answer, Stretch):
+                        stream.loaded = answer
+                    else:
+                        self._refuse(stream, answer)
+                    resume()
+
+                self.cold.submit(stream.owner, run.file_number, run.offset, run.length, loaded)
+                return None
+            view = here
+        record = find_record(view, ledger.id, run, entry)
+        entries.check(record)
+        return int.from_bytes(record[:8], "little")
+
+    def _refusal(self, stream: AddStream) -> DistributedLogError | None:
+        """Why a stream takes no more records, by the state of its ledger and this bookie."""
+        ledger = stream.ledger
+        if ledger.flags:
+            if ledger.flags & jb.DELETED:
+                return NoSuchLedger(f"ledger {ledger.id} was deleted")
+            if ledger.flags & jb.FENCED and not stream.recovery:
+                return LedgerFenced(f"ledger {ledger.id} was fenced by a recovery")
+        if not ledger.stored and ledger.id < self.limbo_below and not stream.recovery:
+            return LedgerFenced(
+                f"ledger {ledger.id}: this bookie lost data and may have been told to fence it"
+            )
+        if self.read_only and not stream.recovery:
+            return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: low on space")
+        return None
+
+    def _refuse(self, stream: AddStream, error: DistributedLogError) -> None:
+        if not stream.refused:
+            stream.refused = True
+            self.stats.refusals += 1
+            stream.owner.on_refused(stream, error, stream.taken)
+
+    # --- fences, LACs, deletion -------------------------------------------------------------------
+
+    def fence(self, ledger_id: int, key: bytes, done: Done) -> None:
+        """Refuse normal adds from now on; ``done`` is called when that is durable (inv. 11, 12)."""
+        ledger = self._ledger(ledger_id)
+        try:
+            self._check_key(ledger, key)
+            if ledger.deleted:
+                raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+        except DistributedLogError as error:
+            done(ledger, error)
+            self.release(ledger)
+            return
+        if ledger.fence_durable:
+            done(ledger, None)
+            return
+        if not ledger.key:
+            ledger.key = bytes(key)
+
+        def durable() -> None:
+            ledger.fence_durable = True
+            if ledger.deleted:
+                done(ledger, NoSuchLedger(f"ledger {ledger_id} was deleted"))
+                return
+            done(ledger, None)
+            if ledger.waiters:
+                self.waiters.wake(ledger)
+
+        if ledger.fenced:
+            self._with_block(lambda block: block.after_sync.append(durable), control=False)
+            return
+        self.stats.fences += 1
+        ledger.flags |= jb.FENCED
+        if not ledger.stored and ledger.id < self.limbo_below:
+            ledger.flags |= jb.LIMBO
+        ledger.stored = True
+        self._write_state(ledger, durable)
+
+    def write_lac(self, stream: AddStream, lac: int) -> None:
+        """The writer says what is confirmed: published at once, durable with the next sync (H24)."""
+        ledger = stream.ledger
+        if stream.refused or stream.recovery or ledger.flags or not ledger.stored:
+            return
+        if lac <= ledger.lac or lac > entries.ENTRY_ID_MAX:
+            return
+        ledger.lac = lac
+        self._dirty_lacs[ledger] = None
+        self._index.note_state(ledger)
+        self._something_to_prove.set()
+        if ledger.waiters:
+            self.waiters.wake(ledger)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Forget the ledger for good: a durable tombstone, then its runs go. Call on proof only (inv. 27).
+
+        Raises nothing for a ledger that is not known: the tombstone is written all the same.
+        """
+        ledger = self._ledger(ledger_id)
+        known = ledger.flags & jb.DELETED
+        ledger.flags |= jb.DELETED
+        ledger.stored = True
+        durable = trio.Event()
+        if known:
+            self._with_block(lambda block: block.after_sync.append(durable.set), control=False)
+        else:
+            self._write_state(ledger, durable.set)
+        await durable.wait()
+        if not known:
+            self._index.forget_runs(ledger)
+            self.waiters.wake(ledger, error=NoSuchLedger(f"ledger {ledger_id} was deleted"))
+
+    async def confine_limbo(self, below: int) -> None:
+        """Ledgers with ids from ``below`` on were created after this bookie lost data: they are sound.
+
+        To be called with the cluster's next ledger id, after a start that found a loss.
+        """
+        if below >= self.limbo_below:
+            return
+        durable = trio.Event()
+        self.limbo_below = below
+
+        def write(block: GatheringBlock) -> None:
+            block.controls.append(jb.limbo_below_record(below))
+            block.after_sync.append(durable.set)
+
+        self._with_block(write)
+        await durable.wait()
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    def look_up(self, ledger_id: int, key: bytes) -> Ledger:
+        """A ledger that is known here. Raises `NoSuchLedger`, `LedgerStateUnknown`, `WrongLedgerKey`."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None or not ledger.stored:
+            if ledger_id < self.limbo_below:
+                raise LedgerStateUnknown(f"ledger {ledger_id}: this bookie lost data (limbo)")
+            raise NoSuchLedger(f"ledger {ledger_id} is not known here")
+        self._check_key(ledger, key)
+        if ledger.deleted:
+            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+        return ledger
+
+    def collect(
+        self, ledger: Ledger, first: int, last: int, bytes_max: int, stretch: Stretch | None = None
+    ) -> Collected:
+        """See `Reader.collect`."""
+        try:
+            return self.reader.collect(ledger, first, last, bytes_max, stretch)
+        except IndexDamaged as error:
+            self._fail(error)
+            raise LedgerStateUnknown(f"ledger {ledger.id}: the index is damaged") from error
+
+    def wait_lac(self, waiter_of: Callable[[Ledger], Waiter], ledger_id: int, key: bytes) -> None:
+        """Park a long poll, or answer it at once. Raises as `look_up`, but waits on unknown ledgers."""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is not None and ledger.stored:
+            ledger = self.look_up(ledger_id, key)
+        else:
+            ledger = self._ledger(ledger_id)
+        waiter = waiter_of(ledger)
+        self.stats.waits += 1
+        if ledger.lac > waiter.previous_lac:
+            waiter.over = True
+            waiter.owner.on_wait_over(waiter, None)
+            return
+        try:
+            self.waiters.park(waiter)
+        except DistributedLogError:
+            self.release(ledger)
+            raise
+
+    def check_waiter(self, waiter: Waiter) -> None:
+        """May this waiter see the ledger, now that it is answered? Raises `WrongLedgerKey`."""
+        self._check_key(waiter.ledger, waiter.key)
+
+    def ranges(self, ledger: Ledger, limit: int) -> list[tuple[int, int]]:
+        """Stretches of ids that are durable here."""
+        try:
+            return self._index.ranges(ledger, limit)
+        except IndexDamaged as error:
+            self._fail(error)
+            raise LedgerStateUnknown(f"ledger {ledger.id}: the index is damaged") from error
+
+    def ledgers(self) -> list[int]:
+        """Ids of the ledgers that are here, ascending, tombstones not included."""
+        return sorted(
+            id for id, ledger in self._ledgers.items() if ledger.stored and not ledger.deleted
+        )
+
+    @property
+    def limbo_ledgers(self) -> int:
+        """How many ledgers are in limbo."""
+        return sum(1 for ledger in self._ledgers.values() if ledger.limbo and not ledger.deleted)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Gathered, and not yet durable."""
+        return self._ring.unsynced_bytes
+
+    @property
+    def congested(self) -> bool:
+        """Is it time to stop reading connections until a sync has finished?"""
+        return self._ring.unsynced_bytes >= self._options.unsynced_bytes_max
+
+    def on_room(self, resume: Callable[[], None]) -> None:
+        """Call ``resume`` once when a sync has made room."""
+        self._waiting_for_room.append(resume)
+
+    def info(self) -> dict[str, object]:
+        """Counters and gauges, for Op.INFO and the health page."""
+        journal, stats = self._journal, self.stats
+        shown: dict[str, object] = {name: getattr(stats, name) for name in stats.__slots__}
+        stats.loop_lag_max_ms = 0.0
+        shown |= {
+            "bookie_id": self.bookie_id,
+            "durability": self._disk.durability,
+            "sync_mode": getattr(self._disk, "sync_mode", ""),
+            "syncs": journal.syncs,
+            "commits": journal.commits,
+            "device_bytes": journal.device_bytes,
+            "rolls": journal.rolls,
+            "journal_file": journal.number,
+            "journal_files": len(journal.sealed) + 1,
+            "sequence": journal.sequence,
+            "unsynced_bytes": self._ring.unsynced_bytes,
+            "ledgers": len(self._ledgers),
+            "limbo_ledgers": self.limbo_ledgers,
+            "limbo_below": self.limbo_below,
+            "runs_in_memory": self._index.runs_in_memory,
+            "runs_in_map": self._index.map_runs,
+            "live_bytes": sum(self._index.live_bytes.values()),
+            "stored_bytes": (len(journal.sealed) + 1) * self._options.journal_file_bytes,
+            "read_only": self.read_only,
+            "free_bytes": self._disk.free_bytes(),
+            "waiting": self.waiters.waiting,
+            "stretches_read": self.cold.stretches,
+        }
+        return shown
+
+    # --- the commit -------------------------------------------------------------------------------
+
+    def _before_take(self) -> None:
+        """Explicit LACs go with the block that is about to be written (H24)."""
+        while self._dirty_lacs:
+            block = self._ring.control_block()
+            if block is None:
+                return
+            ledger = next(iter(self._dirty_lacs))
+            del self._dirty_lacs[ledger]
+            block.controls.append(ledger.state_record())
+
+    def on_synced(self, block: GatheringBlock, file_number: int, shift: int) -> None:
+        """A block is durable: index it, publish LACs, acknowledge; all for one commit."""
+        index = self._index
+        for note in block.notes:
+            ledger = note.ledger
+            ledger.drop_pending(note)
+            if not ledger.deleted:
+                index.add(
+                    ledger, note.first, note.count, file_number, note.position + shift, note.length
+                )
+        self._applied = self._journal.position()
+        if block.acks:
+            by_owner: dict[StreamOwner, list[tuple[int, int]]] = {}
+            for stream, count in block.acks.items():
+                by_owner.setdefault(stream.owner, []).append((stream.number, count))
+            for owner, acks in by_owner.items():
+                owner.on_acked(acks)
+        for ledger, lac in block.lacs.items():
+            if lac > ledger.lac:
+                ledger.lac = lac
+                index.note_state(ledger)
+                if ledger.waiters:
+                    self.waiters.wake(ledger)
+        for callback in block.after_sync:
+            callback()
+        if self._journal.unproven:
+            self._something_to_prove.set()
+        if self._waiting_for_room and not self.congested:
+            waiting, self._waiting_for_room = self._waiting_for_room, []
+            for resume in waiting:
+                resume()
+        if (
+            index.runs_in_memory >= self._options.checkpoint_runs
+            or index.bytes_since >= self._options.checkpoint_bytes
+        ):
+            self._checkpoint_wanted.set()
+
+    def _with_block(self, use: Callable[[GatheringBlock], None], *, control: bool = True) -> None:
+        """Give ``use`` the block that gathers; a little later if the ring is full."""
+        block = self._ring.control_block() if control else self._ring.newest()
+        if block is None:
+            self._waiting_for_room.insert(0, lambda: self._with_block(use, control=control))
+            return
+        use(block)
+        self._journal.wake()
+
+    def _write_state(self, ledger: Ledger, durable: Callable[[], None]) -> None:
+        def write(block: GatheringBlock) -> None:
+            block.controls.append(ledger.state_record())
+            block.after_sync.append(durable)
+
+        self._index.note_state(ledger)
+        self._with_block(write)
+
+    def _make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
+        """An add makes the ledger known: its key goes into the same block."""
+        if ledger.id < self.limbo_below:
+            ledger.flags |= jb.FENCED | jb.LIMBO
+        ledger.stored = True
+        block.controls.append(ledger.state_record())
+        self._index.note_state(ledger)
+        if self.on_ledger_created is not None:
+            self.on_ledger_created(ledger.id)
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    async def _idle_blocks(self) -> None:
+        """When idle for a moment after a sync, prove it with one small block (H3, H24)."""
+        idle_s = self._options.idle_watermark_s
+        while True:
+            if not (self._journal.unproven or self._dirty_lacs):
+                self._something_to_prove = trio.Event()
+                await self._something_to_prove.wait()
+            due = max(self._journal.last_sync_at, trio.current_time() - idle_s / 2) + idle_s
+            await trio.sleep_until(due)
+            if self._ring.has_work or trio.current_time() < self._journal.last_sync_at + idle_s:
+                continue
+            if self._journal.unproven or self._dirty_lacs:
+                self._with_block(_mark_watermark)
+
+    async def _checkpoints(self) -> None:
+        while True:
+            with trio.move_on_after(self._options.checkpoint_s):
+                await self._checkpoint_wanted.wait()
+            self._checkpoint_wanted = trio.Event()
+            if self._index.dirty:
+                try:
+                    await self.checkpoint()
+                except DiskFull:
+                    self.read_only = True
+                    await trio.sleep(1.0)
+                    continue
+            await self._remove_dead_files()
+
+    async def checkpoint(self) -> None:
+        """Write the index as it stands. Raises `DiskFull`: nothing was written."""
+        saved = self._saved()
+        await self._index.checkpoint(saved)
+        self._checkpointed = saved.sequence
+        self.stats.checkpoints += 1
+
+    def _saved(self) -> Saved:
+        applied = self._applied
+        return Saved(
+            bookie_id=self.bookie_id,
+            seed=self._seed,
+            sequence=applied.sequence,
+            file_number=applied.file_number,
+            offset=applied.offset,
+            first_sequence=applied.first_sequence,
+            start_count=self._journal.start_count,
+            limbo_below=self.limbo_below,
+            next_file=self._journal.next_number,
+            files=[(number, *span) for number, span in sorted(self._journal.sealed.items())],
+        )
+
+    async def _remove_dead_files(self) -> None:
+        """Delete sealed, checkpointed files without a live record; their control records live on (H7).
+
+        Every file begins with the state of all ledgers, so the current one repeats what they held.
+        """
+        sealed = self._journal.sealed
+        dead = [
+            number
+            for number, (_, last) in sealed.items()
+            if last < self._checkpointed and not self._index.live_bytes.get(number, 0)
+        ]
+        for number in dead:
+            await self._remove_file(number)
+
+    async def _remove_file(self, number: int) -> None:
+        durable = trio.Event()
+
+        def removed() -> None:
+            # At the very commit that says so: no checkpoint lists the file as there, and lies behind it.
+            del self._journal.sealed[number]
+            self._index.live_bytes.pop(number, None)
+            durable.set()
+
+        def write(block: GatheringBlock) -> None:
+            block.controls.append(jb.file_removed_record(number))
+            block.after_sync.append(removed)
+
+        self._with_block(write)
+        await durable.wait()
+        self._files.forget(number)
+        await self._journal.delete(number)
+        self.stats.files_removed += 1
+
+    async def _ticks(self) -> None:
+        """Look at free space, at how late the loop runs, and at whether the index was found damaged."""
+        while True:
+            before = trio.current_time()
+            await trio.sleep(TICK_S)
+            late_ms = (trio.current_time() - before - TICK_S) * 1000
+            self.stats.loop_lag_max_ms = max(self.stats.loop_lag_max_ms, late_ms)
+            if self._failure is not None:
+                raise self._failure
+            self._look_at_space()
+
+    def _look_at_space(self) -> None:
+        low = self._journal.space_low or self._disk.free_bytes() < self._options.free_bytes_min
+        self.read_only = low or self.read_only_asked
+
+    def _fail(self, error: IndexDamaged) -> None:
+        """The index lies: this node ends, and the next start builds it again."""
+        self._failure = error
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _ledger(self, ledger_id: int) -> Ledger:
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None:
+            ledger = self._ledgers[ledger_id] = Ledger(ledger_id)
+        return ledger
+
+    def release(self, ledger: Ledger) -> None:
+        """Nobody waits on it any more: an unknown ledger without users is forgotten."""
+        if not (ledger.stored or ledger.users or ledger.waiters):
+            self._ledgers.pop(ledger.id, None)
+
+    def _check_key(self, ledger: Ledger, key: bytes) -> None:
+        if ledger.key and not hmac.compare_digest(ledger.key, key):
+            raise WrongLedgerKey(f"ledger {ledger.id}: the key shown is not the ledger's")
+
+    def _find(self, ledger: Ledger, entry: int) -> Located | None:
+        try:
+            return self._index.find(ledger, entry)
+        except IndexDamaged as error:
+            self._fail(error)
+            raise LedgerStateUnknown(f"ledger {ledger.id}: the index is damaged") from error
+
+
+def _mark_watermark(block: GatheringBlock) -> None:
+    block.watermark = True

@@ -1,0 +1,97 @@
+"""Long polls: requests that wait for a ledger's LAC to move, parked without a task each.
+
+A waiter lies in its ledger's list and in one heap by deadline. One task sweeps the heap.
+"""
+
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from ..runtime.errors import DistributedLogError, TooBusy
+
+if TYPE_CHECKING:
+    from .ledgers import Ledger
+
+SWEEP_S = 0.02
+"""A wait ends at most this much late."""
+
+
+class WaiterOwner(Protocol):
+    """The connection that waits."""
+
+    def on_wait_over(self, waiter: "Waiter", error: DistributedLogError | None) -> None:
+        """The LAC moved, the ledger was fenced, the time is over, or ``error``."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One WAIT_LAC request."""
+
+    owner: WaiterOwner
+    ident: int
+    ledger: "Ledger"
+    key: bytes
+    previous_lac: int
+    bytes_max: int
+    deadline: float
+    over: bool = field(default=False)
+
+
+class Waiters:
+    """All long polls of a bookie."""
+
+    def __init__(self, waiters_max: int) -> None:
+        self._waiters_max = waiters_max
+        self._heap: list[tuple[float, int, Waiter]] = []
+        self._serial = 0
+        self._wake = trio.Event()
+        self.waiting = 0
+
+    def park(self, waiter: Waiter) -> None:
+        """Wait from now on. Raises `TooBusy`."""
+        if self.waiting >= self._waiters_max or len(self._heap) >= 2 * self._waiters_max:
+            raise TooBusy(f"{self.waiting} long polls wait here")
+        self._serial += 1
+        self.waiting += 1
+        heappush(self._heap, (waiter.deadline, self._serial, waiter))
+        waiter.ledger.waiters.append(waiter)
+        self._wake.set()
+
+    def wake(self, ledger: "Ledger", *, error: DistributedLogError | None = None) -> None:
+        """Answer those for whom the ledger's LAC moved; all of them on a fence or an error."""
+        everyone = error is not None or ledger.fence_durable
+        waiting, ledger.waiters = ledger.waiters, []
+        for waiter in waiting:
+            if everyone or ledger.lac > waiter.previous_lac:
+                self._answer(waiter, error)
+            else:
+                ledger.waiters.append(waiter)
+
+    def forget(self, waiter: Waiter) -> None:
+        """Its connection is gone."""
+        if not waiter.over:
+            waiter.over = True
+            self.waiting -= 1
+            waiter.ledger.waiters.remove(waiter)
+
+    def _answer(self, waiter: Waiter, error: DistributedLogError | None) -> None:
+        waiter.over = True
+        self.waiting -= 1
+        waiter.owner.on_wait_over(waiter, error)
+
+    async def run(self) -> None:
+        """End the waits whose time is over, until cancelled."""
+        while True:
+            if not self._heap:
+                self._wake = trio.Event()
+                await self._wake.wait()
+            now = trio.current_time()
+            while self._heap and self._heap[0][0] <= now:
+                waiter = heappop(self._heap)[2]
+                if not waiter.over:
+                    waiter.ledger.waiters.remove(waiter)
+                    self._answer(waiter, None)
+            await trio.sleep(SWEEP_S)

@@ -1,0 +1,304 @@
+"""What the tests of a bookie share: a disk that loses what was not synced, and a client of a store."""
+
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import trio
+
+from distributedlog.bookie import entry as entries
+from distributedlog.bookie.ledgers import AddStream, Ledger
+from distributedlog.bookie.options import BookieOptions
+from distributedlog.bookie.store import Store
+from distributedlog.bookie.waiters import Waiter
+from distributedlog.runtime.errors import DiskFailed, DistributedLogError
+from distributedlog.runtime.host import Address, Buffer, Connection, Host, Listener
+from distributedlog.runtime.memory import MemoryDisk, MemoryFile
+
+SECTOR = 512
+KEY = b"0123456789abcdef"
+OPTIONS = BookieOptions(
+    journal_file_bytes=1 << 20,
+    gather_bytes=256 << 10,
+    gather_buffers=4,
+    unsynced_bytes_max=512 << 10,
+    free_bytes_min=0,
+)
+
+
+class PowerCut(Exception):
+    """The machine is off."""
+
+
+class CutDisk(MemoryDisk):
+    """A memory disk with a power switch: what was not synced survives by the sector, or does not.
+
+    Files only; its maps are as durable as their transactions. ``sync_s``: how long a sync takes; one
+    covers what was written before it began (H10).
+    """
+
+    def __init__(self, *, sync_s: float = 0.0, bytes_max: int | None = None) -> None:
+        super().__init__(bytes_max=bytes_max)
+        self.sync_s = sync_s
+        self.files: dict[str, CutFile] = {}
+        self.off = False
+        self.syncs = 0
+        self.fail_syncs = False
+        self.hot = True
+        """Does `read_hot` find its bytes in the page cache?"""
+
+    async def create(self, name: str, *, size: int = 0, direct: bool = False) -> "CutFile":
+        await super().create(name, size=size, direct=direct)
+        self.files[name] = CutFile(self, name, direct=direct)
+        return self.files[name]
+
+    async def open(self, name: str) -> "CutFile":
+        await super().open(name)
+        found = CutFile(self, name, direct=False)
+        found.pending = self.files[name].pending
+        return found
+
+    async def rename(self, old: str, new: str) -> None:
+        await super().rename(old, new)
+        self.files[new] = self.files.pop(old)
+
+    async def delete(self, name: str) -> None:
+        await super().delete(name)
+        del self.files[name]
+
+    def cut(self, draw: random.Random, survive: float = 0.5) -> "CutDisk":
+        """Switch the power off; what is found when it is on again."""
+        self.off = True
+        found = CutDisk(sync_s=self.sync_s, bytes_max=self.bytes_max)
+        found._maps = self._maps
+        found._files = self._files
+        found.used_bytes = self.used_bytes
+        for name in sorted(self.files):
+            file = self.files[name]
+            for offset, old in reversed(file.pending):
+                for start in range(0, len(old), SECTOR):
+                    if draw.random() >= survive:
+                        part = old[start : start + SECTOR]
+                        found._files[name].write(offset + start, [part], len(part), name)
+            found.files[name] = CutFile(found, name, direct=False)
+        return found
+
+    def durable(self, name: str, offset: int, length: int) -> bytes:
+        """What is on the platter now: the oracle of "is it durable at the ack"."""
+        data = bytearray(self._files[name].read(offset, length))
+        for at, old in reversed(self.files[name].pending):
+            for index, byte in enumerate(old):
+                if offset <= at + index < offset + length:
+                    data[at + index - offset] = byte
+        return bytes(data)
+
+    def flip(self, name: str, offset: int, bit: int = 0) -> None:
+        """Rot."""
+        self._files[name].data[offset] ^= 1 << bit
+
+
+class CutFile(MemoryFile):
+    """A file of a `CutDisk`: knows what it would lose."""
+
+    def __init__(self, disk: CutDisk, name: str, *, direct: bool) -> None:
+        super().__init__(name, disk._files[name], direct=direct)
+        self.disk = disk
+        self.pending: list[tuple[int, bytes]] = []
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        if self.disk.off:
+            raise PowerCut
+        length = sum(len(buffer) for buffer in buffers)
+        self.pending.append((offset, self._content.read(offset, length)))
+        old = self.pending[-1][1]
+        if len(old) < length:
+            self.pending[-1] = (offset, old + bytes(length - len(old)))
+        super().write_at(offset, buffers)
+
+    async def write_synced(self, offset: int, buffer: Buffer) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self.write_at(offset, (buffer,))
+        await self.sync()
+
+    async def sync(self) -> None:
+        covered = len(self.pending)
+        self.disk.syncs += 1
+        if self.disk.sync_s:
+            await trio.sleep(self.disk.sync_s)
+        else:
+            await trio.lowlevel.checkpoint()
+        if self.disk.off:
+            raise PowerCut
+        if self.disk.fail_syncs:
+            raise DiskFailed(f"{self.name}: the sync failed")
+        del self.pending[:covered]
+
+    def read_hot(self, offset: int, length: int) -> bytes | None:
+        return self.read_at(offset, length) if self.disk.hot else None
+
+
+async def _no_dial(address: Address) -> Connection:
+    raise AssertionError("no network here")
+
+
+async def _no_listen(address: Address) -> Listener:
+    raise AssertionError("no network here")
+
+
+def host_of(journal: MemoryDisk, index: MemoryDisk | None = None, seed: int = 0) -> Host:
+    """A machine with these disks and no network."""
+    return Host(
+        "b1",
+        _no_dial,
+        _no_listen,
+        {"journal": journal, "index": index or journal},
+        random.Random(seed),
+        lambda: 0,
+    )
+
+
+@asynccontextmanager
+async def running(
+    journal: MemoryDisk, options: BookieOptions = OPTIONS, index: MemoryDisk | None = None
+) -> AsyncIterator[Store]:
+    """A store that serves; killed at the end, without a goodbye."""
+    store = await Store.open(host_of(journal, index), options, bookie_id="b1")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        yield store
+        nursery.cancel_scope.cancel()
+
+
+@dataclass(eq=False)
+class Adder:
+    """A writer's connection: sends records, hears acks and refusals. A `StreamOwner`."""
+
+    store: Store
+    ledger: int
+    key: bytes = KEY
+    recovery: bool = False
+    acked: int = 0
+    sent: list[bytes] = field(default_factory=list)
+    refused: list[tuple[DistributedLogError, int]] = field(default_factory=list)
+    on_ack: Callable[[int], None] | None = None
+    changed: trio.Event = field(default_factory=trio.Event)
+
+    def __post_init__(self) -> None:
+        self.late: list[bytes] = []
+        self.stream = self.store.open_stream(
+            self, 1, self.ledger, self.key, recovery=self.recovery, fragment_epoch=0
+        )
+
+    def on_acked(self, acks: list[tuple[int, int]]) -> None:
+        for _, count in acks:
+            assert count >= self.acked
+            self.acked = count
+            if self.on_ack is not None:
+                self.on_ack(count)
+        self._change()
+
+    def on_refused(self, stream: AddStream, error: DistributedLogError, position: int) -> None:
+        self.refused.append((error, position))
+        self._change()
+
+    def _change(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def send(self, *records: bytes | bytearray) -> None:
+        """One ADD frame."""
+        self.sent += [bytes(record) for record in records]
+        body = b"".join(records)
+        if self.late:
+            self.late.append(body)
+            return
+        taken = self.store.add_records(self.stream, memoryview(body), self.resume)
+        if taken < len(body):
+            self.late.append(body[taken:])
+
+    def resume(self) -> None:
+        late, self.late = self.late, []
+        while late:
+            body = late.pop(0)
+            taken = self.store.add_records(self.stream, memoryview(body), self.resume)
+            if taken < len(body):
+                self.late = [body[taken:], *late]
+                return
+
+    async def all_acked(self) -> None:
+        """Wait for the acks of all that was sent."""
+        with trio.fail_after(60):
+            while self.acked < len(self.sent) and not self.refused:
+                await self.changed.wait()
+        assert not self.refused, self.refused
+
+    async def refusal(self) -> tuple[DistributedLogError, int]:
+        """Wait for the refusal."""
+        with trio.fail_after(60):
+            while not self.refused:
+                await self.changed.wait()
+        return self.refused[0]
+
+
+def record(ledger: int, entry: int, payload: bytes = b"", lac: int | None = None) -> bytes:
+    """An entry record; the payload says which it is unless given."""
+    payload = payload or b"ledger %d entry %d" % (ledger, entry)
+    so_far = (entry + 1) * len(payload)
+    return bytes(
+        entries.encode(
+            ledger, entry, so_far, entry - 1 if lac is None else lac, [payload], len(payload)
+        )
+    )
+
+
+async def fence(store: Store, ledger: int, key: bytes = KEY) -> Ledger:
+    """Fence, and wait until it is durable."""
+    answers: list[tuple[Ledger, DistributedLogError | None]] = []
+    done = trio.Event()
+
+    def on_done(ledger: Ledger, error: DistributedLogError | None) -> None:
+        answers.append((ledger, error))
+        done.set()
+
+    store.fence(ledger, key, on_done)
+    with trio.fail_after(60):
+        await done.wait()
+    found, error = answers[0]
+    if error is not None:
+        raise error
+    return found
+
+
+def read_all(store: Store, ledger: int, first: int = 0, last: int = 1 << 40) -> dict[int, bytes]:
+    """All that is here, as {entry: record}."""
+    found = store.look_up(ledger, KEY)
+    records: dict[int, bytes] = {}
+    while first <= last:
+        collected = store.collect(found, first, last, 1 << 20)
+        assert collected.cold is None, "everything is hot in these tests"
+        for part in collected.parts:
+            for each in entries.records(part):
+                records[each.entry] = bytes(each.raw)
+        if collected.complete_to >= last:
+            break
+        first = collected.complete_to + 1
+    return records
+
+
+@dataclass(eq=False)
+class Poller:
+    """Long polls. A `WaiterOwner`."""
+
+    answers: list[tuple[int, bool, DistributedLogError | None]] = field(default_factory=list)
+    changed: trio.Event = field(default_factory=trio.Event)
+
+    def on_wait_over(self, waiter: Waiter, error: DistributedLogError | None) -> None:
+        self.answers.append((waiter.ledger.lac, waiter.ledger.fence_durable, error))
+        self.changed.set()
+
+    def wait(self, store: Store, ledger: int, previous_lac: int, wait_s: float = 1.0) -> None:
+        deadline = trio.current_time() + wait_s
+        store.wait_lac(
+            lambda found: Waiter(self, 1, found, KEY, previous_lac, 0, deadline), ledger, KEY
+        )
