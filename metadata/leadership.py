@@ -27,6 +27,7 @@ class Leadership:
         self.peers = {peer: Progress(next_index, now) for peer in peers if peer != node_id}
         self.reads = ReadRounds()
         self.round = 0
+        self.appends = 0  # how many were sent: the number of the last one
         self.noop_index = next_index  # reads wait until it is committed (thesis 6.4, step 1)
         self.heir = ""  # leadership is being handed to it
         self.heir_told = False

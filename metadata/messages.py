@@ -73,7 +73,10 @@ class VoteReply:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Entries that follow (``prev_index``, ``prev_term``); none: a probe."""
+    """Entries that follow (``prev_index``, ``prev_term``); none: a question.
+
+    ``number`` counts a leadership's appends, so that its refusals can be told from older ones.
+    """
 
     term: int
     sender: str
@@ -81,6 +84,7 @@ class Append:
     prev_term: int
     commit: int
     entries: tuple[Entry, ...]
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class AppendReply:
 
     Refused: ``index`` is the refused ``prev_index``; ``hint_term`` is the term the follower has there
     and ``hint_index`` its first index of that term, or 0 and one past its last index (paper 5.3).
+    ``number`` is that of the append it answers.
     """
 
     term: int
@@ -97,6 +102,7 @@ class AppendReply:
     index: int
     hint_index: int
     hint_term: int
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +186,7 @@ def encode(message: WireMessage) -> bytes:
                 message.prev_term,
                 message.commit,
                 entries,
+                message.number,
             ]
         )
     return pack([kind, *(getattr(message, name) for name, _ in _FORMS[kind][1])])
@@ -214,7 +221,13 @@ def decode(body: Buffer) -> WireMessage:
 
 
 def _append(
-    term: int, sender: str, prev_index: int, prev_term: int, commit: int, raw: list[Any]
+    term: int,
+    sender: str,
+    prev_index: int,
+    prev_term: int,
+    commit: int,
+    raw: list[Any],
+    number: int,
 ) -> Append:
     if prev_term > term or (prev_index == 0) != (prev_term == 0):
         raise ProtocolError(f"Append: entry {prev_index} cannot have term {prev_term}")
@@ -230,7 +243,7 @@ def _append(
             raise ProtocolError(f"Append: entry {index} cannot have term {entry_term}")
         before = entry_term
         entries.append(Entry(index, entry_term, data))
-    return Append(term, sender, prev_index, prev_term, commit, tuple(entries))
+    return Append(term, sender, prev_index, prev_term, commit, tuple(entries), number)
 
 
 def _is_number(value: Any) -> bool:
@@ -274,6 +287,7 @@ _FORMS: dict[int, tuple[type[Any], tuple[tuple[str, Callable[[Any], bool]], ...]
             ("prev_term", _is_number),
             ("commit", _is_number),
             ("entries", _is_entry_list),
+            ("number", _is_number),
         ),
     ),
     6: (
@@ -284,6 +298,7 @@ _FORMS: dict[int, tuple[type[Any], tuple[tuple[str, Callable[[Any], bool]], ...]
             ("index", _is_number),
             ("hint_index", _is_number),
             ("hint_term", _is_number),
+            ("number", _is_number),
         ),
     ),
     7: (Heartbeat, (*_HEAD, ("commit", _is_number), ("round", _is_number))),

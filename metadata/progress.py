@@ -24,6 +24,7 @@ class Progress:
 
     __slots__ = (
         "answered",
+        "asked_from",
         "commit_told",
         "heard_at",
         "in_flight",
@@ -42,6 +43,7 @@ class Progress:
         self.match = 0
         self.next = next_index
         self.heard_at = now
+        self.asked_from = 0  # refusals of appends numbered below are of an earlier attempt
         self.answered = False  # since the connection was last known to break
         self.round = 0
         self.commit_told = 0
@@ -75,15 +77,17 @@ class Progress:
             self._change(Pace.REPLICATE, self.match + 1)
         return news
 
-    def on_refused(self, prev_index: int, next_index: int) -> bool:
-        """The peer lacks ``prev_index``: try ``next_index``. False if this answer is a stale one."""
+    def on_refused(self, number: int, prev_index: int, next_index: int, sent: int) -> None:
+        """The peer lacks ``prev_index``: try ``next_index``, unless this answers an earlier attempt.
+
+        ``sent`` appends were sent so far: a lost one is followed by a refusal of each that was in
+        flight behind it, and only the first of them may make the leader start again.
+        """
         self.stuck_since = -1.0
-        if prev_index <= self.match or self.pace is Pace.SNAPSHOT:
-            return False
-        if self.pace is Pace.PROBE and prev_index != self.next - 1:
-            return False
+        if number < self.asked_from or prev_index <= self.match or self.pace is Pace.SNAPSHOT:
+            return
         self._change(Pace.PROBE, max(self.match + 1, min(next_index, prev_index)))
-        return True
+        self.asked_from = sent + 1
 
     def on_heard(self, now: float) -> None:
         """Any answer of the peer arrived."""

@@ -587,36 +587,38 @@ class Raft:
         if leadership.reads.wants_round and self.commit >= leadership.noop_index:
             self._begin_round(leadership)
         for peer, progress in leadership.peers.items():
-            self._replicate(peer, progress)
+            self._replicate(leadership, peer, progress)
 
-    def _replicate(self, peer: str, progress: Progress) -> None:
+    def _replicate(self, leadership: Leadership, peer: str, progress: Progress) -> None:
         if progress.pace is Pace.SNAPSHOT:
             return
         if progress.next <= self.log.base_index:
-            if progress.answered:  # else it may be dead: do not begin what cannot end
+            if progress.answered and not progress.probe_sent:  # else it may be dead, or just failed
                 progress.on_snapshot_needed()
                 self._send_snapshots.append(SendSnapshot(peer, self.log.base_index))
             return
         if progress.pace is Pace.PROBE:
             if not progress.probe_sent:
                 progress.probe_sent = True
-                self._send_append(peer, progress)
+                self._send_append(leadership, peer, progress)
             return
         while progress.next <= self.log.last_index and progress.has_room(
             self.options.in_flight_bytes_max
         ):
-            entries = self._send_append(peer, progress)
+            entries = self._send_append(leadership, peer, progress)
             progress.on_sent(entries[-1].index, sum(len(entry.data) for entry in entries))
             progress.nudge = False
         if progress.nudge:
             progress.nudge = False
-            self._send_append(peer, progress, empty=True)
+            self._send_append(leadership, peer, progress, empty=True)
         commit = min(progress.match, self.commit)
         if commit > progress.commit_told:
             progress.commit_told = commit
             self._send(peer, Heartbeat(self.term, self.node_id, commit, 0))
 
-    def _send_append(self, peer: str, progress: Progress, empty: bool = False) -> tuple[Entry, ...]:
+    def _send_append(
+        self, leadership: Leadership, peer: str, progress: Progress, empty: bool = False
+    ) -> tuple[Entry, ...]:
         prev_index = progress.next - 1
         prev_term = self.log.term_at(prev_index)
         assert prev_term is not None, f"entry {prev_index} is compacted"
@@ -625,9 +627,17 @@ class Raft:
             entries = self.log.slice(
                 progress.next, self.log.last_index, bytes_max=self.options.append_bytes_max
             )
-        self._send(
-            peer, Append(self.term, self.node_id, prev_index, prev_term, self.commit, entries)
+        leadership.appends += 1
+        message = Append(
+            self.term,
+            self.node_id,
+            prev_index,
+            prev_term,
+            self.commit,
+            entries,
+            leadership.appends,
         )
+        self._send(peer, message)
         progress.commit_told = min(self.commit, max(progress.match, prev_index + len(entries)))
         return entries
 
@@ -646,9 +656,10 @@ class Raft:
                 self._advance_commit(leadership)
                 self._tell_heir(leadership)
         else:
-            progress.on_refused(
-                message.index, self.log.next_after_hint(message.hint_index, message.hint_term)
+            next_index = self.log.next_after_hint(
+                message.index, message.hint_index, message.hint_term
             )
+            progress.on_refused(message.number, message.index, next_index, leadership.appends)
         self._flush_wanted = True
 
     def _on_heartbeat_reply(self, message: HeartbeatReply, now: float) -> None:
@@ -658,7 +669,7 @@ class Raft:
         if message.round > leadership.round:
             raise ProtocolError(f"{message.sender} answers round {message.round}, never begun")
         progress = self._heard(leadership, message.sender, now)
-        progress.on_heartbeat_answered(self.log.last_index, now, self.options.heartbeat_s)
+        progress.on_heartbeat_answered(self.log.last_index, now, self.options.heartbeat_s / 2)
         progress.round = max(progress.round, message.round)
         self._confirm_reads(leadership)
         self._flush_wanted = True
@@ -709,7 +720,13 @@ class Raft:
             self._send(
                 message.sender,
                 AppendReply(
-                    self.term, self.node_id, False, message.prev_index, hint_index, hint_term
+                    self.term,
+                    self.node_id,
+                    False,
+                    message.prev_index,
+                    hint_index,
+                    hint_term,
+                    message.number,
                 ),
             )
             return

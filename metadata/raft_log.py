@@ -119,11 +119,11 @@ class RaftLog:
             first -= 1
         return first, term
 
-    def next_after_hint(self, hint_index: int, hint_term: int) -> int:
-        """The leader's side of `hint`: the next index worth trying."""
+    def next_after_hint(self, prev_index: int, hint_index: int, hint_term: int) -> int:
+        """The leader's side of `hint` for a refused ``prev_index``: the next index worth trying."""
         if hint_term == 0:
             return hint_index
-        for index in range(self.last_index, self.base_index, -1):
+        for index in range(min(prev_index - 1, self.last_index), self.base_index, -1):
             term = self.term_at(index)
             assert term is not None
             if term == hint_term:

@@ -25,7 +25,7 @@ class StoredSnapshot:
 class RaftDisk:
     """Hard state, log and snapshot, as found after a crash."""
 
-    hard_state: HardState = HardState()
+    hard_state: HardState = field(default_factory=HardState)
     base_index: int = 0
     base_term: int = 0
     entries: list[Entry] = field(default_factory=list)

@@ -1,0 +1,375 @@
+"""Known mistakes in Raft, planted from outside: the exam of the simulator and of the directed tests.
+
+A `Plant` is a core class with one rule broken, or a world whose driver breaks one. The product's code
+knows nothing of them. `hunt` tells after how many seeds the world finds one; for those that random
+search misses, tests/metadata has a directed scenario that must find them. ``python -m
+distributedlog.sim.raft_planted`` prints the table.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..metadata.leadership import Leadership
+from ..metadata.messages import Append, AppendReply, Heartbeat, Message, Vote, VoteReply
+from ..metadata.raft import Raft
+from ..metadata.ready import HardState, Ready, Snapshot
+from .raft_world import RaftNode, RaftWorld, run_seeds
+
+
+class VotesTwice(Raft):
+    """Votes for whoever asks, however often in a term (paper 5.2)."""
+
+    def _may_vote_for(self, candidate: str) -> bool:
+        self.vote = ""
+        return True
+
+
+class VotesForOlderLog(Raft):
+    """Does not compare logs before voting (paper 5.4.1)."""
+
+    def _is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        return True
+
+
+class ComparesLengthOnly(Raft):
+    """Takes the longer log for the newer one, whatever its last term (paper 5.4.1)."""
+
+    def _is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        return last_index >= self.log.last_index
+
+
+class CommitsOldTerms(Raft):
+    """Counts copies of entries of earlier terms (paper 5.4.2, figure 8)."""
+
+    def _may_commit(self, index: int) -> bool:
+        return True
+
+
+class AcksFromMemory(Raft):
+    """A follower acknowledges entries before they are durable."""
+
+    def _accept(self, leader_id: str, index: int) -> None:
+        self._send(leader_id, AppendReply(self.term, self.node_id, True, index, 0, 0))
+
+
+class VotesFromMemory(Raft):
+    """A vote leaves before it is durable (M4)."""
+
+    def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
+        if isinstance(message, VoteReply | Vote):
+            self._send_now.append((to, message))
+        else:
+            super()._send(to, message, after_persist)
+
+
+class CountsOwnUnsynced(Raft):
+    """The leader counts its own entries before its disk has them."""
+
+    def _advance_commit(self, leadership: Leadership) -> None:
+        durable, self.durable_index = self.durable_index, self.log.last_index
+        super()._advance_commit(leadership)
+        self.durable_index = durable
+
+
+class HalfIsEnough(Raft):
+    """Commits with one node less than a majority."""
+
+    def _advance_commit(self, leadership: Leadership) -> None:
+        matches = sorted([self.durable_index, *(p.match for p in leadership.peers.values())])
+        index = matches[len(matches) // 2 + 1]
+        if index > self.commit and self._may_commit(index):
+            self._commit_to(index)
+
+
+class CountsAnswersOfOldTerms(Raft):
+    """Takes answers to an earlier leadership for answers to this one."""
+
+    def _led_answer(self, term: int, now: float) -> Leadership | None:
+        return super()._led_answer(self.term if term < self.term else term, now)
+
+
+class ReadsWithoutRound(Raft):
+    """A leader serves reads from its memory, without asking anybody (H26)."""
+
+    def _confirm_reads(self, leadership: Leadership) -> None:
+        self._reads.extend(leadership.reads.on_round_confirmed(leadership.round))
+
+
+class ReadsByLease(Raft):
+    """A leader trusts its clock: heard a quorum lately, so it leads (H26: a pause stops that clock)."""
+
+    def on_message(self, message: Message, now: float) -> None:
+        """Remember the time."""
+        """Remember the time."""
+        self._lease_now = now
+        super().on_message(message, now)
+
+    def on_time(self, now: float) -> None:
+        """Remember the time."""
+        """Remember the time."""
+        self._lease_now = now
+        super().on_time(now)
+
+    def _confirm_reads(self, leadership: Leadership) -> None:
+        now = getattr(self, "_lease_now", 0.0)
+        lease_s = self.options.election_min_s
+        if leadership.quorum_heard_at(now) > now - lease_s:
+            self._reads.extend(leadership.reads.on_round_confirmed(leadership.round))
+
+
+class ReadsBeforeNoop(Raft):
+    """A new leader serves reads before it knows what its predecessors committed (thesis 6.4)."""
+
+    def _become_leader(self, now: float) -> None:
+        super()._become_leader(now)
+        assert self._leadership is not None
+        self._leadership.noop_index = self.commit
+
+
+class ReadsJoinOldRound(Raft):
+    """A read joins the round that is under way when it is asked."""
+
+    def read_index(self, request_id: int) -> bool:
+        """Put the read into the last round begun."""
+        """Put the read into the last round begun."""
+        taken = super().read_index(request_id)
+        if taken and self._leadership is not None:
+            reads: Any = self._leadership.reads
+            if reads._asked:
+                reads._asked[-1][2].append(reads._waiting.pop())
+        return taken
+
+
+class HeartbeatCommitsAll(Raft):
+    """A heartbeat carries the leader's commit, whatever the follower has acknowledged."""
+
+    def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
+        if isinstance(message, Heartbeat):
+            message = replace(message, commit=self.commit)
+        super()._send(to, message, after_persist)
+
+    def _on_heartbeat(self, message: Heartbeat, now: float) -> None:
+        super()._on_heartbeat(
+            replace(message, commit=min(message.commit, self.log.last_index)), now
+        )
+
+
+class CommitsBeyondMessage(Raft):
+    """A follower takes the leader's commit for its own last entry (paper, figure 2)."""
+
+    def _on_append(self, message: Append, now: float) -> None:
+        super()._on_append(message, now)
+        if message.term == self.term:
+            self._commit_to(min(message.commit, self.log.last_index))
+
+
+class SkipsPrevCheck(Raft):
+    """Appends without comparing the entry before (paper 5.3)."""
+
+    def _on_append(self, message: Append, now: float) -> None:
+        if self.commit <= message.prev_index <= self.log.last_index:
+            term = self.log.term_at(message.prev_index) or 0
+            message = replace(message, prev_term=term)
+        super()._on_append(message, now)
+
+
+class TruncatesAlways(Raft):
+    """Drops all behind ``prev_index`` even if the entries are equal: an old append cuts newer ones."""
+
+    def _on_append(self, message: Append, now: float) -> None:
+        fits = self.log.term_at(message.prev_index) == message.prev_term
+        taken = message.term >= self.term and fits and self.commit <= message.prev_index
+        if taken and message.entries and self.log.last_index > message.prev_index:
+            self._truncate(message.prev_index + 1)
+        super()._on_append(message, now)
+
+
+class TruncatesCommitted(Raft):
+    """Drops a tail without looking at what is committed, and believes any prev_index."""
+
+    def _on_append(self, message: Append, now: float) -> None:
+        if message.term >= self.term and self.log.base_index <= message.prev_index < self.commit:
+            self.commit = message.prev_index
+        super()._on_append(message, now)
+
+
+class RestartsAtEachRefusal(Raft):
+    """One lost append makes a follower refuse all behind it; each refusal sends all of them again."""
+
+    def _on_append_reply(self, message: AppendReply, now: float) -> None:
+        if self._leadership is not None:
+            self._leadership.peers[message.sender].asked_from = 0
+        super()._on_append_reply(message, now)
+
+
+class InstallsOlderSnapshot(Raft):
+    """Installs whatever snapshot arrives, also one behind the own state."""
+
+    def on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
+        """Install it."""
+        """Install it."""
+        if term >= self.term and self._leadership is None:
+            self._follow(term, sender, now)
+            self._install(snapshot)
+            self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
+
+
+class NoPreVote(Raft):
+    """Campaigns at once; a node that comes back from a cut deposes a working leader (thesis 9.6)."""
+
+    def _campaign_softly(self, now: float) -> None:
+        if not self._disk_stalled:
+            self._campaign(now)
+        else:
+            super()._campaign_softly(now)
+
+
+class HelpsDisturbers(Raft):
+    """Answers (pre-)votes although its leader lives (thesis 4.2.3)."""
+
+    def _serves_a_leader(self, now: float) -> bool:
+        return False
+
+
+class NoCheckQuorum(Raft):
+    """A leader that hears nobody leads on (thesis 6.2)."""
+
+    def _has_quorum(self, leadership: Leadership, now: float) -> bool:
+        return True
+
+
+class IgnoresOldLeader(Raft):
+    """Says nothing to a leader of an earlier term: a node whose term ran ahead is lost for ever."""
+
+    def _refuse_old_leader(self, sender: str) -> None:
+        return
+
+
+class IgnoresLateness(Raft):
+    """Takes its own pause for everybody's silence (H25)."""
+
+    def on_late(self, lateness_s: float, now: float) -> None:
+        """Do nothing."""
+        """Do nothing."""
+        return
+
+
+class ForgetsVote(RaftWorld):
+    """The term is durable, the vote in it is not."""
+
+    def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
+        """Write the hard state without its vote."""
+        if ready.hard_state is not None:
+            ready = replace(ready, hard_state=HardState(ready.hard_state.term, ""))
+        return super().steps_of(node, ready)
+
+
+class ForgetsTerm(RaftWorld):
+    """A new term without a vote is not made durable."""
+
+    def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
+        """Leave a hard state without a vote out."""
+        if ready.hard_state is not None and not ready.hard_state.vote:
+            ready = replace(ready, hard_state=None)
+        return super().steps_of(node, ready)
+
+
+class SendsBeforeSync(RaftWorld):
+    """The driver sends everything at once and syncs later."""
+
+    def carry_out(self, node: RaftNode, core: Raft, ready: Ready) -> None:
+        """Send first."""
+        """Send first."""
+        for to, message in ready.send_after_persist:
+            self.post(node, to, message)
+        super().carry_out(node, core, replace(ready, send_after_persist=()))
+
+
+class EmptiedDiskVotes(RaftWorld):
+    """A node whose directory was emptied comes back under its name as a full voter (H5)."""
+
+    def wipe(self, node: RaftNode) -> None:
+        """Empty the disk; the crash's restart finds it so."""
+        """Empty the disk; the crash's restart finds it so."""
+        self.crash(node)
+        fresh = type(node.disk)()
+        node.disk.hard_state = fresh.hard_state
+        node.disk.entries = fresh.entries
+        node.disk.base_index = node.disk.base_term = 0
+        node.disk.snapshot = fresh.snapshot
+        self.faults.kinds = tuple(kind for kind in self.faults.kinds if kind != "wipe") or ("cut",)
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One planted bug. ``directed`` names the scenario for what breaks no promise that seeds watch."""
+
+    name: str
+    world: type[RaftWorld]
+    directed: str = ""
+
+
+def _in_core(core: type[Raft], directed: str = "") -> Plant:
+    world = type(f"{core.__name__}World", (RaftWorld,), {"core_class": core})
+    return Plant(core.__name__, world, directed)
+
+
+PLANTS: tuple[Plant, ...] = (
+    *(
+        _in_core(core)
+        for core in (
+            VotesTwice,
+            VotesForOlderLog,
+            ComparesLengthOnly,
+            CommitsOldTerms,
+            AcksFromMemory,
+            VotesFromMemory,
+            CountsOwnUnsynced,
+            HalfIsEnough,
+            CountsAnswersOfOldTerms,
+            ReadsWithoutRound,
+            ReadsByLease,
+            ReadsBeforeNoop,
+            ReadsJoinOldRound,
+            HeartbeatCommitsAll,
+            CommitsBeyondMessage,
+            SkipsPrevCheck,
+            TruncatesAlways,
+            TruncatesCommitted,
+            InstallsOlderSnapshot,
+            RestartsAtEachRefusal,
+            IgnoresOldLeader,
+        )
+    ),
+    *(Plant(world.__name__, world) for world in (ForgetsVote, ForgetsTerm, SendsBeforeSync)),
+    Plant(EmptiedDiskVotes.__name__, EmptiedDiskVotes),
+    _in_core(NoPreVote, "a node that was cut off does not depose a working leader"),
+    _in_core(HelpsDisturbers, "a node that was cut off does not depose a working leader"),
+    _in_core(NoCheckQuorum, "a leader without a quorum steps down"),
+    _in_core(IgnoresLateness, "a late node does not campaign against a living leader"),
+)
+
+
+def hunt(plant: Plant, seeds: int, *, white_box: bool) -> tuple[int, str] | None:
+    """How many seeds (1 or more) until the plant is found, and by which rule; None: it survives."""
+    found = run_seeds(range(seeds), plant.world, white_box=white_box)
+    return None if found is None else (found[0] + 1, found[1])
+
+
+def main(seeds: int) -> None:
+    """Print the table of all plants."""
+    print(f"{'planted bug':26} {'white box':>9} {'black box':>9}  found by")
+    for plant in PLANTS:
+        cells: list[str] = []
+        why = f"directed: {plant.directed}" if plant.directed else ""
+        for white_box in (True, False):
+            found = hunt(plant, 200 if plant.directed else seeds, white_box=white_box)
+            cells.append("survives" if found is None else str(found[0]))
+            why = why or (found[1][:60] if found else "")
+        print(f"{plant.name:26} {cells[0]:>9} {cells[1]:>9}  {why}", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)
