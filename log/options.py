@@ -12,7 +12,8 @@ class LogOptions:
     """One table of the configuration file, ``[log]``. `open_log` may overlay single options."""
 
     create_if_missing: bool = field(
-        default=True, metadata={"unit": "", "why": "a log appears with its first writer, as upstream"}
+        default=True,
+        metadata={"unit": "", "why": "a log appears with its first writer, as upstream"},
     )
     max_txid_check: bool = field(
         default=True,
@@ -48,7 +49,8 @@ class LogOptions:
         metadata={"unit": "s", "why": "opening or rolling after an error gives up after this"},
     )
     close_timeout_s: float = field(
-        default=30.0, metadata={"unit": "s", "why": "close() gives up waiting for writes after this"}
+        default=30.0,
+        metadata={"unit": "s", "why": "close() gives up waiting for writes after this"},
     )
     read_ahead_bytes: int = field(
         default=4 * 1024 * 1024,
@@ -56,6 +58,10 @@ class LogOptions:
     )
     read_bytes: int = field(
         default=1024 * 1024, metadata={"unit": "bytes", "why": "of one request while catching up"}
+    )
+    read_retry_s: float = field(
+        default=30.0,
+        metadata={"unit": "s", "why": "a reader that gets no answer for this long gives up"},
     )
     tail_wait_s: float = field(
         default=1.0, metadata={"unit": "s", "why": "one long poll at the end of the log (H23)"}

@@ -299,7 +299,9 @@ def decode(entry: Buffer, header: EntryHeader, origin: Origin) -> Columns:
     ends = offsets.tolist()
     # Arrow trusts offsets; an unsorted one would read foreign memory. Sorting what is sorted is cheap.
     if ends[0] != 0 or ends[-1] != header.payload_bytes or sorted(ends) != ends:
-        raise CorruptData(f"log entry {origin.segment}.{origin.entry}: its offsets are not in order")
+        raise CorruptData(
+            f"log entry {origin.segment}.{origin.entry}: its offsets are not in order"
+        )
     if txids[0] != header.first_txid or txids[number - 1] != header.last_txid:
         raise CorruptData(f"log entry {origin.segment}.{origin.entry}: txids and header differ")
     return Columns(origin, 0, number, txids, offsets, view[at:], flags, header.wall_ms)
@@ -313,4 +315,6 @@ def _check_sections(area: memoryview) -> None:
         if at > len(area):
             raise CorruptData(f"section {kind} of a log entry reaches beyond the section table")
         if flags & SECTION_CRITICAL:
-            raise UnsupportedFormat(f"a log entry has the critical section {kind}, which is not known")
+            raise UnsupportedFormat(
+                f"a log entry has the critical section {kind}, which is not known"
+            )

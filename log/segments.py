@@ -34,7 +34,7 @@ class SegmentRecord:
     last_txid: int = UNKNOWN
     """The greatest up to its end, also where it holds no record itself; -1: the log has none yet."""
     records: int = 0
-    bytes: int = 0
+    size_bytes: int = 0
     """Entry bytes, without replication."""
     last_entry: int = UNKNOWN
     last_user_entry: int = UNKNOWN
@@ -52,8 +52,14 @@ class SegmentRecord:
             return None
         return DLSN(self.segment, self.last_user_entry, self.last_slot)
 
-    def with_end(self, end: "SegmentEnd", *, start_sequence_id: int, closed_ms: int) -> "SegmentRecord":
-        """The record of the closed segment."""
+    def numbered(self, start_sequence_id: int) -> "SegmentRecord":
+        """The segment before it is closed: now it is known where its sequence ids begin."""
+        return replace(self, start_sequence_id=start_sequence_id)
+
+    def with_end(
+        self, end: "SegmentEnd", *, start_sequence_id: int, last_txid: int, closed_ms: int
+    ) -> "SegmentRecord":
+        """The record of the closed segment; ``last_txid`` is the log's greatest up to its end."""
         assert not self.closed, "a segment is closed once"
         return replace(
             self,
@@ -61,9 +67,9 @@ class SegmentRecord:
             closed=True,
             closed_ms=closed_ms,
             first_txid=end.first_txid,
-            last_txid=end.last_txid,
+            last_txid=last_txid,
             records=end.records,
-            bytes=end.bytes,
+            size_bytes=end.size_bytes,
             last_entry=end.last_entry,
             last_user_entry=end.last_user_entry,
             last_slot=end.last_slot,
@@ -84,7 +90,7 @@ class SegmentRecord:
                 self.first_txid,
                 self.last_txid,
                 self.records,
-                self.bytes,
+                self.size_bytes,
                 self.last_entry,
                 self.last_user_entry,
                 self.last_slot,
@@ -97,7 +103,7 @@ class SegmentRecord:
         fields = decode_fields(value, FORMAT, 15, "a segment's record")[:14]
         if not all(isinstance(field, int) for field in fields):
             raise CorruptData("a segment's record has a field that is not a number")
-        return cls(*fields)  # type: ignore[arg-type]
+        return cls(*fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,7 @@ class SegmentEnd:
     """What the one who closes a segment knows about it: its writer by counting, recovery by reading."""
 
     last_entry: int
-    bytes: int
+    size_bytes: int
     records: int
     first_txid: int
     last_txid: int

@@ -9,8 +9,15 @@ two while a roll waits for the close of the older. They are closed in ascending 
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from ..runtime.errors import CorruptData, EndOfStream, ProtocolError, UnsupportedFormat
+from ..runtime.errors import (
+    CorruptData,
+    EndOfStream,
+    LogNotFound,
+    ProtocolError,
+    UnsupportedFormat,
+)
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Buffer
 from .dlsn import DLSN
@@ -24,7 +31,7 @@ OWNER_BYTES_MAX = 200
 class LogState:
     """The value of ``log/<id>/state``. Changes are methods that give the next value."""
 
-    log_id: str
+    log_id: int
     name: str
     created_ms: int
     incarnation: int = 0
@@ -61,8 +68,24 @@ class LogState:
 
     def claimed(self, owner: str, writer_id: str) -> "LogState":
         """A new writer owns the log: whoever wrote before can neither roll nor close any more (H12)."""
+        if self.deleting:
+            raise LogNotFound(
+                f'log "{self.name}" is being deleted by {self.owner}; deleting it again finishes that'
+            )
         if self.sealed:
             raise EndOfStream(f'log "{self.name}" is sealed: it takes no more records')
+        return self._owned_by(owner, writer_id)
+
+    def claimed_for_deletion(self, owner: str, writer_id: str) -> "LogState":
+        """From here on nobody opens the log; whoever wrote is as fenced as by another writer (H13)."""
+        return replace(self._owned_by(owner, writer_id), deleting=True)
+
+    def without_segments_to(self, segment: int) -> "LogState":
+        """The segments up to this one are gone."""
+        assert segment <= self.last_segment
+        return replace(self, first_segment=segment + 1, open_from=max(self.open_from, segment + 1))
+
+    def _owned_by(self, owner: str, writer_id: str) -> "LogState":
         short = owner.encode()[:OWNER_BYTES_MAX].decode(errors="ignore")
         return replace(self, epoch=self.epoch + 1, owner=short, writer_id=writer_id)
 
@@ -78,7 +101,7 @@ class LogState:
             self,
             open_from=segment + 1,
             next_sequence_id=self.next_sequence_id + records,
-            last_txid=last_txid if last_txid >= 0 else self.last_txid,
+            last_txid=max(self.last_txid, last_txid),
         )
 
     def released(self) -> "LogState":
@@ -123,7 +146,7 @@ class LogState:
                 truncated_sequence_id, sealed, deleting, quorums,
             ) = fields[:17]  # fmt: skip
             return cls(
-                str(log_id), str(name), int(created_ms), int(incarnation), int(epoch), str(owner),
+                int(log_id), str(name), int(created_ms), int(incarnation), int(epoch), str(owner),
                 str(writer_id), int(first_segment), int(open_from), int(last_segment),
                 int(last_txid), int(next_sequence_id), DLSN(*map(int, truncated_to)),
                 int(truncated_sequence_id), bool(sealed), bool(deleting),
@@ -138,7 +161,7 @@ def _three(values: list[int]) -> tuple[int, int, int]:
     return first, second, third
 
 
-def decode_fields(value: Buffer, known: int, length: int, what: str) -> list[object]:
+def decode_fields(value: Buffer, known: int, length: int, what: str) -> list[Any]:
     """The fields behind the format number of a packed list. Later fields are left to later versions."""
     try:
         fields = unpack(value, what)

@@ -9,7 +9,8 @@
     │                                  VersionConflict, LeaseExpired
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  ConnectionLost, RequestTimeout, Compacted, NotReady
-    ├── outcome or state unknown       OutcomeUnknown, WriteFailed, LedgerStateUnknown, RecoveryIncomplete
+    ├── outcome or state unknown       OutcomeUnknown, WriteFailed, WriteCancelled, LedgerStateUnknown,
+    │                                  RecoveryIncomplete
     ├── the peer broke the protocol    ProtocolError, WrongPeer, WrongLedgerKey, EntryConflict
     └── the machine failed or lied     CorruptData, DiskFailed, DiskFull, ForeignData,
                                        DataDirectoryInUse, UnsupportedFormat, AddressInUse
@@ -286,6 +287,12 @@ class WriteFailed(DistributedLogError):
     definite = False
     fatal_to_writer = True
     exit_code = 7
+
+
+class WriteCancelled(DistributedLogError):
+    """Not written, because a record before it in the same call was refused, or the writer ended first."""
+
+    code = 516
 
 
 class LedgerStateUnknown(DistributedLogError):

@@ -19,7 +19,7 @@ def test_the_text_forms_of_the_product_page() -> None:
     assert str(dlsn) == "1.12.3"
     assert dlsn.sort_key() == "0000000001.000000000000012.0000003"
     assert DLSN.parse("1.12.3") == DLSN.parse(dlsn.sort_key()) == dlsn
-    assert DLSN.INITIAL == DLSN(1, 0, 0)
+    assert DLSN(1, 0, 0) == DLSN.INITIAL
     assert DLSN(1, 2, 3).next() == DLSN(1, 2, 4)
     assert repr(dlsn) == "DLSN(1, 12, 3)"
 

@@ -52,11 +52,11 @@ def test_a_namespace_does_not_see_into_another() -> None:
 
 @given(st.integers(1, 2**40), st.integers(1, 2**40))
 def test_segment_keys_sort_as_segments_do(one: int, other: int) -> None:
-    assert (one < other) == (segment_key("0a", one) < segment_key("0a", other))
+    assert (one < other) == (segment_key(10, one) < segment_key(10, other))
 
 
 def a_state() -> LogState:
-    return LogState("00ff", "orders", 1_700_000_000_000)
+    return LogState(0xFF, "orders", 1_700_000_000_000)
 
 
 def test_the_life_of_a_state() -> None:
@@ -78,7 +78,7 @@ def test_the_life_of_a_state() -> None:
 
 def test_a_sealed_log_takes_no_writer() -> None:
     with pytest.raises(EndOfStream):
-        LogState("1", "l", 0, sealed=True).claimed("me", "w")
+        LogState(1, "l", 0, sealed=True).claimed("me", "w")
 
 
 @given(
@@ -92,7 +92,7 @@ def test_a_state_is_read_back_and_small(
 ) -> None:
     """H40: at most 1 KiB."""
     state = LogState(
-        "f" * 16, "n" * 255, number, number, number, last_segment=number, open_from=number + 1,
+        2**63 - 1, "n" * 255, number, number, number, last_segment=number, open_from=number + 1,
         last_txid=number, next_sequence_id=number, truncated_to=DLSN(1, number, 3), quorums=quorums,
     ).claimed(owner.encode(errors="replace").decode(), "e" * 16)  # fmt: skip
 
@@ -119,12 +119,12 @@ def test_a_segment_is_read_back() -> None:
     record = SegmentRecord(7, 99, 3, 1_700_000_000_000)
     end = SegmentEnd(4, 1000, 12, 5, 50, 3, 6)
 
-    closed = record.with_end(end, start_sequence_id=40, closed_ms=1_700_000_000_500)
+    closed = record.with_end(end, start_sequence_id=40, last_txid=50, closed_ms=1_700_000_000_500)
 
     assert SegmentRecord.decode(record.encode()) == record
     assert SegmentRecord.decode(closed.encode()) == closed
     assert closed.last_dlsn == DLSN(7, 3, 6)
-    assert record.with_end(EMPTY_END, start_sequence_id=0, closed_ms=1).last_dlsn is None
+    assert record.with_end(EMPTY_END, start_sequence_id=0, last_txid=9, closed_ms=1).last_dlsn is None
     with pytest.raises(CorruptData):
         SegmentRecord.decode(b"\x91\x01")
 
@@ -139,7 +139,7 @@ def test_the_segment_of_a_txid_is_the_one_a_scan_finds(
         last += step
         record = SegmentRecord(number, number, 1, 0)
         end = SegmentEnd(0, 1, step, last, last, 0, 0)
-        segments.append(record.with_end(end, start_sequence_id=0, closed_ms=0))
+        segments.append(record.with_end(end, start_sequence_id=0, last_txid=last, closed_ms=0))
     for _ in range(in_progress):
         segments.append(SegmentRecord(len(segments) + 1, 1, 1, 0))
 

@@ -1,0 +1,171 @@
+"""Records on their way: one outcome an entry, shared by all its records (no event or task a record)."""
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import trio
+
+from ..runtime.errors import DistributedLogError, InvalidRequest, OwnershipAcquireFailed
+from .dlsn import DLSN
+
+
+def again(error: DistributedLogError) -> DistributedLogError:
+    """A copy of an error that sticks, so that each raise has a traceback of its own."""
+    if isinstance(error, OwnershipAcquireFailed):
+        return OwnershipAcquireFailed(str(error), error.owner)
+    return type(error)(str(error))
+
+
+class Batch:
+    """The records of one entry, from the first that is buffered until the entry's outcome is known."""
+
+    __slots__ = (
+        "_event", "bytes", "count", "done", "entry", "error", "payloads", "segment", "txids",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.txids: list[int] = []
+        self.payloads: list[bytes] = []
+        self.bytes = 0
+        """Columns and payloads; what counts against the writer's bound."""
+        self.segment = 0
+        self.entry = -1
+        """Where it was sent; may change while it is not done (a roll after an error)."""
+        self.done = False
+        self.count = 0
+        """Its records, once it is done."""
+        self.error: DistributedLogError | None = None
+        self._event: trio.Event | None = None
+
+    def finish(self, error: DistributedLogError | None = None) -> None:
+        """The outcome is known: stored at (segment, entry), or an error."""
+        self.error = error
+        self.done = True
+        self.count = len(self.txids)
+        self.txids, self.payloads = [], []  # whoever keeps a handle must not keep the bytes
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Until `done`. Cancelling the wait withdraws nothing (H31)."""
+        if not self.done:
+            if self._event is None:
+                self._event = trio.Event()
+            await self._event.wait()
+
+    def dlsn(self, slot: int) -> DLSN:
+        """The position of one record. Raises the batch's error."""
+        if self.error is not None:
+            raise again(self.error)
+        return DLSN(self.segment, self.entry, slot)
+
+
+class PendingWrite:
+    """A record that was taken: ``await`` gives its DLSN once it is durable, or raises (G2, G7).
+
+    Cancelling the wait does not withdraw the write.
+    """
+
+    __slots__ = ("_batch", "_slot")
+
+    def __init__(self, batch: Batch, slot: int) -> None:
+        self._batch = batch
+        self._slot = slot
+
+    def done(self) -> bool:
+        """Is the outcome known?"""
+        return self._batch.done
+
+    def result(self) -> DLSN:
+        """The DLSN. Raises the write's error, or `InvalidRequest` while the outcome is not known."""
+        if not self._batch.done:
+            raise InvalidRequest("the write is not done yet: await it")
+        return self._batch.dlsn(self._slot)
+
+    def __await__(self) -> Generator[Any, Any, DLSN]:
+        if not self._batch.done:
+            yield from self._batch.wait().__await__()
+        return self._batch.dlsn(self._slot)
+
+
+class PendingBulk(Sequence[PendingWrite]):
+    """Records that were handed over in one call; ``await`` gives their DLSNs, or raises the first error.
+
+    One of them, ``bulk[i]``, can be awaited alone. A record that was refused has its error; those behind it
+    were not taken (`WriteCancelled`), those before it are written: scenario 13 of distributedlog.md.
+    """
+
+    __slots__ = ("_length", "_spans")
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._spans: list[tuple[int, Batch, int]] = []  # first index, batch, slot of the first
+
+    def took(self, index: int, batch: Batch, slot: int) -> None:
+        """Records from ``index`` on are in this batch from ``slot`` on."""
+        self._spans.append((index, batch, slot))
+
+    def refused(self, index: int, error: DistributedLogError) -> None:
+        """Records from ``index`` on (to the next span) were not taken."""
+        batch = Batch()
+        batch.finish(error)
+        self._spans.append((index, batch, 0))
+
+    def done(self) -> bool:
+        """Are all outcomes known?"""
+        return all(batch.done for _, batch, _ in self._spans)
+
+    async def wait(self) -> None:
+        """Until `done`; raises nothing."""
+        for _, batch, _ in self._spans:
+            await batch.wait()
+
+    async def outcomes(self) -> list[DLSN | DistributedLogError]:
+        """One a record, when all are known."""
+        await self.wait()
+        found: list[DLSN | DistributedLogError] = []
+        for first, end, batch, slot in self._stretches():
+            if batch.error is not None:
+                found += [batch.error] * (end - first)
+            else:
+                segment, entry = batch.segment, batch.entry
+                found += [DLSN(segment, entry, slot + i) for i in range(end - first)]
+        return found
+
+    def result(self) -> list[DLSN]:
+        """The DLSNs. Raises the first error, or `InvalidRequest` while an outcome is not known."""
+        if not self.done():
+            raise InvalidRequest("the writes are not done yet: await them")
+        found: list[DLSN] = []
+        for first, end, batch, slot in self._stretches():
+            if batch.error is not None:
+                raise again(batch.error)
+            segment, entry = batch.segment, batch.entry
+            found += [DLSN(segment, entry, slot + i) for i in range(end - first)]
+        return found
+
+    def __await__(self) -> Generator[Any, Any, list[DLSN]]:
+        yield from self.wait().__await__()
+        return self.result()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._length))]
+        if index < 0:
+            index += self._length
+        if not 0 <= index < self._length:
+            raise IndexError(index)
+        for first, end, batch, slot in self._stretches():
+            if index < end:
+                return PendingWrite(batch, slot + index - first)
+        raise AssertionError("every record is in a span")
+
+    def _stretches(self) -> list[tuple[int, int, Batch, int]]:
+        ends = [first for first, _, _ in self._spans[1:]] + [self._length]
+        return [
+            (first, end, batch, slot)
+            for (first, batch, slot), end in zip(self._spans, ends, strict=True)
+        ]

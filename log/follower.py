@@ -1,0 +1,121 @@
+"""A log's state as its readers follow it: loaded once, then pushed by a watch.
+
+Level-triggered (H29): what counts is the newest state, never the steps to it; a watch that fell behind the
+history reads the state and goes on from there.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from ..metadata.interface import Metadata
+from ..metadata.transaction import KeyValue
+from ..runtime.errors import Compacted, DistributedLogError, LogNotFound, LogTruncated, NoSuchLedger
+from .dlsn import DLSN
+from .keys import segment_key, state_key
+from .segments import SegmentRecord
+from .state import LogState
+
+RETRY_S = 0.2
+
+
+class StateFollower:
+    """The newest state of one log, as far as it is known here."""
+
+    def __init__(self, metadata: Metadata, log_id: int, name: str) -> None:
+        self._metadata = metadata
+        self._log_id = log_id
+        self._name = name
+        self._revision = 0
+        self._changed = trio.Event()
+        self.state: LogState
+        self.error: DistributedLogError | None = None
+        """`LogNotFound` once the log is deleted."""
+
+    async def load(self) -> None:
+        """Read the state. Raises `LogNotFound`."""
+        found = await self._metadata.get(state_key(self._log_id))
+        self._take(found)
+        if self.error is not None:
+            raise self.error
+
+    async def run(self) -> None:
+        """Follow until cancelled, or the log is deleted."""
+        key = state_key(self._log_id)
+        while self.error is None:
+            try:
+                async with self._metadata.watch(
+                    key, key + b"\x00", after_revision=self._revision
+                ) as watch:
+                    while self.error is None:
+                        batch = await watch.next()
+                        for event in batch.events:
+                            self._take(event.item if event.kind == "put" else None)
+            except Compacted:
+                await self._reload()
+            except DistributedLogError as error:
+                if not error.retryable:
+                    self.error = error
+                    self._tell()
+                    return
+                await trio.sleep(RETRY_S)
+
+    async def until(self, holds: Callable[[LogState], bool]) -> LogState:
+        """Wait for a state. Raises `LogNotFound` when the log is deleted meanwhile."""
+        while True:
+            if self.error is not None:
+                raise self.error
+            if holds(self.state):
+                return self.state
+            await self._changed.wait()
+
+    async def segment(self, number: int) -> SegmentRecord:
+        """One segment's record. Raises `LogNotFound` or `LogTruncated` when it is gone (H30)."""
+        found = await self._metadata.get(segment_key(self._log_id, number))
+        if found is None:
+            raise await self.explain(
+                NoSuchLedger(f'log "{self._name}" has no segment {number}'), number
+            )
+        return SegmentRecord.decode(found.value)
+
+    async def explain(self, error: DistributedLogError, segment: int) -> DistributedLogError:
+        """What a miss at a bookie or in the store means under the log's *current* state (H30).
+
+        Deleted and truncated are definite answers; what is left is the miss itself, and data loss.
+        """
+        found = await self._metadata.get(state_key(self._log_id))
+        self._take(found)
+        if self.error is not None:
+            return self.error
+        if segment < self.state.first_segment:
+            return self.truncated()
+        return error
+
+    def check_position(self, segment: int, entry: int) -> None:
+        """Raise `LogTruncated` when the entry at this position has been cut off meanwhile."""
+        first = self.state.truncated_to
+        if segment < self.state.first_segment or (segment, entry) < (first.segment, first.entry):
+            raise self.truncated()
+
+    def truncated(self) -> LogTruncated:
+        """The error that names the first position that is left."""
+        first = max(self.state.truncated_to, DLSN(self.state.first_segment, 0, 0))
+        return LogTruncated(f'log "{self._name}" was truncated: its first position is {first}')
+
+    async def _reload(self) -> None:
+        self._take(await self._metadata.get(state_key(self._log_id)))
+
+    def _take(self, found: KeyValue | None) -> None:
+        if found is None:
+            self.error = LogNotFound(f'log "{self._name}" has been deleted')
+        elif found.mod_revision > self._revision:
+            try:
+                self.state = LogState.decode(found.value)
+            except DistributedLogError as error:
+                self.error = error
+            self._revision = found.mod_revision
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()

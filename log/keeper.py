@@ -1,0 +1,279 @@
+"""The segments under a writer: begins, rolls, replaces and completes them.
+
+A roll (H11): the next segment is created and registered while this one is written on; then nothing more is
+sent here until all of it is acknowledged; then entries go to the next one, and this one is closed behind,
+in the transaction that also writes where the next one's sequence ids begin. At most two are in progress.
+
+After a ledger's error the writer recovers its own segment, so that it learns its end: what is below is
+acknowledged, what is above is sent again, each once, to the next segment. Metadata that is away stops no
+writes: the old segment is written on, and the roll is tried again (scenario 17 of distributedlog.md).
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import trio
+
+from ..runtime.errors import (
+    DistributedLogError,
+    LedgerClosed,
+    LedgerFenced,
+    NotEnoughBookies,
+    RecoveryIncomplete,
+    VersionConflict,
+)
+from .batch import again
+from .ledgers import Ledgers, LedgerWriter
+from .open_segment import OpenSegment
+from .options import LogOptions
+from .ownership import OwnedLog, may_pass
+from .segments import SegmentRecord
+from .state import LogState
+from .takeover import SegmentOpening, close_segment, read_end, recover_segments
+
+TICK_S = 5.0
+"""An idle writer looks this often whether its segment should end (H22: within 60 s)."""
+RETRY_FIRST_S = 0.1
+RETRY_MAX_S = 5.0
+ROOM_WAIT_S = 1.0
+CLOSE_ATTEMPTS = 3
+
+log = logging.getLogger("distributedlog.log")
+
+
+class WriterSide(Protocol):
+    """What the keeper tells the writer. All of it is synchronous."""
+
+    def confirmed(self, segment: OpenSegment, lac: int) -> None:
+        """Entries of the segment up to ``lac`` are durable."""
+        ...
+
+    def take_back(self) -> None:
+        """What is in flight must be sent again."""
+        ...
+
+    def wake(self) -> None:
+        """Entries may go."""
+        ...
+
+    def fail(self, error: DistributedLogError) -> None:
+        """The writer is over."""
+        ...
+
+
+class SegmentKeeper:
+    """The segment in progress of one writer, the one before it, and the one behind it."""
+
+    def __init__(
+        self,
+        writer: WriterSide,
+        owned: OwnedLog,
+        ledgers: Ledgers,
+        options: LogOptions,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._writer = writer
+        self._owned = owned
+        self._ledgers = ledgers
+        self._options = options
+        self._wall_ms = wall_ms
+        self._wake = trio.Event()
+        self._turn = trio.Lock()
+        self._opening: SegmentOpening | None = None
+        self._next: OpenSegment | None = None
+        self._behind: OpenSegment | None = None
+        self._why_roll = ""
+        self._room_wanted = False
+        self._retry_s = RETRY_FIRST_S
+        self._not_before = 0.0
+        self._trouble_since: float | None = None
+        self.current: OpenSegment
+
+    async def begin(self) -> None:
+        """Recover what earlier writers left, open a segment; tries for ``recover_timeout_s``.
+
+        Raises `RecoveryIncomplete`, `NotEnoughBookies`, `WriterFenced`, `LogNotFound`, `CorruptData`.
+        """
+        last: DistributedLogError = RecoveryIncomplete("no answer from the bookies")
+        with trio.move_on_after(self._options.recover_timeout_s):
+            while True:
+                try:
+                    await recover_segments(self._owned, self._ledgers, closed_ms=self._wall_ms())
+                    self.current = await self._open()
+                    return
+                except DistributedLogError as error:
+                    if not may_pass(error):
+                        raise
+                    last = error
+                await self._pause()
+        if isinstance(last, NotEnoughBookies):
+            raise last
+        raise RecoveryIncomplete(
+            f'log "{self._owned.state.name}": its end could not be made certain within '
+            f"{self._options.recover_timeout_s:g} s: {last}"
+        ) from last
+
+    @property
+    def sendable(self) -> bool:
+        """May an entry go to the segment in progress?"""
+        return self._next is None and self.current.ledger.error is None
+
+    def look(self, *, drained: bool) -> None:
+        """At each turn of the sender: go over to the next segment, or see that one is wanted."""
+        if self._next is not None:
+            if drained and self.current.ledger.error is None:
+                self.current.publish()
+                self._behind, self.current, self._next = self.current, self._next, None
+                self._wake.set()
+        elif not self._why_roll:
+            self._why_roll = self.current.why_roll(self._options)
+            if self._why_roll:
+                self._wake.set()
+
+    def wake(self) -> None:
+        """The ledger has an error."""
+        self._wake.set()
+
+    def wait_room(self) -> None:
+        """The ledger's window is full: have the sender woken when it is not."""
+        self._room_wanted = True
+        self._wake.set()
+
+    def abort(self) -> None:
+        """Send nothing more. Synchronous and idempotent."""
+        for segment in (self._behind, getattr(self, "current", None), self._next):
+            if segment is not None:
+                segment.ledger.abort()
+
+    async def run(self) -> None:
+        """Do what is due, until cancelled or the writer is over."""
+        while True:
+            with trio.move_on_after(TICK_S):
+                await self._wake.wait()
+            if self._wake.is_set():
+                self._wake = trio.Event()
+            self.look(drained=False)
+            try:
+                async with self._turn:
+                    await self._step()
+                self._retry_s = RETRY_FIRST_S
+            except DistributedLogError as error:
+                if not may_pass(error) or self._in_trouble_too_long():
+                    self._writer.fail(error)
+                    return
+                log.warning('log "%s": %s; it is tried again', self._owned.state.name, error)
+                await self._pause()
+                self._wake.set()
+
+    async def finish(self) -> None:
+        """Complete the segment in progress and give the log up. All writes are settled.
+
+        The caller sets the deadline; until then what is retryable is tried again.
+        """
+        async with self._turn:
+            while True:
+                try:
+                    await self._finish()
+                    return
+                except DistributedLogError as error:
+                    if not may_pass(error):
+                        raise
+                await self._pause()
+
+    # --- steps, each may be repeated after any failure ----------------------------------------------
+
+    async def _step(self) -> None:
+        if self._room_wanted:
+            self._room_wanted = False
+            with trio.move_on_after(ROOM_WAIT_S):
+                await self.current.ledger.wait_room()
+            self._writer.wake()
+        if self.current.ledger.error is not None:
+            if self._trouble_since is None:
+                self._trouble_since = trio.current_time()
+            deadline = self._trouble_since + self._options.recover_timeout_s
+            with trio.move_on_at(deadline) as scope:
+                await self._replace()
+                self._trouble_since = None
+            if scope.cancelled_caught:
+                raise again(self.current.ledger.error)
+        elif self._behind is not None:
+            await self._complete_behind()
+        elif self._why_roll and self._next is None:
+            log.info('log "%s": next segment, for %s', self._owned.state.name, self._why_roll)
+            self._next = await self._open()
+            self._why_roll = ""
+            self._writer.wake()
+
+    async def _replace(self) -> None:
+        """The segment in progress failed: make its end certain, acknowledge or take back, go on."""
+        segment = self.current
+        await self._owned.refresh()
+        await self._complete_behind()
+        ledger = await self._ledgers.recover(segment.record.ledger_id)
+        assert ledger.last_entry is not None, "a recovered ledger knows its end"
+        self._writer.confirmed(segment, ledger.last_entry)
+        self._writer.take_back()
+        segment.ledger.abort()
+        end = segment.end()
+        assert end.last_entry == ledger.last_entry, "only this writer wrote this ledger"
+        await close_segment(self._owned, segment.record, end, closed_ms=self._wall_ms())
+        if self._next is None:
+            self._next = await self._open()
+        self.current, self._next, self._why_roll = self._next, None, ""
+        self._writer.wake()
+
+    async def _complete_behind(self) -> None:
+        if self._behind is not None:
+            await self._complete(self._behind)
+            self._behind = None
+
+    async def _complete(
+        self, segment: OpenSegment, then: Callable[[LogState], LogState] | None = None
+    ) -> None:
+        """Close a segment whose entries are all acknowledged, ledger and log in one transaction."""
+        ledger_share = segment.ledger.closing_share
+        close = partial(close_segment, self._owned, closed_ms=self._wall_ms(), then=then)
+        for _ in range(CLOSE_ATTEMPTS):
+            try:
+                await close(segment.record, segment.end(), ledger_share=ledger_share)
+                break
+            except (VersionConflict, LedgerFenced, LedgerClosed):
+                await trio.lowlevel.checkpoint()
+        else:
+            # Somebody recovered the ledger without taking the log: its end holds all that we know of.
+            await self._owned.refresh()
+            ledger = await self._ledgers.recover(segment.record.ledger_id)
+            await close(segment.record, await read_end(self._ledgers, segment.record, ledger))
+        segment.ledger.abort()
+
+    async def _finish(self) -> None:
+        if self.current.ledger.error is not None:
+            await self._replace()
+        if self._next is not None:
+            self.look(drained=True)
+        await self._complete_behind()
+        await self._complete(self.current, LogState.released)
+
+    async def _open(self) -> OpenSegment:
+        if self._opening is None:
+            self._opening = SegmentOpening(self._owned, self._ledgers, self._wall_ms())
+        record, ledger = await self._opening.open()
+        self._opening = None
+        return self._attach(record, ledger)
+
+    def _attach(self, record: SegmentRecord, ledger: LedgerWriter) -> OpenSegment:
+        segment = OpenSegment(record, ledger)
+        ledger.on_confirmed = partial(self._writer.confirmed, segment)
+        ledger.on_failed = lambda _: self.wake()
+        return segment
+
+    async def _pause(self) -> None:
+        await trio.sleep(self._retry_s)
+        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
+
+    def _in_trouble_too_long(self) -> bool:
+        since = self._trouble_since
+        return since is not None and trio.current_time() >= since + self._options.recover_timeout_s

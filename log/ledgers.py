@@ -1,0 +1,145 @@
+"""What the log needs of the ledger part, as protocols: `ledger.client` has it, and a model in the tests."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ..metadata.transaction import Transaction
+from ..runtime.errors import DistributedLogError
+from ..runtime.host import Buffer
+
+
+class PreparedLedger(Protocol):
+    """A ledger that is chosen and not yet stored anywhere."""
+
+    @property
+    def ledger_id(self) -> int:
+        """Its id, never used before."""
+        ...
+
+    def transaction(self) -> Transaction:
+        """The share of a transaction that creates it."""
+        ...
+
+
+class ClosedLedger(Protocol):
+    """A ledger's metadata, closed."""
+
+    @property
+    def last_entry(self) -> int | None:
+        """-1 where it is empty."""
+        ...
+
+    @property
+    def length(self) -> int | None:
+        """Payload bytes of all entries."""
+        ...
+
+
+class EntryRecord(Protocol):
+    """One entry as it was read: owned memory, digest verified."""
+
+    @property
+    def entry(self) -> int:
+        """Its id."""
+        ...
+
+    @property
+    def payload(self) -> memoryview:
+        """What the log put in."""
+        ...
+
+
+class LedgerWriter(Protocol):
+    """The ledger that this process writes. All but ``close`` is synchronous."""
+
+    ledger_id: int
+    lac: int
+    on_confirmed: Callable[[int], None]
+    on_failed: Callable[[DistributedLogError], None]
+
+    @property
+    def error(self) -> DistributedLogError | None:
+        """Why it takes no more entries, or None."""
+        ...
+
+    @property
+    def room(self) -> bool:
+        """May an entry be added now?"""
+        ...
+
+    @property
+    def wants_roll(self) -> bool:
+        """Holes are noted, or a better ensemble exists (H22)."""
+        ...
+
+    def add(self, buffers: Sequence[Buffer], payload_bytes: int) -> int:
+        """Send one entry; its id. Raises `error`."""
+        ...
+
+    async def wait_room(self) -> None:
+        """Until `room`, or an error."""
+        ...
+
+    def publish_lac(self) -> None:
+        """Tell the bookies how far is confirmed, since no entry follows that would."""
+        ...
+
+    def closing_share(self) -> Transaction:
+        """The share of a transaction that closes it at its last entry; all adds are confirmed."""
+        ...
+
+    def abort(self) -> None:
+        """Send nothing more; forget what is in flight."""
+        ...
+
+
+class LedgerReader(Protocol):
+    """A ledger opened for reading, without recovery."""
+
+    @property
+    def lac(self) -> int:
+        """The last entry known to be readable, -1 for none."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Is its end known for good? Then ``lac`` is the last entry."""
+        ...
+
+    async def read(self, first: int, last: int, *, bytes_max: int) -> Sequence[EntryRecord]:
+        """Contiguous entries from ``first``, at least one."""
+        ...
+
+    async def wait(self, after: int, *, wait_s: float) -> int:
+        """The LAC, when it is above ``after``, the ledger is closed, or the time is over."""
+        ...
+
+
+class Ledgers(Protocol):
+    """The client of all ledgers."""
+
+    async def prepare(
+        self,
+        *,
+        custom: Mapping[str, bytes] | None = None,
+        owner: tuple[int, int] | None = None,
+        quorums: tuple[int, int, int] | None = None,
+    ) -> PreparedLedger:
+        """Choose an id and an ensemble. Raises `NotEnoughBookies`."""
+        ...
+
+    def writer(self, prepared: Any, version: int) -> LedgerWriter:
+        """The writer of a ledger whose creating transaction succeeded."""
+        ...
+
+    async def open(self, ledger_id: int) -> LedgerReader:
+        """For reading, without recovery. Raises `NoSuchLedger`."""
+        ...
+
+    async def recover(self, ledger_id: int) -> ClosedLedger:
+        """Fence, find the end, close. Raises `RecoveryIncomplete`, `NoSuchLedger`."""
+        ...
+
+    async def deletion_share(self, ledger_id: int) -> Transaction:
+        """The share of a transaction that turns it to DELETING (H21). Empty where it is gone."""
+        ...

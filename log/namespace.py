@@ -1,0 +1,180 @@
+"""Namespace: names to logs; create, find, list, delete, open."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from random import Random
+from typing import Any, Literal
+
+import trio
+
+from ..metadata.interface import Metadata, prefix_end
+from ..metadata.transaction import Compare, Put, Transaction
+from ..runtime.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    InvalidRequest,
+    LogExists,
+    LogNotFound,
+)
+from .deletion import delete_claimed
+from .handle import Log
+from .keys import LOG_ID_BITS, decode_log_id, encode_log_id, name_key, name_of, state_key
+from .ledgers import Ledgers
+from .lock import LockRecord, claim
+from .names import check_log_name
+from .options import LogOptions
+from .state import LogState
+
+PAGE = 1000
+DRAWS = 5
+GOODBYE_S = 2.0
+
+
+class Namespace:
+    """The logs under one path. One object a process serves any number of tasks.
+
+    ``nursery`` runs the tasks of its writers and readers: it ends after the namespace's own clients are
+    of no more use, and before they end. ``owner`` names this process to others: in a lock, in errors.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        metadata: Metadata,
+        ledgers: Ledgers,
+        nursery: trio.Nursery,
+        random: Random,
+        wall_ms: Callable[[], int],
+        owner: str,
+        options: LogOptions | None = None,
+        quorums: tuple[int, int, int] = (3, 3, 2),
+    ) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.ledgers = ledgers
+        self.wall_ms = wall_ms
+        self.owner = owner
+        self.options = options if options is not None else LogOptions()
+        self._nursery = nursery
+        self._random = random
+        self._quorums = quorums
+        self._closed = False
+
+    async def create_log(
+        self, name: str, *, durability: Literal["standard", "all"] = "standard"
+    ) -> None:
+        """Make an empty log, in one transaction. Raises `LogExists`, `InvalidLogName`.
+
+        ``durability="all"`` acknowledges a record only when every replica has it: with N replicas none
+        is lost while one of them is left (G3), and one that is away holds writes up.
+        """
+        if durability not in ("standard", "all"):
+            raise InvalidRequest(f'durability is "standard" or "all", not {durability!r}')
+        await self._create(name, durability)
+
+    async def log_exists(self, name: str) -> bool:
+        """Is there a log of this name, now? Raises `InvalidLogName`."""
+        self._check_open()
+        return await self.metadata.get(name_key(self.path, check_log_name(name))) is not None
+
+    async def logs(self, prefix: str = "") -> AsyncIterator[str]:
+        """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page."""
+        self._check_open()
+        start = name_key(self.path, prefix)
+        end = prefix_end(start)
+        while True:
+            page = await self.metadata.range(start, end, limit=PAGE)
+            for item in page.items:
+                yield name_of(self.path, item.key)
+            if not page.more or not page.items:
+                return
+            start = page.items[-1].key + b"\x00"
+
+    async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
+        """Delete a log with all its records.
+
+        Refused while a writer holds it: waits up to ``wait_s``, then `OwnershipAcquireFailed`. Raises
+        `LogNotFound`. A deletion that was cut short is finished by the same call.
+        """
+        log_id = await self.find(name)
+        claimed = await claim(
+            self.metadata,
+            log_id,
+            self.lock_record(),
+            lease_s=self.options.lock_lease_s,
+            takeover=False,
+            wait_s=wait_s,
+            raised=LogState.claimed_for_deletion,
+        )
+        try:
+            await delete_claimed(claimed.owned, self.ledgers, self.path)
+        finally:
+            goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
+            with goodbye, suppress(DistributedLogError):  # the lease ends by itself
+                await self.metadata.revoke_lease(claimed.lease)
+
+    def open_log(self, name: str, *, config: Mapping[str, Any] | None = None) -> Log:
+        """Name a log; never asks whether it exists. ``config`` overlays the namespace's options.
+
+        Raises `InvalidLogName`, `InvalidRequest` for an unknown option.
+        """
+        self._check_open()
+        return Log(self, check_log_name(name), self.options.overlaid(config))
+
+    # --- for the rest of the part -----------------------------------------------------------------
+
+    async def find(self, name: str) -> int:
+        """The id of the log of this name. Raises `LogNotFound`."""
+        self._check_open()
+        found = await self.metadata.get(name_key(self.path, check_log_name(name)))
+        if found is None:
+            raise LogNotFound(f'log "{name}" does not exist in namespace {self.path}')
+        return decode_log_id(found.value)
+
+    async def create_or_find(self, name: str) -> int:
+        """The id of the log of this name, which is made if it is missing."""
+        try:
+            return await self._create(name, "standard")
+        except LogExists:
+            return await self.find(name)
+
+    def lock_record(self) -> LockRecord:
+        """A new writer's name: who it is, for people, and a random id, for after an unknown outcome."""
+        return LockRecord(self.owner, f"{self._random.getrandbits(64):016x}", self.wall_ms())
+
+    def start(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run a task of a writer or reader."""
+        self._check_open()
+        self._nursery.start_soon(run)
+
+    def close(self) -> None:
+        """Refuse further use. Whoever made this object ends its tasks."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed(f"namespace {self.path} is closed")
+
+    async def _create(self, name: str, durability: str) -> int:
+        self._check_open()
+        name = check_log_name(name)
+        ensemble, write_quorum, _ = self._quorums
+        quorums = (ensemble, write_quorum, write_quorum) if durability == "all" else None
+        for _ in range(DRAWS):
+            log_id = self._random.getrandbits(LOG_ID_BITS)
+            state = LogState(log_id, name, self.wall_ms())
+            state = replace(state, quorums=quorums)
+            name_at, state_at = name_key(self.path, name), state_key(log_id)
+            reply = await self.metadata.transact(
+                Transaction(
+                    (Compare.version(name_at, 0), Compare.version(state_at, 0)),
+                    (Put(name_at, encode_log_id(log_id)), Put(state_at, state.encode())),
+                )
+            )
+            if reply.succeeded:
+                return log_id
+            if reply.current[0] is not None:
+                raise LogExists(f'log "{name}" exists already in namespace {self.path}')
+        raise LogExists(f"{DRAWS} log ids in a row were taken: the source of chance is broken")

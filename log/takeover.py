@@ -1,0 +1,179 @@
+"""Opening a log for writing: make the end of the previous writer certain, then begin a segment (H12).
+
+The order is fixed: (1) the epoch is raised by compare-and-set (`lock.claim`), from when on no earlier
+writer can roll or close; (2) every segment in progress in that very state is recovered, ascending; (3) each
+is closed under our epoch; (4) a new segment is opened; (5) only then is anything written.
+The same two steps, close and open, serve a roll.
+"""
+
+from collections.abc import Callable
+
+from ..metadata.interface import Metadata
+from ..metadata.transaction import Put, Transaction
+from ..runtime.errors import CorruptData, LogNotFound, VersionConflict
+from .keys import segment_key
+from .ledgers import ClosedLedger, LedgerReader, Ledgers, LedgerWriter, PreparedLedger
+from .ownership import OwnedLog
+from .record import EntryHeader, decode_header
+from .segments import EMPTY_END, UNKNOWN, SegmentEnd, SegmentRecord
+from .state import LogState
+
+CREATE_ATTEMPTS = 5
+"""A ledger's creation may meet a bookie that has just gone: choose again this often."""
+
+
+async def read_segment(metadata: Metadata, state: LogState, segment: int) -> SegmentRecord:
+    """A segment's record. Raises `LogNotFound` when it is not there (any more)."""
+    found = await metadata.get(segment_key(state.log_id, segment))
+    if found is None:
+        raise LogNotFound(f'log "{state.name}" has no segment {segment}')
+    return SegmentRecord.decode(found.value)
+
+
+async def recover_segments(owned: OwnedLog, ledgers: Ledgers, *, closed_ms: int) -> int:
+    """Recover and close all that a previous writer left in progress; how many it were.
+
+    Raises `RecoveryIncomplete` when too few bookies answer: then nothing was decided (G3), and the same
+    call may work later.
+    """
+    left = list(owned.state.in_progress)
+    for segment in left:
+        record = await read_segment(owned.metadata, owned.state, segment)
+        ledger = await ledgers.recover(record.ledger_id)
+        end = await read_end(ledgers, record, ledger)
+        await close_segment(owned, record, end, closed_ms=closed_ms)
+    return len(left)
+
+
+async def read_end(ledgers: Ledgers, record: SegmentRecord, ledger: ClosedLedger) -> SegmentEnd:
+    """What a closed ledger holds, from its last entries and its first ones.
+
+    The last entry counts the records before it; control entries hold none and are skipped.
+    """
+    last_entry = UNKNOWN if ledger.last_entry is None else ledger.last_entry
+    length = ledger.length or 0
+    if last_entry < 0:
+        return EMPTY_END
+    reader = await ledgers.open(record.ledger_id)
+    user_entry = last_entry
+    last = await read_header(reader, user_entry)
+    records = last.records_through
+    while last.control and user_entry > 0:
+        user_entry -= 1
+        last = await read_header(reader, user_entry)
+    if last.control:
+        return SegmentEnd(last_entry, length, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+    if last.records_through != records:
+        raise CorruptData(
+            f"ledger {record.ledger_id}: entry {last_entry} counts {records} records before its end, "
+            f"entry {user_entry} counts {last.records_through}"
+        )
+    first_entry = 0
+    first = await read_header(reader, first_entry)
+    while first.control:
+        first_entry += 1
+        first = await read_header(reader, first_entry)
+    return SegmentEnd(
+        last_entry, length, records, first.first_txid, last.last_txid, user_entry, last.count - 1
+    )
+
+
+async def read_header(reader: LedgerReader, entry: int) -> EntryHeader:
+    """The header of one entry."""
+    found = await reader.read(entry, entry, bytes_max=1)
+    return decode_header(found[0].payload)
+
+
+async def close_segment(
+    owned: OwnedLog,
+    record: SegmentRecord,
+    end: SegmentEnd,
+    *,
+    closed_ms: int,
+    ledger_share: Callable[[], Transaction] | None = None,
+    then: Callable[[LogState], LogState] | None = None,
+) -> None:
+    """Close the oldest segment in progress in the log's metadata, and number the next one.
+
+    ``ledger_share`` closes its ledger in the same transaction, where it is not closed already. ``then``
+    is a further change of the state (the writer goes). Raises as `OwnedLog.change`.
+    """
+    number = record.segment
+    following = None
+    if number < owned.state.last_segment:
+        following = await read_segment(owned.metadata, owned.state, number + 1)
+
+    def apply(state: LogState) -> LogState:
+        state = state.with_closed(number, end.records, end.last_txid)
+        return state if then is None else then(state)
+
+    def share(state: LogState) -> Transaction:
+        closed = record.with_end(
+            end,
+            start_sequence_id=state.next_sequence_id,
+            last_txid=max(end.last_txid, state.last_txid),
+            closed_ms=closed_ms,
+        )
+        puts = [Put(segment_key(state.log_id, number), closed.encode())]
+        if following is not None:
+            numbered = following.numbered(state.next_sequence_id + end.records)
+            puts.append(Put(segment_key(state.log_id, number + 1), numbered.encode()))
+        own = Transaction((), tuple(puts))
+        return own if ledger_share is None else own + ledger_share()
+
+    await owned.change(apply, done=lambda state: state.open_from > number, share=share)
+
+
+class SegmentOpening:
+    """The next segment, on its way: a ledger that is chosen, created and registered in one transaction.
+
+    Kept until its outcome is known: after an error the same opening is asked again, so that a creation
+    that went through unseen is found and used, not left behind.
+    """
+
+    def __init__(self, owned: OwnedLog, ledgers: Ledgers, created_ms: int) -> None:
+        self._owned = owned
+        self._ledgers = ledgers
+        self._created_ms = created_ms
+        self._prepared: PreparedLedger | None = None
+        self.segment = owned.state.last_segment + 1
+
+    async def open(self) -> tuple[SegmentRecord, LedgerWriter]:
+        """Raises `NotEnoughBookies`, and as `OwnedLog.change`."""
+        for attempt in range(CREATE_ATTEMPTS):
+            if self._prepared is None:
+                self._prepared = await self._ledgers.prepare(
+                    custom={"log": self._owned.state.name.encode()},
+                    owner=(self._owned.log_id, self.segment),
+                    quorums=self._owned.state.quorums,
+                )
+            try:
+                await self._register(self._prepared)
+            except VersionConflict:
+                self._prepared = None  # a bookie went, or the id is taken: choose again
+                if attempt + 1 == CREATE_ATTEMPTS:
+                    raise
+                continue
+            record = await read_segment(self._owned.metadata, self._owned.state, self.segment)
+            assert record.ledger_id == self._prepared.ledger_id, "one epoch opens a segment once"
+            return record, self._ledgers.writer(self._prepared, 1)
+        raise AssertionError("the last attempt has raised")
+
+    async def _register(self, prepared: PreparedLedger) -> None:
+        def share(state: LogState) -> Transaction:
+            record = SegmentRecord(
+                self.segment,
+                prepared.ledger_id,
+                state.epoch,
+                self._created_ms,
+                # Behind a segment in progress its number follows with that one's close (H11).
+                start_sequence_id=UNKNOWN if state.in_progress else state.next_sequence_id,
+            )
+            put = Put(segment_key(state.log_id, self.segment), record.encode())
+            return Transaction((), (put,)) + prepared.transaction()
+
+        await self._owned.change(
+            LogState.with_segment,
+            done=lambda state: state.last_segment >= self.segment,
+            share=share,
+        )

@@ -1,0 +1,55 @@
+"""A namespace over the model of the ledger part."""
+
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from distributedlog.log.namespace import Namespace
+from distributedlog.log.options import LogOptions
+from distributedlog.metadata.local import LocalMetadata
+
+from tests.log.model_ledger import ModelLedgers
+
+
+class World:
+    """One metadata store, one set of ledgers, any number of processes (namespaces) over both."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.metadata = LocalMetadata()
+        self.ledgers = ModelLedgers(self.metadata)
+        self._nursery = nursery
+        self._seed = 0
+        nursery.start_soon(self.ledgers.run)
+
+    @asynccontextmanager
+    async def process(self, owner: str = "process", **options: Any) -> AsyncIterator[Namespace]:
+        """A namespace as one client process has it; leaving it is a kill: its tasks end at once."""
+        self._seed += 1
+        async with trio.open_nursery() as nursery:
+            yield self.namespace(nursery, owner, options)
+            nursery.cancel_scope.cancel()
+
+    def namespace(
+        self, nursery: trio.Nursery, owner: str, options: Mapping[str, Any]
+    ) -> Namespace:
+        self._seed += 1
+        return Namespace(
+            "ns",
+            metadata=self.metadata,
+            ledgers=self.ledgers,
+            nursery=nursery,
+            random=random.Random(self._seed),
+            wall_ms=lambda: 1_700_000_000_000 + int(trio.current_time() * 1000),
+            owner=owner,
+            options=LogOptions().overlaid(options),
+        )
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery, autojump_clock: Callable[[], None]) -> World:
+    """The world, in virtual time."""
+    return World(nursery)

@@ -1,0 +1,305 @@
+"""Ledgers in memory, over the real metadata state machine: what the log part is tested on.
+
+Small and honest: a ledger's record is a key in the store with a version; creation, closing and deletion are
+shares of transactions; an entry is readable only once something said so (a later entry, `publish_lac`, the
+close); recovery fences first, keeps everything that was acknowledged, and may keep what was merely sent.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Compare, Put, Transaction
+from distributedlog.runtime.errors import (
+    DistributedLogError,
+    LedgerFenced,
+    NoSuchLedger,
+    RecoveryIncomplete,
+    VersionConflict,
+)
+from distributedlog.runtime.frames import pack, unpack
+from distributedlog.runtime.host import Buffer
+
+DELAY_S = 0.001
+
+
+@dataclass(slots=True)
+class ModelEntry:
+    entry: int
+    payload: memoryview
+
+
+@dataclass(slots=True)
+class ModelClosed:
+    last_entry: int | None
+    length: int | None
+
+
+class Store:
+    """What the bookies hold of one ledger."""
+
+    def __init__(self) -> None:
+        self.entries: list[bytes] = []
+        self.durable = 0
+        self.lac = -1
+        self.fenced = False
+        self.changed = trio.Event()
+
+    def learn_lac(self, lac: int) -> None:
+        self.lac = max(self.lac, lac)
+        self.tell()
+
+    def tell(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+
+class ModelPrepared:
+    def __init__(self, ledger_id: int, owner: tuple[int, int] | None) -> None:
+        self.ledger_id = ledger_id
+        self.owner = owner
+
+    @property
+    def key(self) -> bytes:
+        return b"ledger/%016x" % self.ledger_id
+
+    def transaction(self) -> Transaction:
+        value = pack(["open", -1, 0, self.owner])
+        return Transaction((Compare.version(self.key, 0),), (Put(self.key, value),))
+
+
+class ModelWriter:
+    """Adds are durable ``DELAY_S`` after the last `tick`, unless the cluster holds them."""
+
+    def __init__(self, cluster: "ModelLedgers", prepared: ModelPrepared, version: int) -> None:
+        self.ledger_id = prepared.ledger_id
+        self.lac = -1
+        self.error: DistributedLogError | None = None
+        self.wants_roll = False
+        self.on_confirmed: Callable[[int], None] = lambda _: None
+        self.on_failed: Callable[[DistributedLogError], None] = lambda _: None
+        self.added = 0
+        self.published: list[int] = []
+        self._cluster = cluster
+        self._key = prepared.key
+        self._owner = prepared.owner
+        self._version = version
+        self._lengths: list[int] = []
+        self.over = False
+
+    @property
+    def store(self) -> Store:
+        return self._cluster.stores[self.ledger_id]
+
+    @property
+    def in_flight_bytes(self) -> int:
+        return sum(self._lengths[self.lac + 1 :])
+
+    @property
+    def room(self) -> bool:
+        return self.added - 1 - self.lac < self._cluster.window
+
+    async def wait_room(self) -> None:
+        while not self.room and self.error is None:
+            await trio.sleep(DELAY_S)
+
+    def add(self, buffers: Sequence[Buffer], payload_bytes: int) -> int:
+        if self.error is not None:
+            raise self.error
+        payload = b"".join(buffers)
+        assert len(payload) == payload_bytes
+        assert not self.over, "nothing is added after abort or close"
+        self._lengths.append(payload_bytes)
+        self.added += 1
+        self._cluster.sent(self, payload)
+        return self.added - 1
+
+    def publish_lac(self) -> None:
+        self.published.append(self.lac)
+        if not self.store.fenced:
+            self.store.learn_lac(self.lac)
+
+    def closing_share(self) -> Transaction:
+        assert self.lac == self.added - 1, "all adds are confirmed"
+        value = pack(["closed", self.lac, sum(self._lengths), self._owner])
+        return Transaction((Compare.version(self._key, self._version),), (Put(self._key, value),))
+
+    def abort(self) -> None:
+        self.over = True
+
+    def fail(self, error: DistributedLogError) -> None:
+        if self.error is None and not self.over:
+            self.error = error
+            self.on_failed(error)
+
+
+class ModelReader:
+    def __init__(self, cluster: "ModelLedgers", ledger_id: int) -> None:
+        self._cluster = cluster
+        self._ledger_id = ledger_id
+        self._last: int | None = None
+
+    @property
+    def lac(self) -> int:
+        return self._cluster.stores[self._ledger_id].lac if self._last is None else self._last
+
+    @property
+    def closed(self) -> bool:
+        return self._last is not None
+
+    async def look(self) -> None:
+        state, last, _, _ = await self._cluster.record(self._ledger_id)
+        if state == "closed":
+            self._last = last
+
+    async def read(self, first: int, last: int, *, bytes_max: int) -> list[ModelEntry]:
+        await trio.lowlevel.checkpoint()
+        if self._ledger_id not in self._cluster.stores:
+            raise NoSuchLedger(f"ledger {self._ledger_id} does not exist")
+        entries = self._cluster.stores[self._ledger_id].entries
+        found: list[ModelEntry] = []
+        for entry in range(first, last + 1):
+            found.append(ModelEntry(entry, memoryview(entries[entry])))
+            bytes_max -= len(entries[entry])
+            if bytes_max <= 0:
+                break
+        return found
+
+    async def wait(self, after: int, *, wait_s: float) -> int:
+        with trio.move_on_after(wait_s):
+            while self.lac <= after and not self.closed:
+                store = self._cluster.stores.get(self._ledger_id)
+                if store is None:
+                    raise NoSuchLedger(f"ledger {self._ledger_id} does not exist")
+                changed = store.changed
+                await self.look()
+                if self.lac <= after and not self.closed:
+                    with trio.move_on_after(0.05):
+                        await changed.wait()
+        return self.lac
+
+
+class ModelLedgers:
+    """All ledgers, and the faults: acks that are held, bookies that are away, errors."""
+
+    def __init__(self, metadata: LocalMetadata) -> None:
+        self.metadata = metadata
+        self.stores: dict[int, Store] = {}
+        self.writers: list[ModelWriter] = []
+        self.window = 1000
+        self.held = False
+        """What is sent now reaches no disk."""
+        self.away = False
+        """Recoveries and creations find no bookies."""
+        self.keep_in_flight = 0
+        """How many entries that were sent and not acknowledged the next recoveries find."""
+        self._next_id = 1
+        self._sent: list[tuple[ModelWriter, bytes]] = []
+        self._wake = trio.Event()
+
+    async def run(self) -> None:
+        """Make what was sent durable, and say so, in batches."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            await trio.sleep(DELAY_S)
+            if not self.held:
+                self.flush()
+
+    def flush(self) -> None:
+        """Everything sent reaches its disk now, in the order it was sent."""
+        sent, self._sent = self._sent, []
+        confirmed: dict[ModelWriter, int] = {}
+        for writer, payload in sent:
+            if writer.store.fenced:
+                writer.fail(LedgerFenced(f"ledger {writer.ledger_id} is fenced"))
+                continue
+            writer.store.entries.append(payload)
+            writer.store.learn_lac(len(writer.store.entries) - 2)  # each entry carries the LAC
+            writer.lac = len(writer.store.entries) - 1
+            confirmed[writer] = writer.lac
+        for writer, lac in confirmed.items():
+            if not writer.over:
+                writer.on_confirmed(lac)
+
+    def release(self) -> None:
+        """End a hold."""
+        self.held = False
+        self._wake.set()
+
+    def sent(self, writer: ModelWriter, payload: bytes) -> None:
+        self._sent.append((writer, payload))
+        self._wake.set()
+
+    async def record(self, ledger_id: int) -> Any:
+        found = await self.metadata.get(b"ledger/%016x" % ledger_id)
+        if found is None:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+        return unpack(found.value, "a ledger")
+
+    async def prepare(
+        self,
+        *,
+        custom: Mapping[str, bytes] | None = None,
+        owner: tuple[int, int] | None = None,
+        quorums: tuple[int, int, int] | None = None,
+    ) -> ModelPrepared:
+        await trio.lowlevel.checkpoint()
+        if self.away:
+            raise RecoveryIncomplete("the model's bookies are away")
+        self._next_id += 1
+        return ModelPrepared(self._next_id - 1, owner)
+
+    def writer(self, prepared: ModelPrepared, version: int) -> ModelWriter:
+        self.stores[prepared.ledger_id] = Store()
+        made = ModelWriter(self, prepared, version)
+        self.writers.append(made)
+        return made
+
+    async def open(self, ledger_id: int) -> ModelReader:
+        self.stores.setdefault(ledger_id, Store())
+        reader = ModelReader(self, ledger_id)
+        await reader.look()
+        return reader
+
+    async def recover(self, ledger_id: int) -> ModelClosed:
+        await trio.sleep(DELAY_S)
+        if self.away:
+            raise RecoveryIncomplete(f"ledger {ledger_id}: the model's bookies are away")
+        state, last, length, owner = await self.record(ledger_id)
+        store = self.stores.setdefault(ledger_id, Store())
+        if state == "closed":
+            return ModelClosed(last, length)
+        store.fenced = True
+        kept = [payload for writer, payload in self._sent if writer.ledger_id == ledger_id]
+        self._sent = [item for item in self._sent if item[0].ledger_id != ledger_id]
+        store.entries += kept[: self.keep_in_flight]
+        for writer in self.writers:
+            if writer.ledger_id == ledger_id:
+                writer.fail(LedgerFenced(f"ledger {ledger_id} is fenced"))
+        last, length = len(store.entries) - 1, sum(map(len, store.entries))
+        key = b"ledger/%016x" % ledger_id
+        found = await self.metadata.get(key)
+        assert found is not None
+        reply = await self.metadata.transact(
+            Transaction(
+                (Compare.version(key, found.version),),
+                (Put(key, pack(["closed", last, length, owner])),),
+            )
+        )
+        if not reply.succeeded:
+            raise VersionConflict(f"ledger {ledger_id} was changed while it was recovered")
+        store.learn_lac(last)
+        return ModelClosed(last, length)
+
+    async def deletion_share(self, ledger_id: int) -> Transaction:
+        key = b"ledger/%016x" % ledger_id
+        found = await self.metadata.get(key)
+        if found is None:
+            return Transaction()
+        return Transaction(
+            (Compare.version(key, found.version),), (Put(key, pack(["deleting", -1, 0, None])),)
+        )
