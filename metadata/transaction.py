@@ -1,75 +1,60 @@
-"""Conditions and operations on the metadata key space, as values (pure).
+"""Conditions and operations as values, so that parts can build their share and join them (pure).
 
-Every part builds its share of a transaction here, and the highest part joins the shares (``a + b``):
-all of it happens at one revision, or none of it. Keys are non-empty bytes, ordered as bytes; values
-are bytes. Model: etcd v3 (global revision, version a key), with compares joined by AND and no "else".
+As etcd's transactions: all compares hold, or nothing is done. A part that takes a share in a change
+returns a `Transaction`; the highest part adds the shares up (``ours + theirs``) and commits them as one.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from ..runtime.errors import InvalidRequest, TransactionTooLarge
+from ..runtime.errors import ProtocolError, TransactionTooLarge
 
 OPERATIONS_MAX = 4096
-"""Compares and operations of one transaction, in sum."""
 BYTES_MAX = 1024 * 1024
-"""Keys and values of one transaction, in sum."""
-KEY_BYTES_MAX = 1024
+KEY_BYTES_MAX = 4096
+
+CompareKind = Literal["version", "exists", "mod_revision"]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key as it stands. A deleted one, in an event: value b"", version 0, create_revision 0."""
+    """A key as it was found."""
 
     key: bytes
     value: bytes
     version: int
-    """Puts since the key was made, from 1; a key that is made again begins anew."""
+    """How often it was put since it was created, from 1."""
     create_revision: int
     mod_revision: int
     lease: int
-    """The lease it dies with; 0: none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One change, as watches tell it."""
-
-    kind: Literal["put", "delete"]
-    item: KeyValue
-    """As it stands after the change; its ``mod_revision`` is the change's revision."""
+    """The lease it lives under; 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """One condition on one key. Made by `version`, `exists`, `missing` or `mod_revision`."""
+    """A condition on one key. Made by the class methods."""
 
+    kind: CompareKind
     key: bytes
-    kind: Literal["version", "exists", "mod_revision"]
-    number: int
+    number: int = 0
 
     @classmethod
-    def version(cls, key: bytes, n: int) -> "Compare":
-        """The key has been put ``n`` times since it was made; 0: it does not exist."""
-        return cls(key, "version", n)
+    def version(cls, key: bytes, number: int) -> "Compare":
+        """The key's version is ``number``; 0: it does not exist."""
+        return cls("version", key, number)
 
     @classmethod
     def exists(cls, key: bytes) -> "Compare":
-        """The key exists, at whatever version."""
-        return cls(key, "exists", 0)
+        """The key exists, whatever its version."""
+        return cls("exists", key)
 
     @classmethod
-    def missing(cls, key: bytes) -> "Compare":
-        """The key does not exist."""
-        return cls(key, "version", 0)
-
-    @classmethod
-    def mod_revision(cls, key: bytes, r: int) -> "Compare":
-        """The key was last changed at revision ``r``; 0: it does not exist."""
-        return cls(key, "mod_revision", r)
+    def mod_revision(cls, key: bytes, revision: int) -> "Compare":
+        """The key was changed last at ``revision``; 0: it does not exist."""
+        return cls("mod_revision", key, revision)
 
     def holds(self, found: KeyValue | None) -> bool:
-        """Whether the key, as found, fulfils the condition."""
+        """Is the condition true of what was found?"""
         if self.kind == "exists":
             return found is not None
         if found is None:
@@ -79,7 +64,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Make or replace a key. ``lease`` 0: it lives until it is deleted, whatever it had before."""
+    """Set a key; under a lease if not 0."""
 
     key: bytes
     value: bytes
@@ -88,55 +73,55 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete a key; no change where there is none."""
+    """Remove a key. No error where there is none."""
 
     key: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """If all compares hold, all operations happen, at one new revision; else nothing.
-
-    A key may be compared any number of times and written once.
-    """
+    """Conditions, and what is done when all hold. Operations apply in order, at one revision."""
 
     compares: tuple[Compare, ...] = ()
     operations: tuple[Put | Delete, ...] = ()
 
     def __add__(self, other: "Transaction") -> "Transaction":
-        """Both, or neither."""
         return Transaction(self.compares + other.compares, self.operations + other.operations)
 
-    @property
-    def size_bytes(self) -> int:
-        """Keys and values in sum, as `BYTES_MAX` counts them."""
-        size = sum(len(compare.key) for compare in self.compares)
+    def check(self) -> None:
+        """Raise `TransactionTooLarge` above the limits; called before anything is sent."""
+        count = len(self.compares) + len(self.operations)
+        size = sum(len(c.key) for c in self.compares)
         for operation in self.operations:
             size += len(operation.key)
             if isinstance(operation, Put):
                 size += len(operation.value)
-        return size
-
-    def check(self) -> None:
-        """Refuse what no quorum would take, before it is sent.
-
-        Raises `TransactionTooLarge` above the limits, `InvalidRequest` for an empty or too long key, or
-        one that is written twice.
-        """
-        count, size = len(self.compares) + len(self.operations), self.size_bytes
         if count > OPERATIONS_MAX or size > BYTES_MAX:
             raise TransactionTooLarge(
-                f"a transaction of {count} compares and operations with {size} bytes;"
+                f"a transaction of {count} conditions and operations and {size} bytes;"
                 f" allowed are {OPERATIONS_MAX} and {BYTES_MAX}"
             )
-        for compare in self.compares:
-            check_key(compare.key)
-        written: set[bytes] = set()
-        for operation in self.operations:
-            check_key(operation.key)
-            if operation.key in written:
-                raise InvalidRequest(f"a transaction writes key {operation.key!r:.200} twice")
-            written.add(operation.key)
+
+    def to_list(self) -> list[Any]:
+        """For `frames.pack`."""
+        return [
+            [[c.kind, c.key, c.number] for c in self.compares],
+            [[o.key, o.value, o.lease] if isinstance(o, Put) else [o.key] for o in self.operations],
+        ]
+
+    @classmethod
+    def from_list(cls, value: Any) -> "Transaction":
+        """From `frames.unpack`. Raises `ProtocolError`, `TransactionTooLarge`."""
+        try:
+            compares, operations = value
+            made = cls(
+                tuple(_compare(item) for item in compares),
+                tuple(_operation(item) for item in operations),
+            )
+        except (TypeError, ValueError):
+            raise ProtocolError("not a transaction") from None
+        made.check()
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +130,28 @@ class TransactionReply:
 
     succeeded: bool
     revision: int
-    """Succeeded: the revision at which it stands. Failed: the newest one when it was judged."""
+    """The state's revision after it (unchanged when it did not succeed)."""
     current: tuple[KeyValue | None, ...] = ()
-    """Failed: each compared key as it was found, in the order of the compares. Succeeded: empty."""
+    """Each compared key, in order, as the transaction found it."""
 
 
-def check_key(key: bytes) -> None:
-    """Raises `InvalidRequest` for a key that cannot be."""
-    if not 0 < len(key) <= KEY_BYTES_MAX:
-        raise InvalidRequest(f"a key of {len(key)} bytes; allowed are 1 to {KEY_BYTES_MAX}")
+def _compare(item: Any) -> Compare:
+    kind, key, number = item
+    if kind not in ("version", "exists", "mod_revision") or not isinstance(number, int):
+        raise ValueError(kind)
+    return Compare(kind, _key(key), number)
+
+
+def _operation(item: Any) -> Put | Delete:
+    if len(item) == 1:
+        return Delete(_key(item[0]))
+    key, value, lease = item
+    if not isinstance(value, bytes) or not isinstance(lease, int):
+        raise ValueError(key)
+    return Put(_key(key), value, lease)
+
+
+def _key(key: Any) -> bytes:
+    if not isinstance(key, bytes) or not 0 < len(key) <= KEY_BYTES_MAX:
+        raise ValueError(key)
+    return key
