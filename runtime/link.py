@@ -104,6 +104,28 @@ class Link:
         self.handshake_deadline = float("inf")
         """When the peer must have said who it is."""
         self.closed: DistributedLogError | None = None
+        self._held: trio.Event | None = None
+
+    # --- back-pressure ----------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Read nothing more until `release`: what was received is more than its server can take."""
+        if self._held is None and self.closed is None:
+            self._held = trio.Event()
+
+    def release(self) -> None:
+        """Read on."""
+        if self._held is not None:
+            self._held.set()
+            self._held = None
+
+    async def _rest(self, held: trio.Event) -> None:
+        """Wait for the release; neither silence nor an unfinished frame is the peer's fault meanwhile."""
+        began, deadline = trio.current_time(), self.frame_deadline
+        self.received_at = self.frame_deadline = float("inf")
+        await held.wait()
+        self.received_at = trio.current_time()
+        self.frame_deadline = deadline + self.received_at - began
 
     # --- outgoing ---------------------------------------------------------------------------------
 
@@ -200,6 +222,7 @@ class Link:
         self._queue.clear()
         self.outgoing_bytes = 0
         self._wake.set()
+        self.release()
         if self._room is not None:
             self._room.set()
             self._room = None
@@ -211,6 +234,9 @@ class Link:
         head = b""  # the cut envelope of the next frame, if any
         try:
             while self.closed is None:
+                if self._held is not None:
+                    await self._rest(self._held)
+                    continue
                 if self._partial is None:
                     received = await self._connection.receive_into(
                         self._space.buffer[ENVELOPE_BYTES:]
