@@ -40,6 +40,7 @@ from ..runtime.errors import (
     DistributedLogError,
     LedgerFenced,
     RequestTimeout,
+    TooBusy,
 )
 from ..runtime.host import Buffer
 from .ledger_model import ModelBookie, ModelStream, header_of
@@ -47,7 +48,7 @@ from .ledger_model import ModelBookie, ModelStream, header_of
 LEDGER = 7
 KEY = b"0123456789abcdef"
 NEVER = float("inf")
-QUORUMS = [*[(3, 3, 2)] * 4, (4, 3, 2), (5, 3, 2), (3, 2, 2), (3, 3, 3), (2, 2, 1)]
+QUORUMS = [*[(3, 3, 2)] * 4, (4, 3, 2), (5, 3, 2), (4, 2, 2), (3, 2, 2), (3, 3, 3), (2, 2, 1)]
 FAULTS = [
     "stop",
     "stop",
@@ -118,6 +119,10 @@ class World:
         self.kept: dict[int, int] = {}
         self.closed: LedgerMetadata | None = None
         self.healed = False
+        self.impatience = self.random.choice([0.02, 0.02, 0.2])
+        """How readily the writer gives up on a slot that owes acks."""
+        self.busy = self.random.choice([0.0, 0.1, 0.3])
+        """How often a bookie refuses a fence as too busy."""
         self.links: dict[tuple[str, str], SimLink] = {}
         self.writer = SimWriter(self)
         self.readers = [SimReader(self, f"reader{n}") for n in range(options.readers)]
@@ -911,6 +916,8 @@ class SimRecoverer:
             return
 
         def act() -> Callable[[], None]:
+            if not self.world.healed and self.world.random.random() < self.world.busy:
+                return lambda: failed(TooBusy("too busy to fence"))
             lac, _, known = link.bookie.model.fence(LEDGER, KEY)
             return lambda: self._input(
                 recovery, lambda: recovery.on_fenced(action.slot, lac, known)
