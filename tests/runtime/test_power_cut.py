@@ -98,7 +98,7 @@ def image(base: Path) -> Iterator[tuple[Path, Path]]:
     try:
         yield disk, mount
     finally:
-        subprocess.run(["umount", str(mount)], capture_output=True, check=False)
+        subprocess.run(["umount", "-l", str(mount)], capture_output=True, check=False)
 
 
 def cut_power(mount: Path) -> None:
