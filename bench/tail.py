@@ -37,23 +37,26 @@ async def measure(plan: Plan) -> dict[str, Any]:
     rate = plan.rate or RATE
     total = plan.records or int(rate * plan.seconds)
     others = OthersCpu()
-    async with open_namespace(plan.uri) as namespace, own_logs(namespace, plan) as names:
-        async with namespace.open_log(names[0]).open_writer() as writer:
-            await writer.write(
-                LogRecord(0, STAMP.pack(0.0))
-            )  # the segment is there before the reader is
-            reader = await _start_reader(plan, names[0], total)
-            start = perf_counter()
-            await _write(writer, plan, rate, total, start)
-            with trio.move_on_after(DRAIN_S):
-                said = await _last_line(reader)
-                await reader.wait()
-            if reader.returncode is None:
-                reader.kill()
-                raise RuntimeError(
-                    f"the reader had not every record {DRAIN_S:g} s after the last write"
-                )
-            seconds = perf_counter() - start
+    async with (
+        open_namespace(plan.uri) as namespace,
+        own_logs(namespace, plan) as names,
+        namespace.open_log(names[0]).open_writer() as writer,
+    ):
+        await writer.write(
+            LogRecord(0, STAMP.pack(0.0))
+        )  # the segment is there before the reader is
+        reader = await _start_reader(plan, names[0], total)
+        start = perf_counter()
+        await _write(writer, plan, rate, total, start)
+        with trio.move_on_after(DRAIN_S):
+            said = await _last_line(reader)
+            await reader.wait()
+        if reader.returncode is None:
+            reader.kill()
+            raise RuntimeError(
+                f"the reader had not every record {DRAIN_S:g} s after the last write"
+            )
+        seconds = perf_counter() - start
     found = json.loads(said)
     histogram = Histogram.from_pairs(found["pairs"], found["max_s"])
     return result(plan, found["records"], seconds, histogram, others)

@@ -15,9 +15,10 @@ Result = TypeVar("Result")
 @asynccontextmanager
 async def namespace(settings: Settings) -> AsyncIterator[Any]:
     """The namespace that the command is about. Raises `QuorumUnreachable` within the timeout."""
+    uri = settings.where()
     from distributedlog import open_namespace
 
-    async with open_namespace(settings.where(), timeout_s=settings.timeout_s) as found:
+    async with open_namespace(uri, timeout_s=settings.timeout_s) as found:
         yield found
 
 

@@ -66,7 +66,7 @@ class Lines:
     def _up_to_oversize(self, lines: list[bytes]) -> list[bytes]:
         at = next(n for n, line in enumerate(lines) if len(line) > self._bytes_max)
         self.error = RecordTooLarge(
-            f"line {self._count + at + 1} has {len(lines[at])} bytes or more, a record takes {self._bytes_max};"
+            f"line {self._count + at + 1} has {len(lines[at])} bytes or more, the most are {self._bytes_max};"
             " the lines before it are stored"
         )
         return lines[:at]

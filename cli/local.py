@@ -15,7 +15,7 @@ from .options import Command, Settings, common
 @click.command(
     cls=Command,
     examples="""
-    dlog local --demo                          start, write, kill a bookie, write on, read back, say what happened
+    dlog local --demo                          write, kill a bookie, write on, read back, say what happened
     dlog local                                 a cluster on a temporary directory, until Ctrl-C
     dlog local --data ./data --port 4181       kept in ./data: the same nodes, ports and URI at the next start
     dlog local --data ./data --processes       each node in a process of its own, so that one can be killed

@@ -100,6 +100,15 @@ class Command(click.Command):
         super().__init__(*arguments, **rest)
         self.examples = examples
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give each flag its variable, by the flag's name: DLOG_LOG_READ_FORMAT for --format."""
+        for option in self.params:
+            if isinstance(option, click.Option):
+                flag = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
+                own = f"{ctx.auto_envvar_prefix}_{flag}"
+                option.envvar = [own, "DLOG_URI"] if flag == "URI" else own
+        return super().parse_args(ctx, args)
+
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Usage, then the examples, then the rest."""
         super().format_usage(ctx, formatter)

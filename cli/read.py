@@ -70,9 +70,7 @@ async def _next(
             return await reader.read_bulk(count) or None
     except EndOfStream:
         return None
-    raise RequestTimeout(
-        f"no record came for {settings.timeout_s:g} s, and the end is not reached"
-    )
+    raise RequestTimeout(f"no record came for {settings.timeout_s:g} s, and the end is not reached")
 
 
 class _Out:

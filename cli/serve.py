@@ -17,9 +17,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 @click.group(
     cls=Group,
     examples="""
-    dlog serve metadata --name m1 --metadata m1=10.0.0.1:4181,m2=10.0.0.2:4181,m3=10.0.0.3:4181 --data /var/lib/dlog
-    dlog serve bookie --metadata 10.0.0.1:4181,10.0.0.2:4181,10.0.0.3:4181 --listen 0.0.0.0:4182 \\
-      --advertise 10.0.0.4:4182 --data /var/lib/dlog
+    dlog serve metadata --name m1 --metadata m1=h1:4181,m2=h2:4181,m3=h3:4181 --data /var/lib/dlog
+    dlog serve bookie --metadata h1:4181,h2:4181,h3:4181 --listen 0.0.0.0:4182 --advertise h4:4182 --data /d
     """,
 )
 def command() -> None:
@@ -101,7 +100,7 @@ def metadata(settings: Settings, **given: Any) -> None:
 @command.command(
     cls=Command,
     examples="""
-    dlog serve bookie --metadata h1:4181,h2:4181,h3:4181 --data /var/lib/dlog --listen 0.0.0.0:4182 --advertise h4:4182
+    dlog serve bookie --metadata h1:4181,h2:4181,h3:4181 --listen 0.0.0.0:4182 --advertise h4:4182 --data /d
     dlog serve bookie --metadata 127.0.0.1:4181 --data ./b1         on a free port
     """,
 )

@@ -64,13 +64,13 @@ async def take_identity(
     for role, identity in found.items():
         if identity is None:
             raise ForeignData(
-                f"the {role} directory of bookie {known[0].node_id} is empty or missing: what it held is gone;"
-                " restore it, or start with two empty directories as a new bookie"
+                f"the {role} directory of bookie {known[0].node_id} is empty or missing:"
+                " what it held is gone; restore it, or start with two empty directories as a new bookie"
             )
         if identity.incarnation < starts:
             raise ForeignData(
                 f"the {role} directory of bookie {identity.node_id} is an older copy: it has seen"
-                f" {identity.incarnation} starts, the cluster {starts}; what was stored since is missing in it"
+                f" {identity.incarnation} starts, the cluster {starts}; what was stored since is missing"
             )
         if identity.incarnation > starts + 1:
             raise ForeignData(
@@ -125,7 +125,7 @@ def _refuse_nameless(disks: Mapping[str, Disk]) -> None:
         files = disks[role].list()
         if files:
             raise ForeignData(
-                f"the {role} directory holds files ({files[0]}, …) but no {FILE_NAME} that says whose they are"
+                f"the {role} directory holds files ({files[0]}, …) but no {FILE_NAME} that says whose"
             )
 
 

@@ -110,7 +110,7 @@ async def local_cluster(
             ) as cluster:
                 yield cluster
         return
-    directory = None if memory else str(Path(str(data)).absolute())
+    directory = None if memory else _absolute(data)
     plan = None
     if in_process or processes:
         plan = await _plan(directory, bookies, metadata_nodes, port)
@@ -307,6 +307,10 @@ def _spec(
         "data": str(Path(data) / node.name) if data is not None else None,
         "log_level": level,
     }
+
+
+def _absolute(path: str | Path | None) -> str:
+    return os.path.abspath(str(path))
 
 
 def _local_node(ready: dict[str, Any], pid: int, name: str) -> LocalNode:

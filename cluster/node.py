@@ -6,11 +6,32 @@ own, ends the whole node with that error, and nothing it had not synced was ackn
 """
 
 import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 
 import trio
 
-from ..runtime.host import Host
+from ..bookie.options import BookieOptions
+from ..bookie.server import serve_bookie_protocol
+from ..bookie.store import Store
+from ..ledger import keys
+from ..ledger.bookies import BookieRegistration
+from ..ledger.pool import BookiePool
+from ..metadata.client import Metadata, MetadataClient
+from ..runtime.errors import DistributedLogError, ForeignData
+from ..runtime.host import Address, Host, Listener
+from ..runtime.identity import NodeIdentity
+from ..runtime.rpc import Endpoint, Hello
+from .config import format_address, overlay
+from .cookie import cookie_guard, take_identity
+from .deletion import Deletion
+from .membership import Membership
 from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
+from .repair import Repair
+
+LAST_CHECKPOINT_S = 5.0
+CHECK_QUEUE_MAX = 10_000
+CHECK_RETRY_S = 1.0
 
 log = logging.getLogger("distributedlog.cluster.node")
 
@@ -26,3 +47,254 @@ async def serve_node(
         await serve_metadata_node(host, config, task_status=task_status)
     else:
         await serve_bookie_node(host, config, task_status=task_status)
+
+
+async def serve_metadata_node(
+    host: Host,
+    config: MetadataNodeConfig,
+    *,
+    task_status: trio.TaskStatus[NodeReady] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """A node of the quorum, on ``host.disks["metadata"]``. Started once it listens and knows who it is.
+
+    Raises `ForeignData`, `DataDirectoryInUse`, `AddressInUse`, `CorruptData`; later `DiskFailed`.
+    """
+    disk = host.disks["metadata"]
+    disk.lock()
+    try:
+        raise NotImplementedError
+    finally:
+        disk.unlock()
+
+
+async def serve_bookie_node(
+    host: Host,
+    config: BookieNodeConfig,
+    *,
+    task_status: trio.TaskStatus[NodeReady] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """A bookie, on ``host.disks["journal"]`` and ``["index"]``. Started once it is registered.
+
+    Raises `ForeignData` (H6), `DataDirectoryInUse`, `AddressInUse`, `QuorumUnreachable`, `CorruptData`;
+    later `DiskFailed`, and `ForeignData` when somebody starts with a copy of its directory.
+    """
+    disks = [host.disks["journal"], host.disks["index"]]
+    for number, disk in enumerate(disks):
+        try:
+            disk.lock()
+        except BaseException:
+            for locked in disks[:number]:
+                locked.unlock()
+            raise
+    try:
+        await _Bookie(host, config).serve(task_status)
+    finally:
+        for disk in disks:
+            disk.unlock()
+
+
+class _Bookie:
+    """The parts of one bookie, put together."""
+
+    def __init__(self, host: Host, config: BookieNodeConfig) -> None:
+        self.host = host
+        self.config = config
+        self.identity: NodeIdentity | None = None
+        self._unchecked: dict[int, None] = {}
+        self._check_wanted = trio.Event()
+
+    async def serve(self, task_status: trio.TaskStatus[NodeReady]) -> None:
+        host, config = self.host, self.config
+        options = overlay(BookieOptions, (f"options of bookie {config.name}", config.store))
+        # The ports first: a taken one is a plain error, and nobody was kept waiting for it.
+        listeners = await listen_all(host, config.listen)
+        try:
+            await self._serve(options, listeners, task_status)
+        finally:
+            for listener in listeners.values():
+                listener.close()
+
+    async def _serve(
+        self,
+        options: BookieOptions,
+        listeners: Mapping[str, Listener],
+        task_status: trio.TaskStatus[NodeReady],
+    ) -> None:
+        host, config = self.host, self.config
+        endpoint = Endpoint(host, self._hello)
+        client_id = f"bookie-{config.name}-{host.random.getrandbits(64):016x}"
+        metadata = MetadataClient(
+            endpoint, config.metadata, client_id=client_id, timeout_s=config.metadata_timeout_s
+        )
+        async with kept_until_the_end(metadata.run) as keep:
+            cluster_id = await metadata.wait_cluster_id()
+            identity, cookie_revision = await take_identity(
+                host.disks, metadata, cluster_id=cluster_id, label=config.name, chance=host.random
+            )
+            self.identity = identity
+            store = await Store.open(host, options, bookie_id=identity.node_id)
+            store.on_ledger_created = self._on_ledger_created
+            await keep(store.run)
+            if store.limbo_below:
+                await confine(store, metadata)
+            addresses = advertised(listeners, config.advertise)
+            guard = cookie_guard(identity.node_id, cookie_revision)
+            membership = Membership(
+                metadata,
+                keys.bookie_key(identity.node_id),
+                lambda: self._registration(store, addresses).encode(),
+                guard,
+                lease_s=config.lease_s,
+            )
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(serve_bookie_protocol, endpoint, listeners, store)
+                    await membership.register()
+                    nursery.start_soon(membership.run)
+                    deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
+                    nursery.start_soon(deletion.run)
+                    nursery.start_soon(self._check_created, metadata, store)
+                    if config.repair:
+                        nursery.start_soon(self._repair, endpoint, metadata, membership)
+                    task_status.started(ready(config.name, "bookie", identity.node_id, listeners))
+            finally:
+                # No more adds: say goodbye while the quorum's client still runs, then leave a short replay.
+                await membership.leave()
+                with trio.CancelScope(
+                    shield=True, deadline=trio.current_time() + LAST_CHECKPOINT_S
+                ):
+                    try:
+                        await store.checkpoint()
+                    except DistributedLogError as error:
+                        log.warning("no last checkpoint: %s: %s", type(error).__name__, error)
+
+    def _hello(self) -> Hello:
+        identity = self.identity
+        if identity is None:
+            return Hello(kind="bookie", label=self.config.name)
+        durability = self.host.disks["journal"].durability
+        return Hello(identity.cluster_id, identity.node_id, "bookie", self.config.name, durability)
+
+    def _registration(self, store: Store, addresses: Mapping[str, Address]) -> BookieRegistration:
+        identity = self.identity
+        assert identity is not None, "only who has an identity registers"
+        disk = self.host.disks["journal"]
+        # Whole tenths of a gigabyte: a registration is told again when it changed, not at each write.
+        step = 100 * 1024 * 1024
+        info = store.info()
+        return BookieRegistration(
+            identity.node_id,
+            addresses,
+            identity.incarnation,
+            self.config.rack,
+            self.config.labels,
+            store.read_only,
+            disk.free_bytes() // step * step,
+            int(str(info["stored_bytes"])),
+            len(store.ledgers()),
+        )
+
+    # --- H21: what an add made known here, was it ever created? -------------------------------------
+
+    def _on_ledger_created(self, ledger_id: int) -> None:
+        if len(self._unchecked) < CHECK_QUEUE_MAX:
+            self._unchecked[ledger_id] = None
+            self._check_wanted.set()
+
+    async def _check_created(self, metadata: Metadata, store: Store) -> None:
+        """Remove ledgers that a late add brought back after their deletion, on proof."""
+        while True:
+            await self._check_wanted.wait()
+            self._check_wanted = trio.Event()
+            while self._unchecked:
+                ledger_id = next(iter(self._unchecked))
+                try:
+                    found = await metadata.get(keys.ledger_key(ledger_id))
+                except DistributedLogError:
+                    await trio.sleep(CHECK_RETRY_S)
+                    continue
+                if found is None:
+                    log.warning("ledger %d does not exist any more: removing it here", ledger_id)
+                    await store.delete_ledger(ledger_id)
+                self._unchecked.pop(ledger_id, None)
+
+    async def _repair(
+        self, endpoint: Endpoint, metadata: MetadataClient, membership: Membership
+    ) -> None:
+        assert self.identity is not None
+        async with trio.open_nursery() as nursery:
+            pool = BookiePool(endpoint, metadata, metadata.listener)
+            await nursery.start(pool.run)
+            repair = Repair(metadata, pool, self.identity.node_id, lambda: membership.lease)
+            await repair.run()
+
+
+async def confine(store: Store, metadata: Metadata) -> None:
+    """After a start that found a loss: ledgers that are created from now on are not in limbo (H7)."""
+    found = await metadata.get(keys.NEXT_LEDGER)
+    log.warning("this start found lost data: what it may have held is in limbo, not denied")
+    if found is not None:
+        await store.confine_limbo(int(found.value))
+
+
+async def listen_all(host: Host, addresses: Mapping[str, Address]) -> dict[str, Listener]:
+    """Listen on every address, by listener name. Raises `AddressInUse` and leaves none open."""
+    found: dict[str, Listener] = {}
+    try:
+        for name, address in addresses.items():
+            found[name] = await host.listen(address)
+    except BaseException:
+        for listener in found.values():
+            listener.close()
+        raise
+    return found
+
+
+def advertised(
+    listeners: Mapping[str, Listener], given: Mapping[str, Address]
+) -> dict[str, Address]:
+    """What others should dial, by listener name: what was given, else where it listens."""
+    for name in given:
+        if name not in listeners:
+            raise ForeignData(f"--advertise names the listener {name!r}, --listen does not")
+    return {name: given.get(name, listener.address) for name, listener in listeners.items()}
+
+
+def ready(name: str, kind: str, node_id: str, listeners: Mapping[str, Listener]) -> NodeReady:
+    """What the node says when it serves."""
+    first = next(iter(listeners.values()))
+    log.info("%s %s serves at %s", kind, name, format_address(first.address))
+    return NodeReady(name, kind, node_id, first.address)
+
+
+Keep = Callable[[Callable[..., Awaitable[None]]], Awaitable[None]]
+
+
+@asynccontextmanager
+async def kept_until_the_end(run: Callable[..., Awaitable[None]]) -> AsyncIterator[Keep]:
+    """Run services that outlive a cancellation from outside until the body is through.
+
+    Gives a function that starts one more. A service that fails ends the body, and with it the node.
+    """
+    async with trio.open_nursery() as nursery:
+        scopes: list[trio.CancelScope] = []
+
+        async def run_in_scope(
+            service: Callable[..., Awaitable[None]],
+            *,
+            task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        ) -> None:
+            with trio.CancelScope() as scope:
+                scopes.append(scope)
+                await service(task_status=task_status)
+
+        async def keep(service: Callable[..., Awaitable[None]]) -> None:
+            await nursery.start(run_in_scope, service)
+            scopes[-1].shield = True  # a start can still be cancelled, what has started not
+
+        try:
+            await keep(run)
+            yield keep
+        finally:
+            for scope in reversed(scopes):
+                scope.cancel()

@@ -1,5 +1,6 @@
 """Child processes that cannot outlive us: started with a pipe for their stdin, whose end ends them."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -57,18 +58,18 @@ async def start_child(name: str, spec: dict[str, Any], *, timeout_s: float = STA
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=environment(),
-        process_group=0,  # ours alone gets the terminal's Ctrl-C; a session's bench still counts it as its own
+        process_group=0,  # the terminal's Ctrl-C is for us alone; the session stays ours
     )
     child = Child(name, process, {})
     try:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         received = b""
         with trio.move_on_after(timeout_s):
             with_name = {"name": name, **spec}
-            try:
+            # If it has ended already, what it said, or did not, tells below.
+            with contextlib.suppress(trio.BrokenResourceError):
                 await process.stdin.send_all(json.dumps(with_name).encode() + b"\n")
-            except trio.BrokenResourceError:
-                pass  # it ended already: what it said, or did not, tells below
             while not received.endswith(b"\n"):
                 more = await process.stdout.receive_some(65_536)
                 if not more:

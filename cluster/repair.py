@@ -8,6 +8,7 @@ takes (H2), and a note is removed by compare-and-set only when every copy it ask
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -99,13 +100,15 @@ def without(stretches: list[Missing], present: list[tuple[int, int]]) -> list[Mi
 class Repair:
     """Fills holes while this bookie is the elected one."""
 
-    def __init__(self, metadata: Metadata, pool: BookiePool, node_id: str) -> None:
+    def __init__(
+        self, metadata: Metadata, pool: BookiePool, node_id: str, lease: Callable[[], int]
+    ) -> None:
         self._metadata = metadata
         self._pool = pool
         self._value = node_id.encode()
         self.copied_entries = 0
         """Since the start, for counters."""
-        self.lease = 0
+        self._lease = lease
         """The lease of this bookie's registration, under which the election's key is held; 0: none."""
         self._working = trio.Lock()
 
@@ -125,13 +128,14 @@ class Repair:
 
     async def _elected(self) -> bool:
         """Do we hold the key, or can we take it?"""
-        if not self.lease:
+        lease = self._lease()
+        if not lease:
             return False
         holder = await self._metadata.get(ELECTION_KEY)
         if holder is not None:
-            return holder.value == self._value and holder.lease == self.lease
+            return holder.value == self._value and holder.lease == lease
         take = Transaction(
-            (Compare.version(ELECTION_KEY, 0),), (Put(ELECTION_KEY, self._value, self.lease),)
+            (Compare.version(ELECTION_KEY, 0),), (Put(ELECTION_KEY, self._value, lease),)
         )
         return (await self._metadata.transact(take)).succeeded
 

@@ -101,7 +101,7 @@ async def test_a_directory_of_another_cluster_is_refused() -> None:
     metadata, bookie = LocalMetadata(), _Bookie()
     await bookie.start(metadata)
 
-    with pytest.raises(ForeignData, match="of cluster c1.*cluster c2"):
+    with pytest.raises(ForeignData, match=r"of cluster c1.*cluster c2"):
         await bookie.start(LocalMetadata(), "c2")
 
 

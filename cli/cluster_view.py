@@ -1,0 +1,136 @@
+"""The cluster as its metadata shows it: bookies, holes, members, and whether that is well."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import trio
+
+from ..cluster.config import format_address
+from ..ledger import holes, keys
+from ..ledger.bookies import BookieRegistration
+from ..metadata.client import MemberStatus, Metadata, prefix_end
+from ..metadata.transaction import KeyValue
+from ..runtime.errors import DistributedLogError
+from ..runtime.frames import unpack
+
+NAME_PREFIX = b"name/"
+WRITABLE_BOOKIES_MIN = 2
+"""Of the default quorums 3/3/2: with fewer no new ledger can be made (H22b)."""
+
+
+async def items(metadata: Metadata, prefix: bytes) -> AsyncIterator[KeyValue]:
+    """All keys below a prefix, page by page."""
+    start, end = prefix, prefix_end(prefix)
+    while True:
+        page = await metadata.range(start, end)
+        for item in page.items:
+            yield item
+        if not page.more or not page.items:
+            return
+        start = page.items[-1].key + b"\0"
+
+
+async def bookies(metadata: Metadata) -> list[dict[str, Any]]:
+    """Every bookie that has a cookie, down ones included, in the order of ids."""
+    live = {
+        keys.bookie_id_of(item.key): BookieRegistration.decode(item.value)
+        async for item in items(metadata, keys.BOOKIE_PREFIX)
+    }
+    found = []
+    async for item in items(metadata, keys.COOKIE_PREFIX):
+        bookie_id = keys.bookie_id_of(item.key)
+        label = str(unpack(item.value, "a cookie").get("label", ""))
+        one = live.get(bookie_id)
+        found.append(
+            {
+                "id": bookie_id,
+                "label": label,
+                "address": None if one is None else _address(one),
+                "state": "down" if one is None else "read-only" if one.read_only else "up",
+                "ledgers": None if one is None else one.ledgers,
+                "used_bytes": None if one is None else one.used_bytes,
+                "free_bytes": None if one is None else one.free_bytes,
+                "rack": None if one is None else one.rack,
+            }
+        )
+    return found
+
+
+async def status(metadata: Metadata, timeout_s: float) -> dict[str, Any]:
+    """The keys of `dlog status`. Also with nodes down, also without a quorum: then the reasons say so."""
+    members = await metadata.status()
+    found: dict[str, Any] = {
+        "healthy": False,
+        "reasons": [],
+        "metadata": [_member(member) for member in members],
+        "bookies": [],
+        "logs": None,
+        "under_replicated": [],
+    }
+    reasons: list[str] = found["reasons"]
+    alive = [member for member in members if member.alive]
+    for member in members:
+        if not member.alive:
+            reasons.append(f"metadata node {member.name} at {member.address} does not answer")
+    error: DistributedLogError | None = None
+    with trio.move_on_after(timeout_s) as scope:
+        try:
+            found["bookies"] = await bookies(metadata)
+            found["under_replicated"] = [
+                _note(item) async for item in items(metadata, keys.UNDER_PREFIX)
+            ]
+            names = 0
+            async for _ in items(metadata, NAME_PREFIX):
+                names += 1
+            found["logs"] = names
+        except DistributedLogError as caught:
+            error = caught
+    if error is not None or scope.cancelled_caught:
+        reasons.insert(
+            0,
+            f"no metadata quorum: {len(alive)} of {len(members)} nodes answer, and no leader does;"
+            " nothing can be opened, created or rolled",
+        )
+        return found
+    writable = [bookie for bookie in found["bookies"] if bookie["state"] == "up"]
+    if len(writable) < WRITABLE_BOOKIES_MIN:
+        reasons.insert(
+            0,
+            f"{len(writable)} of {len(found['bookies'])} bookies take entries,"
+            f" a new ledger needs {WRITABLE_BOOKIES_MIN}: writes stop at the next roll",
+        )
+    for bookie in found["bookies"]:
+        if bookie["state"] == "down":
+            reasons.append(f"bookie {bookie['label']} ({bookie['id']}) is down")
+        elif bookie["state"] == "read-only":
+            reasons.append(f"bookie {bookie['label']} ({bookie['id']}) takes no new entries")
+    if found["under_replicated"]:
+        reasons.append(f"{len(found['under_replicated'])} ledgers miss copies of some entries")
+    found["healthy"] = not reasons
+    return found
+
+
+def _address(one: BookieRegistration) -> str | None:
+    place = one.address("")
+    if place is None and one.addresses:
+        place = next(iter(one.addresses.values()))
+    return None if place is None else format_address(place)
+
+
+def _member(member: MemberStatus) -> dict[str, Any]:
+    return {
+        "name": member.name,
+        "address": member.address,
+        "role": member.role,
+        "term": member.term,
+        "applied": member.applied,
+        "alive": member.alive,
+    }
+
+
+def _note(item: KeyValue) -> dict[str, Any]:
+    found = holes.decode(item.value)
+    return {
+        "ledger": keys.ledger_id_of(item.key),
+        "holes": [{"bookie": hole.bookie, "first": hole.first, "to": hole.to} for hole in found],
+    }

@@ -1,0 +1,125 @@
+"""`dlog status`: healthy or not, and why; everything on one screen."""
+
+import os
+from time import perf_counter
+from typing import Any
+
+import click
+
+from .errors import NO, Answer
+from .options import Command, Settings, common
+from .output import emit, size, table
+
+POLL_S = 0.25
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    dlog status
+    dlog status --probe                                append a record, sync it, read it back, time each
+    dlog status --wait healthy --timeout 60            for scripts that start clusters
+    """,
+)
+@click.option("--probe", is_flag=True, help="Write, sync and read back one record, and time each.")
+@click.option("--wait", type=click.Choice(["healthy"]), help="Wait for it, up to --timeout.")
+@common
+def command(settings: Settings, probe: bool, wait: str | None) -> None:
+    """Is the cluster healthy? Exit code 6, the reasons first, when it cannot take writes or misses copies."""
+    import trio
+
+    from .cluster_view import status
+    from .connect import answer, namespace, run
+
+    found: dict[str, Any] = {}
+
+    async def work() -> None:
+        deadline = trio.current_time() + settings.timeout_s
+        async with namespace(settings) as logs:
+            while True:
+                found.update(
+                    await answer(
+                        settings,
+                        "the status",
+                        lambda: status(logs.metadata, max(1.0, deadline - trio.current_time())),
+                    )
+                )
+                if found["healthy"] or wait is None or trio.current_time() >= deadline:
+                    break
+                await trio.sleep(POLL_S)
+            if probe:
+                found["probe"] = await answer(settings, "the probe", lambda: _probe(logs))
+
+    run(work)
+    if settings.json:
+        emit(found)
+    else:
+        _print(found)
+    if not found["healthy"]:
+        raise Answer(NO)
+
+
+async def _probe(logs: Any) -> dict[str, float]:
+    """Milliseconds of each step of one record's life, in a log of its own."""
+    from ..log.record import LogRecord
+
+    name = f"dlog-probe-{os.getpid()}-{os.urandom(4).hex()}"
+    steps: dict[str, float] = {}
+    before = perf_counter()
+
+    def took(step: str) -> None:
+        nonlocal before
+        now = perf_counter()
+        steps[f"{step}_ms"] = round((now - before) * 1e3, 3)
+        before = now
+
+    await logs.create_log(name)
+    took("create")
+    try:
+        log = logs.open_log(name)
+        async with log.open_writer() as writer:
+            took("open")
+            await writer.write(LogRecord(1, b"probe"))
+            took("append")
+            await writer.commit()
+            took("commit")
+            async with log.open_reader() as reader:
+                record = await reader.read_next()
+            assert record is not None
+            assert record.payload == b"probe", "a record comes back as it was written"
+            took("read")
+    finally:
+        await logs.delete_log(name, wait_s=5.0)
+    return steps
+
+
+def _print(found: dict[str, Any]) -> None:
+    print("healthy" if found["healthy"] else "NOT healthy")
+    for reason in found["reasons"]:
+        print(f"  - {reason}")
+    print()
+    columns = ("name", "address", "role", "term", "applied", "alive")
+    table(columns, [[member[key] for key in columns] for member in found["metadata"]])
+    print()
+    rows = [
+        [
+            bookie["label"],
+            bookie["state"],
+            bookie["address"],
+            bookie["ledgers"],
+            _size(bookie["free_bytes"]),
+        ]
+        for bookie in found["bookies"]
+    ]
+    table(("bookie", "state", "address", "ledgers", "free"), rows, empty="no bookies")
+    print()
+    logs = "unknown" if found["logs"] is None else found["logs"]
+    print(f"logs {logs}, ledgers with missing copies {len(found['under_replicated'])}")
+    if "probe" in found:
+        print(
+            "probe  " + ", ".join(f"{key[:-3]} {value} ms" for key, value in found["probe"].items())
+        )
+
+
+def _size(count: int | None) -> str | None:
+    return None if count is None else size(count)

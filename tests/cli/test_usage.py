@@ -1,0 +1,130 @@
+"""Wrong usage is one line, exit code 2, before any cluster is asked (design: the contract of `dlog`)."""
+
+import os
+from pathlib import Path
+
+import click
+import pytest
+
+from distributedlog.cli.errors import innermost, report
+from distributedlog.cli.main import command, run
+from distributedlog.runtime.errors import BY_CODE, InvalidUri, LogNotFound
+
+
+@pytest.fixture(autouse=True)
+def _no_cluster_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith("DLOG_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def _leaves(
+    group: click.Group, path: tuple[str, ...]
+) -> list[tuple[tuple[str, ...], click.Command]]:
+    found: list[tuple[tuple[str, ...], click.Command]] = []
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        one = group.get_command(context, name)
+        assert one is not None, name
+        if isinstance(one, click.Group):
+            found += _leaves(one, (*path, name))
+        else:
+            found.append(((*path, name), one))
+    return found
+
+
+COMMANDS = _leaves(command, ())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["log", "nonsense"],
+        ["log", "write"],
+        ["log", "read", "x", "--format", "xml"],
+        ["log", "read", "x", "--from", "1.0.0", "--from-txid", "3", "--uri", "distributedlog://h:1/n"],
+        ["log", "list"],  # no cluster is named
+        ["log", "list", "--timeout", "0"],
+        ["local", "--memory", "--data", "x"],
+        ["local", "--metadata-nodes", "2"],
+        ["serve", "bookie", "--data", "x"],
+        ["serve", "metadata", "--data", "x", "--metadata", "a:1,b:2"],
+        ["serve", "metadata", "--data", "x", "--metadata", "a:1,b:2", "--name", "c:3"],
+        ["serve", "bookie", "--data", "x", "--metadata", "nonsense"],
+        ["serve", "bookie", "--data", "x", "--metadata", "a:1", "--listen", "nonsense"],
+        ["context", "use", "nowhere"],
+        ["bench", "floor", "--size", "0"],
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_one_line_and_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("dlog: error: ")
+    assert said.err.count("\n") == 1
+
+
+def test_every_command_begins_its_help_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for path, _ in COMMANDS:
+        assert run([*path, "--help"]) == 0
+        said = capsys.readouterr().out
+        assert said.index("Examples:") < said.index("Options:"), path
+        assert "dlog " + path[0] in said
+
+
+def test_every_command_has_the_common_options_and_a_variable_for_each_flag() -> None:
+    for path, one in COMMANDS:
+        flags = {flag for option in one.params for flag in option.opts}
+        assert {"--uri", "--json", "--timeout", "--quiet", "--verbose"} <= flags, path
+
+
+def test_a_flag_can_come_from_its_variable(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DLOG_LOG_READ_FORMAT", "xml")
+
+    assert run(["log", "read", "x"]) == 2
+    assert "xml" in capsys.readouterr().err
+
+
+def test_contexts_name_clusters(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["context", "set", "a", "distributedlog://h:1/n"]) == 0
+    assert run(["context", "set", "b", "distributedlog://h:2/n"]) == 0
+    assert run(["context", "use", "b"]) == 0
+    capsys.readouterr()
+
+    assert run(["context", "list"]) == 0
+
+    assert capsys.readouterr().out == "  a  distributedlog://h:1/n\n* b  distributedlog://h:2/n\n"
+
+
+def test_deleting_asks_for_consent_and_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["log", "delete", "x", "--uri", "distributedlog://h:1/n"]) == 2
+    assert "--yes" in capsys.readouterr().err
+
+
+def test_an_error_shows_its_name_code_and_message_and_no_traceback(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    group = ExceptionGroup(
+        "tasks", [ValueError("noise"), ExceptionGroup("more", [LogNotFound("no\nlog")])]
+    )
+
+    assert report(group, verbose=0) == 3
+    assert capsys.readouterr().err == (
+        'dlog: error: LogNotFound (510): no log; create it with "dlog log create NAME"\n'
+    )
+    report(group, verbose=2)
+    assert "Traceback" in capsys.readouterr().err
+    assert isinstance(innermost(group), LogNotFound)
+
+
+def test_exit_codes_are_those_of_the_contract() -> None:
+    assert {cls.exit_code for cls in BY_CODE.values()} <= {1, 2, 3, 4, 5, 7}
+    assert report(InvalidUri("x"), verbose=0) == 2
+    assert report(KeyboardInterrupt(), verbose=0) == 130

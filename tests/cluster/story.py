@@ -1,0 +1,170 @@
+"""A cluster of `dlog serve` processes for tests that kill, pause and restart them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from distributedlog.cluster import plan as plans
+from distributedlog.cluster.plan import Plan, PlannedNode
+from distributedlog.cluster.processes import environment
+from distributedlog.runtime.machine import real_host
+
+READY_S = 30.0
+COMMAND_S = 120.0
+
+
+def dlog(*arguments: str) -> list[str]:
+    """The command line of `dlog`."""
+    return [sys.executable, "-m", "distributedlog.cli.main", *arguments]
+
+
+@dataclass
+class Served:
+    """One node's process."""
+
+    node: PlannedNode
+    process: "subprocess.Popen[bytes]"
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to this process only."""
+        self.process.send_signal(number)
+
+
+@dataclass
+class Cluster:
+    """Nodes by name, each in a process of its own, data below ``directory``."""
+
+    directory: Path
+    plan: Plan
+    served: dict[str, Served] = field(default_factory=dict)
+
+    @classmethod
+    def planned(cls, directory: Path, *, bookies: int, metadata_nodes: int = 3) -> "Cluster":
+        """Choose names and free ports."""
+        here = real_host("test")
+
+        async def make() -> Plan:
+            return await plans.make(
+                None,
+                bookies=bookies,
+                metadata_nodes=metadata_nodes,
+                port=0,
+                host="127.0.0.1",
+                listen=here.listen,
+                chance=here.random,
+            )
+
+        return cls(directory, trio.run(make))
+
+    @property
+    def uri(self) -> str:
+        """Where the cluster is."""
+        return self.plan.uri
+
+    def start(self, *names: str) -> None:
+        """Start nodes (all, when none is named) and wait until each serves."""
+        chosen = [node for node in self.plan.nodes if not names or node.name in names]
+        for node in chosen:
+            self.served[node.name] = Served(node, self._spawn(node))
+        deadline = time.monotonic() + READY_S
+        for node in chosen:
+            self._wait_ready(self.served[node.name], deadline)
+
+    def kill(self, *names: str) -> None:
+        """kill -9, and wait until they are gone."""
+        for name in names or tuple(self.served):
+            self.served[name].process.kill()
+        for name in names or tuple(self.served):
+            served = self.served.pop(name)
+            served.process.wait()
+            if served.process.stdout is not None:
+                served.process.stdout.close()
+
+    def run(self, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[bytes]":
+        """Run a `dlog` command against this cluster to its end."""
+        return subprocess.run(
+            dlog(*arguments),
+            capture_output=True,
+            timeout=options.pop("timeout", COMMAND_S),
+            env={**environment(), "DLOG_URI": self.uri},
+            check=False,
+            **options,
+        )
+
+    def json(self, *arguments: str, codes: Sequence[int] = (0,)) -> Any:
+        """Run a command with --json; what it said."""
+        done = self.run(*arguments, "--json")
+        assert done.returncode in codes, (arguments, done.returncode, done.stderr[-2000:])
+        return json.loads(done.stdout)
+
+    def popen(self, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
+        """Start a `dlog` command against this cluster."""
+        return subprocess.Popen(
+            dlog(*arguments), env={**environment(), "DLOG_URI": self.uri}, **options
+        )
+
+    def leader(self) -> str:
+        """The name of the metadata node that leads."""
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            found = self.json("status", codes=(0, 6))
+            for member in found["metadata"]:
+                if member["role"] == "leader" and member["alive"]:
+                    return str(member["name"])
+        raise AssertionError("no metadata node leads")
+
+    def _spawn(self, node: PlannedNode) -> "subprocess.Popen[bytes]":
+        place = self.directory / node.name
+        quorum = ",".join(
+            f"{n.name}={n.address[0]}:{n.address[1]}" for n in self.plan.of("metadata")
+        )
+        arguments = [
+            "serve",
+            node.kind,
+            "--name",
+            node.name,
+            "--data",
+            str(place),
+            "--metadata",
+            quorum,
+        ]
+        arguments += ["--listen", f"{node.address[0]}:{node.address[1]}"]
+        self.directory.mkdir(parents=True, exist_ok=True)
+        errors = (self.directory / f"{node.name}.stderr").open("ab")
+        try:
+            return subprocess.Popen(
+                dlog(*arguments, "--end-with-stdin"),
+                stdin=subprocess.PIPE,  # its end, by our own end too, ends the node
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment(),
+            )
+        finally:
+            errors.close()
+
+    def _wait_ready(self, served: Served, deadline: float) -> None:
+        assert served.process.stdout is not None
+        line = served.process.stdout.readline()
+        if not line:
+            said = (self.directory / f"{served.node.name}.stderr").read_text()[-2000:]
+            raise AssertionError(f"{served.node.name} ended with {served.process.wait()}: {said}")
+        assert json.loads(line)["name"] == served.node.name
+        assert time.monotonic() < deadline, f"{served.node.name} took too long to serve"
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for served in self.served.values():
+            if served.process.poll() is None:
+                os.kill(served.process.pid, signal.SIGCONT)
+        self.kill()
