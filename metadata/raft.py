@@ -37,13 +37,13 @@ Source: docs/guarantees.md M1..M4; Raft paper (Ongaro, Ousterhout 2014) figure 2
 3.10, 4.2.3, 6.4, 9.6, 10.2.1. Hazards H5, H19, H25, H26, H39.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from ..runtime.errors import CorruptData, InvalidRequest, ProtocolError, TooBusy
 from .leadership import Leadership
+from .log_marks import LogMarks
 from .messages import (
     Append,
     AppendReply,
@@ -57,6 +57,7 @@ from .messages import (
     Vote,
     VoteReply,
 )
+from .outbox import Outbox
 from .progress import Pace, Progress
 from .quorum import Outcome, tally
 from .raft_log import RaftLog
@@ -106,18 +107,16 @@ class Raft:
         ``applied``: where the restored state machine stands, if its snapshot is newer than the log's
         beginning; entries up to it are not handed out again.
         """
-        applied = max(applied, log.base_index)
         self.node_id = node_id
         self.voters = tuple(sorted(voters))
         self.peers = tuple(sorted({*voters, *learners} - {node_id}))
         self.options = options
         self.log = log
+        self.marks = LogMarks(log, max(applied, log.base_index))
         self.role = Role.FOLLOWER
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.leader_id = ""
-        self.commit = applied
-        self.applied = applied
         self.deadline = inf
         self.may_vote = may_vote and node_id in self.voters
         self._draw = draw
@@ -126,25 +125,8 @@ class Raft:
         self._votes: dict[str, bool] = {}
         self._leadership: Leadership | None = None
         self._uncommitted_bytes = 0
-        # What the disk has, and what it has been asked for:
-        self.durable_index = log.last_index
-        self._number = 0
-        self._persisted = 0
-        self._hard_state_number = 0  # the Ready that carries the newest hard state
-        self._writes: deque[list[int]] = deque()  # [number, last index] of Readys not yet durable
-        # What the next Ready says:
-        self._handed = applied  # committed entries up to here were handed out
-        self._unstable_from = log.last_index + 1
-        self._truncate_from: int | None = None
-        self._hard_state_changed = False
-        self._snapshot: Snapshot | None = None
-        self._send_now: list[tuple[str, Message]] = []
-        self._send_after_persist: list[tuple[str, Message]] = []
-        self._reads: list[tuple[int, int]] = []
-        self._reads_lost: list[int] = []
-        self._send_snapshots: list[SendSnapshot] = []
+        self._outbox = Outbox()
         self._flush_wanted = False
-        self._told: tuple[Role, int, str] | None = None
         self._handlers: dict[type, Callable[..., None]] = {
             PreVote: self._on_pre_vote,
             PreVoteReply: self._on_pre_vote_reply,
@@ -158,6 +140,21 @@ class Raft:
         }
         self._await_leader(now)
         self._check()
+
+    @property
+    def commit(self) -> int:
+        """The last entry known to be committed."""
+        return self.marks.commit
+
+    @property
+    def applied(self) -> int:
+        """The last entry that the driver said was applied."""
+        return self.marks.applied
+
+    @property
+    def durable_index(self) -> int:
+        """The last entry that is durable here."""
+        return self.marks.durable_index
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -251,18 +248,15 @@ class Raft:
 
     def on_persisted(self, number: int) -> None:
         """The Readys up to ``number`` are durable."""
-        assert number <= self._number, f"Ready {number} was never given out"
-        self._persisted = max(self._persisted, number)
-        while self._writes and self._writes[0][0] <= number:
-            self.durable_index = max(self.durable_index, self._writes.popleft()[1])
+        self._outbox.on_persisted(number)
+        self.marks.on_persisted(number)
         if self._leadership is not None:
             self._advance_commit(self._leadership)
         self._check()
 
     def on_applied(self, index: int) -> None:
         """The state machine has applied everything up to ``index``."""
-        assert index <= self._handed, f"applied {index}, handed out {self._handed}"
-        self.applied = max(self.applied, index)
+        self.marks.on_applied(index)
         self._check()
 
     def compact(self, up_to: int) -> int:
@@ -287,9 +281,11 @@ class Raft:
         self._follow(term, sender, now)
         if snapshot.index > self.commit:
             if self.log.term_at(snapshot.index) == snapshot.term:
-                self._commit_to(snapshot.index)  # paper 7: keep the log, it covers the snapshot
+                self.marks.commit_to(
+                    snapshot.index
+                )  # paper 7: keep the log, it covers the snapshot
             else:
-                self._install(snapshot)
+                self.marks.install(snapshot)
         self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
         self._check()
 
@@ -298,82 +294,41 @@ class Raft:
     @property
     def has_ready(self) -> bool:
         """Whether `ready` has something to say."""
-        return bool(
-            self._flush_wanted
-            or self._send_now
-            or self._send_after_persist
-            or self._hard_state_changed
-            or self._unstable_from <= self.log.last_index
-            or self._truncate_from is not None
-            or self._snapshot is not None
-            or self._handed < min(self.commit, self.durable_index)
-            or self._reads
-            or self._reads_lost
-            or self._send_snapshots
-            or (self.role, self.term, self.leader_id) != self._told
-        )
+        state = (self.role, self.term, self.leader_id)
+        return self._flush_wanted or self.marks.has_work or self._outbox.has_work(state)
 
     def ready(self) -> Ready:
         """Everything to be done since the last call; metadata/ready.py says in which order."""
         if self._flush_wanted and self._leadership is not None:
             self._flush(self._leadership)
         self._flush_wanted = False
-        append: tuple[Entry, ...] = ()
-        last = self.log.last_index
-        if self._unstable_from <= last:
-            append = self.log.slice(
-                self._unstable_from, last, bytes_max=1 << 62, entries_max=1 << 62
-            )
+        outbox = self._outbox
+        outbox.number += 1
         state = (self.role, self.term, self.leader_id)
-        self._number += 1
+        snapshot, truncate_from, append = self.marks.take_write(outbox.number)
         ready = Ready(
-            self._number,
-            HardState(self.term, self.vote) if self._hard_state_changed else None,
-            self._snapshot,
-            self._truncate_from,
+            outbox.number,
+            outbox.hard_state,
+            snapshot,
+            truncate_from,
             append,
-            tuple(self._send_now),
-            tuple(self._send_after_persist),
-            self._committed(),
-            tuple(self._reads),
-            tuple(self._reads_lost),
-            tuple(self._send_snapshots),
+            tuple(outbox.send_now),
+            tuple(outbox.send_after_persist),
+            self.marks.take_committed(self.options.apply_bytes_max),
+            tuple(outbox.reads),
+            tuple(outbox.reads_lost),
+            tuple(outbox.send_snapshots),
             self.role,
             self.term,
             self.leader_id,
-            state != self._told,
+            outbox.is_news(state),
         )
-        if ready.needs_persist:
-            self._writes.append([self._number, last])
-            if self._hard_state_changed:
-                self._hard_state_number = self._number
-        self._unstable_from = last + 1
-        self._truncate_from = None
-        self._snapshot = None
-        self._hard_state_changed = False
-        self._send_now = []
-        self._send_after_persist = []
-        self._reads = []
-        self._reads_lost = []
-        self._send_snapshots = []
-        self._told = state
+        outbox.on_taken(state)
         self._check()
         return ready
 
-    def _committed(self) -> tuple[Entry, ...]:
-        until = min(self.commit, self.durable_index)
-        if self._handed >= until:
-            return ()
-        entries = self.log.slice(self._handed + 1, until, bytes_max=self.options.apply_bytes_max)
-        self._handed = entries[-1].index
-        return entries
-
     def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
-        """Queue a message; while a term or vote is not durable nothing that shows it goes out (M4)."""
-        if after_persist or self._hard_state_changed or self._hard_state_number > self._persisted:
-            self._send_after_persist.append((to, message))
-        else:
-            self._send_now.append((to, message))
+        self._outbox.send(to, message, after_persist)
 
     # --- roles and terms --------------------------------------------------------------------------
 
@@ -384,7 +339,7 @@ class Raft:
     def _set_term(self, term: int, vote: str) -> None:
         assert term > self.term or (term == self.term and not self.vote), "a vote is never changed"
         self.term, self.vote = term, vote
-        self._hard_state_changed = True
+        self._outbox.hard_state = HardState(term, vote)
 
     def _await_leader(self, now: float) -> None:
         """Draw the next time at which silence means that nobody leads."""
@@ -398,7 +353,7 @@ class Raft:
         if term > self.term:
             self._set_term(term, "")
         if self._leadership is not None:
-            self._reads_lost.extend(self._leadership.reads.drop())
+            self._outbox.reads_lost.extend(self._leadership.reads.drop())
             self._leadership = None
             self._uncommitted_bytes = 0
         if self.role is not Role.FOLLOWER or leader_id != self.leader_id:
@@ -580,7 +535,7 @@ class Raft:
         self._confirm_reads(leadership)
 
     def _confirm_reads(self, leadership: Leadership) -> None:
-        self._reads.extend(leadership.reads.on_round_confirmed(leadership.confirmed_round()))
+        self._outbox.reads.extend(leadership.reads.on_round_confirmed(leadership.confirmed_round()))
 
     def _flush(self, leadership: Leadership) -> None:
         """Send what there is to send: appends, commits, a read round."""
@@ -595,7 +550,7 @@ class Raft:
         if progress.next <= self.log.base_index:
             if progress.answered and not progress.probe_sent:  # else it may be dead, or just failed
                 progress.on_snapshot_needed()
-                self._send_snapshots.append(SendSnapshot(peer, self.log.base_index))
+                self._outbox.send_snapshots.append(SendSnapshot(peer, self.log.base_index))
             return
         if progress.pace is Pace.PROBE:
             if not progress.probe_sent:
@@ -691,7 +646,7 @@ class Raft:
             for place in range(self.commit + 1, index + 1):
                 if place >= leadership.noop_index:
                     self._uncommitted_bytes -= len(self.log.entry(place).data)
-            self._commit_to(index)
+            self.marks.commit_to(index)
             self._flush_wanted = True
 
     def _may_commit(self, index: int) -> bool:
@@ -730,13 +685,8 @@ class Raft:
                 ),
             )
             return
-        conflict = self.log.first_conflict(message.entries)
-        if conflict:
-            if conflict <= self.log.last_index:
-                self._truncate(conflict)
-            self.log.append(message.entries[conflict - message.prev_index - 1 :])
-        last = message.prev_index + len(message.entries)
-        self._commit_to(min(message.commit, last))
+        last = self.marks.accept(message.prev_index, message.entries)
+        self.marks.commit_to(min(message.commit, last))
         self._accept(message.sender, last)
 
     def _accept(self, leader_id: str, index: int) -> None:
@@ -756,7 +706,7 @@ class Raft:
                 f"leader {message.sender} has this node's word for entry {message.commit}, "
                 f"the log here ends at {self.log.last_index}: acknowledged entries were lost"
             )
-        self._commit_to(message.commit)
+        self.marks.commit_to(message.commit)
         if message.round:
             self._send(message.sender, HeartbeatReply(self.term, self.node_id, message.round))
 
@@ -765,43 +715,12 @@ class Raft:
         while it was cut off, and whom nobody votes for, would never be heard again."""
         self._send(sender, AppendReply(self.term, self.node_id, False, 0, 0, 0))
 
-    def _truncate(self, from_index: int) -> None:
-        """Drop a tail that another leader wrote and nobody committed."""
-        assert from_index > self.commit, f"entry {from_index} is committed ({self.commit})"
-        self.log.truncate(from_index)
-        if from_index < self._unstable_from:
-            self._truncate_from = min(self._truncate_from or from_index, from_index)
-            self._unstable_from = from_index
-        self.durable_index = min(self.durable_index, from_index - 1)
-        for write in self._writes:
-            write[1] = min(write[1], from_index - 1)
-
-    def _install(self, snapshot: Snapshot) -> None:
-        """The log begins anew behind a snapshot; durable when the next Ready is."""
-        self.log.reset(snapshot.index, snapshot.term)
-        self._snapshot = snapshot
-        self._truncate_from = None
-        self._unstable_from = snapshot.index + 1
-        self.durable_index = 0
-        for write in self._writes:
-            write[1] = 0
-        self.commit = self._handed = snapshot.index
-
-    def _commit_to(self, index: int) -> None:
-        assert index <= self.log.last_index, f"commit {index}, last {self.log.last_index}"
-        self.commit = max(self.commit, index)
-
     # --- invariants -------------------------------------------------------------------------------
 
     def _check(self) -> None:
         """What holds between any two inputs."""
-        log = self.log
-        last = log.last_index
-        assert log.base_index <= self._handed <= self.commit <= last, "the order of the marks"
-        assert self.applied <= self._handed
-        assert self.durable_index <= last
-        assert self._unstable_from <= last + 1
-        assert log.last_term <= self.term, "an entry of a term not entered"
+        self.marks.check()
+        assert self.log.last_term <= self.term, "an entry of a term not entered"
         leads = self._leadership is not None
         assert leads == (self.role is Role.LEADER)
         assert not leads or (self.leader_id == self.node_id and self.vote == self.node_id)

@@ -64,6 +64,11 @@ class RaftLog:
                 break
         return tuple(self._entries[start:stop])
 
+    def tail(self, first: int) -> tuple[Entry, ...]:
+        """Entry ``first``, which is above ``base_index``, and all behind it."""
+        assert first > self.base_index, f"entry {first} is compacted (base {self.base_index})"
+        return tuple(self._entries[first - self.base_index - 1 :])
+
     def append(self, entries: Iterable[Entry]) -> None:
         """Put entries at the end; each must follow the one before, its term not below."""
         index, term = self.last_index, self.last_term

@@ -59,7 +59,7 @@ class VotesFromMemory(Raft):
 
     def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
         if isinstance(message, VoteReply | Vote):
-            self._send_now.append((to, message))
+            self._outbox.send_now.append((to, message))
         else:
             super()._send(to, message, after_persist)
 
@@ -68,9 +68,10 @@ class CountsOwnUnsynced(Raft):
     """The leader counts its own entries before its disk has them."""
 
     def _advance_commit(self, leadership: Leadership) -> None:
-        durable, self.durable_index = self.durable_index, self.log.last_index
+        marks = self.marks
+        durable, marks.durable_index = marks.durable_index, self.log.last_index
         super()._advance_commit(leadership)
-        self.durable_index = durable
+        marks.durable_index = durable
 
 
 class HalfIsEnough(Raft):
@@ -80,7 +81,7 @@ class HalfIsEnough(Raft):
         matches = sorted([self.durable_index, *(p.match for p in leadership.peers.values())])
         index = matches[len(matches) // 2 + 1]
         if index > self.commit and self._may_commit(index):
-            self._commit_to(index)
+            self.marks.commit_to(index)
 
 
 class CountsAnswersOfOldTerms(Raft):
@@ -94,7 +95,7 @@ class ReadsWithoutRound(Raft):
     """A leader serves reads from its memory, without asking anybody (H26)."""
 
     def _confirm_reads(self, leadership: Leadership) -> None:
-        self._reads.extend(leadership.reads.on_round_confirmed(leadership.round))
+        self._outbox.reads.extend(leadership.reads.on_round_confirmed(leadership.round))
 
 
 class ReadsByLease(Raft):
@@ -116,7 +117,7 @@ class ReadsByLease(Raft):
         now = getattr(self, "_lease_now", 0.0)
         lease_s = self.options.election_min_s
         if leadership.quorum_heard_at(now) > now - lease_s:
-            self._reads.extend(leadership.reads.on_round_confirmed(leadership.round))
+            self._outbox.reads.extend(leadership.reads.on_round_confirmed(leadership.round))
 
 
 class ReadsBeforeNoop(Raft):
@@ -162,7 +163,7 @@ class CommitsBeyondMessage(Raft):
     def _on_append(self, message: Append, now: float) -> None:
         super()._on_append(message, now)
         if message.term == self.term:
-            self._commit_to(min(message.commit, self.log.last_index))
+            self.marks.commit_to(min(message.commit, self.log.last_index))
 
 
 class SkipsPrevCheck(Raft):
@@ -182,7 +183,7 @@ class TruncatesAlways(Raft):
         fits = self.log.term_at(message.prev_index) == message.prev_term
         taken = message.term >= self.term and fits and self.commit <= message.prev_index
         if taken and message.entries and self.log.last_index > message.prev_index:
-            self._truncate(message.prev_index + 1)
+            self.marks.truncate(message.prev_index + 1)
         super()._on_append(message, now)
 
 
@@ -191,7 +192,7 @@ class TruncatesCommitted(Raft):
 
     def _on_append(self, message: Append, now: float) -> None:
         if message.term >= self.term and self.log.base_index <= message.prev_index < self.commit:
-            self.commit = message.prev_index
+            self.marks.commit = message.prev_index
         super()._on_append(message, now)
 
 
@@ -212,7 +213,7 @@ class InstallsOlderSnapshot(Raft):
         """Install it."""
         if term >= self.term and self._leadership is None:
             self._follow(term, sender, now)
-            self._install(snapshot)
+            self.marks.install(snapshot)
             self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
 
 

@@ -486,19 +486,24 @@ class RaftWorld:
         """Clients ask whoever believes to lead, as a client with an old address would."""
         for node_id in self.ids:
             node = self.nodes[node_id]
-            core = node.core
-            if core is None or core.role is not Role.LEADER or node.paused_since >= 0:
+            if not self.leads(node):
                 continue
-            for _ in range(self.rng.choice((1, 1, 3))):
-                self.commands += 1
-                core.propose(self.commands.to_bytes(8, "little"))
             self.requests += 1
             self.oracles.on_read_asked(self.requests)
-            if not core.read_index(self.requests):
-                del self.oracles.reads_asked[self.requests]
-            self.turn(node)
+            self._to_node(node, node.life, self._serve, self.requests)
         rate = 8.0 if self.healed else self.faults.propose_rate
         self.at(self.now + self.rng.expovariate(rate), self._propose)
+
+    def _serve(self, node: RaftNode, request_id: int) -> None:
+        """A client's read and its commands reach a node; a paused one finds them when it wakes."""
+        core = node.core
+        assert core is not None
+        for _ in range(self.rng.choice((1, 1, 3))):
+            self.commands += 1
+            core.propose(self.commands.to_bytes(8, "little"))
+        if not core.read_index(request_id):
+            del self.oracles.reads_asked[request_id]
+        self.turn(node)
 
     # --- faults -----------------------------------------------------------------------------------
 
