@@ -41,6 +41,8 @@ def _check_register(key: str, calls: list[RegisterCall]) -> None:
             continue
         if call.kind == "cas" and not call.succeeded and call.version == call.expected:
             raise Violation(f"M5 {key}: refused at version {call.expected}, which was expected")
+        if not call.version and call.value:
+            raise Violation(f"M5 {key}: a value, {call.value}, at version 0")
         if call.version:
             _explain(key, call.version, call.value, writes, maybe)
         seen.append((call.version, call))

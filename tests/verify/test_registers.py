@@ -52,6 +52,7 @@ def test_a_sound_history_passes() -> None:
         ([cas(0, "a", 0, 1), cas(0, "b", 2, 3)], "made twice"),
         ([cas(0, "a", 0, 1), get(1, "b", 2, 3)], "is a and b"),
         ([get(1, "a", 0, 1)], "made by nobody"),
+        ([get(0, "a", 0, 1)], "at version 0"),
         ([cas(0, "a", 0, 1), cas(2, "c", 2, 3)], "version 2 .* made by nobody"),
         ([get(1, "a", 0, 1), cas(0, "a", 2, 3)], "before its write began"),
         ([get(1, "a", 0, 1), unknown(0, "a", 2)], "before its write began"),
