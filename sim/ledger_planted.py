@@ -16,7 +16,7 @@ from ..ledger.metadata import LedgerMetadata
 from ..ledger.recovery import Action, Read, Recovery
 from ..ledger.striping import Striping
 from .ledger_model import header_of
-from .ledger_world import SimRecoverer, SimStore, SimWriter, run_seed
+from .ledger_world import FAULTS, SimRecoverer, SimStore, SimWriter, WorldOptions, run_seed
 
 Patch = tuple[type, str, object]
 
@@ -202,6 +202,14 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
 }
 
 
+FAULTS_FOR = {
+    "recovery trusts silence": ("stop", "hang", "cut", "break"),
+    "limbo counts as absence (inv. 22)": ("limbo", "limbo", "stop", "hang"),
+    "damage counts as absence (inv. 16)": ("rot", "rot", "stop", "hang"),
+    "acks complete while a change is undecided (inv. 7)": ("freeze", "freeze", "stop", "break"),
+    "late acks of a replaced bookie count (inv. 8)": ("hang", "freeze", "break"),
+}
+"""Faults to draw from where a bug needs certain ones."""
 DIRECTED_ONLY = ("acks are cumulative by entry id (H1)",)
 """Too rare for a budget of seeds; tests/ledger/test_add_window.py has the order of events."""
 
@@ -221,10 +229,11 @@ def planted(name: str) -> Iterator[None]:
 
 def seeds_until_found(name: str, seeds: range) -> int | None:
     """The first seed that finds the bug, or None."""
+    options = WorldOptions(faults=FAULTS_FOR.get(name, tuple(FAULTS)))
     with planted(name):
         for seed in seeds:
             try:
-                run_seed(seed)
+                run_seed(seed, options)
             except AssertionError:
                 return seed
     return None

@@ -76,7 +76,8 @@ class WorldOptions:
     entries_max: int = 24
     recoverers: int = 3
     readers: int = 1
-    faults: bool = True
+    faults: tuple[str, ...] = tuple(FAULTS)
+    """What may happen, drawn evenly; a kind named twice is twice as likely."""
     horizon_s: float = 4.0
     """Faults end here; then all heals."""
     deadline_s: float = 60.0
@@ -185,24 +186,9 @@ class World:
         recoverer.begin()
 
     def _fault(self) -> None:
-        chance = self.random
+        chance, options = self.random, self.options
         bookie = self.bookies[chance.choice(sorted(self.bookies))]
-        kind = chance.choice(
-            [
-                "stop",
-                "stop",
-                "break",
-                "break",
-                "break",
-                "hang",
-                "cut",
-                "read_only",
-                "freeze",
-                "limbo",
-                "rot",
-                "lose",
-            ]
-        )
+        kind = chance.choice(options.faults)
         self.note(f"fault {kind} {bookie.id}")
         if kind == "stop":
             bookie.stop(chance.random() * 1.5)
