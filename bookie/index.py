@@ -154,21 +154,27 @@ class Index:
                     best = stored
         return best
 
-    def ranges(self, ledger: Ledger, limit: int) -> list[tuple[int, int]]:
-        """Up to ``limit`` stretches (first, count) of the ids that are here, ascending, merged."""
+    def ranges(
+        self, ledger: Ledger, start: int, runs_max: int
+    ) -> tuple[list[tuple[int, int]], int]:
+        """Stretches (first, count) of the ids that are here from ``start`` on, ascending, merged.
+
+        Looks at no more than ``runs_max`` runs; the second value is where to go on, -1 at the end.
+        """
         merged: list[tuple[int, int]] = []
-        at = -1
-        found = self.find(ledger, 0) or self.following(ledger, -1)
-        while found is not None:
-            if merged and merged[-1][0] + merged[-1][1] == found.first:
-                merged[-1] = (merged[-1][0], merged[-1][1] + found.count)
-            elif len(merged) == limit:
-                break
+        at = start
+        for _ in range(runs_max):
+            found = self.find(ledger, at) or self.following(ledger, at)
+            if found is None:
+                return merged, -1
+            first = max(found.first, start)
+            count = found.last - first + 1
+            if merged and merged[-1][0] + merged[-1][1] == first:
+                merged[-1] = (merged[-1][0], merged[-1][1] + count)
             else:
-                merged.append((found.first, found.count))
-            at = found.last
-            found = self.find(ledger, at + 1) or self.following(ledger, at)
-        return merged
+                merged.append((first, count))
+            at = found.last + 1
+        return merged, at
 
     # --- changing ---------------------------------------------------------------------------------
 

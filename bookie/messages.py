@@ -4,7 +4,8 @@ Little-endian structs; ``key`` is the ledger's secret of 16 random bytes. Entry 
 "none". The envelope around (`runtime/frames.py`) carries the operation, the request or stream number, the
 flags. Entry records (`entry.py`) follow a body's fixed part verbatim, back to back.
 
-    STREAM_OPEN  ident = stream | ledger u64 | key 16s | flags u32 (1: recovery) | fragment epoch u32
+    STREAM_OPEN  ident = stream | ledger u64 | key 16s | flags u32 | fragment epoch u32
+                 flags: 1 recovery, 2 close: the stream of that number is over, forget it
     ADD          ident = stream | entry records of the stream's ledger
     ADD_ACKS     ident = 0      | n x (stream u64, count u64): the first ``count`` records are durable (H1)
     STREAM_REFUSED ident = stream, status = code | msgpack [message, detail, position]
@@ -31,6 +32,7 @@ KEY_BYTES = 16
 FLAG_KNOWN = 1
 """Reply flag: what the reply does not name is known to be absent here (no limbo)."""
 STREAM_RECOVERY = 1
+STREAM_CLOSE = 2
 READ_FENCE = 1
 """Fence first: a recovery's read."""
 READ_PAST_LAC = 2
@@ -50,24 +52,25 @@ WAIT_REPLY_BYTES = _WAIT_REPLY.size
 
 @dataclass(frozen=True, slots=True)
 class StreamOpen:
-    """The first words of an add stream; fire and forget."""
+    """The first words of an add stream, or (``close``) its last; fire and forget."""
 
     ledger: int
     key: bytes
     recovery: bool
     fragment_epoch: int
+    close: bool = False
 
     def encode(self) -> bytes:
         """As a frame body."""
-        flags = STREAM_RECOVERY if self.recovery else 0
+        flags = (STREAM_RECOVERY if self.recovery else 0) | (STREAM_CLOSE if self.close else 0)
         return _STREAM_OPEN.pack(self.ledger, self.key, flags, self.fragment_epoch)
 
     @classmethod
     def decode(cls, body: Buffer) -> "StreamOpen":
         """Raises `ProtocolError`."""
         ledger, key, flags, epoch = _exactly(_STREAM_OPEN, body, "STREAM_OPEN")
-        _only(flags, STREAM_RECOVERY, "STREAM_OPEN")
-        return cls(ledger, key, bool(flags & STREAM_RECOVERY), epoch)
+        _only(flags, STREAM_RECOVERY | STREAM_CLOSE, "STREAM_OPEN")
+        return cls(ledger, key, bool(flags & STREAM_RECOVERY), epoch, bool(flags & STREAM_CLOSE))
 
 
 @dataclass(frozen=True, slots=True)

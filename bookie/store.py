@@ -152,7 +152,7 @@ class Store:
         try:
             self._check_key(ledger, key)
         except WrongLedgerKey as error:
-            self._refuse(stream, error)
+            self.refuse(stream, error)
             return stream
         if not ledger.key:
             ledger.key = bytes(key)
@@ -180,7 +180,7 @@ class Store:
                 f"{size} bytes in one frame, allowed are {self._ring.entry_bytes_max}"
             )
         if refusal is not None:
-            self._refuse(stream, refusal)
+            self.refuse(stream, refusal)
             return size
         over = self._ring.unsynced_bytes + size > self._options.unsynced_bytes_max
         block = self._ring.room(size)
@@ -267,7 +267,7 @@ class Store:
             self._journal.wake()
         stats.adds += 1
         if error is not None:
-            self._refuse(stream, error)
+            self.refuse(stream, error)
             return len(body)
         return size
 
@@ -320,7 +320,7 @@ class Store:
                     if isinstance(answer, Stretch):
                         stream.loaded = answer
                     else:
-                        self._refuse(stream, answer)
+                        self.refuse(stream, answer)
                     resume()
 
                 self.cold.submit(stream.owner, run.file_number, run.offset, run.length, loaded)
@@ -346,7 +346,8 @@ class Store:
             return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: low on space")
         return None
 
-    def _refuse(self, stream: AddStream, error: DistributedLogError) -> None:
+    def refuse(self, stream: AddStream, error: DistributedLogError) -> None:
+        """Poison a stream: its owner is told once, nothing more of it is taken (H1)."""
         if not stream.refused:
             stream.refused = True
             self.stats.refusals += 1
@@ -487,10 +488,12 @@ class Store:
         """May this waiter see the ledger, now that it is answered? Raises `WrongLedgerKey`."""
         self._check_key(waiter.ledger, waiter.key)
 
-    def ranges(self, ledger: Ledger, limit: int) -> list[tuple[int, int]]:
-        """Stretches of ids that are durable here."""
+    def ranges(
+        self, ledger: Ledger, start: int, runs_max: int
+    ) -> tuple[list[tuple[int, int]], int]:
+        """Stretches of ids that are durable here; see `Index.ranges`."""
         try:
-            return self._index.ranges(ledger, limit)
+            return self._index.ranges(ledger, start, runs_max)
         except IndexDamaged as error:
             self._fail(error)
             raise LedgerStateUnknown(f"ledger {ledger.id}: the index is damaged") from error

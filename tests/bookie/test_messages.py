@@ -11,6 +11,7 @@ KEY = bytes(range(16))
 REQUESTS = [
     m.StreamOpen(7, KEY, recovery=True, fragment_epoch=3),
     m.StreamOpen(2**64 - 1, KEY, recovery=False, fragment_epoch=0),
+    m.StreamOpen(7, KEY, recovery=False, fragment_epoch=0, close=True),
     m.LedgerRequest(7, KEY),
     m.ReadRequest(7, KEY, 0, 9, 1 << 20, fence=True),
     m.ReadRequest(7, KEY, 5, 5, 0, past_lac=True),
@@ -71,7 +72,7 @@ def test_what_cannot_be_meant_is_refused(request_: m.ReadRequest) -> None:
 def test_unknown_flags_are_refused() -> None:
     """A flag that is not understood may change the meaning: never ignored."""
     body = bytearray(m.StreamOpen(7, KEY, recovery=False, fragment_epoch=0).encode())
-    body[24] = 2
+    body[24] = 4
 
     with pytest.raises(ProtocolError):
         m.StreamOpen.decode(body)

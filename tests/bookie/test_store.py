@@ -1,18 +1,11 @@
 """What a bookie promises, at its store: adds, fences, reads, LACs, deletion."""
 
-import pytest
 import trio
 import trio.testing
 
-from distributedlog.runtime.errors import (
-    EntryConflict,
-    LedgerFenced,
-    NoSuchLedger,
-    WrongLedgerKey,
-)
 from distributedlog.runtime.memory import MemoryDisk
 
-from .kit import KEY, Adder, Poller, fence, read_all, record, running
+from .kit import Adder, read_all, record, running
 
 
 async def test_what_was_acked_is_read(autojump_clock: trio.testing.MockClock) -> None:

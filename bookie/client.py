@@ -1,0 +1,270 @@
+"""One connection to one bookie, typed. Adds go over streams: nothing is awaited for them.
+
+Acks count a stream's records in sending order (H1); its owner keeps what it sent in a queue and pops that
+many. Refusals and broken connections are told once, at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..runtime.errors import AlreadyClosed, ConnectionLost, DistributedLogError, ProtocolError
+from ..runtime.frames import Op, envelope, unpack
+from ..runtime.host import Buffer
+from ..runtime.rpc import ClientLink
+from . import messages as m
+
+
+@dataclass(frozen=True, slots=True)
+class FenceAnswer:
+    """The answer to FENCE or READ_LAC. ``last_entry`` -1: none; ``known``: not in limbo."""
+
+    lac: int
+    last_entry: int
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAnswer:
+    """The answer to READ. ``body`` is the receiver's own memory: records ascending, unverified.
+
+    Of the asked ids up to ``complete_to`` all that the bookie has are in ``body``; those that are not are
+    absent there if ``known``, else nothing is known of them (H9). Use ``entry.records(body)``.
+    """
+
+    complete_to: int
+    lac: int
+    known: bool
+    body: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class WaitAnswer:
+    """The answer to WAIT_LAC; ``body`` as in `ReadAnswer`, from the previous LAC + 1 on."""
+
+    lac: int
+    fenced: bool
+    body: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class EntryList:
+    """What a bookie holds of a ledger: stretches (first, count). ``known``: that is all it ever had."""
+
+    ranges: list[tuple[int, int]]
+    known: bool
+
+
+class AddStream:
+    """Adds to one ledger over one connection, acked by count in sending order. See `open_stream`."""
+
+    def __init__(
+        self,
+        client: "BookieClient",
+        number: int,
+        opening: m.StreamOpen,
+        on_acked: Callable[[int], None],
+        on_refused: Callable[[int, DistributedLogError], None],
+    ) -> None:
+        self._client = client
+        self._link = client.link
+        self._opening = opening
+        self._on_acked = on_acked
+        self._on_refused = on_refused
+        self.number = number
+        self.sent = 0
+        """Records handed to `send`."""
+        self.acked = 0
+        """Records known to be durable there: the first so many of those sent."""
+        self.refused: DistributedLogError | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """What waits to be sent on the whole connection."""
+        return self._link.outgoing_bytes
+
+    def send(self, record: Buffer) -> None:
+        """Queue one record; it is kept by reference. Silently dropped once the stream was refused."""
+        if self.refused is None:
+            self.sent += 1
+            self._link.send(envelope(Op.ADD, len(record), ident=self.number), record)
+
+    def send_many(self, *records: Buffer) -> None:
+        """Queue records as one frame; together at most a frame's bound."""
+        if self.refused is None:
+            self.sent += len(records)
+            size = sum(len(record) for record in records)
+            self._link.send(envelope(Op.ADD, size, ident=self.number), *records)
+
+    def send_lac(self, lac: int) -> None:
+        """Publish what is confirmed, when no add follows that would carry it (H24)."""
+        if self.refused is None:
+            body = m.encode_lac(lac)
+            self._link.send(envelope(Op.WRITE_LAC, len(body), ident=self.number) + body)
+
+    def close(self) -> None:
+        """No more acks and refusals are told; the bookie forgets the stream. Idempotent."""
+        if self._client.streams.pop(self.number, None) is None:
+            return
+        if self.refused is None:
+            self.refused = AlreadyClosed(f"add stream {self.number} was closed")
+        opening = self._opening
+        body = m.StreamOpen(
+            opening.ledger, opening.key, opening.recovery, opening.fragment_epoch, close=True
+        ).encode()
+        self._link.send(envelope(Op.STREAM_OPEN, len(body), ident=self.number) + body)
+
+    def take_ack(self, count: int) -> None:
+        """The connection heard an ack."""
+        if not self.acked <= count <= self.sent:
+            raise ProtocolError(
+                f"stream {self.number}: {count} records acked, {self.sent} sent, {self.acked} before"
+            )
+        if count > self.acked:
+            self.acked = count
+            self._on_acked(count)
+
+    def take_refusal(self, position: int, error: DistributedLogError) -> None:
+        """The connection heard a refusal, or broke."""
+        if self.refused is None:
+            self.refused = error
+            self._on_refused(position, error)
+
+
+class BookieClient:
+    """One bookie, over one link; made anew for each connection."""
+
+    def __init__(self, link: ClientLink, bookie_id: str) -> None:
+        self.link = link
+        self.bookie_id = bookie_id
+        self.streams: dict[int, AddStream] = {}
+        self.on_closed: list[Callable[[ConnectionLost], None]] = []
+        self._last_stream = 0
+        link.on_frame = self._on_frame
+        link.on_closed.append(self._on_link_closed)
+
+    @property
+    def closed(self) -> DistributedLogError | None:
+        """What ended the connection; None while it lives."""
+        return self.link.closed
+
+    # --- adds -------------------------------------------------------------------------------------
+
+    def open_stream(
+        self,
+        ledger: int,
+        key: bytes,
+        *,
+        recovery: bool,
+        fragment_epoch: int,
+        on_acked: Callable[[int], None],
+        on_refused: Callable[[int, DistributedLogError], None],
+    ) -> AddStream:
+        """Begin adding to a ledger.
+
+        ``on_acked`` gets how many of the stream's records are durable in all; ``on_refused`` once, the
+        first position (from 0, in sending order) that was not taken, and why: with all behind it that
+        record is not acknowledged by this stream. A broken connection refuses at the acked count, with
+        `ConnectionLost`: what is behind it may be there or not. Raises what closed the connection.
+        """
+        if self.link.closed is not None:
+            raise self.link.closed
+        self._last_stream += 1
+        opening = m.StreamOpen(ledger, key, recovery, fragment_epoch)
+        stream = AddStream(self, self._last_stream, opening, on_acked, on_refused)
+        self.streams[stream.number] = stream
+        body = opening.encode()
+        self.link.send(envelope(Op.STREAM_OPEN, len(body), ident=stream.number) + body)
+        return stream
+
+    # --- requests: each raises what the bookie answered, RequestTimeout, ConnectionLost -------------
+
+    async def fence(self, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
+        """Refuse normal adds there for ever; durable when this returns (inv. 11)."""
+        return await self._ends(Op.FENCE, ledger, key, timeout_s)
+
+    async def read_lac(self, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
+        """The LAC and the last entry there."""
+        return await self._ends(Op.READ_LAC, ledger, key, timeout_s)
+
+    async def _ends(self, op: int, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
+        reply = await self.link.request(
+            op, m.LedgerRequest(ledger, key).encode(), timeout_s=timeout_s
+        )
+        lac, last_entry = m.decode_ends(reply.body)
+        return FenceAnswer(lac, last_entry, bool(reply.flags & m.FLAG_KNOWN))
+
+    async def read(
+        self,
+        ledger: int,
+        key: bytes,
+        first: int,
+        last: int,
+        bytes_max: int,
+        *,
+        fence: bool = False,
+        past_lac: bool = False,
+        timeout_s: float,
+    ) -> ReadAnswer:
+        """Entries first..last (inclusive), as many as fit ``bytes_max``, at least one if it is there."""
+        request = m.ReadRequest(ledger, key, first, last, bytes_max, fence, past_lac)
+        reply = await self.link.request(Op.READ, request.encode(), timeout_s=timeout_s)
+        complete_to, lac, body = m.decode_read(reply.body)
+        return ReadAnswer(complete_to, lac, bool(reply.flags & m.FLAG_KNOWN), body)
+
+    async def wait_lac(
+        self,
+        ledger: int,
+        key: bytes,
+        previous_lac: int,
+        *,
+        wait_s: float,
+        bytes_max: int = 0,
+        timeout_s: float,
+    ) -> WaitAnswer:
+        """Wait there for a LAC above ``previous_lac``, a fence, or ``wait_s``; below ``timeout_s``."""
+        request = m.WaitLac(ledger, key, previous_lac, int(wait_s * 1000), bytes_max)
+        reply = await self.link.request(Op.WAIT_LAC, request.encode(), timeout_s=timeout_s)
+        lac, fenced, body = m.decode_wait(reply.body)
+        return WaitAnswer(lac, fenced, body)
+
+    async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
+        """Which entries are there."""
+        reply = await self.link.request(
+            Op.LIST_ENTRIES, m.LedgerRequest(ledger, key).encode(), timeout_s=timeout_s
+        )
+        ranges = m.decode_pairs(reply.body, "LIST_ENTRIES")
+        return EntryList(ranges, bool(reply.flags & m.FLAG_KNOWN))
+
+    async def info(self, timeout_s: float) -> dict[str, object]:
+        """Counters and gauges."""
+        reply = await self.link.request(Op.INFO, timeout_s=timeout_s)
+        value = unpack(reply.body, "INFO")
+        if not isinstance(value, dict):
+            raise ProtocolError("INFO: not a map")
+        return value
+
+    # --- from the link ----------------------------------------------------------------------------
+
+    def _on_frame(self, op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
+        if op == Op.ADD_ACKS:
+            for number, count in m.decode_pairs(body, "ADD_ACKS"):
+                stream = self.streams.get(number)
+                if stream is not None:
+                    stream.take_ack(count)
+        elif op == Op.STREAM_REFUSED:
+            error, position = m.decode_refusal(status, body)
+            stream = self.streams.get(ident)
+            if stream is not None:
+                stream.take_refusal(position, error)
+
+    def _on_link_closed(self, reason: DistributedLogError) -> None:
+        lost = (
+            reason
+            if isinstance(reason, ConnectionLost)
+            else ConnectionLost(f"the connection to bookie {self.bookie_id} ended: {reason}")
+        )
+        streams, self.streams = self.streams, {}
+        for stream in streams.values():
+            stream.take_refusal(stream.acked, lost)
+        for callback in self.on_closed:
+            callback(lost)
