@@ -48,8 +48,6 @@ class LmdbMap:
         In a worker thread, one at a time and in order. Raises `DiskFull`, `DiskFailed`, `CorruptData`.
         """
         puts, deletes = list(puts), list(deletes)
-        for key in (*(key for key, _ in puts), *deletes):
-            assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
         self._check_alive()
         environment = self._environment
         environment.users += 1  # closed meanwhile, it would pull the map from under the thread
@@ -140,7 +138,10 @@ class _Environment:
             raise DiskFailed(f"map {self.path}: making it: {error.strerror}") from error
         watch_forks(self)
 
-    def apply(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes]) -> None:
+    def apply(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> None:
+        """One transaction. Runs in the worker: checking 50,000 keys alone would hold the loop for 5 ms."""
+        for key in (*(key for key, _ in puts), *deletes):
+            assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
         try:
             with self.lmdb.begin(write=True) as writer:
                 for key in deletes:

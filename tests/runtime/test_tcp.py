@@ -10,6 +10,7 @@ import trio.testing
 
 from distributedlog.runtime import tcp
 from distributedlog.runtime.errors import AddressInUse, ConnectionLost, InvalidRequest
+from distributedlog.runtime.host import Connection
 from distributedlog.runtime.tcp import TcpConnection, TcpListener, dial, listen, place
 
 
@@ -67,6 +68,18 @@ async def test_an_empty_host_listens_everywhere() -> None:
     listener.close()
 
 
+async def test_a_name_is_tried_at_all_its_addresses() -> None:
+    """``localhost`` is often ::1 first, where nobody listens."""
+    listener = await listen(("127.0.0.1", 0))
+
+    dialled = await dial(("localhost", listener.address[1]))
+
+    assert dialled.peer == f"localhost:{listener.address[1]}"
+    (await listener.accept()).close()
+    dialled.close()
+    listener.close()
+
+
 async def test_delays_are_off_and_keepalive_is_on() -> None:
     listener = await listen(("127.0.0.1", 0))
     dialled = await dial(listener.address)
@@ -85,7 +98,7 @@ async def test_accept_outlives_a_lack_of_descriptors(monkeypatch: pytest.MonkeyP
     listener = await listen(("127.0.0.1", 0))
     dialled = await dial(listener.address)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    accepted: list[object] = []
+    accepted: list[Connection] = []
 
     async def accept() -> None:
         accepted.append(await listener.accept())
@@ -102,6 +115,7 @@ async def test_accept_outlives_a_lack_of_descriptors(monkeypatch: pytest.MonkeyP
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     assert len(accepted) == 1
+    accepted[0].close()
     dialled.close()
     listener.close()
 
