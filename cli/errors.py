@@ -27,9 +27,9 @@ class Answer(Exception):
 
 def report(error: BaseException, *, verbose: int) -> int:
     """Say what happened on one line; return the exit code."""
-    error = innermost(error)
+    whole, error = error, innermost(error)
     if verbose >= 2 and not isinstance(error, Answer | click.exceptions.Exit):
-        traceback.print_exception(error)
+        traceback.print_exception(whole)
     match error:
         case Answer():
             return error.exit_code

@@ -8,6 +8,7 @@ own, ends the whole node with that error, and nothing it had not synced was ackn
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -30,8 +31,6 @@ from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from .repair import Repair
 
 LAST_CHECKPOINT_S = 5.0
-CHECK_QUEUE_MAX = 10_000
-CHECK_RETRY_S = 1.0
 
 log = logging.getLogger("distributedlog.cluster.node")
 
@@ -100,8 +99,6 @@ class _Bookie:
         self.host = host
         self.config = config
         self.identity: NodeIdentity | None = None
-        self._unchecked: dict[int, None] = {}
-        self._check_wanted = trio.Event()
 
     async def serve(self, task_status: trio.TaskStatus[NodeReady]) -> None:
         host, config = self.host, self.config
@@ -133,7 +130,6 @@ class _Bookie:
             )
             self.identity = identity
             store = await Store.open(host, options, bookie_id=identity.node_id)
-            store.on_ledger_created = self._on_ledger_created
             await keep(store.run)
             if store.limbo_below:
                 await confine(store, metadata)
@@ -148,12 +144,20 @@ class _Bookie:
             )
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(serve_bookie_protocol, endpoint, listeners, store)
+                    await nursery.start(
+                        partial(
+                            serve_bookie_protocol,
+                            endpoint,
+                            listeners,
+                            store,
+                            options=options,
+                            ledger_exists=lambda ledger: exists(metadata, ledger),
+                        )
+                    )
                     await membership.register()
                     nursery.start_soon(membership.run)
                     deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
                     nursery.start_soon(deletion.run)
-                    nursery.start_soon(self._check_created, metadata, store)
                     if config.repair:
                         nursery.start_soon(self._repair, endpoint, metadata, membership)
                     task_status.started(ready(config.name, "bookie", identity.node_id, listeners))
@@ -194,30 +198,6 @@ class _Bookie:
             len(store.ledgers()),
         )
 
-    # --- H21: what an add made known here, was it ever created? -------------------------------------
-
-    def _on_ledger_created(self, ledger_id: int) -> None:
-        if len(self._unchecked) < CHECK_QUEUE_MAX:
-            self._unchecked[ledger_id] = None
-            self._check_wanted.set()
-
-    async def _check_created(self, metadata: Metadata, store: Store) -> None:
-        """Remove ledgers that a late add brought back after their deletion, on proof."""
-        while True:
-            await self._check_wanted.wait()
-            self._check_wanted = trio.Event()
-            while self._unchecked:
-                ledger_id = next(iter(self._unchecked))
-                try:
-                    found = await metadata.get(keys.ledger_key(ledger_id))
-                except DistributedLogError:
-                    await trio.sleep(CHECK_RETRY_S)
-                    continue
-                if found is None:
-                    log.warning("ledger %d does not exist any more: removing it here", ledger_id)
-                    await store.delete_ledger(ledger_id)
-                self._unchecked.pop(ledger_id, None)
-
     async def _repair(
         self, endpoint: Endpoint, metadata: MetadataClient, membership: Membership
     ) -> None:
@@ -227,6 +207,11 @@ class _Bookie:
             await nursery.start(pool.run)
             repair = Repair(metadata, pool, self.identity.node_id, lambda: membership.lease)
             await repair.run()
+
+
+async def exists(metadata: Metadata, ledger_id: int) -> bool:
+    """Does the ledger exist, now? Linearizable: a No is proof (H21)."""
+    return await metadata.get(keys.ledger_key(ledger_id)) is not None
 
 
 async def confine(store: Store, metadata: Metadata) -> None:

@@ -10,6 +10,7 @@ takes (H2), and a note is removed by compare-and-set only when every copy it ask
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
@@ -19,7 +20,6 @@ from ..ledger import holes as notes
 from ..ledger import keys
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata, LedgerState
-from ..ledger.pool import BookiePool
 from ..ledger.striping import Striping
 from ..metadata.client import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
@@ -97,11 +97,19 @@ def without(stretches: list[Missing], present: list[tuple[int, int]]) -> list[Mi
     return left
 
 
+class Connections(Protocol):
+    """What is asked of a pool of bookies."""
+
+    def get(self, bookie_id: str) -> BookieClient | None:
+        """The connection to a bookie, or None while there is none."""
+        ...
+
+
 class Repair:
     """Fills holes while this bookie is the elected one."""
 
     def __init__(
-        self, metadata: Metadata, pool: BookiePool, node_id: str, lease: Callable[[], int]
+        self, metadata: Metadata, pool: Connections, node_id: str, lease: Callable[[], int]
     ) -> None:
         self._metadata = metadata
         self._pool = pool
@@ -121,12 +129,12 @@ class Repair:
     async def _watch(self, prefix: bytes) -> None:
         await at_each_change(self._metadata, prefix, self._work_if_elected, every_s=EVERY_S)
 
-    async def _work_if_elected(self) -> None:
+    async def _work_ifelected(self) -> None:
         async with self._working:  # two watches, one repairer
-            if await self._elected():
+            if await self.elected():
                 await self.work()
 
-    async def _elected(self) -> bool:
+    async def elected(self) -> bool:
         """Do we hold the key, or can we take it?"""
         lease = self._lease()
         if not lease:
@@ -221,8 +229,15 @@ class Repair:
                 said.append(f"{bookies[slot]}: not connected")
                 continue
             try:
+                # Past the LAC that the source has heard of: the end of a closed ledger is known better.
                 answer = await source.read(
-                    metadata.ledger_id, metadata.key, first, last, BATCH_BYTES, timeout_s=REQUEST_S
+                    metadata.ledger_id,
+                    metadata.key,
+                    first,
+                    last,
+                    BATCH_BYTES,
+                    past_lac=True,
+                    timeout_s=REQUEST_S,
                 )
                 found: list[EntryRecord] = []
                 for record in records(answer.body):
@@ -254,7 +269,7 @@ async def _present(metadata: LedgerMetadata, target: BookieClient) -> list[tuple
         answer = await target.list_entries(metadata.ledger_id, metadata.key, timeout_s=REQUEST_S)
     except NoSuchLedger:
         return []
-    return list(answer.runs)
+    return list(answer.ranges)
 
 
 async def _store(metadata: LedgerMetadata, target: BookieClient, batch: list[EntryRecord]) -> None:
