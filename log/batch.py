@@ -164,8 +164,8 @@ class PendingBulk(Sequence[PendingWrite]):
         raise AssertionError("every record is in a span")
 
     def _stretches(self) -> list[tuple[int, int, Batch, int]]:
-        ends = [first for first, _, _ in self._spans[1:]] + [self._length]
+        ends = [first for first, _, _ in self._spans] + [self._length]
         return [
             (first, end, batch, slot)
-            for (first, batch, slot), end in zip(self._spans, ends, strict=True)
+            for (first, batch, slot), end in zip(self._spans, ends[1:], strict=True)
         ]

@@ -130,6 +130,23 @@ class LogReader:
             return None
         return self._columns
 
+    async def read_columns_many(
+        self, wait_s: float | None = None, *, bytes_max: int = 1024 * 1024
+    ) -> list[Columns]:
+        """As `read_columns`, then all further entries that are here, up to about ``bytes_max``.
+
+        [] for its None. For whoever pays for each call (the blocking and asyncio flavours).
+        """
+        first = await self.read_columns(wait_s)
+        found = [] if first is None else [first]
+        left = bytes_max
+        while self._queue and found:
+            left -= found[-1].payload_bytes
+            if left <= 0:
+                break
+            found.append(self._take())
+        return found
+
     def __aiter__(self) -> "LogReader":
         return self
 
@@ -178,12 +195,16 @@ class LogReader:
             await (
                 trio.lowlevel.checkpoint()
             )  # once an entry: a caller that never waits starves nobody
-        columns = self._columns = self._queue.popleft()
-        self._queue_bytes -= columns.payload_bytes
-        self._taken.set()
+        columns = self._take()
         if as_records:
             self._records = iter(columns.records())
         return True
+
+    def _take(self) -> Columns:
+        columns = self._columns = self._queue.popleft()
+        self._queue_bytes -= columns.payload_bytes
+        self._taken.set()
+        return columns
 
     async def _wait_filled(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -19,7 +19,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count, repeat
 
-from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
+from ..runtime.errors import (
+    CorruptData,
+    InvalidRequest,
+    RecordTooLarge,
+    TransactionIdOutOfOrder,
+    UnsupportedFormat,
+)
 from ..runtime.host import Buffer
 from .dlsn import DLSN
 
@@ -87,6 +93,26 @@ class LogRecord:
         if self.origin is None:
             raise InvalidRequest(f"{self!r} was not read from a log: it has no sequence id")
         return self.origin.sequence_id + self.slot
+
+
+def admit(txid: object, payload: object, floor: int, name: str) -> bytes:
+    """The payload of a record that is not plainly fine, as bytes of its own.
+
+    Raises `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder` (lower than ``floor``), each of
+    which leaves the writer of log ``name`` as it was.
+    """
+    if type(txid) is not int or not 0 <= txid <= TXID_MAX:
+        raise InvalidRequest(f"a txid is an int from 0 to 2**63 - 2, not {txid!r}")
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise InvalidRequest(f"a payload is bytes, not {type(payload).__name__}")
+    plain = bytes(payload)
+    if len(plain) > RECORD_BYTES_MAX:
+        raise RecordTooLarge(
+            f"a record of {len(plain)} bytes (txid {txid}); the most are {RECORD_BYTES_MAX}"
+        )
+    if txid < floor:
+        raise TransactionIdOutOfOrder(f'log "{name}": txid {txid} is lower than {floor} before it')
+    return plain
 
 
 def build(

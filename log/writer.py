@@ -18,8 +18,6 @@ import trio
 from ..runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
-    InvalidRequest,
-    RecordTooLarge,
     TransactionIdOutOfOrder,
     WriteCancelled,
     WriteFailed,
@@ -33,7 +31,7 @@ from .ledgers import Ledgers
 from .lock import Claim, LockRecord
 from .open_segment import OpenSegment
 from .options import LogOptions
-from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
+from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord, admit
 
 GOODBYE_S = 2.0
 """How long an aborted writer tries to give its lock back."""
@@ -98,7 +96,7 @@ class LogWriter:
             or not self._floor <= txid <= TXID_MAX
             or len(payload) > RECORD_BYTES_MAX
         ):
-            payload = self._admit(txid, payload)
+            payload = admit(txid, payload, self._floor, self._name)
         if self._ordered:
             self._floor = txid
         batch = self._batch
@@ -419,23 +417,6 @@ class LogWriter:
         if self._closing:
             raise AlreadyClosed(f'log "{self._name}": this writer is closed')
 
-    def _admit(self, txid: object, payload: object) -> bytes:
-        """A record that is not plainly fine: its payload as bytes, or the error that says what is wrong."""
-        if type(txid) is not int or not 0 <= txid <= TXID_MAX:
-            raise InvalidRequest(f"a txid is an int from 0 to 2**63 - 2, not {txid!r}")
-        if not isinstance(payload, bytes | bytearray | memoryview):
-            raise InvalidRequest(f"a payload is bytes, not {type(payload).__name__}")
-        plain = bytes(payload)
-        if len(plain) > RECORD_BYTES_MAX:
-            raise RecordTooLarge(
-                f"a record of {len(plain)} bytes (txid {txid}); the most are {RECORD_BYTES_MAX}"
-            )
-        if txid < self._floor:
-            raise TransactionIdOutOfOrder(
-                f'log "{self._name}": txid {txid} is lower than {self._floor} before it'
-            )
-        return plain
-
     def _admit_many(
         self, txids: list[int], payloads: list[bytes]
     ) -> tuple[list[bytes], DistributedLogError | None]:
@@ -444,13 +425,11 @@ class LogWriter:
         floor = self._floor
         try:
             for txid, payload in zip(txids, payloads, strict=True):
-                admitted.append(self._admit(txid, payload))
+                admitted.append(admit(txid, payload, floor, self._name))
                 if self._ordered:
-                    self._floor = txid
+                    floor = txid
         except DistributedLogError as error:
             return admitted, error
-        finally:
-            self._floor = floor
         return admitted, None
 
     async def _take(

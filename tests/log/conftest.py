@@ -1,17 +1,17 @@
 """A namespace over the model of the ledger part."""
 
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.options import LogOptions
 from distributedlog.metadata.local import LocalMetadata
-
 from tests.log.model_ledger import ModelLedgers
 
 
@@ -33,9 +33,7 @@ class World:
             yield self.namespace(nursery, owner, options)
             nursery.cancel_scope.cancel()
 
-    def namespace(
-        self, nursery: trio.Nursery, owner: str, options: Mapping[str, Any]
-    ) -> Namespace:
+    def namespace(self, nursery: trio.Nursery, owner: str, options: Mapping[str, Any]) -> Namespace:
         self._seed += 1
         return Namespace(
             "ns",
@@ -50,6 +48,6 @@ class World:
 
 
 @pytest.fixture
-async def world(nursery: trio.Nursery, autojump_clock: Callable[[], None]) -> World:
+async def world(nursery: trio.Nursery, autojump_clock: MockClock) -> World:
     """The world, in virtual time."""
     return World(nursery)

@@ -104,7 +104,7 @@ class ModelWriter:
 
     async def wait_room(self) -> None:
         while not self.room and self.error is None:
-            await trio.sleep(DELAY_S)
+            await self.store.changed.wait()
 
     def add(self, buffers: Sequence[Buffer], payload_bytes: int) -> int:
         if self.error is not None:

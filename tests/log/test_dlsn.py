@@ -31,7 +31,9 @@ def test_text_sorts_as_positions_do(one: DLSN, other: DLSN) -> None:
     assert DLSN.parse(str(one)) == DLSN.parse(one.sort_key()) == one
 
 
-@pytest.mark.parametrize("text", ["", "1", "1.2", "1.2.3.4", "0.0.0", "1.-1.0", "a.b.c", "1.2.3 ", "１.2.3"])
+@pytest.mark.parametrize(
+    "text", ["", "1", "1.2", "1.2.3.4", "0.0.0", "1.-1.0", "a.b.c", "1.2.3 ", "１.2.3"]
+)
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="not a DLSN"):
         DLSN.parse(text)

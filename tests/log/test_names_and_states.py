@@ -124,7 +124,9 @@ def test_a_segment_is_read_back() -> None:
     assert SegmentRecord.decode(record.encode()) == record
     assert SegmentRecord.decode(closed.encode()) == closed
     assert closed.last_dlsn == DLSN(7, 3, 6)
-    assert record.with_end(EMPTY_END, start_sequence_id=0, last_txid=9, closed_ms=1).last_dlsn is None
+    assert (
+        record.with_end(EMPTY_END, start_sequence_id=0, last_txid=9, closed_ms=1).last_dlsn is None
+    )
     with pytest.raises(CorruptData):
         SegmentRecord.decode(b"\x91\x01")
 
@@ -169,6 +171,11 @@ def test_options_overlay_one_another() -> None:
 
     assert (options.segment_bytes_max, options.segment_age_max_s) == (1000, 5)
     assert options.overlaid(None) is options
-    for wrong in ({"nope": 1}, {"entry_bytes_max": "1"}, {"entry_bytes_max": 0}, {"create_if_missing": 1}):
+    for wrong in (
+        {"nope": 1},
+        {"entry_bytes_max": "1"},
+        {"entry_bytes_max": 0},
+        {"create_if_missing": 1},
+    ):
         with pytest.raises(InvalidRequest):
             LogOptions().overlaid(wrong)

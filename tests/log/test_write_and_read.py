@@ -1,12 +1,13 @@
 """Writers and readers together, on a model of the ledger part and virtual time."""
 
+from trio.testing import MockClock
+
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.record import LogRecord
-
 from tests.log.conftest import World
 
 
-async def test_what_is_written_is_read_in_order(world: World) -> None:
+async def test_what_is_written_is_read_in_order(world: World, autojump_clock: MockClock) -> None:
     """G1, G2: DLSNs strictly increase, and every acknowledged record is read in its place."""
     async with world.process() as ns:
         log = ns.open_log("orders")
