@@ -1,64 +1,253 @@
-"""What exists only while a node leads (pure): its peers' progress, its read rounds, a handing over.
+"""What exists only while a node leads (pure): replication, commit, read rounds, handing over.
 
-A new object each term, so that nothing of an earlier leadership can leak into a later one.
+A new object each term, so that nothing of an earlier leadership can leak into a later one. It writes
+to the node's log marks and outbox; roles and terms are the core's (metadata/raft.py).
+
+Source: Raft paper 5.3, 5.4.2, 7; thesis 3.10, 6.2, 6.4, 10.2. Hazards H25, H26, H39.
 """
 
 from collections.abc import Sequence
 
+from ..runtime.errors import InvalidRequest, ProtocolError, TooBusy
+from .log_marks import LogMarks
+from .messages import Append, AppendReply, Entry, Heartbeat, HeartbeatReply, TimeoutNow
+from .options import RaftOptions
+from .outbox import Outbox
 from .progress import Pace, Progress
 from .quorum import reached_by_majority
 from .read_rounds import ReadRounds
+from .ready import SendSnapshot
 
 
 class Leadership:
-    """The leader's view of the others. ``peers``: all it replicates to; ``voters``: who counts."""
+    """One term's leadership of ``node_id``. ``peers``: all it replicates to; ``voters``: who counts."""
 
     def __init__(
         self,
         node_id: str,
+        term: int,
         voters: Sequence[str],
         peers: Sequence[str],
-        *,
-        next_index: int,
+        marks: LogMarks,
+        outbox: Outbox,
+        options: RaftOptions,
         now: float,
     ) -> None:
-        self._other_voters = [voter for voter in voters if voter != node_id]
-        self._leader_votes = node_id in voters
-        self.peers = {peer: Progress(next_index, now) for peer in peers if peer != node_id}
+        assert node_id in voters, "only a voter leads"
+        self.node_id = node_id
+        self.term = term
+        self.peers = {peer: Progress(marks.log.last_index + 1, now) for peer in peers}
         self.reads = ReadRounds()
-        self.round = 0
+        self.round = 0  # of heartbeats; the last one begun
         self.appends = 0  # how many were sent: the number of the last one
-        self.noop_index = next_index  # reads wait until it is committed (thesis 6.4, step 1)
         self.heir = ""  # leadership is being handed to it
-        self.heir_told = False
-        self.heir_until = 0.0
-        assert self._leader_votes, "only a voter leads"
+        self.wants_flush = True
+        self._other_voters = [voter for voter in voters if voter != node_id]
+        self._marks = marks
+        self._log = marks.log
+        self._outbox = outbox
+        self._options = options
+        self._uncommitted_bytes = 0
+        self._heir_told = False
+        self._heir_until = 0.0
+        self._heir_again_at = 0.0
+        # Reads wait until the no-op is committed (thesis 6.4); it also commits what earlier terms left.
+        self.noop_index = self._log.last_index + 1
+        self._append(b"")
 
-    def match_of_majority(self, durable_index: int) -> int:
-        """The highest index that a majority has durably; the leader counts like any other."""
-        return reached_by_majority(
-            [durable_index, *(self.peers[voter].match for voter in self._other_voters)]
-        )
+    # --- commands ---------------------------------------------------------------------------------
 
-    def confirmed_round(self) -> int:
-        """The latest round that a majority answered."""
-        return reached_by_majority(
-            [self.round, *(self.peers[voter].round for voter in self._other_voters)]
-        )
+    def propose(self, command: bytes) -> int | None:
+        """Append a command; see `Raft.propose`."""
+        if self.heir:
+            return None
+        options = self._options
+        if not 0 < len(command) <= options.command_bytes_max:
+            raise InvalidRequest(
+                f"a command of {len(command)} bytes, allowed are 1 to {options.command_bytes_max}"
+            )
+        if self._uncommitted_bytes + len(command) > options.uncommitted_bytes_max:
+            raise TooBusy(
+                f"{self._uncommitted_bytes} bytes wait for a quorum of the metadata nodes"
+            )
+        return self._append(command)
 
-    def quorum_heard_at(self, now: float) -> float:
-        """When a majority, the leader included, had last been heard: the oldest of its latest signs."""
-        return reached_by_majority(
-            [now, *(self.peers[voter].heard_at for voter in self._other_voters)]
-        )
+    def _append(self, command: bytes) -> int:
+        index = self._log.last_index + 1
+        self._log.append((Entry(index, self.term, command),))
+        self._uncommitted_bytes += len(command)
+        self.wants_flush = True
+        return index
+
+    # --- signs of life and reads ------------------------------------------------------------------
+
+    def has_quorum(self, now: float) -> bool:
+        """Whether a majority was heard within the last election timeout (thesis 6.2)."""
+        heard_at = [now, *(self.peers[voter].heard_at for voter in self._other_voters)]
+        return reached_by_majority(heard_at) > now - self._options.election_max_s
 
     def shift(self, lateness_s: float, now: float) -> None:
         """The node itself did not run for that long: it is not the peers who were silent (H25)."""
         for progress in self.peers.values():
             progress.heard_at = min(now, progress.heard_at + lateness_s)
-        self.heir_until += lateness_s
+        self._heir_until += lateness_s
 
-    def best_heir(self, silent_since: float) -> str:
+    def begin_round(self) -> None:
+        """Send a heartbeat to all: a sign of life, and the question whether this node still leads."""
+        self.round += 1
+        if self._marks.commit >= self.noop_index:
+            self.reads.on_round_begun(self.round, self._marks.commit)
+        for peer, progress in self.peers.items():
+            progress.commit_told = min(progress.match, self._marks.commit)
+            beat = Heartbeat(self.term, self.node_id, progress.commit_told, self.round)
+            self._outbox.send(peer, beat)
+        self._confirm_reads()
+
+    def on_heartbeat_reply(self, message: HeartbeatReply, now: float) -> None:
+        """A peer followed this node in a round."""
+        if message.round > self.round:
+            raise ProtocolError(f"{message.sender} answers round {message.round}, never begun")
+        progress = self.peers[message.sender]
+        progress.on_heard(now)
+        progress.on_heartbeat_answered(self._log.last_index, now, self._options.heartbeat_s / 2)
+        progress.round = max(progress.round, message.round)
+        self._confirm_reads()
+        self.wants_flush = True
+
+    def _confirm_reads(self) -> None:
+        self._outbox.reads.extend(self.reads.on_round_confirmed(self._confirmed_round()))
+
+    def _confirmed_round(self) -> int:
+        """The latest round that a majority answered."""
+        return reached_by_majority(
+            [self.round, *(self.peers[voter].round for voter in self._other_voters)]
+        )
+
+    # --- replication ------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send what there is to send: a read round, appends, news of commits."""
+        self.wants_flush = False
+        if self.reads.wants_round and self._marks.commit >= self.noop_index:
+            self.begin_round()
+        for peer, progress in self.peers.items():
+            self._replicate(peer, progress)
+
+    def _replicate(self, peer: str, progress: Progress) -> None:
+        if progress.pace is Pace.SNAPSHOT:
+            return
+        if progress.next <= self._log.base_index:
+            if progress.answered and not progress.probe_sent:  # else it may be dead, or just failed
+                progress.on_snapshot_needed()
+                self._outbox.send_snapshots.append(SendSnapshot(peer, self._log.base_index))
+            return
+        if progress.pace is Pace.PROBE:
+            if not progress.probe_sent:
+                progress.probe_sent = True
+                self._send_append(peer, progress)
+            return
+        bytes_max = self._options.in_flight_bytes_max
+        while progress.next <= self._log.last_index and progress.has_room(bytes_max):
+            entries = self._send_append(peer, progress)
+            progress.on_sent(entries[-1].index, sum(len(entry.data) for entry in entries))
+            progress.nudge = False
+        if progress.nudge:
+            progress.nudge = False
+            self._send_append(peer, progress, empty=True)
+        commit = min(progress.match, self._marks.commit)
+        if commit > progress.commit_told:  # nothing else was there to carry it
+            progress.commit_told = commit
+            self._outbox.send(peer, Heartbeat(self.term, self.node_id, commit, 0))
+
+    def _send_append(self, peer: str, progress: Progress, empty: bool = False) -> tuple[Entry, ...]:
+        log, commit = self._log, self._marks.commit
+        prev_index = progress.next - 1
+        prev_term = log.term_at(prev_index)
+        assert prev_term is not None, f"entry {prev_index} is compacted"
+        entries: tuple[Entry, ...] = ()
+        if not empty and prev_index < log.last_index:
+            entries = log.slice(
+                progress.next, log.last_index, bytes_max=self._options.append_bytes_max
+            )
+        self.appends += 1
+        self._outbox.send(
+            peer,
+            Append(self.term, self.node_id, prev_index, prev_term, commit, entries, self.appends),
+        )
+        progress.commit_told = min(commit, max(progress.match, prev_index + len(entries)))
+        return entries
+
+    def on_append_reply(self, message: AppendReply, now: float) -> None:
+        """A peer took entries durably, or refused them."""
+        log = self._log
+        progress = self.peers[message.sender]
+        progress.on_heard(now)
+        self.wants_flush = True
+        if not message.accepted:
+            next_index = log.next_after_hint(message.index, message.hint_index, message.hint_term)
+            progress.on_refused(message.number, message.index, next_index, self.appends)
+            return
+        if message.index > log.last_index:
+            raise ProtocolError(
+                f"{message.sender} acknowledges entry {message.index}, "
+                f"the log ends at {log.last_index}"
+            )
+        if progress.on_accepted(message.index, log.base_index):
+            self.advance_commit()
+            self._tell_heir()
+
+    def advance_commit(self) -> None:
+        """Commit what a majority has durably; the leader's disk counts like any other."""
+        matches = [self._marks.durable_index]
+        matches.extend(self.peers[voter].match for voter in self._other_voters)
+        index = reached_by_majority(matches)
+        if index <= self._marks.commit or not self._may_commit(index):
+            return
+        for place in range(max(self._marks.commit + 1, self.noop_index), index + 1):
+            self._uncommitted_bytes -= len(self._log.entry(place).data)
+        self._marks.commit_to(index)
+        self.wants_flush = True
+
+    def _may_commit(self, index: int) -> bool:
+        """Only entries of the own term are committed by counting (paper 5.4.2, figure 8)."""
+        return self._log.term_at(index) == self.term
+
+    # --- snapshots --------------------------------------------------------------------------------
+
+    @property
+    def sends_snapshot(self) -> bool:
+        """Whether a snapshot is on its way: the log behind it must stay (H39)."""
+        return any(progress.pace is Pace.SNAPSHOT for progress in self.peers.values())
+
+    def on_snapshot_sent(self, peer: str, index: int, delivered: bool) -> None:
+        """The driver's sending of a snapshot ended."""
+        if peer in self.peers:
+            self.peers[peer].on_snapshot_ended(index, delivered)
+            self.wants_flush = True
+
+    # --- handing over -----------------------------------------------------------------------------
+
+    def hand_over(self, now: float, to: str = "") -> bool:
+        """Begin to hand over (thesis 3.10); False if it is under way or nobody can take it."""
+        options = self._options
+        heir = to or self._best_heir(now - options.election_min_s)
+        if self.heir or heir not in self._other_voters:
+            return False
+        self.heir, self._heir_told = heir, False
+        self._heir_until = now + options.election_min_s
+        self._heir_again_at = self._heir_until + options.election_max_s
+        self._tell_heir()
+        self.wants_flush = True
+        return True
+
+    def on_time(self, now: float, disk_stalled: bool) -> None:
+        """Give a handing over up that did not happen; while the disk stalls try again, with pauses."""
+        if self.heir and now >= self._heir_until:
+            self.heir = ""  # serve on
+        if disk_stalled and now >= self._heir_again_at:
+            self.hand_over(now)
+
+    def _best_heir(self, silent_since: float) -> str:
         """The voter heard after ``silent_since`` whose log is the longest; "" if none."""
         best, match = "", -1
         for voter in self._other_voters:
@@ -67,7 +256,9 @@ class Leadership:
                 best, match = voter, progress.match
         return best
 
-    @property
-    def sends_snapshot(self) -> bool:
-        """Whether a snapshot is on its way: the log behind it must stay (H39)."""
-        return any(progress.pace is Pace.SNAPSHOT for progress in self.peers.values())
+    def _tell_heir(self) -> None:
+        if not self.heir or self._heir_told:
+            return
+        if self.peers[self.heir].match == self._log.last_index:
+            self._heir_told = True
+            self._outbox.send(self.heir, TimeoutNow(self.term, self.node_id))

@@ -38,16 +38,14 @@ Source: docs/guarantees.md M1..M4; Raft paper (Ongaro, Ousterhout 2014) figure 2
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf
 
-from ..runtime.errors import CorruptData, InvalidRequest, ProtocolError, TooBusy
+from ..runtime.errors import CorruptData, ProtocolError
 from .leadership import Leadership
 from .log_marks import LogMarks
 from .messages import (
     Append,
     AppendReply,
-    Entry,
     Heartbeat,
     HeartbeatReply,
     Message,
@@ -57,32 +55,11 @@ from .messages import (
     Vote,
     VoteReply,
 )
+from .options import RaftOptions as RaftOptions
 from .outbox import Outbox
-from .progress import Pace, Progress
 from .quorum import Outcome, tally
 from .raft_log import RaftLog
-from .ready import HardState, Ready, Role, SendSnapshot, Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class RaftOptions:
-    """Times in seconds, sizes in bytes."""
-
-    heartbeat_s: float = 0.1
-    election_min_s: float = 0.5
-    election_max_s: float = 1.0
-    closed_jitter_s: float = 0.03
-    """After the leader's connection closed: up to this long until the pre-vote."""
-    append_bytes_max: int = 1 << 20
-    """Entries in one message (at least one entry, whatever its size)."""
-    in_flight_bytes_max: int = 4 << 20
-    """Sent to one peer ahead of its answers."""
-    command_bytes_max: int = 1_500_000
-    """One command; below the bound of a control message."""
-    uncommitted_bytes_max: int = 16 << 20
-    """Proposals that wait for a quorum; above it they are refused."""
-    apply_bytes_max: int = 4 << 20
-    """Committed entries in one Ready (at least one entry)."""
+from .ready import HardState, Ready, Role, Snapshot
 
 
 class Raft:
@@ -124,9 +101,7 @@ class Raft:
         self._leader_heard_at = -inf
         self._votes: dict[str, bool] = {}
         self._leadership: Leadership | None = None
-        self._uncommitted_bytes = 0
         self._outbox = Outbox()
-        self._flush_wanted = False
         self._handlers: dict[type, Callable[..., None]] = {
             PreVote: self._on_pre_vote,
             PreVoteReply: self._on_pre_vote_reply,
@@ -207,51 +182,35 @@ class Raft:
 
     def propose(self, command: bytes) -> int | None:
         """Append a command; its index, or None if this node cannot. See the module for errors."""
-        leadership = self._leadership
-        if leadership is None or leadership.heir:
+        if self._leadership is None:
             return None
-        if not 0 < len(command) <= self.options.command_bytes_max:
-            raise InvalidRequest(
-                f"a command of {len(command)} bytes, allowed are 1 to {self.options.command_bytes_max}"
-            )
-        if self._uncommitted_bytes + len(command) > self.options.uncommitted_bytes_max:
-            raise TooBusy(
-                f"{self._uncommitted_bytes} bytes wait for a quorum of the metadata nodes"
-            )
-        self._append_own(command)
+        index = self._leadership.propose(command)
         self._check()
-        return self.log.last_index
+        return index
 
     def read_index(self, request_id: int) -> bool:
         """Ask from which index on a read is linearizable; see `Ready.reads`."""
         if self._leadership is None:
             return False
         self._leadership.reads.ask(request_id)
-        self._flush_wanted = True
+        self._leadership.wants_flush = True
         self._check()
         return True
 
     def transfer_leadership(self, now: float, to: str = "") -> bool:
         """Let ``to`` (default: the best follower) take over; False if there is nobody to ask."""
-        leadership = self._leadership
-        if leadership is None or leadership.heir:
+        if self._leadership is None:
             return False
-        heir = to or leadership.best_heir(now - self.options.election_min_s)
-        if heir not in leadership.peers or heir not in self.voters:
-            return False
-        leadership.heir, leadership.heir_told = heir, False
-        leadership.heir_until = now + self.options.election_min_s
-        self._tell_heir(leadership)
-        self._flush_wanted = True
+        begun = self._leadership.hand_over(now, to)
         self._check()
-        return True
+        return begun
 
     def on_persisted(self, number: int) -> None:
         """The Readys up to ``number`` are durable."""
         self._outbox.on_persisted(number)
         self.marks.on_persisted(number)
         if self._leadership is not None:
-            self._advance_commit(self._leadership)
+            self._leadership.advance_commit()
         self._check()
 
     def on_applied(self, index: int) -> None:
@@ -269,9 +228,8 @@ class Raft:
 
     def on_snapshot_sent(self, peer: str, index: int, delivered: bool, now: float) -> None:
         """Sending a snapshot ended; see the module."""
-        if self._leadership is not None and peer in self._leadership.peers:
-            self._leadership.peers[peer].on_snapshot_ended(index, delivered)
-            self._flush_wanted = True
+        if self._leadership is not None:
+            self._leadership.on_snapshot_sent(peer, index, delivered)
         self._check()
 
     def on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
@@ -281,9 +239,7 @@ class Raft:
         self._follow(term, sender, now)
         if snapshot.index > self.commit:
             if self.log.term_at(snapshot.index) == snapshot.term:
-                self.marks.commit_to(
-                    snapshot.index
-                )  # paper 7: keep the log, it covers the snapshot
+                self.marks.commit_to(snapshot.index)  # paper 7: the log covers it, keep the rest
             else:
                 self.marks.install(snapshot)
         self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
@@ -295,13 +251,13 @@ class Raft:
     def has_ready(self) -> bool:
         """Whether `ready` has something to say."""
         state = (self.role, self.term, self.leader_id)
-        return self._flush_wanted or self.marks.has_work or self._outbox.has_work(state)
+        flush = self._leadership is not None and self._leadership.wants_flush
+        return flush or self.marks.has_work or self._outbox.has_work(state)
 
     def ready(self) -> Ready:
         """Everything to be done since the last call; metadata/ready.py says in which order."""
-        if self._flush_wanted and self._leadership is not None:
-            self._flush(self._leadership)
-        self._flush_wanted = False
+        if self._leadership is not None and self._leadership.wants_flush:
+            self._leadership.flush()
         outbox = self._outbox
         outbox.number += 1
         state = (self.role, self.term, self.leader_id)
@@ -355,7 +311,6 @@ class Raft:
         if self._leadership is not None:
             self._outbox.reads_lost.extend(self._leadership.reads.drop())
             self._leadership = None
-            self._uncommitted_bytes = 0
         if self.role is not Role.FOLLOWER or leader_id != self.leader_id:
             self.role = Role.FOLLOWER
             self.leader_id = leader_id
@@ -490,175 +445,49 @@ class Raft:
     def _become_leader(self, now: float) -> None:
         self.role, self.leader_id = Role.LEADER, self.node_id
         self._votes = {}
-        self._leadership = Leadership(
-            self.node_id, self.voters, self.peers, next_index=self.log.last_index + 1, now=now
-        )
-        self._uncommitted_bytes = 0
-        self._append_own(b"")  # paper 5.4.2 and 8: commits what earlier terms left
+        self._leadership = self._new_leadership(now)
         self._heartbeat(self._leadership, now)
 
-    # --- the leader's side ------------------------------------------------------------------------
+    # --- the leader's side: metadata/leadership.py -------------------------------------------------
 
-    def _append_own(self, command: bytes) -> None:
-        self.log.append((Entry(self.log.last_index + 1, self.term, command),))
-        self._uncommitted_bytes += len(command)
-        self._flush_wanted = True
+    def _new_leadership(self, now: float) -> Leadership:
+        return Leadership(
+            self.node_id,
+            self.term,
+            self.voters,
+            self.peers,
+            self.marks,
+            self._outbox,
+            self.options,
+            now,
+        )
 
     def _on_leader_time(self, leadership: Leadership, now: float) -> None:
-        if not self._has_quorum(leadership, now):
-            self._become_follower(self.term, "", now)  # thesis 6.2: clients must not wait for it
-            return
-        if leadership.heir and now >= leadership.heir_until:
-            leadership.heir = ""  # it did not take over: serve on
-            if self._disk_stalled:
-                self.transfer_leadership(now)
-        self._heartbeat(leadership, now)
-
-    def _has_quorum(self, leadership: Leadership, now: float) -> bool:
-        return leadership.quorum_heard_at(now) > now - self.options.election_max_s
+        if leadership.has_quorum(now):
+            leadership.on_time(now, self._disk_stalled)
+            self._heartbeat(leadership, now)
+        else:  # thesis 6.2: its clients must not wait for it
+            self._become_follower(self.term, "", now)
 
     def _heartbeat(self, leadership: Leadership, now: float) -> None:
         self.deadline = now + self.options.heartbeat_s
-        self._begin_round(leadership)
-
-    def _begin_round(self, leadership: Leadership) -> None:
-        """Send a heartbeat to all: a sign of life, and the question whether this node still leads."""
-        leadership.round += 1
-        if self.commit >= leadership.noop_index:
-            leadership.reads.on_round_begun(leadership.round, self.commit)
-        for peer, progress in leadership.peers.items():
-            progress.commit_told = min(progress.match, self.commit)
-            self._send(
-                peer,
-                Heartbeat(self.term, self.node_id, progress.commit_told, leadership.round),
-            )
-        self._confirm_reads(leadership)
-
-    def _confirm_reads(self, leadership: Leadership) -> None:
-        self._outbox.reads.extend(leadership.reads.on_round_confirmed(leadership.confirmed_round()))
-
-    def _flush(self, leadership: Leadership) -> None:
-        """Send what there is to send: appends, commits, a read round."""
-        if leadership.reads.wants_round and self.commit >= leadership.noop_index:
-            self._begin_round(leadership)
-        for peer, progress in leadership.peers.items():
-            self._replicate(leadership, peer, progress)
-
-    def _replicate(self, leadership: Leadership, peer: str, progress: Progress) -> None:
-        if progress.pace is Pace.SNAPSHOT:
-            return
-        if progress.next <= self.log.base_index:
-            if progress.answered and not progress.probe_sent:  # else it may be dead, or just failed
-                progress.on_snapshot_needed()
-                self._outbox.send_snapshots.append(SendSnapshot(peer, self.log.base_index))
-            return
-        if progress.pace is Pace.PROBE:
-            if not progress.probe_sent:
-                progress.probe_sent = True
-                self._send_append(leadership, peer, progress)
-            return
-        while progress.next <= self.log.last_index and progress.has_room(
-            self.options.in_flight_bytes_max
-        ):
-            entries = self._send_append(leadership, peer, progress)
-            progress.on_sent(entries[-1].index, sum(len(entry.data) for entry in entries))
-            progress.nudge = False
-        if progress.nudge:
-            progress.nudge = False
-            self._send_append(leadership, peer, progress, empty=True)
-        commit = min(progress.match, self.commit)
-        if commit > progress.commit_told:
-            progress.commit_told = commit
-            self._send(peer, Heartbeat(self.term, self.node_id, commit, 0))
-
-    def _send_append(
-        self, leadership: Leadership, peer: str, progress: Progress, empty: bool = False
-    ) -> tuple[Entry, ...]:
-        prev_index = progress.next - 1
-        prev_term = self.log.term_at(prev_index)
-        assert prev_term is not None, f"entry {prev_index} is compacted"
-        entries: tuple[Entry, ...] = ()
-        if not empty and progress.next <= self.log.last_index:
-            entries = self.log.slice(
-                progress.next, self.log.last_index, bytes_max=self.options.append_bytes_max
-            )
-        leadership.appends += 1
-        message = Append(
-            self.term,
-            self.node_id,
-            prev_index,
-            prev_term,
-            self.commit,
-            entries,
-            leadership.appends,
-        )
-        self._send(peer, message)
-        progress.commit_told = min(self.commit, max(progress.match, prev_index + len(entries)))
-        return entries
+        leadership.begin_round()
 
     def _on_append_reply(self, message: AppendReply, now: float) -> None:
-        leadership = self._led_answer(message.term, now)
-        if leadership is None:
-            return
-        progress = self._heard(leadership, message.sender, now)
-        if message.accepted:
-            if message.index > self.log.last_index:
-                raise ProtocolError(
-                    f"{message.sender} acknowledges entry {message.index}, "
-                    f"the log ends at {self.log.last_index}"
-                )
-            if progress.on_accepted(message.index, self.log.base_index):
-                self._advance_commit(leadership)
-                self._tell_heir(leadership)
-        else:
-            next_index = self.log.next_after_hint(
-                message.index, message.hint_index, message.hint_term
-            )
-            progress.on_refused(message.number, message.index, next_index, leadership.appends)
-        self._flush_wanted = True
+        leadership = self._leadership_of(message.term, now)
+        if leadership is not None:
+            leadership.on_append_reply(message, now)
 
     def _on_heartbeat_reply(self, message: HeartbeatReply, now: float) -> None:
-        leadership = self._led_answer(message.term, now)
-        if leadership is None:
-            return
-        if message.round > leadership.round:
-            raise ProtocolError(f"{message.sender} answers round {message.round}, never begun")
-        progress = self._heard(leadership, message.sender, now)
-        progress.on_heartbeat_answered(self.log.last_index, now, self.options.heartbeat_s / 2)
-        progress.round = max(progress.round, message.round)
-        self._confirm_reads(leadership)
-        self._flush_wanted = True
+        leadership = self._leadership_of(message.term, now)
+        if leadership is not None:
+            leadership.on_heartbeat_reply(message, now)
 
-    def _led_answer(self, term: int, now: float) -> Leadership | None:
+    def _leadership_of(self, term: int, now: float) -> Leadership | None:
         """The leadership that an answer of ``term`` belongs to, if any; a higher term ends it."""
         if term > self.term:
             self._become_follower(term, "", now)
         return self._leadership if term == self.term else None
-
-    def _heard(self, leadership: Leadership, peer: str, now: float) -> Progress:
-        progress = leadership.peers[peer]
-        progress.on_heard(now)
-        return progress
-
-    def _advance_commit(self, leadership: Leadership) -> None:
-        index = leadership.match_of_majority(self.durable_index)
-        if index > self.commit and self._may_commit(index):
-            for place in range(self.commit + 1, index + 1):
-                if place >= leadership.noop_index:
-                    self._uncommitted_bytes -= len(self.log.entry(place).data)
-            self.marks.commit_to(index)
-            self._flush_wanted = True
-
-    def _may_commit(self, index: int) -> bool:
-        """Only entries of the own term are committed by counting (paper 5.4.2, figure 8)."""
-        return self.log.term_at(index) == self.term
-
-    def _tell_heir(self, leadership: Leadership) -> None:
-        if not leadership.heir or leadership.heir_told:
-            return
-        if leadership.peers[leadership.heir].match == self.log.last_index:
-            leadership.heir_told = True
-            self._send(leadership.heir, TimeoutNow(self.term, self.node_id))
 
     # --- the follower's side ----------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class ComparesLengthOnly(Raft):
         return last_index >= self.log.last_index
 
 
-class CommitsOldTerms(Raft):
+class CommitsOldTerms(Leadership):
     """Counts copies of entries of earlier terms (paper 5.4.2, figure 8)."""
 
     def _may_commit(self, index: int) -> bool:
@@ -64,69 +64,59 @@ class VotesFromMemory(Raft):
             super()._send(to, message, after_persist)
 
 
-class CountsOwnUnsynced(Raft):
+class CountsOwnUnsynced(Leadership):
     """The leader counts its own entries before its disk has them."""
 
-    def _advance_commit(self, leadership: Leadership) -> None:
-        marks = self.marks
-        durable, marks.durable_index = marks.durable_index, self.log.last_index
-        super()._advance_commit(leadership)
+    def advance_commit(self) -> None:
+        """Pretend that all is durable."""
+        marks = self._marks
+        durable, marks.durable_index = marks.durable_index, self._log.last_index
+        super().advance_commit()
         marks.durable_index = durable
 
 
-class HalfIsEnough(Raft):
+class HalfIsEnough(Leadership):
     """Commits with one node less than a majority."""
 
-    def _advance_commit(self, leadership: Leadership) -> None:
-        matches = sorted([self.durable_index, *(p.match for p in leadership.peers.values())])
+    def advance_commit(self) -> None:
+        """Take the wrong one of the sorted indexes."""
+        matches = sorted([self._marks.durable_index, *(p.match for p in self.peers.values())])
         index = matches[len(matches) // 2 + 1]
-        if index > self.commit and self._may_commit(index):
-            self.marks.commit_to(index)
+        if index > self._marks.commit and self._may_commit(index):
+            self._marks.commit_to(index)
 
 
 class CountsAnswersOfOldTerms(Raft):
     """Takes answers to an earlier leadership for answers to this one."""
 
-    def _led_answer(self, term: int, now: float) -> Leadership | None:
-        return super()._led_answer(self.term if term < self.term else term, now)
+    def _leadership_of(self, term: int, now: float) -> Leadership | None:
+        return super()._leadership_of(self.term if term < self.term else term, now)
 
 
-class ReadsWithoutRound(Raft):
+class ReadsWithoutRound(Leadership):
     """A leader serves reads from its memory, without asking anybody (H26)."""
 
-    def _confirm_reads(self, leadership: Leadership) -> None:
-        self._outbox.reads.extend(leadership.reads.on_round_confirmed(leadership.round))
+    def _confirmed_round(self) -> int:
+        return self.round
 
 
-class ReadsByLease(Raft):
+class ReadsByLease(Leadership):
     """A leader trusts its clock: heard a quorum lately, so it leads (H26: a pause stops that clock)."""
 
-    def on_message(self, message: Message, now: float) -> None:
-        """Remember the time."""
-        """Remember the time."""
-        self._lease_now = now
-        super().on_message(message, now)
-
-    def on_time(self, now: float) -> None:
-        """Remember the time."""
-        """Remember the time."""
-        self._lease_now = now
-        super().on_time(now)
-
-    def _confirm_reads(self, leadership: Leadership) -> None:
-        now = getattr(self, "_lease_now", 0.0)
-        lease_s = self.options.election_min_s
-        if leadership.quorum_heard_at(now) > now - lease_s:
-            self._outbox.reads.extend(leadership.reads.on_round_confirmed(leadership.round))
+    def _confirmed_round(self) -> int:
+        now = max(progress.heard_at for progress in self.peers.values())
+        heard_at = sorted(progress.heard_at for progress in self.peers.values())
+        recent = heard_at[(len(heard_at) + 1) // 2] > now - self._options.election_min_s
+        return self.round if recent else super()._confirmed_round()
 
 
-class ReadsBeforeNoop(Raft):
+class ReadsBeforeNoop(Leadership):
     """A new leader serves reads before it knows what its predecessors committed (thesis 6.4)."""
 
-    def _become_leader(self, now: float) -> None:
-        super()._become_leader(now)
-        assert self._leadership is not None
-        self._leadership.noop_index = self.commit
+    def begin_round(self) -> None:
+        """Do not wait for the no-op."""
+        self.noop_index = min(self.noop_index, self._marks.commit)
+        super().begin_round()
 
 
 class ReadsJoinOldRound(Raft):
@@ -144,17 +134,12 @@ class ReadsJoinOldRound(Raft):
 
 
 class HeartbeatCommitsAll(Raft):
-    """A heartbeat carries the leader's commit, whatever the follower has acknowledged."""
-
-    def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
-        if isinstance(message, Heartbeat):
-            message = replace(message, commit=self.commit)
-        super()._send(to, message, after_persist)
+    """A follower takes every heartbeat's commit for the leader's, whatever it has acknowledged."""
 
     def _on_heartbeat(self, message: Heartbeat, now: float) -> None:
-        super()._on_heartbeat(
-            replace(message, commit=min(message.commit, self.log.last_index)), now
-        )
+        super()._on_heartbeat(message, now)
+        if message.term == self.term and self.log.last_index > self.commit:
+            self.marks.commit_to(self.log.last_index)
 
 
 class CommitsBeyondMessage(Raft):
@@ -196,13 +181,13 @@ class TruncatesCommitted(Raft):
         super()._on_append(message, now)
 
 
-class RestartsAtEachRefusal(Raft):
+class RestartsAtEachRefusal(Leadership):
     """One lost append makes a follower refuse all behind it; each refusal sends all of them again."""
 
-    def _on_append_reply(self, message: AppendReply, now: float) -> None:
-        if self._leadership is not None:
-            self._leadership.peers[message.sender].asked_from = 0
-        super()._on_append_reply(message, now)
+    def on_append_reply(self, message: AppendReply, now: float) -> None:
+        """Forget which appends belong to the newest attempt."""
+        self.peers[message.sender].asked_from = 0
+        super().on_append_reply(message, now)
 
 
 class InstallsOlderSnapshot(Raft):
@@ -234,10 +219,11 @@ class HelpsDisturbers(Raft):
         return False
 
 
-class NoCheckQuorum(Raft):
+class NoCheckQuorum(Leadership):
     """A leader that hears nobody leads on (thesis 6.2)."""
 
-    def _has_quorum(self, leadership: Leadership, now: float) -> bool:
+    def has_quorum(self, now: float) -> bool:
+        """Always."""
         return True
 
 
@@ -317,22 +303,36 @@ def _in_core(core: type[Raft], directed: str = "") -> Plant:
     return Plant(core.__name__, world, directed)
 
 
+def _in_leadership(leadership: type[Leadership], directed: str = "") -> Plant:
+    class Led(Raft):
+        def _new_leadership(self, now: float) -> Leadership:
+            return leadership(
+                self.node_id,
+                self.term,
+                self.voters,
+                self.peers,
+                self.marks,
+                self._outbox,
+                self.options,
+                now,
+            )
+
+    Led.__name__ = leadership.__name__
+    return _in_core(Led, directed)
+
+
+CUT_OFF = "a node that was cut off does not depose a working leader"
+
 PLANTS: tuple[Plant, ...] = (
-    *(
-        _in_core(core)
-        for core in (
+    *map(
+        _in_core,
+        (
             VotesTwice,
             VotesForOlderLog,
             ComparesLengthOnly,
-            CommitsOldTerms,
             AcksFromMemory,
             VotesFromMemory,
-            CountsOwnUnsynced,
-            HalfIsEnough,
             CountsAnswersOfOldTerms,
-            ReadsWithoutRound,
-            ReadsByLease,
-            ReadsBeforeNoop,
             ReadsJoinOldRound,
             HeartbeatCommitsAll,
             CommitsBeyondMessage,
@@ -340,15 +340,28 @@ PLANTS: tuple[Plant, ...] = (
             TruncatesAlways,
             TruncatesCommitted,
             InstallsOlderSnapshot,
-            RestartsAtEachRefusal,
             IgnoresOldLeader,
-        )
+        ),
     ),
-    *(Plant(world.__name__, world) for world in (ForgetsVote, ForgetsTerm, SendsBeforeSync)),
-    Plant(EmptiedDiskVotes.__name__, EmptiedDiskVotes),
-    _in_core(NoPreVote, "a node that was cut off does not depose a working leader"),
-    _in_core(HelpsDisturbers, "a node that was cut off does not depose a working leader"),
-    _in_core(NoCheckQuorum, "a leader without a quorum steps down"),
+    *map(
+        _in_leadership,
+        (
+            CountsOwnUnsynced,
+            HalfIsEnough,
+            ReadsWithoutRound,
+            ReadsByLease,
+            ReadsBeforeNoop,
+            RestartsAtEachRefusal,
+        ),
+    ),
+    *(
+        Plant(world.__name__, world)
+        for world in (ForgetsVote, ForgetsTerm, SendsBeforeSync, EmptiedDiskVotes)
+    ),
+    _in_leadership(CommitsOldTerms, "figure 8 of the paper"),
+    _in_core(NoPreVote, CUT_OFF),
+    _in_core(HelpsDisturbers, CUT_OFF),
+    _in_leadership(NoCheckQuorum, "a leader without a quorum steps down"),
     _in_core(IgnoresLateness, "a late node does not campaign against a living leader"),
 )
 

@@ -16,7 +16,6 @@ SCENARIOS = Path(__file__).parent / "scenarios"
 
 FOUND_WITHIN = 400  # seeds; those that need more have a scenario
 SLOW = {
-    "CommitsOldTerms": "figure8",
     "ComparesLengthOnly": "figure8",
     "IgnoresOldLeader": "figure8",
     "EmptiedDiskVotes": "",
