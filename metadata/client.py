@@ -1,5 +1,288 @@
-"""The client of the metadata quorum: finds the leader, retries what is safe to retry, watches."""
+"""The client of the metadata quorum: finds the leader, retries what is safe to retry.
 
+Every command carries (client id, request number), so that sending it again does not do it again (H20). What
+was never sent, or was refused, certainly did not happen; what was sent and not answered until the deadline
+is `OutcomeUnknown`. Watches are in `watching.py`.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+from ..runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    LeaseExpired,
+    NotLeader,
+    NotReady,
+    OutcomeUnknown,
+    ProtocolError,
+    QuorumUnreachable,
+    RequestTimeout,
+    TooBusy,
+    WrongPeer,
+)
+from ..runtime.frames import Op, pack
+from ..runtime.host import Address, Buffer
+from ..runtime.rpc import ClientLink, Endpoint, Reply
+from .commands import Command, Grant, Revoke, Transact, encode_command
 from .interface import Event, MemberStatus, Metadata, RangePage, Watch, WatchBatch, prefix_end
+from .kv import STALE_REQUEST, Answer
+from .transaction import KeyValue, Transaction, TransactionReply
+from .watching import Watcher
+from .wire import (
+    ReadRequest,
+    WatchRequest,
+    decode_item,
+    decode_outcome,
+    decode_page,
+    decode_rows,
+)
 
-__all__ = ["Event", "MemberStatus", "Metadata", "RangePage", "Watch", "WatchBatch", "prefix_end"]
+__all__ = [
+    "Event",
+    "MemberStatus",
+    "Metadata",
+    "MetadataClient",
+    "RangePage",
+    "Watch",
+    "WatchBatch",
+    "prefix_end",
+]
+
+ATTEMPT_S = 2.0
+"""A node that is silent for so long is left for another one."""
+PAUSE_S = 0.05
+"""Between two attempts when nobody leads."""
+
+
+class MetadataClient:
+    """Implements `interface.Metadata` over the nodes at ``addresses``, while `run` is running."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        addresses: Sequence[Address],
+        *,
+        client_id: str,
+        timeout_s: float = 30.0,
+    ) -> None:
+        assert addresses, "a quorum without addresses"
+        self.cluster_id = ""
+        """Known after the first contact."""
+        self.listener = ""
+        """The name of the listener that we came in on: whose addresses of other nodes reach them."""
+        self.timeout_s = timeout_s
+        self._endpoint = endpoint
+        self._addresses = list(addresses)
+        self._client_id = client_id
+        self._nursery: trio.Nursery | None = None
+        self._links: dict[Address, ClientLink] = {}
+        self._dialing: dict[Address, trio.Event] = {}
+        self._leader = self._addresses[0]
+        """Where to ask next: the leader as far as we know."""
+        self._request = 0
+        self._base_index = -1
+        self._watcher = Watcher(self)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hold the connections until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    # --- interface.Metadata -----------------------------------------------------------------------
+
+    async def get(self, key: bytes) -> KeyValue | None:
+        """See `interface.Metadata`."""
+        reply = await self.ask(Op.META_READ, ReadRequest(key, None).encode())
+        index, item = decode_item(reply.body)
+        self._base_index = max(self._base_index, index)
+        return item
+
+    async def range(self, start: bytes, end: bytes, *, limit: int = 1000) -> RangePage:
+        """See `interface.Metadata`."""
+        reply = await self.ask(Op.META_READ, ReadRequest(start, end, limit).encode())
+        index, page = decode_page(reply.body)
+        self._base_index = max(self._base_index, index)
+        return page
+
+    async def transact(self, transaction: Transaction) -> TransactionReply:
+        """See `interface.Metadata`."""
+        transaction.check()
+        client = self._client_id
+        answer = await self._command(lambda n, base: Transact(client, n, base, transaction))
+        assert answer.transaction is not None, "a transaction is answered with its reply"
+        return answer.transaction
+
+    async def grant_lease(self, ttl_ms: int) -> int:
+        """See `interface.Metadata`."""
+        client = self._client_id
+        return (await self._command(lambda n, base: Grant(client, n, base, ttl_ms))).lease
+
+    async def renew_lease(self, lease: int) -> None:
+        """See `interface.Metadata`."""
+        await self.ask(Op.META_LEASE, pack(["renew", lease]))
+
+    async def revoke_lease(self, lease: int) -> None:
+        """See `interface.Metadata`."""
+        client = self._client_id
+        await self._command(lambda n, base: Revoke(client, n, base, lease))
+
+    def watch(
+        self, start: bytes, end: bytes, *, after_revision: int
+    ) -> AbstractAsyncContextManager[Watch]:
+        """See `interface.Metadata`."""
+        return self._watcher.watch(WatchRequest(start, end, after_revision))
+
+    async def status(self) -> list[MemberStatus]:
+        """See `interface.Metadata`. Any node answers, also one that waits to be let in."""
+        reply = await self.ask(Op.META_STATUS, pack(["all"]))
+        return [row.status for row in decode_rows(reply.body)]
+
+    async def keep_alive(self, lease: int, ttl_ms: int) -> None:
+        """Renew a lease every third of its time until it is gone; then raise `LeaseExpired`.
+
+        While nobody answers, the lease may have ended or not: what it guards is fenced elsewhere (M7).
+        """
+        while True:
+            await trio.sleep(ttl_ms / 3000)
+            try:
+                await self.renew_lease(lease)
+            except LeaseExpired:
+                raise
+            except (QuorumUnreachable, TooBusy):
+                continue  # asked again at the next step
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    async def _command(self, make: Callable[[int, int], Command]) -> Answer:
+        """Have a command done once, and return its answer."""
+        if self._base_index < 0:  # H20: a request names what its client knew when it was first sent
+            await self.get(b"\0")
+        self._request += 1
+        attempts = _Attempts()
+        while True:
+            command = encode_command(make(self._request, self._base_index))
+            try:
+                reply = await self.ask(Op.META_TRANSACT, command, attempts=attempts)
+            except QuorumUnreachable as error:
+                if attempts.unanswered:
+                    raise OutcomeUnknown(f"{error}; the change may have been made") from error
+                raise
+            index, answer = decode_outcome(reply.body)
+            self._base_index = max(self._base_index, index)
+            if answer.error is None:
+                return answer
+            stale = isinstance(answer.error, OutcomeUnknown) and str(answer.error) == STALE_REQUEST
+            if not stale or attempts.unanswered:
+                raise answer.error
+            # Never done: this was its first sending, it only named too old a base.
+
+    async def ask(self, op: int, body: Buffer, *, attempts: "_Attempts | None" = None) -> Reply:
+        """Ask the leader, whoever that is, until somebody answers.
+
+        Raises the error that an answer carries, or `QuorumUnreachable` at the client's time limit.
+        """
+        deadline = trio.current_time() + self.timeout_s
+        attempts = attempts if attempts is not None else _Attempts()
+        while trio.current_time() < deadline:
+            address = self._leader
+            try:
+                link = await self.link(address, deadline)
+                attempts.unanswered += 1  # until an answer says that nothing was done
+                left_s = deadline - trio.current_time()
+                reply = await link.request(op, body, timeout_s=max(0.01, min(ATTEMPT_S, left_s)))
+                attempts.unanswered -= 1
+                return reply
+            except NotLeader as error:
+                attempts.last = error
+                if not await self._follow(address, error.leader):
+                    await trio.sleep(PAUSE_S)
+            except (ConnectionLost, RequestTimeout, WrongPeer, NotReady, ProtocolError) as error:
+                attempts.last = error
+                if isinstance(error, NotReady):
+                    attempts.unanswered -= 1
+                self._next_after(address)
+                if self._leader == self._addresses[0]:
+                    await trio.sleep(PAUSE_S)
+            except DistributedLogError:
+                attempts.unanswered -= 1  # a definite answer
+                raise
+        places = ", ".join(f"{host}:{port}" for host, port in self._addresses)
+        raise QuorumUnreachable(
+            f"no leader of the metadata quorum at {places} answered within {self.timeout_s:g} s"
+            f" (last: {attempts.last or 'no answer'})"
+        )
+
+    async def link(self, address: Address, deadline: float) -> ClientLink:
+        """The connection to a node, made if there is none. Raises what dialling raises."""
+        while True:
+            link = self._links.get(address)
+            if link is not None and link.closed is None:
+                return link
+            dialing = self._dialing.get(address)
+            if dialing is None:
+                break
+            await dialing.wait()
+        assert self._nursery is not None, "MetadataClient.run is not running"
+        done = self._dialing[address] = trio.Event()
+        try:
+            with trio.move_on_at(min(deadline, trio.current_time() + ATTEMPT_S)):
+                link = await self._endpoint.dial(address, nursery=self._nursery)
+                if not link.peer.cluster_id:
+                    link.close(NotReady(f"{link.peer_address} belongs to no cluster yet"))
+                    raise NotReady(f"{link.peer_address} belongs to no cluster yet")
+                self._links[address] = link
+                self.cluster_id = self.cluster_id or link.peer.cluster_id
+                self.listener = link.listener
+                link.on_frame = self._watcher.frames_of(link)
+                link.on_closed.append(self._watcher.on_closed)
+                return link
+            raise ConnectionLost(f"{address[0]}:{address[1]} did not answer within {ATTEMPT_S:g} s")
+        finally:
+            del self._dialing[address]
+            done.set()
+
+    async def any_link(self) -> ClientLink:
+        """A connection to whichever node answers, the leader first. Raises `QuorumUnreachable`."""
+        deadline = trio.current_time() + self.timeout_s
+        last: DistributedLogError | None = None
+        while trio.current_time() < deadline:
+            address = self._leader
+            try:
+                return await self.link(address, deadline)
+            except DistributedLogError as error:
+                last = error
+                self._next_after(address)
+                await trio.sleep(PAUSE_S)
+        raise QuorumUnreachable(f"no node of the metadata quorum could be reached (last: {last})")
+
+    async def _follow(self, asked: Address, leader: str) -> bool:
+        """Ask the node that was named as leader next; False if that says nothing new."""
+        host, _, port = leader.rpartition(":")
+        if host and port.isdigit() and (host, int(port)) != asked:
+            self._leader = (host, int(port))
+            return True
+        self._next_after(asked)
+        return False
+
+    def _next_after(self, asked: Address) -> None:
+        if self._leader != asked:
+            return  # somebody else has turned already
+        known = self._addresses
+        place = known.index(asked) if asked in known else -1
+        self._leader = known[(place + 1) % len(known)]
+
+
+class _Attempts:
+    """How the sendings of one request went."""
+
+    __slots__ = ("last", "unanswered")
+
+    def __init__(self) -> None:
+        self.last: DistributedLogError | None = None
+        self.unanswered = 0
+        """Sendings of which nobody knows what became."""

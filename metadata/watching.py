@@ -1,0 +1,134 @@
+"""The client's side of watches: changes in order, no gap, no duplicate, over reconnects (M6).
+
+A watch remembers the revision up to which its consumer has everything, and takes up there whenever its
+connection ends, its node cuts it off, or its consumer is too slow for the bytes kept for it.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..runtime.errors import Compacted, DistributedLogError, ProtocolError
+from ..runtime.frames import Op, envelope, error_from
+from ..runtime.rpc import ClientLink
+from .interface import Watch, WatchBatch
+from .wire import WatchRequest, decode_events
+
+if TYPE_CHECKING:
+    from .client import MetadataClient
+
+WAITING_BYTES_MAX = 8 * 1024 * 1024
+ASK_S = 2.0
+
+
+class Watcher:
+    """All watches of a client."""
+
+    def __init__(self, client: "MetadataClient") -> None:
+        self._client = client
+        self._open: dict[tuple[str, int, int], ClientWatch] = {}
+        self._last = 0
+
+    @asynccontextmanager
+    async def watch(self, request: WatchRequest) -> AsyncIterator[Watch]:
+        """See `interface.Metadata.watch`."""
+        watch = ClientWatch(self, request)
+        try:
+            yield watch
+        finally:
+            self.leave(watch)
+
+    def frames_of(self, link: ClientLink) -> Callable[[int, int, int, int, memoryview], None]:
+        """What the frames of a connection are handed to."""
+
+        def on_frame(op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
+            if op != Op.META_WATCH_EVENTS:
+                raise ProtocolError(f"{link.peer_address} sent operation {op} to a client")
+            for watch in list(self._open.values()):
+                if watch.link is link and watch.ident == ident:
+                    watch.take(status, body)
+
+        return on_frame
+
+    def on_closed(self, reason: DistributedLogError) -> None:
+        """A connection ended: its watches are taken up elsewhere."""
+        for watch in list(self._open.values()):
+            if watch.link is not None and watch.link.closed is not None:
+                watch.drop()
+
+    async def take_up(self, watch: "ClientWatch") -> None:
+        """Begin, or begin again, where the consumer stands. Raises `Compacted`, `QuorumUnreachable`."""
+        link = await self._client.any_link()
+        self._last += 1
+        ident = self._last
+        watch.link, watch.ident, watch.ended = link, ident, None
+        self._open[link.peer_address, id(link), ident] = watch
+        request = WatchRequest(watch.request.start, watch.request.end, watch.revision)
+        body = request.encode()
+        link.send(envelope(Op.META_WATCH, len(body), ident=ident), body)
+
+    def leave(self, watch: "ClientWatch") -> None:
+        """Forget a watch, and tell its node."""
+        for key, open_watch in list(self._open.items()):
+            if open_watch is watch:
+                del self._open[key]
+        if watch.link is not None and watch.link.closed is None:
+            watch.link.send(envelope(Op.META_WATCH_CANCEL, 0, ident=watch.ident))
+        watch.link = None
+
+
+class ClientWatch:
+    """One watch; `next` is for one task at a time."""
+
+    def __init__(self, watcher: Watcher, request: WatchRequest) -> None:
+        self.request = request
+        self.revision = request.after_revision
+        """Everything up to here has been taken by the consumer."""
+        self.link: ClientLink | None = None
+        self.ident = 0
+        self.ended: DistributedLogError | None = None
+        self._watcher = watcher
+        self._waiting: deque[tuple[WatchBatch, int]] = deque()
+        self._waiting_bytes = 0
+        self._news = trio.Event()
+
+    async def next(self) -> WatchBatch:
+        """See `interface.Watch.next`."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            while self._waiting:
+                batch, size = self._waiting.popleft()
+                self._waiting_bytes -= size
+                self.revision = max(self.revision, batch.revision)
+                if batch.events:
+                    return batch
+            if isinstance(self.ended, Compacted):
+                raise self.ended
+            if self.link is None:
+                await self._watcher.take_up(self)
+                continue
+            self._news = trio.Event()
+            await self._news.wait()
+
+    def take(self, status: int, body: memoryview) -> None:
+        """Changes, or the watch's end, from the node."""
+        if status:
+            self.ended = error_from(status, body)
+            self.drop()
+            return
+        batch = decode_events(body)
+        self._waiting.append((batch, len(body)))
+        self._waiting_bytes += len(body)
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            self.drop()  # taken up again from where the consumer stands
+        self._news.set()
+
+    def drop(self) -> None:
+        """The node sends no more: what waits is asked for again."""
+        self._watcher.leave(self)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._news.set()
