@@ -15,7 +15,8 @@ from ..metadata.leadership import Leadership
 from ..metadata.messages import Append, AppendReply, Heartbeat, Message, Vote, VoteReply
 from ..metadata.raft import Raft
 from ..metadata.ready import HardState, Ready, Snapshot
-from .raft_world import RaftNode, RaftWorld, run_seeds
+from .raft_node import RaftNode
+from .raft_world import RaftWorld, run_seeds
 
 
 class VotesTwice(Raft):

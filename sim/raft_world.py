@@ -9,114 +9,20 @@ that the cluster serves again within `LIVENESS_S`. Source: design, "The simulato
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from ..metadata.messages import Message, decode, encode
 from ..metadata.raft import Raft, RaftOptions
 from ..metadata.ready import Ready, Role, Snapshot
 from ..runtime.errors import DistributedLogError
-from .raft_disk import RaftDisk, StoredSnapshot
+from .raft_disk import StoredSnapshot
+from .raft_faults import Faults, Nemesis
+from .raft_node import NEVER, Crashed, RaftNode
 from .raft_oracles import Broken, Oracles
 
 LIVENESS_S = 10.0
 """After healing, a cluster must have served writes and reads everywhere within this virtual time."""
 MESSAGES_MAX = 60_000
 """In one world: its clock jumps, so that a storm of messages would not show as slowness (H43 f)."""
-NEVER = 1 << 60
-
-
-@dataclass(slots=True)
-class Faults:
-    """One seed's mix; rates are per virtual second of the whole cluster."""
-
-    delay_s: float = 0.002
-    loss: float = 0.0
-    doubled: float = 0.0
-    sync_s: float = 0.001
-    fault_rate: float = 2.0
-    kinds: tuple[str, ...] = ("crash", "cut", "pause", "stall")
-    crash_within_steps: int = 0
-    propose_rate: float = 12.0
-    compact_after: int = 0
-    late_hint: bool = True
-    framed: bool = False
-    chaos_s: float = 2.5
-
-    @classmethod
-    def drawn(cls, rng: random.Random) -> "Faults":
-        """Swarm testing: every seed has its own mix, so that rare mixes happen."""
-        kinds = tuple(
-            kind
-            for kind, share in (
-                ("crash", 0.7),
-                ("cut", 0.6),
-                ("isolate", 0.5),
-                ("pause", 0.4),
-                ("stall", 0.3),
-                ("transfer", 0.2),
-                ("wipe", 0.1),
-            )
-            if rng.random() < share
-        )
-        return cls(
-            delay_s=rng.choice((0.001, 0.003, 0.03, 0.2)),
-            loss=rng.choice((0.0, 0.0, 0.05, 0.3)),
-            doubled=rng.choice((0.0, 0.0, 0.1)),
-            sync_s=rng.choice((0.0005, 0.002, 0.02, 0.15)),
-            fault_rate=rng.choice((1.0, 3.0, 6.0)),
-            kinds=kinds,
-            crash_within_steps=rng.choice((0, 0, 30, 150)),
-            propose_rate=rng.choice((4.0, 12.0, 24.0)),
-            compact_after=rng.choice((0, 3, 12)),
-            late_hint=rng.random() < 0.7,
-            framed=rng.random() < 0.05,
-            chaos_s=rng.choice((1.5, 2.5, 4.0)),
-        )
-
-
-class RaftNode:
-    """One simulated node: a disk that survives, and a core that does not."""
-
-    __slots__ = (
-        "chain",
-        "core",
-        "crash_in",
-        "disk",
-        "gone",
-        "inbox",
-        "life",
-        "node_id",
-        "paused_since",
-        "queue",
-        "restored",
-        "seen_commit",
-        "seen_term",
-        "stalled_until",
-        "syncing",
-        "timer_at",
-    )
-
-    def __init__(self, node_id: str) -> None:
-        self.node_id = node_id
-        self.disk = RaftDisk()
-        self.core: Raft | None = None
-        self.life = 0
-        self.gone = False
-        self.crash_in = NEVER
-        self.paused_since = -1.0
-        self.inbox: list[tuple[Callable[..., None], tuple[object, ...]]] = []
-        self.queue: list[Ready] = []
-        self.stalled_until = 0.0
-        self.syncing = 0  # Readys of ``queue`` that the sync under way covers
-        self.timer_at = float("inf")
-        self.chain = 0
-        self.restored = 0  # the state machine's index
-        self.seen_commit = 0
-        self.seen_term = 0
-
-
-class Crashed(Exception):
-    """The node lost power in the middle of a step."""
 
 
 class RaftWorld:
@@ -143,6 +49,7 @@ class RaftWorld:
         self.oracles = Oracles(
             {node_id: node.disk for node_id, node in self.nodes.items()}, white_box=white_box
         )
+        self.nemesis = Nemesis(self)
         self.now = 0.0
         self.cut: set[tuple[str, str]] = set()
         self.healed = False
@@ -189,7 +96,7 @@ class RaftWorld:
             self.start(self.nodes[node_id])
         self.at(0.3, self._propose)
         if self.faults.kinds:
-            self.at(self.rng.uniform(0.2, 1.0), self._fault)
+            self.at(self.rng.uniform(0.2, 1.0), self.nemesis.strike)
         self.run_until(self.faults.chaos_s)
         self.heal()
         target = self.commands
@@ -390,9 +297,10 @@ class RaftWorld:
             self.at(node.timer_at, self._timer, node, life, node.timer_at)
             return
         node.timer_at = float("inf")
-        self._to_node(node, life, self._on_time)
+        self._to_node(node, life, self.on_time)
 
-    def _on_time(self, node: RaftNode) -> None:
+    def on_time(self, node: RaftNode) -> None:
+        """A node looks at its clock."""
         assert node.core is not None
         node.core.on_time(self.now)
         self.turn(node)
@@ -507,41 +415,6 @@ class RaftWorld:
 
     # --- faults -----------------------------------------------------------------------------------
 
-    def _fault(self) -> None:
-        if self.healed:
-            return
-        rng = self.rng
-        kind = rng.choice(self.faults.kinds)
-        node = self.nodes[rng.choice(self.ids)]
-        leaders = [other for other in self.nodes.values() if self.leads(other)]
-        if leaders and rng.random() < 0.4:
-            node = rng.choice(leaders)
-        until = self.now + rng.choice((0.05, 0.4, 1.5)) * (0.5 + rng.random())
-        if kind == "crash":
-            self.crash(node)
-        elif kind == "cut":
-            pairs = [(a, b) for a in self.ids for b in self.ids if a != b]
-            self.cut = {pair for pair in pairs if rng.random() < 0.35}
-            self.at(until, self._join)
-        elif kind == "isolate":
-            alone = rng.choice(leaders or [node]).node_id
-            way = rng.choice(("in", "out", "both"))
-            self.cut = {(alone, b) for b in self.ids if b != alone and way != "in"}
-            self.cut |= {(a, alone) for a in self.ids if a != alone and way != "out"}
-            self.at(until, self._join)
-        elif kind == "pause" and node.core is not None and node.paused_since < 0:
-            node.paused_since = self.now
-            self.at(until, self._wake, node, node.life)
-        elif kind == "stall" and node.core is not None:
-            node.stalled_until = until
-            self.at(self.now + 0.2, self._stall_noticed, node, node.life)
-        elif kind == "transfer" and node.core is not None and node.paused_since < 0:
-            node.core.transfer_leadership(self.now)
-            self.turn(node)
-        elif kind == "wipe" and not any(other.gone for other in self.nodes.values()):
-            self.wipe(node)
-        self.at(self.now + rng.expovariate(self.faults.fault_rate), self._fault)
-
     def leads(self, node: RaftNode) -> bool:
         """Whether a node believes to lead."""
         return node.core is not None and node.core.role is Role.LEADER
@@ -551,33 +424,6 @@ class RaftWorld:
         node.gone = True
         self.crash(node)
 
-    def _join(self) -> None:
-        self.cut = set()
-
-    def _wake(self, node: RaftNode, life: int) -> None:
-        if node.life != life or node.core is None or node.paused_since < 0:
-            return
-        lateness_s = self.now - node.paused_since
-        node.paused_since = -1.0
-        inbox, node.inbox = node.inbox, []
-        if self.faults.late_hint:  # drain the sockets, then shift, then look at the clock (H25)
-            inbox.sort(key=lambda item: item[0] == self._on_time)
-        for what, args in inbox:
-            if node.core is None or node.life != life:
-                return
-            if self.faults.late_hint and what == self._on_time:
-                node.core.on_late(lateness_s, self.now)
-            what(node, *args)
-
-    def _stall_noticed(self, node: RaftNode, life: int) -> None:
-        if node.life != life or node.core is None or node.paused_since >= 0:
-            return
-        stalled = node.stalled_until > self.now
-        node.core.on_disk_stalled(stalled, self.now)
-        if stalled:
-            self.at(node.stalled_until, self._stall_noticed, node, life)
-        self.turn(node)
-
     def heal(self) -> None:
         """End all faults and start what is down."""
         self.healed = True
@@ -585,7 +431,7 @@ class RaftWorld:
         for node in self.nodes.values():
             node.crash_in = NEVER
             node.stalled_until = self.now
-            self._wake(node, node.life)
+            self.nemesis.wake(node, node.life)
             self.start(node)
 
 
