@@ -29,6 +29,9 @@ write of 0.1 ms one of 10 ms beside a busy main thread (H27, measured)."""
 EXIT_S_MAX = 5.0
 """How long the interpreter's exit waits for the loop to end."""
 
+Mutex = threading.Lock
+"""Guards what a flavour's callers and its loop both touch; held for a few statements, never while waiting."""
+
 T = TypeVar("T")
 
 

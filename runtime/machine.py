@@ -2,6 +2,7 @@
 
 import os
 import random
+import socket
 import time
 from collections.abc import Mapping
 
@@ -19,6 +20,11 @@ def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
         random=random.Random(os.urandom(32)),
         wall_ms=_wall_ms,
     )
+
+
+def process_name() -> str:
+    """Who this process is, for people: ``host.example pid 4242``."""
+    return f"{socket.gethostname()} pid {os.getpid()}"
 
 
 def _wall_ms() -> int:
