@@ -229,6 +229,7 @@ class SimNetwork:
         near = SimConnection(self, self._serial, host, place)
         far = SimConnection(self, self._serial + 1, other, f"{ip}:{40_000 + self._serial}")
         near.far, far.far = far, near
+        near.dialled = True
         self.ends[near.serial], self.ends[far.serial] = near, far
         return near, far
 
@@ -296,6 +297,8 @@ class SimConnection:
         self.serial = serial
         self.host = host
         self.incarnation = host.incarnation
+        self.dialled = False
+        """This end made the connection."""
         self.outgoing: deque[bytes] = deque()
         """On the way to the other end, in order; an empty one says that no more comes."""
         self.mute = False

@@ -1,0 +1,82 @@
+"""Connects the oracles of verify/ to a simulated network, its disks and its nodes' state machines."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from ..metadata.kv import KeyValueState
+from ..verify.checkers import Violation
+from ..verify.oracles import BookieOracle, FrameCutter, MetadataOracle
+from .disk import SimDisk
+from .host import SimHost
+from .network import SimConnection
+from .scheduler import Simulation, machine_of_task
+
+
+class Oracles:
+    """All oracles of one run: a `Tap` of its network and a `DiskWatcher` of its disks."""
+
+    def __init__(self, simulation: Simulation, *, ack_quorum: int = 2) -> None:
+        def fail(message: str) -> None:
+            simulation.fail(Violation(message))
+
+        self.bookies = BookieOracle(fail, ack_quorum=ack_quorum)
+        self.metadata = MetadataOracle(fail)
+        self._kinds: dict[str, str] = {}
+        self._links: dict[int, Any] = {}
+        self._arriving: dict[int, FrameCutter] = {}
+        self._sending: dict[int, FrameCutter] = {}
+
+    def add_machine(self, host: SimHost, kind: str) -> None:
+        """Watch a machine: a ``bookie`` or a ``metadata`` node."""
+        self._kinds[host.name] = kind
+        for disk in host.devices():
+            disk.watchers.append(self)
+
+    def on_durable(self, disk: SimDisk, name: str, offset: int, data: bytes) -> None:
+        """See `DiskWatcher`."""
+        if self._kinds.get(disk.host.name) == "bookie":
+            self.bookies.on_durable(disk.host.name, data)
+
+    def on_arrived(self, end: SimConnection, data: bytes) -> None:
+        """See `Tap`."""
+        if self._kinds.get(end.host.name) == "bookie" and not end.dialled:
+            cutter = self._arriving.setdefault(end.serial, FrameCutter())
+            cutter.feed(data, partial(self.bookies.on_arrived, self._link(end)))
+
+    def on_sent(self, end: SimConnection, data: bytes) -> None:
+        """See `Tap`."""
+        kind = self._kinds.get(end.host.name)
+        if kind is None:
+            return
+        cutter = self._sending.setdefault(end.serial, FrameCutter())
+        if kind == "metadata":
+            said = partial(self.metadata.on_said, end.host.name, end.far.host.name)
+            cutter.feed(data, said)
+        elif not end.dialled:
+            cutter.feed(data, partial(self.bookies.on_said, self._link(end)))
+
+    def _link(self, end: SimConnection) -> Any:
+        link = self._links.get(end.serial)
+        if link is None:
+            link = self._links[end.serial] = self.bookies.new_link(end.host.name)
+        return link
+
+    @contextmanager
+    def watching_state_machines(self) -> Iterator[None]:
+        """See every command that a node's state machine takes."""
+        original = KeyValueState.apply
+        oracle = self.metadata
+
+        def apply(state: KeyValueState, index: int, command: bytes) -> Any:
+            machine = machine_of_task.get()
+            oracle.on_applied(getattr(machine, "name", "?"), index, command)
+            return original(state, index, command)
+
+        patched: Any = KeyValueState
+        patched.apply = apply
+        try:
+            yield
+        finally:
+            patched.apply = original

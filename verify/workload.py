@@ -1,0 +1,249 @@
+"""Clients that use a log as hard as its promises allow, and write down what they see.
+
+Writers that take over from each other, readers that tail, readers that catch up, and registers on the
+metadata quorum. Each is one endless coroutine over a `Namespace` (or a `Metadata`), cancelled from outside;
+the same in the simulator and against real processes.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+import trio
+
+from ..log.batch import PendingWrite
+from ..log.dlsn import DLSN
+from ..log.namespace import Namespace
+from ..log.reader import LogReader
+from ..log.record import LogRecord
+from ..log.writer import LogWriter
+from ..metadata.interface import Metadata
+from ..metadata.transaction import Compare, Put, Transaction
+from ..runtime.errors import DistributedLogError, LogNotFound
+from .history import (
+    Append,
+    History,
+    Outcome,
+    ReadRecord,
+    RegisterCall,
+    Value,
+    from_payload,
+    to_payload,
+)
+
+REST_S = 0.5
+"""How long a client that met an error waits before it tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How hard the clients work; seconds, bytes, chances."""
+
+    burst_s: float = 0.2
+    """Mean pause between two bursts of a writer."""
+    burst_records_max: int = 6
+    payload_bytes_max: int = 400
+    session_records_max: int = 120
+    """A writer session ends after at most so many records."""
+    takeover_chance: float = 0.5
+    commit_chance: float = 0.3
+    read_pause_s: float = 0.3
+
+
+def txid_now() -> int:
+    """A txid that never decreases, whoever asks: virtual (or monotonic) milliseconds."""
+    return int(trio.current_time() * 1000)
+
+
+async def write_sessions(
+    namespace: Namespace, log: str, history: History, chance: Random, rates: Rates
+) -> None:
+    """Own the log, write, give it up or lose it; again, until cancelled."""
+    while True:
+        takeover = chance.random() < rates.takeover_chance
+        try:
+            writer = await namespace.open_log(log).open_writer(takeover=takeover)
+        except DistributedLogError:
+            await trio.sleep(chance.uniform(0.0, 2 * REST_S))
+            continue
+        session = WriterSession(writer, history, chance, rates)
+        try:
+            await session.run(chance.randrange(1, rates.session_records_max))
+        except DistributedLogError:
+            await writer.abort()
+        await trio.sleep(chance.uniform(0.0, 2 * REST_S))
+
+
+class WriterSession:
+    """One opening of a writer: submits bursts, and notes each record's outcome."""
+
+    def __init__(self, writer: LogWriter, history: History, chance: Random, rates: Rates) -> None:
+        self.number = history.new_writer()
+        self._writer = writer
+        self._history = history
+        self._chance = chance
+        self._rates = rates
+        self._counter = 0
+
+    async def run(self, records: int) -> None:
+        """Write about ``records`` records, then close. Raises what ended the writer."""
+        chance, rates = self._chance, self._rates
+        while self._counter < records:
+            await trio.sleep(chance.expovariate(1.0 / rates.burst_s))
+            await self.burst(chance.randint(1, rates.burst_records_max))
+            if chance.random() < rates.commit_chance:
+                await self._writer.commit()
+        await self._writer.aclose()
+
+    async def burst(self, records: int) -> None:
+        """Submit some records at once, then wait for each. Raises the first error."""
+        pending: list[tuple[Append, PendingWrite]] = []
+        for _ in range(records):
+            value = Value(self.number, self._counter)
+            self._counter += 1
+            size = self._chance.randrange(20, self._rates.payload_bytes_max)
+            append = self._history.begin_append(value, trio.current_time())
+            try:
+                taken = await self._writer.submit(LogRecord(txid_now(), to_payload(value, size)))
+            except DistributedLogError as error:
+                note_error(append, error)
+                break  # what was taken before has outcomes of its own
+            pending.append((append, taken))
+        failure: DistributedLogError | None = None
+        for append, taken in pending:
+            try:
+                dlsn = await taken
+            except DistributedLogError as error:
+                note_error(append, error)
+                failure = failure or error
+            else:
+                append.ended_at = trio.current_time()
+                append.position = tuple(dlsn)  # type: ignore[assignment]
+                append.outcome = Outcome.OK
+        if failure is not None or len(pending) < records:
+            raise failure or DistributedLogError("the writer takes no more records")
+
+
+def note_error(append: Append, error: DistributedLogError) -> None:
+    """An append ended in an error: unknown, unless the error is definite (G7)."""
+    append.ended_at = trio.current_time()
+    append.outcome = Outcome.REFUSED if error.definite else Outcome.UNKNOWN
+    append.error = f"{type(error).__name__}: {error}"
+
+
+async def tail(
+    namespace: Namespace, log: str, history: History, name: str, chance: Random, rates: Rates
+) -> None:
+    """Follow the log for ever; after an error go on behind the last record that was got."""
+    start: DLSN | None = None
+    while True:
+        try:
+            reader = await namespace.open_log(log).open_reader(dlsn=start)
+        except DistributedLogError:
+            await trio.sleep(REST_S)
+            continue
+        reading = history.begin_reading(
+            name, trio.current_time(), None if start is None else (start[0], start[1], start[2])
+        )
+        try:
+            ends = trio.current_time() + chance.expovariate(0.1)
+            while trio.current_time() < ends:
+                record = await reader.read_next(wait_s=1.0)
+                if record is not None:
+                    reading.records.append(as_read(record))
+                    start = DLSN(record.dlsn[0], record.dlsn[1], record.dlsn[2] + 1)
+        except DistributedLogError:
+            await trio.sleep(REST_S)
+        await reader.aclose()
+
+
+async def catch_up(
+    namespace: Namespace, log: str, history: History, name: str, chance: Random, rates: Rates
+) -> None:
+    """Read the whole log from its beginning to its present end, again and again."""
+    while True:
+        await trio.sleep(chance.expovariate(1.0 / (10 * rates.read_pause_s)))
+        begun = trio.current_time()
+        try:
+            async with namespace.open_log(log).open_reader(to="end") as reader:
+                reading = history.begin_reading(name, begun)
+                async for record in reader:
+                    reading.records.append(as_read(record))
+        except DistributedLogError:
+            await trio.sleep(REST_S)
+
+
+def as_read(record: LogRecord) -> ReadRecord:
+    """A record as the history keeps it."""
+    segment, entry, slot = record.dlsn
+    return ReadRecord(
+        (segment, entry, slot), record.sequence_id, record.txid, from_payload(record.payload)
+    )
+
+
+async def read_whole(reader: LogReader) -> list[ReadRecord]:
+    """All records up to the reader's end."""
+    return [as_read(record) async for record in reader]
+
+
+async def prove_alive(namespace: Namespace, log: str, history: History, chance: Random) -> None:
+    """Take the log over, write a few records, commit, close. Raises if any of it fails."""
+    writer = await namespace.open_log(log).open_writer(takeover=True)
+    session = WriterSession(writer, history, chance, Rates(burst_s=0.01))
+    try:
+        await session.burst(3)
+        await writer.commit()
+        await writer.aclose()
+    except BaseException:
+        await writer.abort()
+        raise
+
+
+async def read_final(namespace: Namespace, log: str) -> list[ReadRecord]:
+    """The whole log as it is now; empty where there is none."""
+    try:
+        async with namespace.open_log(log).open_reader(to="end") as reader:
+            return await read_whole(reader)
+    except LogNotFound:
+        return []
+
+
+async def use_registers(
+    metadata: Metadata, process: str, history: History, chance: Random, *, keys: int = 3
+) -> None:
+    """Read and conditionally change a few registers, until cancelled."""
+    known: dict[str, int] = {}
+    counter = 0
+    while True:
+        await trio.sleep(chance.expovariate(3.0))
+        key = f"verify/register/{chance.randrange(keys)}"
+        counter += 1
+        kind = "get" if chance.random() < 0.5 else "cas"
+        call = RegisterCall(process, key, kind, trio.current_time())
+        history.registers.append(call)
+        try:
+            if kind == "get":
+                found = await metadata.get(key.encode())
+                call.succeeded = True
+            else:
+                call.expected = known.get(key, 0)
+                call.wrote = f"{process}/{counter}"
+                reply = await metadata.transact(
+                    Transaction(
+                        (Compare.version(key.encode(), call.expected),),
+                        (Put(key.encode(), call.wrote.encode()),),
+                    )
+                )
+                call.succeeded = reply.succeeded
+                found = reply.current[0]
+        except DistributedLogError as error:
+            if error.definite and kind == "cas":
+                call.outcome = Outcome.REFUSED
+            await trio.sleep(REST_S)
+            continue
+        call.ended_at = trio.current_time()
+        call.outcome = Outcome.OK
+        if kind == "cas" and call.succeeded:
+            call.version, call.value = call.expected + 1, call.wrote
+        elif found is not None:
+            call.version, call.value = found.version, found.value.decode()
+        known[key] = call.version
