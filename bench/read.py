@@ -12,7 +12,7 @@ READ_RECORDS = 4096
 
 async def measure(plan: Plan) -> dict[str, Any]:
     """Fill the log (unless one was named that holds something), then read it until the time is over."""
-    from distributedlog import open_namespace
+    from .. import open_namespace
 
     async with open_namespace(plan.uri) as namespace, own_logs(namespace, plan) as names:
         records = plan.records or FILL_BYTES // plan.size

@@ -28,7 +28,7 @@ DRAIN_S = 10.0
 
 async def measure(plan: Plan) -> dict[str, Any]:
     """Write here, read there; the latency is the reader's."""
-    from distributedlog import open_namespace
+    from .. import open_namespace
 
     if plan.size < STAMP.size:
         from ..runtime.errors import InvalidRequest
@@ -99,7 +99,7 @@ async def _last_line(reader: trio.Process) -> bytes:
 
 async def read(uri: str, name: str, total: int, take: str) -> None:
     """The child: tail, measure, print."""
-    from distributedlog import open_namespace
+    from .. import open_namespace
 
     histogram = Histogram()
     count = 0

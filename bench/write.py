@@ -26,7 +26,7 @@ BULK_RECORDS_MAX = 1000
 
 async def measure(plan: Plan) -> dict[str, Any]:
     """Write as the plan says."""
-    from distributedlog import open_namespace
+    from .. import open_namespace
 
     histogram = Histogram()
     others = OthersCpu()

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 async def namespace(settings: Settings) -> AsyncIterator[Any]:
     """The namespace that the command is about. Raises `QuorumUnreachable` within the timeout."""
     uri = settings.where()
-    from distributedlog import open_namespace
+    from .. import open_namespace
 
     async with open_namespace(uri, timeout_s=settings.timeout_s) as found:
         yield found

@@ -31,6 +31,8 @@ from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from .repair import Repair
 
 LAST_CHECKPOINT_S = 5.0
+FIRST_QUESTION = b"cluster"
+"""A key that nobody has; asking for it needs a leader."""
 
 log = logging.getLogger("distributedlog.cluster.node")
 
@@ -124,7 +126,8 @@ class _Bookie:
             endpoint, config.metadata, client_id=client_id, timeout_s=config.metadata_timeout_s
         )
         async with kept_until_the_end(metadata.run) as keep:
-            cluster_id = await metadata.wait_cluster_id()
+            await metadata.get(FIRST_QUESTION)  # a quorum that leads; from then on its id is known
+            cluster_id = metadata.cluster_id
             identity, cookie_revision = await take_identity(
                 host.disks, metadata, cluster_id=cluster_id, label=config.name, chance=host.random
             )

@@ -132,6 +132,8 @@ def test_only_the_seam_touches_the_machine() -> None:
 HANDS = {
     "cluster/child.py": "starts and watches the child processes of a local cluster",
     "cluster/local.py": "starts and watches the child processes of a local cluster",
+    "cluster/processes.py": "starts and watches the child processes of a local cluster",
+    "cluster/directories.py": "gives a real node its data directory",
     "cluster/config.py": "reads environment and file",
     "distributedlog/blocking.py": "lives beside the caller's threads",
     "distributedlog/aio.py": "lives in the caller's asyncio loop",

@@ -106,6 +106,16 @@ class Cluster:
         assert done.returncode in codes, (arguments, done.returncode, done.stderr[-2000:])
         return json.loads(done.stdout)
 
+    def run_script(self, path: str, *arguments: str) -> "subprocess.CompletedProcess[bytes]":
+        """Run a Python file against this cluster to its end."""
+        return subprocess.run(
+            [sys.executable, path, *arguments],
+            capture_output=True,
+            timeout=COMMAND_S,
+            env={**environment(), "DLOG_URI": self.uri},
+            check=False,
+        )
+
     def popen(self, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
         """Start a `dlog` command against this cluster."""
         return subprocess.Popen(

@@ -1,0 +1,45 @@
+"""Is every entry of every closed ledger of a log on every bookie of its write set? ``count_copies.py LOG``"""
+
+import json
+import os
+import sys
+from typing import Any
+
+import trio
+from distributedlog import open_namespace
+from distributedlog.cluster.repair import wanted, without
+from distributedlog.ledger import keys
+from distributedlog.ledger.holes import Hole
+from distributedlog.ledger.metadata import LedgerMetadata
+from distributedlog.runtime.errors import NoSuchLedger
+
+
+async def main(name: str) -> None:
+    """Print {"ledgers", "missing": [[ledger, bookie, first, last]]}."""
+    missing: list[Any] = []
+    ledgers = 0
+    async with open_namespace(os.environ["DLOG_URI"]) as namespace:
+        pool = namespace.ledgers.pool
+        found = await namespace.open_log(name).describe()
+        for segment in found.segments:
+            stored = await namespace.metadata.get(keys.ledger_key(segment.ledger_id))
+            assert stored is not None
+            ledger = LedgerMetadata.decode(stored.value)
+            if not ledger.closed:
+                continue
+            ledgers += 1
+            for bookie in ledger.bookies():
+                with trio.fail_after(10):
+                    while (client := pool.get(bookie)) is None:
+                        await trio.sleep(0.05)
+                try:
+                    listed = await client.list_entries(ledger.ledger_id, ledger.key, timeout_s=5)
+                    present = list(listed.ranges)
+                except NoSuchLedger:
+                    present = []
+                for gap in without(wanted(ledger, Hole(bookie, 0, None)), present):
+                    missing.append([ledger.ledger_id, bookie, gap.first, gap.last])
+    print(json.dumps({"ledgers": ledgers, "missing": missing}))
+
+
+trio.run(main, sys.argv[1])
