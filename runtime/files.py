@@ -4,6 +4,7 @@ A name is durable when `create`, `rename` or `delete` returns: the directory is 
 in worker threads: directory calls one at a time, cold reads two, syncs as `sync_mode.py` says.
 """
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Callable
@@ -64,8 +65,11 @@ class DirectoryDisk:
     def list(self) -> list[str]:
         """The names of the files here, sorted; maps, the lock and names with a dot in front are not."""
         self._check_alive()
-        with os.scandir(self.path) as entries:
-            names = [entry.name for entry in entries if not entry.is_dir()]
+        try:
+            with os.scandir(self.path) as entries:
+                names = [entry.name for entry in entries if not entry.is_dir()]
+        except OSError as error:
+            raise disk_error(error, f"{self.path}: listing it") from error
         return sorted(name for name in names if name != LOCK_NAME and not name.startswith("."))
 
     async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
@@ -100,7 +104,10 @@ class DirectoryDisk:
     def free_bytes(self) -> int:
         """Space left on the device for an ordinary user."""
         self._check_alive()
-        found = os.statvfs(self.path)
+        try:
+            found = os.statvfs(self.path)
+        except OSError as error:
+            raise disk_error(error, f"{self.path}: asking for its free space") from error
         return found.f_bavail * found.f_frsize
 
     def lock(self) -> None:
@@ -181,7 +188,10 @@ class DirectoryDisk:
             _sync_directory(self.path)
         except (OSError, DiskFailed) as error:
             os.close(descriptor)
-            path.unlink(missing_ok=True)  # what is half-made must not be found
+            with contextlib.suppress(
+                OSError
+            ):  # gone already, or a disk that takes nothing any more
+                path.unlink()  # what is half-made must not be found
             if isinstance(error, DiskFailed):
                 raise
             raise disk_error(error, f"{path}: making it with {size} bytes") from error
@@ -215,16 +225,15 @@ def takes_direct(path: Path) -> bool:
     probe = path / f".direct-probe-{os.getpid()}"
     try:
         descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, aligned_memory(DIRECT_ALIGN), 0)
+        finally:
+            os.close(descriptor)
     except OSError:
         return False
     finally:
-        probe.unlink(missing_ok=True)
-    try:
-        os.pwrite(descriptor, aligned_memory(DIRECT_ALIGN), 0)
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):  # it may be made though the open was refused
+            probe.unlink()
     return True
 
 
