@@ -125,7 +125,7 @@ class BookieServer:
                 session = self._ready.popleft()
                 session.queued = False
                 budget -= session.serve_one()
-                if session.reads:
+                if session.reads and not session.parked:
                     self.ready(session)
             await trio.lowlevel.checkpoint()
 
@@ -165,7 +165,7 @@ class BookieSession:
         self._highest_stream = 0
         self._deferred: deque[tuple[AddStream, bytes]] = deque()
         self._waiters: dict[Waiter, None] = {}
-        self._parked = False
+        self.parked = False
         self._closed = False
         self.reads: deque[_Read | _Listing] = deque()
         self.queued = False
@@ -398,15 +398,15 @@ class BookieSession:
             )
             return
         self.reads.append(read)
-        if not self._parked:
+        if not self.parked:
             self._server.ready(self)
 
     def serve_one(self) -> int:
         """Serve the oldest read, or park them all while the peer takes no replies; return its bytes."""
-        if self._closed or self._parked or not self.reads:
+        if self._closed or self.parked or not self.reads:
             return 0
         if not self._has_credit:
-            self._parked = True
+            self.parked = True
             self._server.nursery.start_soon(self._wait_for_credit)
             return 0
         read = self.reads.popleft()
@@ -424,7 +424,7 @@ class BookieSession:
             await self._link.wait_room(self._options.outgoing_bytes_max)
         except DistributedLogError:
             return  # closed: `on_closed` cleans up
-        self._parked = False
+        self.parked = False
         if self.reads:
             self._server.ready(self)
 
@@ -443,7 +443,7 @@ class BookieSession:
                 if isinstance(answer, Stretch):
                     read.stretch = answer
                     self.reads.appendleft(read)
-                    if not self._parked:
+                    if not self.parked:
                         self._server.ready(self)
                 else:
                     self._link.reply_error(read.ident, answer)

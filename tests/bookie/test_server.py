@@ -1,0 +1,357 @@
+"""A bookie over real connections: streams, reads, long polls, back-pressure, junk."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from distributedlog.bookie import entry as entries
+from distributedlog.bookie import messages as m
+from distributedlog.bookie.client import AddStream, BookieClient
+from distributedlog.bookie.options import BookieOptions
+from distributedlog.bookie.server import serve_bookie_protocol
+from distributedlog.bookie.store import Store
+from distributedlog.runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    EntryConflict,
+    LedgerFenced,
+    NoSuchLedger,
+    WrongLedgerKey,
+)
+from distributedlog.runtime.frames import Op, envelope
+from distributedlog.runtime.machine import real_host
+from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.rpc import Endpoint, Hello
+
+from .kit import KEY, OPTIONS, record
+
+T = 10.0
+BOOKIE = Hello("c1", "b1", "bookie", "b1", "memory")
+CLIENT = Hello("c1", "", "client")
+
+
+class Bookie:
+    """A served store and a way to dial it."""
+
+    def __init__(self, store: Store, endpoint: Endpoint, address: tuple[str, int]) -> None:
+        self.store = store
+        self.endpoint = endpoint
+        self.address = address
+
+    async def dial(self, nursery: trio.Nursery) -> BookieClient:
+        link = await self.endpoint.dial(self.address, nursery=nursery, expected_node_id="b1")
+        return BookieClient(link, "b1")
+
+
+@asynccontextmanager
+async def served(
+    options: BookieOptions = OPTIONS, disk: MemoryDisk | None = None, **more: object
+) -> AsyncIterator[tuple[Bookie, trio.Nursery]]:
+    disk = disk or MemoryDisk()
+    host = real_host("b1", disks={"journal": disk, "index": disk})
+    store = await Store.open(host, options, bookie_id="b1")
+    listener = await host.listen(("127.0.0.1", 0))
+    with trio.fail_after(T):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(store.run)
+            server = Endpoint(host, lambda: BOOKIE)
+
+            async def serve(task_status: trio.TaskStatus[None]) -> None:
+                await serve_bookie_protocol(
+                    server,
+                    {"": listener},
+                    store,
+                    options=options,
+                    task_status=task_status,
+                    **more,  # type: ignore[arg-type]
+                )
+
+            await nursery.start(serve)
+            client = Endpoint(host, lambda: CLIENT)
+            yield Bookie(store, client, listener.address), nursery
+            nursery.cancel_scope.cancel()
+
+
+class Writing:
+    """A stream and what was heard of it."""
+
+    def __init__(self, client: BookieClient, ledger: int, *, recovery: bool = False) -> None:
+        self.acked = 0
+        self.refused: tuple[int, DistributedLogError] | None = None
+        self.changed = trio.Event()
+        self.stream: AddStream = client.open_stream(
+            ledger,
+            KEY,
+            recovery=recovery,
+            fragment_epoch=0,
+            on_acked=self._on_acked,
+            on_refused=self._on_refused,
+        )
+
+    def _on_acked(self, count: int) -> None:
+        self.acked = count
+        self._change()
+
+    def _on_refused(self, position: int, error: DistributedLogError) -> None:
+        self.refused = (position, error)
+        self._change()
+
+    def _change(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def until_acked(self, count: int) -> None:
+        while self.acked < count:
+            assert self.refused is None, self.refused
+            await self.changed.wait()
+
+    async def until_acked_though_refused(self, count: int) -> None:
+        while self.acked < count:
+            await self.changed.wait()
+
+    async def until_refused(self) -> tuple[int, DistributedLogError]:
+        while self.refused is None:
+            await self.changed.wait()
+        return self.refused
+
+
+async def test_entries_go_in_and_come_out() -> None:
+    async with served() as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        writing = Writing(client, 7)
+        sent = [record(7, n, b"x" * (n * 100)) for n in range(50)]
+        for each in sent:
+            writing.stream.send(each)
+        await writing.until_acked(50)
+
+        answer = await client.read(7, KEY, 0, 48, 1 << 20, timeout_s=T)
+
+        assert [bytes(r.raw) for r in entries.records(answer.body)] == sent[:49]
+        assert (answer.complete_to, answer.lac, answer.known) == (48, 48, True)
+        listed = await client.list_entries(7, KEY, T)
+        assert (listed.ranges, listed.known) == ([(0, 50)], True)
+        assert (await client.info(T))["entries"] == 50
+
+
+async def test_a_read_by_the_byte_says_how_far_it_is_complete() -> None:
+    """H9: byte limits of one entry; what a reply does not hold is not said to be absent."""
+    async with served() as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        writing = Writing(client, 7)
+        here = [0, 1, 2, 5, 6, 9]
+        for n in here:
+            writing.stream.send(record(7, n))
+        await writing.until_acked(len(here))
+
+        found, first = [], 0
+        while first <= 12:
+            answer = await client.read(7, KEY, first, 12, 1, past_lac=True, timeout_s=T)
+            ids = [each.entry for each in entries.records(answer.body)]
+            assert len(ids) <= 1
+            assert all(first <= n <= answer.complete_to for n in ids)
+            assert answer.complete_to >= first
+            found += ids
+            first = answer.complete_to + 1
+
+        assert found == here
+
+
+async def test_a_fence_stops_the_writer_and_not_the_recovery() -> None:
+    """Scenario 6 at one bookie, inv. 11 and 13."""
+    async with served() as (bookie, nursery):
+        writer, recoverer = await bookie.dial(nursery), await bookie.dial(nursery)
+        writing = Writing(writer, 7)
+        for n in range(10):
+            writing.stream.send(record(7, n))
+        await writing.until_acked(10)
+
+        answer = await recoverer.fence(7, KEY, T)
+        writing.stream.send(record(7, 10))
+        position, error = await writing.until_refused()
+        rewriting = Writing(recoverer, 7, recovery=True)
+        rewriting.stream.send(record(7, 10))
+        await rewriting.until_acked(1)
+
+        assert (answer.lac, answer.last_entry, answer.known) == (8, 9, True)
+        assert (position, type(error)) == (10, LedgerFenced)
+        read = await recoverer.read(7, KEY, 0, 99, 1 << 20, past_lac=True, timeout_s=T)
+        assert [r.entry for r in entries.records(read.body)] == list(range(11))
+
+
+async def test_a_fencing_read_of_an_unknown_ledger_fences_it() -> None:
+    """Inv. 12."""
+    async with served() as (bookie, nursery):
+        client = await bookie.dial(nursery)
+
+        answer = await client.read(9, KEY, 0, 9, 1000, fence=True, past_lac=True, timeout_s=T)
+        writing = Writing(client, 9)
+        writing.stream.send(record(9, 0))
+        _, error = await writing.until_refused()
+
+        assert (answer.complete_to, answer.lac, answer.known, len(answer.body)) == (9, -1, True, 0)
+        assert isinstance(error, LedgerFenced)
+
+
+async def test_wrong_keys_and_unknown_ledgers_are_told() -> None:
+    async with served() as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        writing = Writing(client, 7)
+        writing.stream.send(record(7, 0))
+        await writing.until_acked(1)
+
+        for call in (client.fence, client.read_lac, client.list_entries):
+            with pytest.raises(WrongLedgerKey):
+                await call(7, b"another key 1234", T)
+        with pytest.raises(NoSuchLedger):
+            await client.read(8, KEY, 0, 0, 10, timeout_s=T)
+
+
+async def test_long_polls_are_woken_by_the_next_entry_and_by_a_fence() -> None:
+    """Scenario 29; the replies carry the entries."""
+    async with served() as (bookie, nursery):
+        writer, reader = await bookie.dial(nursery), await bookie.dial(nursery)
+        answers = []
+
+        async def poll(previous: int) -> None:
+            answers.append(
+                await reader.wait_lac(7, KEY, previous, wait_s=60, bytes_max=1 << 20, timeout_s=T)
+            )
+
+        async with trio.open_nursery() as polls:
+            polls.start_soon(poll, -1)
+            await reader.info(T)  # the poll is parked now, on a ledger nobody knows yet
+            writing = Writing(writer, 7)
+            writing.stream.send(record(7, 0))
+            writing.stream.send(record(7, 1))
+        writing.stream.send_lac(1)
+        assert (await reader.wait_lac(7, KEY, 0, wait_s=60, timeout_s=T)).lac == 1
+        async with trio.open_nursery() as polls:
+            polls.start_soon(poll, 1)
+            await reader.info(T)
+            await writer.fence(7, KEY, T)
+
+        assert [(a.lac, a.fenced) for a in answers] == [(0, False), (1, True)]
+        assert [r.entry for r in entries.records(answers[0].body)] == [0]
+
+
+async def test_a_broken_connection_refuses_its_streams_at_once() -> None:
+    async with served() as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        writing = Writing(client, 7)
+        writing.stream.send(record(7, 0))
+        await writing.until_acked(1)
+        writing.stream.send(record(7, 1))
+
+        client.link.close(ConnectionLost("cut"))
+        position, error = await writing.until_refused()
+
+        assert (position, type(error)) == (1, ConnectionLost)
+        with pytest.raises(ConnectionLost):
+            Writing(client, 8)
+
+
+async def test_other_bytes_under_an_id_poison_the_stream() -> None:
+    """Inv. 30, H1: all later adds of the stream are dropped."""
+    async with served() as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        writing = Writing(client, 7)
+        writing.stream.send_many(record(7, 0), record(7, 1), record(7, 1, b"other"), record(7, 2))
+        writing.stream.send(record(7, 3))
+
+        position, error = await writing.until_refused()
+        await writing.until_acked_though_refused(2)
+
+        assert (position, type(error)) == (2, EntryConflict)
+        assert (await client.list_entries(7, KEY, T)).ranges == [(0, 2)]
+
+
+async def test_more_than_the_ring_holds_goes_through_many_connections() -> None:
+    """Scenario 41: back-pressure holds connections, refuses nobody, loses nothing."""
+    async with served() as (bookie, nursery):
+        writings = []
+        for ledger in range(1, 9):
+            writings.append(Writing(await bookie.dial(nursery), ledger))
+        payload = random.Random(1).randbytes(20_000)
+        for n in range(40):
+            for ledger, writing in enumerate(writings, 1):
+                writing.stream.send(record(ledger, n, payload))
+        for writing in writings:
+            await writing.until_acked(40)
+
+        assert bookie.store.unsynced_bytes == 0
+
+
+async def test_a_slow_reader_holds_nothing_and_the_writer_goes_on() -> None:
+    """H16: replies are not made while the peer does not take them."""
+    async with served() as (bookie, nursery):
+        writer, reader = await bookie.dial(nursery), await bookie.dial(nursery)
+        writing = Writing(writer, 7)
+        for n in range(20):
+            writing.stream.send(record(7, n, bytes(50_000)))
+        await writing.until_acked(20)
+
+        request = m.ReadRequest(7, KEY, 0, 19, 1 << 20, past_lac=True).encode()
+        reader.link.hold()  # reads nothing from now on
+        for ident in range(1000, 1100):
+            reader.link.send(envelope(Op.READ, len(request), ident=ident), request)
+        for n in range(20, 40):
+            writing.stream.send(record(7, n, bytes(50_000)))
+        await writing.until_acked(40)
+        reader.link.release()
+
+        answer = await reader.read(7, KEY, 3, 3, 1, past_lac=True, timeout_s=T)
+        assert [each.entry for each in entries.records(answer.body)] == [3]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_junk_ends_the_connection_and_nothing_else(seed: int) -> None:
+    """Garbage frames: random bytes, random operations with random bodies."""
+    draw = random.Random(seed)
+    async with served() as (bookie, nursery):
+        good = await bookie.dial(nursery)
+        writing = Writing(good, 7)
+        for _ in range(5):
+            bad = await bookie.dial(nursery)
+            for _ in range(10):
+                body = draw.randbytes(draw.randrange(200))
+                op = draw.choice((*range(16, 26), draw.randrange(256)))
+                bad.link.send(
+                    envelope(op, len(body), ident=draw.randrange(5), flags=draw.randrange(256)),
+                    body,
+                )
+            bad.link.send(draw.randbytes(100))
+            with trio.move_on_after(2):
+                while bad.closed is None:
+                    await trio.lowlevel.checkpoint()
+        writing.stream.send(record(7, 0))
+
+        await writing.until_acked(1)
+        assert [
+            bytes(p) for p in bookie.store.collect(bookie.store.look_up(7, KEY), 0, 9, 9999).parts
+        ] == [record(7, 0)]
+
+
+async def test_a_ledger_that_does_not_exist_is_removed_again() -> None:
+    """H21, scenario 32: on proof only."""
+    asked: list[int] = []
+
+    async def exists(ledger: int) -> bool:
+        asked.append(ledger)
+        return ledger != 8
+
+    async with served(ledger_exists=exists) as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        ghost, real = Writing(client, 8), Writing(client, 7)
+        ghost.stream.send(record(8, 0))
+        real.stream.send(record(7, 0))
+        while bookie.store.ledgers() != [7]:
+            await trio.lowlevel.checkpoint()
+        ghost.stream.send(record(8, 1))
+
+        _, error = await ghost.until_refused()
+
+        assert isinstance(error, NoSuchLedger)
+        assert asked == [8, 7]
