@@ -19,4 +19,4 @@ async def test_what_was_acked_is_read(autojump_clock: trio.testing.MockClock) ->
             await adder.all_acked()
 
         for adder in adders:
-            assert list(read_all(store, adder.ledger).values()) == adder.sent
+            assert list((await read_all(store, adder.ledger)).values()) == adder.sent
