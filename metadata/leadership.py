@@ -214,15 +214,15 @@ class Leadership:
 
     # --- snapshots --------------------------------------------------------------------------------
 
-    @property
-    def sends_snapshot(self) -> bool:
-        """Whether a snapshot is on its way: the log behind it must stay (H39)."""
-        return any(progress.pace is Pace.SNAPSHOT for progress in self.peers.values())
+    def compaction_limit(self, up_to: int) -> int:
+        """How far of ``up_to`` the log may be forgotten: not what a peer with a snapshot needs (H39)."""
+        claims = [progress.needs_after() for progress in self.peers.values()]
+        return min([up_to, *(claim for claim in claims if claim is not None)])
 
     def on_snapshot_sent(self, peer: str, index: int, delivered: bool) -> None:
         """The driver's sending of a snapshot ended."""
         if peer in self.peers:
-            self.peers[peer].on_snapshot_ended(index, delivered)
+            self.peers[peer].on_snapshot_ended(index, delivered, self._log.last_index)
             self.wants_flush = True
 
     # --- handing over -----------------------------------------------------------------------------
@@ -241,10 +241,13 @@ class Leadership:
         return True
 
     def on_time(self, now: float, disk_stalled: bool) -> None:
-        """Give a handing over up that did not happen; while the disk stalls try again, with pauses."""
+        """What a leader looks at with each heartbeat: silent peers, a handing over that failed."""
+        for progress in self.peers.values():
+            if progress.heard_at <= now - self._options.election_max_s:
+                progress.catch_up_to = 0
         if self.heir and now >= self._heir_until:
-            self.heir = ""  # serve on
-        if disk_stalled and now >= self._heir_again_at:
+            self.heir = ""  # it did not happen: serve on
+        if disk_stalled and now >= self._heir_again_at:  # with pauses, in which it serves
             self.hand_over(now)
 
     def _best_heir(self, silent_since: float) -> str:

@@ -25,8 +25,10 @@ class Progress:
     __slots__ = (
         "answered",
         "asked_from",
+        "catch_up_to",
         "commit_told",
         "heard_at",
+        "holds_from",
         "in_flight",
         "in_flight_bytes",
         "match",
@@ -44,6 +46,10 @@ class Progress:
         self.next = next_index
         self.heard_at = now
         self.asked_from = 0  # refusals of appends numbered below are of an earlier attempt
+        self.catch_up_to = (
+            0  # it got a snapshot: entries from ``holds_from`` to here are still for it
+        )
+        self.holds_from = 0
         self.answered = False  # since the connection was last known to break
         self.round = 0
         self.commit_told = 0
@@ -111,6 +117,7 @@ class Progress:
     def on_lost(self) -> None:
         """The connection broke: what was in flight is unknown, start from what was answered."""
         self.answered = False
+        self.catch_up_to = 0
         if self.pace is Pace.REPLICATE:
             self._change(Pace.PROBE, self.match + 1)
             self.probe_sent = True  # until it answers a heartbeat
@@ -119,12 +126,26 @@ class Progress:
         """Nothing is sent until `on_snapshot_ended`."""
         self._change(Pace.SNAPSHOT, self.next)
 
-    def on_snapshot_ended(self, index: int, delivered: bool) -> None:
+    def on_snapshot_ended(self, index: int, delivered: bool, last_index: int) -> None:
         """The driver's sending ended; undelivered: wait for a heartbeat's answer, then try again."""
         if self.pace is not Pace.SNAPSHOT:
             return
+        if delivered:
+            self.holds_from, self.catch_up_to = index, last_index
         self._change(Pace.PROBE, max(self.match, index if delivered else 0) + 1)
         self.probe_sent = not delivered
+
+    def needs_after(self) -> int | None:
+        """The log must stay behind this index for the peer's sake; None: it makes no claim (H39).
+
+        Without this a peer that takes longer for a snapshot than the log's tail lives would never
+        catch up. The claim ends when it has caught up with what there was then, or is silent.
+        """
+        if self.pace is Pace.SNAPSHOT:
+            return 0
+        if self.match < self.catch_up_to:
+            return max(self.match, self.holds_from)
+        return None
 
     def _change(self, pace: Pace, next_index: int) -> None:
         self.pace = pace

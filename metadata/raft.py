@@ -8,7 +8,8 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
     on_connection_closed(peer, now)       the connection to a peer ended: pre-vote at once if it led
     on_late(lateness_s, now)              the driver itself was not run for > 50 ms: first deliver what
                                           lies in the sockets, then call this, then on_time (H25)
-    on_disk_stalled(stalled, now)         own syncs hang: do not campaign; hand leadership over
+    on_disk_stalled(stalled, now)         own syncs hang (one takes > 1 s): do not campaign; hand
+                                          leadership over. False when they work again
     propose(command) -> index | None      None: not the leader, or handing over. Several proposals
                                           before one ready() travel in one append. May raise `TooBusy`
                                           (nothing taken) or `InvalidRequest` (empty, too large).
@@ -20,7 +21,7 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
     on_applied(index)                     the state machine stands at ``index``
     compact(up_to) -> int                 a snapshot that ends at ``up_to`` or later is durable here:
                                           forget entries up to it; returns the new first index kept - 1
-                                          (lower than asked while a snapshot is being sent, H39)
+                                          (lower than asked while a peer gets a snapshot, H39)
     on_snapshot_sent(peer, index, delivered, now)
                                           leader: sending ended. ``delivered``: the peer has all of it
                                           and has called its own on_snapshot_received
@@ -221,8 +222,9 @@ class Raft:
     def compact(self, up_to: int) -> int:
         """Forget entries up to ``up_to`` (applied, and in a durable snapshot); returns the new base."""
         assert up_to <= self.applied, f"compact to {up_to}, applied {self.applied}"
-        if self._leadership is None or not self._leadership.sends_snapshot:
-            self.log.compact(up_to)
+        if self._leadership is not None:
+            up_to = self._leadership.compaction_limit(up_to)
+        self.log.compact(up_to)
         self._check()
         return self.log.base_index
 
@@ -236,6 +238,8 @@ class Raft:
         """A leader's snapshot is a durable file here; see the module."""
         if term < self.term:
             return
+        if not 0 < snapshot.term <= term or snapshot.index <= 0:
+            raise ProtocolError(f"{sender}, leader of term {term}, sent {snapshot}")
         self._follow(term, sender, now)
         if snapshot.index > self.commit:
             if self.log.term_at(snapshot.index) == snapshot.term:

@@ -11,13 +11,15 @@ The driver's contract, all of it:
 4. Only when that Ready and all before it are durable: send ``send_after_persist`` (votes, acks of
    entries, requests for votes), then call ``raft.on_persisted(ready.number)``. A later number covers
    all earlier ones. Sending one of these first is how two leaders get elected and acked writes lost.
-5. ``snapshot``: restore the state machine from the snapshot file before anything later is applied.
+5. ``snapshot``: restore the state machine from the snapshot file before anything later is applied,
+   then ``raft.on_applied(snapshot.index)``.
    ``committed``: apply in order, each once; then ``raft.on_applied(index)``. All of it is durable here
    already, so that a snapshot taken from the state machine never runs ahead of the log.
 6. ``reads``: (request id, index): answer once the state machine has applied ``index``.
    ``reads_lost``: leadership ended first; the client asks elsewhere.
 7. ``send_snapshots``: send your newest durable snapshot (``index`` or later) to that peer, in chunks,
-   then call ``raft.on_snapshot_sent(peer, index, delivered, now)``.
+   then call ``raft.on_snapshot_sent(peer, index, delivered, now)``, whatever came of it and within a
+   deadline: until then nothing is sent to that peer and the log is not compacted.
 8. A proposal at (index, term) has happened when ``committed`` brings that index with that term; if it
    brings another term, or a snapshot skips it, it was lost or is unknown.
 

@@ -800,7 +800,31 @@ def test_a_follower_that_needs_compacted_entries_gets_a_snapshot() -> None:
     assert [(ask.peer, ask.index) for ask in asks] == [("c", 4)]
     assert core.compact(5) == 4
     core.on_snapshot_sent("c", 4, True, 1.4)
+    acked(core, "c", 5)
     assert core.compact(5) == 5
+
+
+def test_the_log_stays_until_the_receiver_of_a_snapshot_has_caught_up() -> None:
+    """H39: else a receiver that is slower than the log's tail lives never catches up; a silent one
+    ends the claim."""
+    core = node()
+    elected(core)
+    for _ in range(8):
+        core.propose(b"x")
+    settle(core)
+    acked(core, "b", 9)
+    settle(core)
+    core.compact(4)
+    core.on_message(AppendReply(1, "c", False, 0, 1, 0, 99), 1.1)
+    settle(core)
+    core.on_snapshot_sent("c", 6, True, 1.2)
+
+    assert core.compact(8) == 6
+    acked(core, "c", 7, 1.3)
+    assert core.compact(8) == 7
+    core.on_message(HeartbeatReply(1, "b", 1), 2.5)
+    core.on_time(2.5)  # c was not heard for more than an election timeout
+    assert core.compact(8) == 8
 
 
 def test_a_snapshot_replaces_a_log_that_does_not_contain_its_end() -> None:
@@ -823,6 +847,12 @@ def test_a_snapshot_of_a_prefix_keeps_the_entries_behind_it() -> None:
     assert ready.snapshot is None
     assert (core.commit, core.log.last_index) == (2, 3)
     assert [entry.index for entry in ready.committed] == [1, 2]
+
+
+def test_a_snapshot_from_a_term_ahead_of_its_leader_is_an_error_of_the_peer() -> None:
+    """Paper 5.3: no entry is newer than its leader."""
+    with pytest.raises(ProtocolError):
+        node().on_snapshot_received(3, "b", Snapshot(10, 4), 0.1)
 
 
 def test_a_stale_snapshot_is_dropped() -> None:

@@ -19,6 +19,7 @@ writes wait until `persist`, time stands still until `time` or `timeout`. The co
     compact a 5 [5]      a snapshot of its applied state, the log forgets up to 5
     sent a b             a's snapshot reaches b whole     lost a b    it does not
     crash a              start a          status
+    emptied a            a's directory is emptied; what starts there may not vote
 """
 
 from dataclasses import fields
@@ -84,7 +85,11 @@ class Stage:
         self.options = RaftOptions(append_bytes_max=1)
         self.do_cluster(*ids)
 
-    def do_start(self, node_id: str) -> None:
+    def do_emptied(self, node_id: str) -> None:
+        self.disks[node_id] = RaftDisk()
+        self.do_start(node_id, may_vote=False)
+
+    def do_start(self, node_id: str, may_vote: bool = True) -> None:
         disk = self.disks[node_id]
         share = self.ids.index(node_id) / len(self.ids)
         self.cores[node_id] = self.core_class(
@@ -96,6 +101,7 @@ class Stage:
             draw=lambda: share,
             now=self.now,
             applied=disk.snapshot.index,
+            may_vote=may_vote,
         )
         self.writes[node_id] = []
         self.say(f"{node_id}: term {disk.hard_state.term}, log {self.log_text(node_id)}")
