@@ -5,6 +5,7 @@ in worker threads: directory calls one at a time, cold reads two, syncs as `sync
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import TypeVar
 import trio
 
 from .directory_file import DirectoryFile, disk_error
-from .errors import AlreadyClosed, DataDirectoryInUse, DiskFailed
+from .errors import AlreadyClosed, DataDirectoryInUse, DistributedLogError, TooBusy
 from .forked import close_descriptor, forked_message, watch_forks
 from .host import File, OrderedMap
 from .lmdb_map import delete_map, open_map, sync_directory
@@ -79,7 +80,10 @@ class DirectoryDisk:
         return self._file(name, fd, direct_fd)
 
     async def open(self, name: str) -> File:
-        """Open an existing file, buffered. Raises `FileNotFoundError`, `DiskFailed`."""
+        """Open an existing file, buffered. Raises `FileNotFoundError`, `DiskFailed`, `TooBusy`.
+
+        `TooBusy` stands for a lack of descriptors, here and in `create`.
+        """
         path = self.path / check_file_name(name)
         return self._file(name, await self._in_worker(_open, path, os.O_RDWR), None)
 
@@ -186,13 +190,13 @@ class DirectoryDisk:
             if direct and not self.direct_refused:
                 direct_descriptor = _open(path, os.O_RDWR | os.O_DIRECT)
             _sync_directory(self.path)
-        except (OSError, DiskFailed) as error:
+        except (OSError, DistributedLogError) as error:
             os.close(descriptor)
             with contextlib.suppress(
                 OSError
             ):  # gone already, or a disk that takes nothing any more
                 path.unlink()  # what is half-made must not be found
-            if isinstance(error, DiskFailed):
+            if isinstance(error, DistributedLogError):
                 raise
             raise disk_error(error, f"{path}: making it with {size} bytes") from error
         return descriptor, direct_descriptor
@@ -243,6 +247,8 @@ def _open(path: Path, flags: int) -> int:
     except (FileNotFoundError, FileExistsError):
         raise
     except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # the disk is well
+            raise TooBusy(f"{path}: too many open files; raise the limit (ulimit -n)") from error
         raise disk_error(error, f"{path}: opening it") from error
 
 

@@ -3,6 +3,10 @@
 A child of ``fork()`` (a prefork server, multiprocessing's default) holds copies of its parent's sockets
 and files. Both would write on one stream, or hold one lock. So in the child everything that was open
 is closed and says what happened when it is used; the parent notices nothing.
+
+One thing is beyond us: who forks *inside* a trio task must end the child by ``os._exit`` (as
+multiprocessing does) or ``exec``. A child that unwinds its copy of the loop takes entries out of the
+epoll set that it shares with its parent.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """What only a real directory shows: errors of the system, locks of processes, descriptors."""
 
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from distributedlog.runtime.errors import (
     DataDirectoryInUse,
     DiskFailed,
     DiskFull,
+    TooBusy,
 )
 from distributedlog.runtime.files import DirectoryDisk
 from distributedlog.runtime.sync_mode import Syncer, SyncMeasurement, choose_sync_mode
@@ -104,6 +106,25 @@ async def test_a_file_that_finds_no_room_is_not_left_half_made(tmp_path: Path) -
         with pytest.raises(DiskFull):
             file.write_at(0, (bytes(2_000_000),))
         await disk.close()
+
+
+async def test_a_lack_of_descriptors_is_not_a_failed_disk(disk: DirectoryDisk) -> None:
+    (await disk.create("f")).close()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        with pytest.raises(TooBusy, match="f: too many open files"):
+            await disk.open("f")
+        with pytest.raises(TooBusy):
+            await disk.create("g")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert disk.list() == ["f"]
+    (await disk.create("g")).close()
 
 
 async def test_file_systems_in_memory_are_hot(tmp_path: Path) -> None:
