@@ -93,6 +93,12 @@ class MetadataClient:
             task_status.started()
             await trio.sleep_forever()
 
+    async def wait_cluster_id(self) -> str:
+        """The id of the cluster, once any node has answered. Raises `QuorumUnreachable`."""
+        if not self.cluster_id:
+            await self.any_link()
+        return self.cluster_id
+
     # --- interface.Metadata -----------------------------------------------------------------------
 
     async def get(self, key: bytes) -> KeyValue | None:

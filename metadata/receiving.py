@@ -1,0 +1,85 @@
+"""A follower takes a leader's snapshot, chunk by chunk, into a file; then the core is told (H39)."""
+
+from collections.abc import Callable
+
+import trio
+
+from ..runtime.errors import CorruptData
+from ..runtime.host import File
+from .kv import KeyValueState
+from .messages import SnapshotChunk
+from .ready import Snapshot
+from .replica import Replica
+from .storage import RaftStorage
+
+SnapshotProgress = Callable[[int], None]
+"""Told the offset from which to go on."""
+
+
+class SnapshotReceiver:
+    """One snapshot at a time; a chunk that does not fit is answered with the offset that would."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self._file: File | None = None
+        self._of: tuple[str, Snapshot, int] | None = None
+        self._offset = 0
+        self._waiting: tuple[SnapshotChunk, SnapshotProgress] | None = None
+        self._arrived = trio.Event()
+
+    def take(self, chunk: SnapshotChunk, progress: SnapshotProgress) -> None:
+        """A chunk came in; ``progress`` is told when it is taken. A newer one replaces one that waits."""
+        self._waiting = (chunk, progress)
+        self._arrived.set()
+
+    async def run(self) -> None:
+        """Take chunks until cancelled."""
+        while True:
+            await self._arrived.wait()
+            self._arrived = trio.Event()
+            waiting, self._waiting = self._waiting, None
+            if waiting is not None:
+                await self._take(*waiting)
+
+    async def _take(self, chunk: SnapshotChunk, progress: SnapshotProgress) -> None:
+        replica = self._replica
+        snapshot = Snapshot(chunk.index, chunk.index_term)
+        of = (chunk.sender, snapshot, chunk.total_bytes)
+        if chunk.term < replica.raft.term:
+            return  # of a leader that is none any more: it hears nothing and gives up
+        if of != self._of or (chunk.offset == 0 and self._offset == 0):
+            if self._file is not None:
+                self._file.close()
+            self._file = await replica.storage.receive_file()
+            self._of, self._offset = of, 0
+        assert self._file is not None
+        if chunk.offset != self._offset:
+            progress(self._offset)
+            return
+        self._file.write_at(self._offset, [chunk.data])
+        self._offset += len(chunk.data)
+        if self._offset >= chunk.total_bytes:
+            await self._finish(chunk, snapshot)
+        progress(self._offset)
+
+    async def _finish(self, chunk: SnapshotChunk, snapshot: Snapshot) -> None:
+        assert self._file is not None
+        file, self._file, self._of = self._file, None, None
+        replica = self._replica
+        try:
+            await replica.storage.keep_received(snapshot, file)
+            state = await restore(replica.storage, snapshot)
+        except CorruptData:
+            self._offset = 0  # damaged on its way: begin again
+            return
+        finally:
+            file.close()
+        replica.received = (snapshot, state)
+        replica.raft.on_snapshot_received(chunk.term, chunk.sender, snapshot, trio.current_time())
+        replica.drain()
+        replica.received = None
+
+
+async def restore(storage: RaftStorage, snapshot: Snapshot) -> KeyValueState:
+    """The state that a durable snapshot holds. Raises `CorruptData`."""
+    return KeyValueState.restore(await storage.read_snapshot(snapshot))

@@ -1,0 +1,263 @@
+"""Drives one Raft core and its state: persist, then send, then apply, then answer.
+
+All inputs are calls without an await; `drain` then carries out what the core wants done (its contract is
+in `ready.py`). Heartbeats never wait for the disk: what must be durable first goes through one task, with one
+sync for all that gathered (H25).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+import trio
+
+from ..runtime.errors import DistributedLogError, NotLeader
+from .kv import Answer, KeyValueState
+from .messages import Entry, Message
+from .options import RaftOptions
+from .raft import Raft
+from .ready import Ready, Role, SendSnapshot, Snapshot
+from .storage import Loaded, RaftStorage
+
+SNAPSHOT_ENTRIES = 20_000
+"""Take a snapshot when so many commands were applied since the last one, …"""
+SNAPSHOT_BYTES = 8 * 1024 * 1024
+"""… or so many bytes of them."""
+STALL_S = 0.3
+"""A write under way for so long: this disk hangs, somebody else should lead (H25)."""
+LATE_S = 0.05
+"""A clock that wakes this late was not run: what lies in the sockets is older than our silence."""
+IDLE_MARK_S = 0.02
+START_HURRY_S = 0.4
+"""The first wait for a leader is shorter by this: nobody is heard at a start, and pre-vote forbids harm."""
+
+Reply = Callable[[Answer | DistributedLogError], None]
+"""Told once what became of a command: the state's answer, or why it was (perhaps) never applied."""
+Read = Callable[[DistributedLogError | None], None]
+"""Called once: None, and the state may be read; or why it may not."""
+
+
+@dataclass(slots=True)
+class _Proposal:
+    term: int
+    reply: Reply
+
+
+class Replica:
+    """One voter (or a node that may not vote), its replicated state, and who waits for what."""
+
+    def __init__(
+        self,
+        node_id: str,
+        voters: tuple[str, ...],
+        loaded: Loaded,
+        state: KeyValueState,
+        storage: RaftStorage,
+        *,
+        options: RaftOptions,
+        chance: Random,
+        may_vote: bool,
+        send: Callable[[str, Message], None],
+        send_snapshot: Callable[[SendSnapshot], None],
+        name_leader: Callable[[str], str],
+    ) -> None:
+        self.state = state
+        self.storage = storage
+        self.raft = Raft(
+            node_id,
+            voters,
+            loaded.log,
+            loaded.hard_state,
+            options=options,
+            draw=chance.random,
+            now=trio.current_time() - START_HURRY_S,
+            may_vote=may_vote,
+            applied=state.index,
+        )
+        self.snapshot = loaded.snapshot
+        """The newest one that is durable here."""
+        self.received: tuple[Snapshot, KeyValueState] | None = None
+        """A leader's snapshot, durable and restored, until the core says what to do with it."""
+        self.on_applied: Callable[[], None] = lambda: None
+        """Called when the state has changed: watches are served."""
+        self.on_role: Callable[[bool], None] = lambda leads: None
+        """Called when this node begins or ends to lead."""
+        self.on_late: Callable[[float], None] = lambda lateness_s: None
+        self._send = send
+        self._send_snapshot = send_snapshot
+        self._name_leader = name_leader
+        self._proposals: dict[int, _Proposal] = {}
+        self._reads: dict[int, Read] = {}
+        self._ripe: deque[tuple[int, Read]] = deque()
+        self._last_read = 0
+        self._queue: list[Ready] = []
+        self._compact: Snapshot | None = None
+        self._queued = trio.Event()
+        self._persist_since: float | None = None
+        self._clock = trio.CancelScope()
+        self._applied_bytes = 0
+        self._snapshot_wanted = trio.Event()
+        self._leads = False
+
+    # --- inputs -----------------------------------------------------------------------------------
+
+    @property
+    def leads(self) -> bool:
+        """Does this node lead, as far as it knows?"""
+        return self.raft.role is Role.LEADER
+
+    def on_message(self, message: Message) -> None:
+        """A peer's message; `drain` follows when all of its batch are in."""
+        self.raft.on_message(message, trio.current_time())
+
+    def on_connection_closed(self, peer: str) -> None:
+        """A closed connection is news at once."""
+        self.raft.on_connection_closed(peer, trio.current_time())
+        self.drain()
+
+    def propose(self, command: bytes, reply: Reply) -> None:
+        """Have a command applied; ``reply`` is told. Nothing is sent before `drain`."""
+        try:
+            index = self.raft.propose(command)
+        except DistributedLogError as error:
+            reply(error)
+            return
+        if index is None:
+            reply(self.not_leader())
+            return
+        self._proposals[index] = _Proposal(self.raft.term, reply)
+
+    def read(self, read: Read) -> None:
+        """Call ``read`` when the state is at least as new as now, by a quorum round that begins later."""
+        self._last_read += 1
+        if self.raft.read_index(self._last_read):
+            self._reads[self._last_read] = read
+        else:
+            read(self.not_leader())
+
+    def not_leader(self) -> NotLeader:
+        """Says where the leader is, as far as it is known."""
+        leader = self._name_leader(self.raft.leader_id)
+        return NotLeader(f"this metadata node does not lead; {leader or 'nobody'} does", leader)
+
+    # --- output -----------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Carry out what the core wants done, as far as it does not wait for the disk."""
+        raft = self.raft
+        while raft.has_ready:
+            ready = raft.ready()
+            for peer, message in ready.send_now:
+                self._send(peer, message)
+            if ready.needs_persist or ready.send_after_persist:
+                self._queue.append(ready)
+                self._queued.set()
+            if ready.snapshot is not None:
+                self._install(ready.snapshot)
+            if ready.leader_changed:
+                self._note_role()
+            if ready.committed:
+                self._apply(ready.committed)
+            for request, index in ready.reads:
+                self._ripe.append((index, self._reads.pop(request)))
+            for request in ready.reads_lost:
+                self._reads.pop(request)(self.not_leader())
+            for wanted in ready.send_snapshots:
+                self._send_snapshot(wanted)
+        while self._ripe and self._ripe[0][0] <= self.state.index:
+            self._ripe.popleft()[1](None)
+        self._clock.deadline = min(self._clock.deadline, raft.deadline)
+
+    def _apply(self, entries: tuple[Entry, ...]) -> None:
+        for entry in entries:
+            answer, _ = self.state.apply(entry.index, entry.data)
+            self._applied_bytes += len(entry.data) + 64
+            proposal = self._proposals.pop(entry.index, None)
+            if proposal is not None:
+                same = proposal.term == entry.term
+                proposal.reply(answer if same else self.not_leader())
+        self.raft.on_applied(entries[-1].index)
+        self.on_applied()
+        base = self.snapshot.index if self.snapshot is not None else 0
+        if self.state.index - base >= SNAPSHOT_ENTRIES or self._applied_bytes >= SNAPSHOT_BYTES:
+            self._snapshot_wanted.set()
+
+    def _install(self, snapshot: Snapshot) -> None:
+        assert self.received is not None, "a snapshot is installed after it was received"
+        assert self.received[0] == snapshot, f"{snapshot} is not the one received"
+        self.state = self.received[1]
+        self.snapshot = snapshot
+        self.received = None
+        self.on_applied()
+
+    def _note_role(self) -> None:
+        if not self.leads:
+            proposals, self._proposals = self._proposals, {}
+            for proposal in proposals.values():
+                proposal.reply(self.not_leader())
+        if self._leads != self.leads:
+            self._leads = self.leads
+            self.on_role(self.leads)
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    async def persist(self) -> None:
+        """Make durable what the core asked for, one sync for all that gathered; then send and report."""
+        while True:
+            if not self._queue and self._compact is None:
+                self._queued = trio.Event()
+                with trio.move_on_after(IDLE_MARK_S):
+                    await self._queued.wait()
+                if not self._queued.is_set():
+                    await self._queued.wait()  # MARK
+            batch, self._queue = self._queue, []
+            if batch:
+                self._persist_since = trio.current_time()
+                await self.storage.save(batch)
+                self._persist_since = None
+                for ready in batch:
+                    for peer, message in ready.send_after_persist:
+                        self._send(peer, message)
+                self.raft.on_persisted(batch[-1].number)
+                self.raft.on_disk_stalled(False, trio.current_time())
+                self.drain()
+            if self._compact is not None:
+                snapshot, self._compact = self._compact, None
+                await self.storage.compact(snapshot)
+                self.raft.compact(snapshot.index)
+                self.drain()
+
+    async def run_clock(self) -> None:
+        """Wake the core at its deadlines."""
+        while True:
+            with trio.CancelScope(deadline=self.raft.deadline) as self._clock:
+                await trio.sleep_forever()
+            now = trio.current_time()
+            late_s = now - self._clock.deadline
+            if late_s > LATE_S:
+                await trio.lowlevel.checkpoint()  # first what lies in the sockets …
+                await trio.lowlevel.checkpoint()
+                self.raft.on_late(late_s, trio.current_time())  # … then what the silence means
+                self.on_late(late_s)
+            if self._persist_since is not None and now - self._persist_since > STALL_S:
+                self.raft.on_disk_stalled(True, now)
+            self.raft.on_time(trio.current_time())
+            self.drain()
+
+    async def take_snapshots(self) -> None:
+        """Write the state aside when enough was applied, then forget the log up to there."""
+        while True:
+            await self._snapshot_wanted.wait()
+            self._snapshot_wanted = trio.Event()
+            self._applied_bytes = 0
+            index = self.state.index
+            term = self.raft.log.term_at(index)
+            if term is None or (self.snapshot is not None and self.snapshot.index >= index):
+                continue
+            snapshot = Snapshot(index, term)
+            await self.storage.save_snapshot(snapshot, self.state.snapshot())
+            if self.snapshot is None or self.snapshot.index < index:
+                self.snapshot = snapshot
+                self._compact = snapshot
+                self._queued.set()

@@ -1,0 +1,401 @@
+"""One node of the metadata quorum, from its disk and its listeners to the end of its life.
+
+A node that belongs to no cluster yet answers who it is and waits: to found one, to be told of one, or for
+ever (`forming.py`). Then it is a `Replica` with connections to its peers, sessions for its clients, leases
+and watches. Whatever fails on its disk ends it.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import trio
+
+from ..runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    ForeignData,
+    InvalidRequest,
+    NotLeader,
+)
+from ..runtime.frames import Op
+from ..runtime.host import Address, Disk, Host, Listener
+from ..runtime.identity import NodeIdentity, load_identity, new_node_id, store_identity
+from ..runtime.rpc import Endpoint, Hello
+from .forming import FormAnswer, Founding, listed, may_found, may_join
+from .interface import MemberStatus
+from .kv import KeyValueState
+from .leases import Leases
+from .messages import Message
+from .options import RaftOptions
+from .peers import Peers
+from .ready import SendSnapshot
+from .receiving import SnapshotReceiver, restore
+from .replica import Replica
+from .sessions import MetadataSession
+from .storage import Members, RaftStorage, load_members, new_members, store_members
+from .wire import Row
+
+log = logging.getLogger("distributedlog.metadata.server")
+
+WRITTEN_BY = "distributedlog 0.1"
+PROBE_S = 0.05
+PROBE_MAX_S = 0.5
+ASK_S = 1.0
+STATUS_QUESTIONS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataOptions:
+    """What one node is told."""
+
+    name: str
+    peers: Mapping[str, Address]
+    """Every node of the quorum by name, this one included; the same list for all."""
+    advertised: Mapping[str, Address] = field(default_factory=dict)
+    """Our own addresses by listener name, for clients; default: the one in ``peers``."""
+    raft: RaftOptions = field(default_factory=RaftOptions)
+
+
+class MetadataNode:
+    """A node of the quorum. `serve_metadata` makes and runs it."""
+
+    def __init__(self, host: Host, options: MetadataOptions, identity: NodeIdentity) -> None:
+        self.identity = identity
+        self.sessions: dict[MetadataSession, None] = {}
+        self.replica: Replica | None = None
+        self.leases: Leases
+        self.receiver: SnapshotReceiver
+        self.waiting_because = "this node has just started"
+        self._host = host
+        self._disk: Disk = host.disks["metadata"]
+        self._options = options
+        self._members: Members | None = None
+        self._damage = ""
+        self._offer: tuple[Founding, Callable[[FormAnswer], None]] | None = None
+        self._offered = trio.Event()
+        self._peers: Peers | None = None
+        self._nursery: trio.Nursery
+        self._status_questions = 0
+        self._snapshots_out: dict[str, None] = {}
+        self.endpoint = Endpoint(host, self.hello)
+
+    # --- who we are -------------------------------------------------------------------------------
+
+    def hello(self) -> Hello:
+        """What every connection begins with."""
+        return Hello(
+            cluster_id=self._members.cluster_id if self._members is not None else "",
+            node_id=self.identity.node_id,
+            kind="metadata",
+            label=self._options.name,
+            durability=self._disk.durability,
+        )
+
+    def form_answer(self) -> FormAnswer:
+        """What we say while a cluster forms."""
+        cluster_id = self._members.cluster_id if self._members is not None else ""
+        return FormAnswer(
+            self._options.name, self.identity.node_id, cluster_id, listed(self._options.peers)
+        )
+
+    def offer(self, founding: Founding, reply: Callable[[FormAnswer], None]) -> None:
+        """A founder says that we vote in its cluster; ``reply`` is told when that is durable, or not so."""
+        if self._offer is None and may_join(self.form_answer(), founding):
+            self._offer = (founding, reply)
+            self._offered.set()
+        else:
+            reply(self.form_answer())
+
+    def row(self) -> Row:
+        """Our line in the status."""
+        replica = self.replica
+        host, port = self._options.peers[self._options.name]
+        role = "waiting"
+        if replica is not None:
+            role = f"damaged: {self._damage}" if self._damage else replica.raft.role.value
+        status = MemberStatus(
+            self._options.name,
+            f"{host}:{port}",
+            role,
+            replica.raft.term if replica is not None else 0,
+            replica.state.index if replica is not None else 0,
+            True,
+            self.identity.node_id,
+        )
+        advertised = {name: f"{a[0]}:{a[1]}" for name, a in self._options.advertised.items()}
+        return Row(status, advertised)
+
+    def info(self) -> dict[str, int | str]:
+        """Counters and gauges."""
+        replica = self.replica
+        assert replica is not None
+        return {
+            "role": replica.raft.role.value,
+            "term": replica.raft.term,
+            "applied": replica.state.index,
+            "revision": replica.state.revision,
+            "leases": len(replica.state.leases),
+            "syncs": replica.storage.syncs,
+            "bytes_written": replica.storage.bytes_written,
+            "connections": self.endpoint.connections,
+        }
+
+    def ask_all(self, reply: Callable[[list[Row]], None]) -> bool:
+        """Ask every peer for its line; False when too many ask already."""
+        if self._status_questions >= STATUS_QUESTIONS_MAX:
+            return False
+        self._status_questions += 1
+        self._nursery.start_soon(self._ask_all, reply)
+        return True
+
+    def for_listener(self, error: DistributedLogError, listener: str) -> DistributedLogError:
+        """A redirection to the leader's address on the listener that the asker came in on."""
+        if not isinstance(error, NotLeader) or not error.leader:
+            return error
+        name = error.leader
+        if name == self._options.name:
+            advertised = self.row().advertised
+        elif self._peers is not None:
+            advertised = self._peers.advertised.get(self._id_of(name), {})
+        else:
+            advertised = {}
+        host, port = self._options.peers[name]
+        return NotLeader(str(error), advertised.get(listener, f"{host}:{port}"))
+
+    # --- its life ---------------------------------------------------------------------------------
+
+    async def serve(
+        self, listeners: Mapping[str, Listener], *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            self._nursery.start_soon(
+                self.endpoint.serve, listeners, lambda link: MetadataSession(self, link)
+            )
+            members = await load_members(self._disk)
+            if members is not None:
+                self._check_members(members)
+                await self._start(members)
+                task_status.started()
+            else:
+                task_status.started()
+                await self._start(await self._form())
+
+    def _check_members(self, members: Members) -> None:
+        name = self._options.name
+        if members.voters.get(name) != self.identity.node_id:
+            raise ForeignData(
+                f"this data directory belongs to node {self.identity.node_id} of cluster"
+                f" {members.cluster_id}, not to its {name}; give it its own, or an empty one"
+            )
+        if sorted(members.voters) != sorted(self._options.peers):
+            raise InvalidRequest(
+                f"cluster {members.cluster_id} has the metadata nodes {', '.join(sorted(members.voters))},"
+                f" listed were {', '.join(sorted(self._options.peers))}"
+            )
+
+    async def _start(self, members: Members) -> None:
+        storage = RaftStorage(self._disk, members.seed)
+        loaded = await storage.load()
+        if loaded.damage:
+            members = replace(members, may_vote=False)
+            await store_members(self._disk, members)
+        self._damage = loaded.damage or ("" if members.may_vote else "its log was damaged before")
+        if self._damage:
+            log.error("metadata node %s will not vote: %s", self._options.name, self._damage)
+        state = KeyValueState()
+        if loaded.snapshot is not None:
+            state = await restore(storage, loaded.snapshot)
+        self._members = members
+        names = {node_id: name for name, node_id in members.voters.items()}
+        others = [node_id for node_id in sorted(names) if node_id != self.identity.node_id]
+        replica = Replica(
+            self.identity.node_id,
+            tuple(sorted(names)),
+            loaded,
+            state,
+            storage,
+            options=self._options.raft,
+            chance=self._host.random,
+            may_vote=members.may_vote,
+            send=self._send,
+            send_snapshot=self._send_snapshot,
+            name_leader=lambda node_id: names.get(node_id, ""),
+        )
+        self._peers = Peers(
+            self.endpoint,
+            {node_id: self._options.peers[names[node_id]] for node_id in others},
+            names,
+            Founding(members.cluster_id, members.voters),
+            replica.on_connection_closed,
+        )
+        self.leases = Leases(replica)
+        self.receiver = SnapshotReceiver(replica)
+        replica.on_role = self.leases.on_role
+        replica.on_late = self.leases.on_late
+        replica.on_applied = self._push_changes
+        self.replica = replica
+        for node_id in others:
+            self._nursery.start_soon(self._peers.keep, node_id)
+        for task in (
+            replica.persist,
+            replica.run_clock,
+            replica.take_snapshots,
+            self.leases.run,
+            self.receiver.run,
+        ):
+            self._nursery.start_soon(task)
+
+    async def _form(self) -> Members:
+        """Found a cluster, or wait until somebody says that we belong to one."""
+        pause_s = PROBE_S
+        while True:
+            if self._offer is not None:
+                (founding, reply), self._offer = self._offer, None
+                members = await self._join(founding)
+                self._members = members
+                reply(self.form_answer())
+                return members
+            answers = await self._probe()
+            self.waiting_because = may_found(self.form_answer(), answers)
+            if not self.waiting_because and self._offer is None:
+                voters = {name: answer.node_id for name, answer in answers.items()}
+                voters[self._options.name] = self.identity.node_id
+                return await self._join(Founding(new_node_id(self._host.random), voters))
+            with trio.move_on_after(pause_s):
+                await self._offered.wait()
+            pause_s = min(PROBE_MAX_S, pause_s * 1.5)
+
+    async def _join(self, founding: Founding) -> Members:
+        members = new_members(founding.cluster_id, founding.voters, self._host.random)
+        await RaftStorage(self._disk, members.seed).begin()
+        await store_members(self._disk, members)
+        log.info(
+            "metadata node %s votes in cluster %s with %s",
+            self._options.name,
+            founding.cluster_id,
+            ", ".join(sorted(founding.voters)),
+        )
+        return members
+
+    async def _probe(self) -> dict[str, FormAnswer]:
+        names = [name for name in sorted(self._options.peers) if name != self._options.name]
+        answers: dict[str, FormAnswer] = {}
+        if self._options.name != min(self._options.peers):
+            return answers  # somebody else founds: wait to be told
+
+        async def ask(name: str, nursery: trio.Nursery) -> None:
+            try:
+                with trio.fail_after(ASK_S):
+                    link = await self.endpoint.dial(self._options.peers[name], nursery=nursery)
+                    reply = await link.request(Op.META_FORM, timeout_s=ASK_S)
+                    answers[name] = FormAnswer.decode(reply.body)
+                    link.close(ConnectionLost("asked and answered"))
+            except (DistributedLogError, trio.TooSlowError):
+                return
+
+        async with trio.open_nursery() as links:
+            async with trio.open_nursery() as asking:
+                for name in names:
+                    asking.start_soon(ask, name, links)
+            links.cancel_scope.cancel()
+        return {name: answers[name] for name in names if name in answers}
+
+    # --- for the replica --------------------------------------------------------------------------
+
+    def _send(self, peer: str, message: Message) -> None:
+        assert self._peers is not None
+        self._peers.send(peer, message)
+
+    def _send_snapshot(self, wanted: SendSnapshot) -> None:
+        if wanted.peer not in self._snapshots_out:
+            self._snapshots_out[wanted.peer] = None
+            self._nursery.start_soon(self._send_snapshot_to, wanted)
+
+    async def _send_snapshot_to(self, wanted: SendSnapshot) -> None:
+        replica, peers = self.replica, self._peers
+        assert replica is not None
+        assert peers is not None
+        delivered, index = False, wanted.index
+        if replica.snapshot is not None and replica.snapshot.index >= wanted.index:
+            index = replica.snapshot.index
+            delivered = await peers.send_snapshot(
+                replica.raft.term, self.identity.node_id, wanted, replica.snapshot, replica.storage
+            )
+        if not delivered:
+            await trio.sleep(ASK_S)
+        self._snapshots_out.pop(wanted.peer, None)
+        replica.raft.on_snapshot_sent(wanted.peer, index, delivered, trio.current_time())
+        replica.drain()
+
+    def _push_changes(self) -> None:
+        assert self.replica is not None
+        for session in self.sessions:
+            session.push(self.replica.state)
+
+    async def _ask_all(self, reply: Callable[[list[Row]], None]) -> None:
+        rows = {self._options.name: self.row()}
+
+        async def ask(name: str) -> None:
+            assert self._peers is not None
+            row = await self._peers.ask_status(self._id_of(name))
+            host, port = self._options.peers[name]
+            why = self._peers.refusals.get(self._id_of(name), "")
+            rows[name] = row or Row(
+                MemberStatus(name, f"{host}:{port}", why or "unreachable", 0, 0, False), {}
+            )
+
+        try:
+            if self._peers is not None:
+                async with trio.open_nursery() as nursery:
+                    for name in self._options.peers:
+                        if name != self._options.name:
+                            nursery.start_soon(ask, name)
+            reply([rows[name] for name in sorted(rows)])
+        finally:
+            self._status_questions -= 1
+
+    def _id_of(self, name: str) -> str:
+        return self._members.voters.get(name, "") if self._members is not None else ""
+
+
+async def serve_metadata(
+    host: Host,
+    options: MetadataOptions,
+    listeners: Mapping[str, Listener],
+    *,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Run a metadata node on ``host.disks["metadata"]``, which the caller has locked, until cancelled.
+
+    Started with its node id, once it answers on its listeners: it may still wait for its peers to form a
+    cluster. Raises `ForeignData`, `InvalidRequest`, `CorruptData`, `UnsupportedFormat`, `DiskFailed`.
+    """
+    disk = host.disks["metadata"]
+    identity = await load_identity(disk)
+    if identity is None:
+        identity = NodeIdentity(
+            cluster_id="",
+            node_id=new_node_id(host.random),
+            kind="metadata",
+            label=options.name,
+            incarnation=1,
+            written_by=WRITTEN_BY,
+        )
+        await store_identity(disk, identity)  # before anybody is told of it (H5)
+    if identity.kind != "metadata":
+        raise ForeignData(f"this data directory belongs to {identity.kind} {identity.label}")
+    node = MetadataNode(host, options, identity)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_serve, node, listeners)
+        task_status.started(identity.node_id)
+
+
+async def _serve(
+    node: MetadataNode,
+    listeners: Mapping[str, Listener],
+    *,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    await node.serve(listeners, task_status=task_status)

@@ -1,0 +1,237 @@
+"""The server's side of one connection to a metadata node: a client's requests, a peer's messages.
+
+Synchronous: a frame is decoded and handed on; its answer is sent when the state has it. No task a request.
+"""
+
+from typing import TYPE_CHECKING
+
+from ..runtime.errors import (
+    Compacted,
+    DistributedLogError,
+    NotReady,
+    ProtocolError,
+    TooBusy,
+    WrongPeer,
+)
+from ..runtime.frames import Op, envelope, error_body, pack, unpack
+from ..runtime.rpc import Link
+from .commands import Grant, Revoke, Transact, decode_command
+from .forming import Founding
+from .interface import Event, WatchBatch
+from .kv import Answer, KeyValueState
+from .messages import SnapshotChunk, SnapshotChunkReply, decode
+from .wire import (
+    ReadRequest,
+    WatchRequest,
+    decode_lease,
+    encode_events,
+    encode_item,
+    encode_outcome,
+    encode_page,
+    encode_rows,
+)
+
+if TYPE_CHECKING:
+    from .replica import Replica
+    from .server import MetadataNode
+
+WATCHES_MAX = 10_000
+WATCH_BYTES_MAX = 4 * 1024 * 1024
+"""A connection that reads its changes too slowly is cut off here, and takes them up again."""
+PROGRESS_REVISIONS = 1000
+"""A quiet watch is told how far the state is, so that it need not list again after a reconnect."""
+EVENTS_BYTES_MAX = 1024 * 1024
+
+
+class MetadataSession:
+    """One connection."""
+
+    def __init__(self, node: "MetadataNode", link: Link) -> None:
+        self._node = node
+        self._link = link
+        self._watches: dict[int, tuple[WatchRequest, int]] = {}
+        """By the client's number: what it watches, and the revision up to which it was told."""
+        node.sessions[self] = None
+
+    # --- runtime.link.Session ---------------------------------------------------------------------
+
+    def on_frame(
+        self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
+    ) -> None:
+        """See `link.Session`."""
+        replica = self._node.replica
+        if op == Op.META_FORM:
+            self._form(ident, body)
+        elif op == Op.META_STATUS:
+            self._status(ident, body)
+        elif replica is None:
+            self._link.reply_error(ident, NotReady(self._node.waiting_because))
+        elif op == Op.META_RAFT:
+            self._raft(replica, ident, body)
+        elif op == Op.META_READ:
+            self._read(replica, ident, body)
+        elif op == Op.META_TRANSACT:
+            self._transact(replica, ident, body)
+        elif op == Op.META_LEASE:
+            self._renew(ident, decode_lease(body))
+        elif op == Op.META_WATCH:
+            self._watch(replica.state, ident, body)
+        elif op == Op.META_WATCH_CANCEL:
+            self._watches.pop(ident, None)
+        elif op == Op.INFO:
+            self._link.reply(ident, pack(self._node.info()))
+        else:
+            raise ProtocolError(
+                f"{self._link.peer_address} asked a metadata node for operation {op}"
+            )
+
+    def on_batch_end(self) -> None:
+        """See `link.Session`."""
+        if self._node.replica is not None:
+            self._node.replica.drain()
+
+    def on_closed(self) -> None:
+        """See `link.Session`."""
+        del self._node.sessions[self]
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _raft(self, replica: "Replica", ident: int, body: memoryview) -> None:
+        peer = self._link.peer
+        if peer.kind != "metadata" or peer.node_id not in replica.raft.voters:
+            raise WrongPeer(f"{self._link.peer_address} is no voter of this cluster")
+        message = decode(body)
+        if message.sender != peer.node_id:
+            raise ProtocolError(f"{self._link.peer_address} speaks for {message.sender}")
+        if isinstance(message, SnapshotChunkReply):
+            raise ProtocolError("a snapshot's progress is a reply, not a message")
+        if isinstance(message, SnapshotChunk):
+            self._node.receiver.take(
+                message, lambda offset: self._link.reply(ident, pack([offset]))
+            )
+        else:
+            replica.on_message(message)
+
+    def _read(self, replica: "Replica", ident: int, body: memoryview) -> None:
+        request = ReadRequest.decode(body)
+
+        def ready(error: DistributedLogError | None) -> None:
+            state = replica.state
+            if error is not None:
+                self._link.reply_error(ident, self._led_from_here(error))
+            elif request.end is None:
+                item = state.get(request.start)
+                self._link.reply(ident, encode_item(state.index, state.revision, item))
+            else:
+                page = state.range(request.start, request.end, request.limit)
+                self._link.reply(ident, encode_page(state.index, page))
+
+        replica.read(ready)
+
+    def _transact(self, replica: "Replica", ident: int, body: memoryview) -> None:
+        command = bytes(body)
+        try:
+            meant = decode_command(command)
+        except DistributedLogError as error:
+            self._link.reply_error(ident, error)
+            return
+        if not isinstance(meant, Transact | Grant | Revoke) or not meant.client:
+            raise ProtocolError(f"{self._link.peer_address} sent a command that is not a client's")
+
+        def done(answer: Answer | DistributedLogError) -> None:
+            if isinstance(answer, DistributedLogError):
+                self._link.reply_error(ident, self._led_from_here(answer))
+            else:
+                self._link.reply(ident, encode_outcome(replica.state.index, answer))
+
+        replica.propose(command, done)
+
+    def _renew(self, ident: int, lease: int) -> None:
+        def done(error: DistributedLogError | None) -> None:
+            if error is None:
+                self._link.reply(ident, pack([]))
+            else:
+                self._link.reply_error(ident, self._led_from_here(error))
+
+        self._node.leases.renew(lease, done)
+
+    def _form(self, ident: int, body: memoryview) -> None:
+        if len(body):
+            self._node.offer(
+                Founding.decode(body), lambda answer: self._link.reply(ident, answer.encode())
+            )
+        else:
+            self._link.reply(ident, self._node.form_answer().encode())
+
+    def _status(self, ident: int, body: memoryview) -> None:
+        if unpack(body, "META_STATUS") == ["self"]:
+            self._link.reply(ident, encode_rows([self._node.row()]))
+        elif not self._node.ask_all(lambda rows: self._link.reply(ident, encode_rows(rows))):
+            self._link.reply_error(ident, TooBusy("too many ask for the status of all nodes"))
+
+    def _led_from_here(self, error: DistributedLogError) -> DistributedLogError:
+        return self._node.for_listener(error, self._link.listener)
+
+    # --- watches ----------------------------------------------------------------------------------
+
+    def _watch(self, state: KeyValueState, ident: int, body: memoryview) -> None:
+        request = WatchRequest.decode(body)
+        if len(self._watches) >= WATCHES_MAX:
+            self._end_watch(ident, TooBusy(f"{WATCHES_MAX} watches on one connection"))
+            return
+        self._watches[ident] = (request, request.after_revision)
+        self.push(state, ident)
+
+    def push(self, state: KeyValueState, only: int | None = None) -> None:
+        """Send what has changed to the watches of this connection."""
+        if not self._watches:
+            return
+        for ident in [only] if only is not None else list(self._watches):
+            request, told = self._watches[ident]
+            if state.revision <= told:
+                continue
+            if self._link.outgoing_bytes > WATCH_BYTES_MAX:
+                self._end_watch(ident, TooBusy("this watch's changes are read too slowly"))
+                continue
+            try:
+                found = state.events_after(told, request.start, request.end)
+            except Compacted as error:
+                self._end_watch(ident, error)
+                continue
+            self._send_changes(state, ident, request, told, found)
+
+    def _send_changes(
+        self,
+        state: KeyValueState,
+        ident: int,
+        request: WatchRequest,
+        told: int,
+        found: list[tuple[int, tuple[Event, ...]]],
+    ) -> None:
+        events: list[Event] = []
+        size = 0
+        for revision, changed in found:
+            events += changed
+            size += sum(len(e.item.key) + len(e.item.value) for e in changed)
+            if size > EVENTS_BYTES_MAX:
+                self._send_events(ident, WatchBatch(revision, tuple(events)))
+                events, size = [], 0
+        if (
+            events
+            or found
+            or state.revision - told >= PROGRESS_REVISIONS
+            or told == request.after_revision
+        ):
+            self._send_events(ident, WatchBatch(state.revision, tuple(events)))
+            self._watches[ident] = (request, state.revision)
+
+    def _send_events(self, ident: int, batch: WatchBatch) -> None:
+        body = encode_events(batch)
+        self._link.send(envelope(Op.META_WATCH_EVENTS, len(body), ident=ident), body)
+
+    def _end_watch(self, ident: int, error: DistributedLogError) -> None:
+        self._watches.pop(ident, None)
+        body = error_body(error)
+        self._link.send(
+            envelope(Op.META_WATCH_EVENTS, len(body), ident=ident, status=error.code), body
+        )
