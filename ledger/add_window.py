@@ -80,6 +80,8 @@ class AddWindow:
         """Record bytes pushed since the start."""
         self.lac_bytes = 0
         """Of these, those of confirmed entries."""
+        self.released_bytes = 0
+        """Of these, those that all attached slots have: dropped."""
         self.holes: list[Hole] = []
         """What bookies that left a slot, or were away, may lack."""
         self.changing = False
@@ -206,6 +208,7 @@ class AddWindow:
             released - self._released
         )
         self._released = released
+        self.released_bytes = self._ends[released - base]
         gone = released + 1 - base
         # One entry stays behind the end, so that `_ends` knows the bytes up to the LAC.
         if gone > _COMPACT_AT and gone > len(self._records) // 2:
@@ -277,6 +280,11 @@ class AddWindow:
     def in_flight_bytes(self) -> int:
         """Record bytes pushed and not yet confirmed."""
         return self.pushed_bytes - self.lac_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Record bytes kept in memory: for confirmation, or for the slowest attached slot."""
+        return self.pushed_bytes - self.released_bytes
 
     def behind_bytes(self, number: int) -> int:
         """Record bytes that slot ``number`` keeps in memory: pushed and not acknowledged by it."""

@@ -1,0 +1,277 @@
+"""Ledgers: create, write, read, recover, delete. One `LedgerClient` a process."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import trio
+
+from ..metadata.interface import Metadata
+from ..metadata.transaction import Compare, Put, Transaction
+from ..runtime.errors import (
+    InvalidRequest,
+    NoSuchLedger,
+    NotEnoughBookies,
+    OutcomeUnknown,
+    VersionConflict,
+)
+from ..runtime.host import Host
+from ..runtime.rpc import Endpoint
+from . import keys, shares
+from .holes import Hole
+from .metadata import Fragment, LedgerMetadata, LedgerState
+from .options import LedgerOptions
+from .placement import Candidate, choose_ensemble
+from .pool import BookiePool
+from .reader import LedgerReader
+from .records import LedgerRecords
+from .recovering import RecoveryDriver
+from .striping import Striping
+from .writer import LedgerWriter
+
+__all__ = ["LedgerClient", "LedgerOptions", "PreparedLedger"]
+
+log = logging.getLogger("distributedlog.ledger")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedLedger:
+    """A ledger that is chosen and stored nowhere yet."""
+
+    metadata: LedgerMetadata
+    detached: tuple[int, ...] = ()
+    """Slots on bookies that are down: the writer begins without them (H22b)."""
+
+    @property
+    def ledger_id(self) -> int:
+        """Never used before, never used again."""
+        return self.metadata.ledger_id
+
+    def transaction(self) -> Transaction:
+        """The share of a transaction that creates it; afterwards the record's version is 1."""
+        bookies = self.metadata.last_fragment.bookies
+        return shares.creation_share(
+            self.metadata, [Hole(bookies[slot], 0, None) for slot in self.detached]
+        )
+
+
+class LedgerClient:
+    """See the module. `run` must be running for writers and readers to live."""
+
+    def __init__(
+        self,
+        host: Host,
+        endpoint: Endpoint,
+        metadata: Metadata,
+        pool: BookiePool,
+        options: LedgerOptions | None = None,
+    ) -> None:
+        self.options = options if options is not None else LedgerOptions()
+        self.pool = pool
+        self._host = host
+        self._endpoint = endpoint
+        self._store = metadata
+        self._records = LedgerRecords(metadata)
+        self._nursery: trio.Nursery | None = None
+        self._ids: list[int] = []  # of the block we hold, next one last
+        self._id_lock = trio.Lock()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the tasks of writers and readers until cancelled. The pool has its own `run`."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._records.run)
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    # --- creating and writing ---------------------------------------------------------------------
+
+    async def prepare(
+        self,
+        *,
+        custom: Mapping[str, bytes] | None = None,
+        owner: tuple[int, int] | None = None,
+        quorums: tuple[int, int, int] | None = None,
+        incarnation: int = 0,
+    ) -> PreparedLedger:
+        """Choose an id and an ensemble. ``quorums``: E, Qw, Qa.
+
+        Raises `NotEnoughBookies`, naming who is there; `InvalidRequest` for impossible quorums.
+        """
+        options = self.options
+        sizes = quorums or (options.ensemble_size, options.write_quorum, options.ack_quorum)
+        if not sizes[0] >= sizes[1] >= sizes[2] >= 1:
+            raise InvalidRequest(f"quorums {sizes}: E >= Qw >= Qa >= 1 must hold")
+        striping = Striping(*sizes)
+        live = shares.live_candidates(self.pool)
+        ids = {one.id for one in live}
+        down = [
+            Candidate(one, self.pool.rack(one), down=True)
+            for one in self.pool.known()
+            if one not in ids and not self._read_only(one)
+        ]
+        random = self._host.random
+        chosen = choose_ensemble(striping, [*live, *down], random.random)
+        if chosen is None:
+            raise NotEnoughBookies(
+                f"a ledger with E={sizes[0]}, Qw={sizes[1]}, Qa={sizes[2]} needs more bookies: live are"
+                f" {sorted(ids)}, known and down {sorted(one.id for one in down)}"
+            )
+        bookies, detached = chosen
+        ledger_id = await self._next_id()
+        metadata = LedgerMetadata(
+            ledger_id=ledger_id,
+            ensemble_size=sizes[0],
+            write_quorum=sizes[1],
+            ack_quorum=sizes[2],
+            ensembles=(Fragment(0, bookies, 0),),
+            key=random.randbytes(16),
+            creation_token=random.getrandbits(63),
+            owner=owner,
+            incarnation=incarnation,
+            created_ms=self._host.wall_ms(),
+            custom=dict(custom or {}),
+        )
+        return PreparedLedger(metadata, detached)
+
+    def _read_only(self, bookie: str) -> bool:
+        registration = self.pool.registration(bookie)
+        return registration is not None and registration.read_only
+
+    async def _next_id(self) -> int:
+        """An id that nobody else has: from a block of ours (H40)."""
+        async with self._id_lock:
+            while not self._ids:
+                found = await self._store.get(keys.NEXT_LEDGER)
+                first = 1 if found is None else int(found.value)
+                version = 0 if found is None else found.version
+                end = first + keys.LEDGER_ID_BLOCK
+                taken = Transaction(
+                    (Compare.version(keys.NEXT_LEDGER, version),),
+                    (Put(keys.NEXT_LEDGER, b"%d" % end),),
+                )
+                try:
+                    if (await self._store.transact(taken)).succeeded:
+                        self._ids = list(range(end - 1, first - 1, -1))
+                except OutcomeUnknown:
+                    continue  # maybe taken and lost: ids are not scarce
+            return self._ids.pop()
+
+    def writer(self, prepared: PreparedLedger | LedgerMetadata, version: int = 1) -> LedgerWriter:
+        """The writer of a ledger whose creating transaction succeeded; the only one there will be."""
+        assert self._nursery is not None, "writers live while `run` runs"
+        if isinstance(prepared, LedgerMetadata):
+            prepared = PreparedLedger(prepared)
+        writer = LedgerWriter(
+            prepared.metadata,
+            version,
+            store=self._store,
+            pool=self.pool,
+            options=self.options,
+            random=self._host.random,
+            nursery=self._nursery,
+            detached=prepared.detached,
+        )
+        self._nursery.start_soon(writer.run)
+        return writer
+
+    async def create(
+        self,
+        *,
+        custom: Mapping[str, bytes] | None = None,
+        quorums: tuple[int, int, int] | None = None,
+    ) -> LedgerWriter:
+        """Create a ledger that no log refers to, and write it."""
+        prepared = await self.prepare(custom=custom, quorums=quorums)
+        try:
+            reply = await self._store.transact(prepared.transaction())
+            succeeded = reply.succeeded
+        except OutcomeUnknown:
+            found = await self._records.get(prepared.ledger_id)
+            succeeded = (
+                found is not None and found[0].creation_token == prepared.metadata.creation_token
+            )
+        if not succeeded:
+            raise VersionConflict(f"ledger {prepared.ledger_id} exists already")
+        return self.writer(prepared)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def metadata(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
+        """The record and its version. Raises `NoSuchLedger`, also for one that is being deleted."""
+        found = await self._records.get(ledger_id)
+        if found is None or found[0].state is LedgerState.DELETING:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+        return found
+
+    async def open(self, ledger_id: int) -> LedgerReader:
+        """Read without recovery: does not fence, sees up to the LAC. Raises `NoSuchLedger`."""
+        metadata, _ = await self.metadata(ledger_id)
+        reader = LedgerReader(
+            metadata,
+            records=self._records,
+            pool=self.pool,
+            options=self.options,
+            first_replica=int(self._host.random.random() * metadata.ensemble_size),
+        )
+        if not reader.closed:
+            await reader.refresh_lac()
+        return reader
+
+    # --- recovering -------------------------------------------------------------------------------
+
+    async def recover(self, ledger_id: int) -> LedgerMetadata:
+        """Fence the ledger, find its end, close it; return the closed record.
+
+        A ledger that is closed is returned as it is. Any number of recoveries may run at once.
+        Raises `RecoveryIncomplete` when too few bookies answered (nothing was decided: try again when
+        they are back), `NoSuchLedger`.
+        """
+        while True:
+            metadata, version = await self.metadata(ledger_id)
+            if metadata.closed:
+                return metadata
+            if metadata.state is LedgerState.OPEN:
+                marked = shares.change_share(metadata, metadata.in_recovery(), version)
+                try:
+                    await self._store.transact(marked)
+                except OutcomeUnknown:
+                    log.info("ledger %d: whether it is marked is looked up", ledger_id)
+                continue  # read again: from IN_RECOVERY on the writer changes no ensemble
+            driver = RecoveryDriver(
+                metadata,
+                version,
+                store=self._store,
+                pool=self.pool,
+                options=self.options,
+                random=self._host.random,
+            )
+            return await driver.run()
+
+    # --- deleting ---------------------------------------------------------------------------------
+
+    async def deletion_share(self, ledger_id: int) -> Transaction:
+        """The share of a transaction that turns it to DELETING, with a to-do a bookie (H21).
+
+        For the log that owns it: the owner is not asked. Empty where the ledger is gone already.
+        """
+        found = await self._records.get(ledger_id)
+        if found is None or found[0].state is LedgerState.DELETING:
+            return Transaction()
+        return shares.deletion_share(*found)
+
+    async def delete(self, ledger_id: int) -> None:
+        """Delete a ledger that no log refers to (H13). No error where it is gone already."""
+        while True:
+            found = await self._records.get(ledger_id)
+            if found is None or found[0].state is LedgerState.DELETING:
+                return
+            if found[0].owner is not None:
+                raise InvalidRequest(
+                    f"ledger {ledger_id} belongs to log {found[0].owner[0]}, segment {found[0].owner[1]}"
+                )
+            try:
+                if (await self._store.transact(shares.deletion_share(*found))).succeeded:
+                    return
+            except OutcomeUnknown:
+                continue

@@ -1,0 +1,247 @@
+"""Connections to all live bookies, one each, for all ledgers of a process.
+
+Level-triggered: the registrations are listed and watched, and what differs from the connections is put
+right, again and again. A bookie whose registration is gone keeps its connection while that works: leases
+say who is new, not who is dead (metadata may be away while bookies serve). Ensembles hold ids; an id is
+looked up here and the bookie that answers must be it (H6).
+"""
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from ..bookie.client import BookieClient
+from ..metadata.interface import Metadata, WatchBatch, prefix_end
+from ..runtime.errors import Compacted, DistributedLogError
+from ..runtime.host import Address
+from ..runtime.rpc import Endpoint
+from . import keys
+from .bookies import BookieRegistration
+
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 1.0
+DIAL_S = 5.0
+RELIST_S = 0.5
+
+log = logging.getLogger("distributedlog.ledger")
+
+
+class BookiePool:
+    """See the module. `run` serves it; everything else is synchronous but `connected`."""
+
+    def __init__(self, endpoint: Endpoint, metadata: Metadata, listener: str = "") -> None:
+        self._endpoint = endpoint
+        self._metadata = metadata
+        self._listener = listener
+        self._registered: dict[str, BookieRegistration] = {}
+        self._known: dict[str, None] = {}
+        self._racks: dict[str, str] = {}
+        self._clients: dict[str, BookieClient] = {}
+        self._wanted: dict[str, trio.Event] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._changed = trio.Event()
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    def get(self, bookie_id: str) -> BookieClient | None:
+        """The connection to a bookie; None when there is none now."""
+        client = self._clients.get(bookie_id)
+        return client if client is not None and client.closed is None else None
+
+    def live(self) -> list[BookieRegistration]:
+        """Bookies that are registered and connected, read-only ones included, by id."""
+        return [one for _, one in sorted(self._registered.items()) if self.get(one.id) is not None]
+
+    def known(self) -> list[str]:
+        """The ids of all bookies that have a cookie or a registration, alive or not, in order."""
+        return sorted({*self._known, *self._registered})
+
+    def registration(self, bookie_id: str) -> BookieRegistration | None:
+        """What a bookie last said of itself; None when its lease is gone."""
+        return self._registered.get(bookie_id)
+
+    def rack(self, bookie_id: str) -> str:
+        """The rack a bookie is, or was, in."""
+        return self._racks.get(bookie_id, "")
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` after each change of who is there or connected; return how to stop that."""
+        self._listeners.append(callback)
+
+        def stop() -> None:
+            if callback in self._listeners:
+                self._listeners.remove(callback)
+
+        return stop
+
+    async def connected(self, bookie_id: str, timeout_s: float) -> BookieClient | None:
+        """Wait up to ``timeout_s`` for a connection."""
+        with trio.move_on_after(timeout_s):
+            while True:
+                client = self.get(bookie_id)
+                if client is not None:
+                    return client
+                await self._changed.wait()
+        return None
+
+    async def wait_change(self) -> None:
+        """Until who is there or connected changes."""
+        await self._changed.wait()
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow the registrations and keep the connections, until cancelled.
+
+        Started when the registrations are known and each bookie was dialled once, or `DIAL_S` is over.
+        """
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._follow, keys.COOKIE_PREFIX, self._take_cookie, nursery)
+            await nursery.start(self._follow, keys.BOOKIE_PREFIX, self._take_registration, nursery)
+            with trio.move_on_after(DIAL_S):
+                for first_try in list(self._wanted.values()):
+                    await first_try.wait()
+            task_status.started()
+
+    async def _follow(
+        self,
+        prefix: bytes,
+        take: Callable[[bytes, bytes | None, trio.Nursery], None],
+        nursery: trio.Nursery,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        end = prefix_end(prefix)
+        started = False
+        while True:
+            try:
+                revision = await self._list(prefix, end, take, nursery)
+                if not started:
+                    started = True
+                    task_status.started()
+                async with self._metadata.watch(prefix, end, after_revision=revision) as watch:
+                    while True:
+                        self._take_batch(await watch.next(), take, nursery)
+            except Compacted:
+                continue
+            except DistributedLogError as error:
+                log.info("bookies cannot be listed now: %s", error)
+                await trio.sleep(RELIST_S)
+
+    async def _list(
+        self,
+        prefix: bytes,
+        end: bytes,
+        take: Callable[[bytes, bytes | None, trio.Nursery], None],
+        nursery: trio.Nursery,
+    ) -> int:
+        """Take all that is there, then drop what is not; the revision to watch from."""
+        there: dict[bytes, None] = {}
+        start, revision = prefix, -1
+        while True:
+            page = await self._metadata.range(start, end)
+            # Changes behind the first page are seen again by the watch: taking twice is harmless.
+            revision = page.revision if revision < 0 else revision
+            for item in page.items:
+                there[item.key] = None
+                take(item.key, item.value, nursery)
+            if not page.more:
+                break
+            start = page.items[-1].key + b"\0"
+        gone = self._registered if prefix == keys.BOOKIE_PREFIX else self._known
+        for bookie_id in list(gone):
+            if prefix + bookie_id.encode() not in there:
+                take(prefix + bookie_id.encode(), None, nursery)
+        self._tell()
+        return revision
+
+    def _take_batch(
+        self,
+        batch: WatchBatch,
+        take: Callable[[bytes, bytes | None, trio.Nursery], None],
+        nursery: trio.Nursery,
+    ) -> None:
+        for event in batch.events:
+            take(event.item.key, event.item.value if event.kind == "put" else None, nursery)
+        self._tell()
+
+    def _take_cookie(self, key: bytes, value: bytes | None, nursery: trio.Nursery) -> None:
+        if value is None:
+            self._known.pop(keys.bookie_id_of(key), None)
+        else:
+            self._known[keys.bookie_id_of(key)] = None
+
+    def _take_registration(self, key: bytes, value: bytes | None, nursery: trio.Nursery) -> None:
+        bookie_id = keys.bookie_id_of(key)
+        if value is None:
+            self._registered.pop(bookie_id, None)
+            return
+        try:
+            registration = BookieRegistration.decode(value)
+        except DistributedLogError as error:
+            log.warning("bookie %s: %s", bookie_id, error)
+            return
+        self._registered[bookie_id] = registration
+        self._racks[bookie_id] = registration.rack
+        if bookie_id not in self._wanted:
+            self._wanted[bookie_id] = trio.Event()
+            nursery.start_soon(self._keep_connected, bookie_id, self._wanted[bookie_id], nursery)
+
+    async def _keep_connected(
+        self, bookie_id: str, tried: trio.Event, nursery: trio.Nursery
+    ) -> None:
+        """Dial while the bookie is registered, again whenever its connection ends."""
+        backoff_s = BACKOFF_FIRST_S
+        try:
+            while True:
+                registration = self._registered.get(bookie_id)
+                if registration is None and self.get(bookie_id) is None:
+                    return  # a new registration starts a new task
+                if registration is not None:
+                    address = registration.address(self._listener)
+                    if address is not None and await self._dial(bookie_id, address, nursery):
+                        backoff_s = BACKOFF_FIRST_S
+                        tried.set()
+                        await self._until_closed(bookie_id)
+                        continue
+                tried.set()
+                draw = self._endpoint.host.random.random()
+                with trio.move_on_after(backoff_s * (0.5 + draw)):
+                    await self._until_moved(bookie_id, registration)
+                backoff_s = min(BACKOFF_MAX_S, backoff_s * 2)
+        finally:
+            tried.set()
+            self._wanted.pop(bookie_id, None)
+
+    async def _dial(self, bookie_id: str, address: Address, nursery: trio.Nursery) -> bool:
+        try:
+            link = await self._endpoint.dial(
+                address, expected_node_id=bookie_id, listener=self._listener, nursery=nursery
+            )
+        except DistributedLogError as error:
+            log.debug("bookie %s at %s:%d: %s", bookie_id, *address, error)
+            return False
+        client = BookieClient(link, bookie_id)
+        client.on_closed.append(lambda _: self._tell())
+        self._clients[bookie_id] = client
+        self._tell()
+        return True
+
+    async def _until_closed(self, bookie_id: str) -> None:
+        while self.get(bookie_id) is not None:
+            await self._changed.wait()
+
+    async def _until_moved(self, bookie_id: str, before: BookieRegistration | None) -> None:
+        """Until the bookie registers elsewhere: then the next dial need not wait."""
+        while True:
+            await self._changed.wait()
+            now = self._registered.get(bookie_id)
+            if now is not None and (before is None or now.addresses != before.addresses):
+                return
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+        for callback in list(self._listeners):
+            callback()

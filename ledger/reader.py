@@ -1,0 +1,421 @@
+"""Reading a ledger: up to the LAC, verified, from whichever replica answers.
+
+A reader never decides that an entry does not exist, and never returns one beyond its LAC (inv. 31). It
+follows the ledger's record, because ensembles change under it (H23), and asks the store again when all
+replicas miss: only a miss under the current record is a loss (H30). What it returns is memory of its own
+(H17). Where every bookie holds every entry it stays with one, whose read-ahead then pays.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+import trio
+
+from ..bookie.client import BookieClient
+from ..bookie.entry import EntryRecord, records
+from ..runtime.errors import (
+    ConnectionLost,
+    CorruptData,
+    DistributedLogError,
+    InvalidRequest,
+    NoSuchEntry,
+    NoSuchLedger,
+    RequestTimeout,
+    UnsupportedFormat,
+)
+from .metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
+from .options import LedgerOptions
+from .pool import BookiePool
+from .records import LedgerRecords
+from .striping import Striping
+
+ERROR_PAUSE_S = 0.1
+"""Before a long poll that failed at once is tried elsewhere."""
+
+
+class LedgerReader:
+    """Made by `LedgerClient.open`. `close` it, or use it in a `with`."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        *,
+        records: LedgerRecords,
+        pool: BookiePool,
+        options: LedgerOptions,
+        first_replica: int = 0,
+    ) -> None:
+        self.ledger_id = metadata.ledger_id
+        self.metadata = metadata
+        """As last seen; follows the store while the ledger is open."""
+        self.deleted = False
+        self._records = records
+        self._pool = pool
+        self._options = options
+        self._striping = Striping(
+            metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+        )
+        self._lac = NO_ENTRY
+        self._replica = first_replica
+        self._poll_turn = first_replica
+        self._ahead: list[EntryRecord] = []  # came with a long poll
+        self._changed = trio.Event()
+        self._stop: Callable[[], None] | None = None
+        self._take_record(metadata)
+        if not self.closed:
+            self._stop = records.follow(self.ledger_id, self._take_record)
+
+    def __enter__(self) -> "LedgerReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop following the ledger. Idempotent."""
+        if self._stop is not None:
+            self._stop()
+            self._stop = None
+
+    # --- how far ----------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Is the end known for good? Then `lac` is the last entry."""
+        return self.metadata.last_entry is not None
+
+    @property
+    def lac(self) -> int:
+        """The last entry known to be readable; -1 for none. Never goes back."""
+        last = self.metadata.last_entry
+        return self._lac if last is None else last
+
+    def note_lac(self, lac: int) -> None:
+        """Somebody proved that ``lac`` is confirmed, for instance by having been given the next (H24)."""
+        self._lac = max(self._lac, lac)
+
+    def _take_record(self, metadata: LedgerMetadata | None) -> None:
+        if metadata is None or metadata.state is LedgerState.DELETING:
+            self.deleted = True
+        else:
+            self.metadata = metadata
+            # Earlier fragments are confirmed by construction.
+            self._lac = max(self._lac, metadata.last_fragment.first_entry - 1)
+        if self.closed or self.deleted:
+            self.close()
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def _refresh(self) -> None:
+        """Read the ledger's record anew. Raises `NoSuchLedger` where it is gone."""
+        found = await self._records.get(self.ledger_id)
+        self._take_record(None if found is None else found[0])
+        if self.deleted:
+            raise NoSuchLedger(f"ledger {self.ledger_id} was deleted")
+
+    async def refresh_lac(self) -> int:
+        """Ask the last ensemble's bookies how far is confirmed; the best answer that came in time."""
+        if self.closed:
+            return self.lac
+        metadata = self.metadata
+        known: dict[int, int] = {}
+        enough = trio.Event()
+
+        async def ask(slot: int, bookie: str) -> None:
+            try:
+                client = await self._client(bookie)
+                answer = await client.read_lac(
+                    self.ledger_id, metadata.key, self._options.request_timeout_s
+                )
+            except DistributedLogError:
+                return
+            self._lac = max(self._lac, answer.lac)
+            known[slot] = answer.lac
+            if self._striping.covered(known):
+                enough.set()
+
+        async with trio.open_nursery() as asking:
+            asking.start_soon(self._all_of, ask, metadata.last_fragment, enough)
+            await enough.wait()
+            asking.cancel_scope.cancel()
+        return self.lac
+
+    async def _all_of(
+        self,
+        ask: Callable[[int, str], Awaitable[None]],
+        fragment: Fragment,
+        done: trio.Event,
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            for slot, bookie in enumerate(fragment.bookies):
+                nursery.start_soon(ask, slot, bookie)
+        done.set()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def read(self, first: int, last: int, *, bytes_max: int) -> list[EntryRecord]:
+        """Entries from ``first`` on without a gap, at least one, at most to ``last``.
+
+        About ``bytes_max`` of records; verified; memory of the caller's own, which each record's views
+        pin as a whole. ``last`` <= `lac`. Raises `NoSuchLedger` when the ledger was deleted,
+        `NoSuchEntry` or what the replicas said when no replica gives ``first``.
+        """
+        if not 0 <= first <= last <= self.lac:
+            raise InvalidRequest(
+                f"ledger {self.ledger_id}: entries {first} to {last}, readable are 0 to {self.lac}"
+            )
+        ahead = self._from_ahead(first, last)
+        if ahead:
+            return ahead
+        for attempt in range(2):
+            metadata = self.metadata
+            index = metadata.fragment_index(first)
+            end = metadata.fragment_end(index)
+            upto = last if end is None else min(last, end - 1)
+            try:
+                if self._striping.everywhere:
+                    return await self._read_replicas(
+                        metadata, metadata.ensembles[index], first, upto, bytes_max
+                    )
+                return await self._read_striped(
+                    metadata, metadata.ensembles[index], first, upto, bytes_max
+                )
+            except DistributedLogError:
+                await self._refresh()
+                if attempt or metadata.fragment_of(first) == self.metadata.fragment_of(first):
+                    raise
+        raise AssertionError("the second attempt returns or raises")
+
+    def _from_ahead(self, first: int, last: int) -> list[EntryRecord]:
+        ahead, self._ahead = self._ahead, []
+        if not ahead or not ahead[0].entry <= first <= ahead[-1].entry:
+            return []
+        return [one for one in ahead if first <= one.entry <= last]
+
+    async def _read_replicas(
+        self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
+    ) -> list[EntryRecord]:
+        """Ask the bookies of ``first``'s write set in turn, and two at once when one is slow."""
+        slots = self._striping.write_set(first)
+        turn = self._replica % len(slots) if self._striping.everywhere else 0
+        order = [fragment.bookies[slot] for slot in (*slots[turn:], *slots[:turn])]
+        # Who is connected first: a wait for a connection is the last resort.
+        order.sort(key=lambda bookie: self._pool.get(bookie) is None)
+        send, receive = trio.open_memory_channel[
+            tuple[str, list[EntryRecord] | DistributedLogError]
+        ](len(order))
+        errors: list[tuple[str, DistributedLogError]] = []
+
+        async def ask(bookie: str) -> None:
+            try:
+                answer = await self._read_one(metadata, bookie, first, last, bytes_max)
+            except DistributedLogError as error:
+                send.send_nowait((bookie, error))
+            else:
+                send.send_nowait((bookie, answer))
+
+        async with trio.open_nursery() as nursery:
+            asked = answered = 0
+            while True:
+                if asked < len(order) and (answered == asked or asked == 0):
+                    nursery.start_soon(ask, order[asked])
+                    asked += 1
+                outcome = None
+                more = asked < len(order)
+                with trio.move_on_after(self._options.speculative_s if more else float("inf")):
+                    outcome = await receive.receive()
+                if outcome is None:  # slow: a second one is asked as well
+                    nursery.start_soon(ask, order[asked])
+                    asked += 1
+                    continue
+                bookie, answer = outcome
+                answered += 1
+                if not isinstance(answer, DistributedLogError):
+                    nursery.cancel_scope.cancel()
+                    break
+                errors.append((bookie, answer))
+                if answered == len(order):
+                    break
+        if isinstance(answer, DistributedLogError):
+            raise self._best_error(first, errors)
+        if self._striping.everywhere and bookie != order[0]:
+            self._replica = slots.index(fragment.bookies.index(bookie))
+        return answer
+
+    def _best_error(
+        self, entry: int, errors: list[tuple[str, DistributedLogError]]
+    ) -> DistributedLogError:
+        """The first that is not merely "not here", naming what each replica said."""
+        said = "; ".join(f"{bookie}: {type(e).__name__} {e}" for bookie, e in errors)
+        for _, error in errors:
+            if not isinstance(error, NoSuchEntry | NoSuchLedger):
+                cls = type(error)
+                break
+        else:
+            cls = NoSuchEntry
+        return cls(f"ledger {self.ledger_id} entry {entry} cannot be read ({said})")
+
+    async def _client(self, bookie: str) -> BookieClient:
+        client = self._pool.get(bookie)
+        if client is None:
+            client = await self._pool.connected(bookie, self._options.connect_timeout_s)
+        if client is None:
+            raise ConnectionLost(f"no connection to bookie {bookie}")
+        return client
+
+    async def _read_one(
+        self, metadata: LedgerMetadata, bookie: str, first: int, last: int, bytes_max: int
+    ) -> list[EntryRecord]:
+        """The run from ``first`` that one bookie has; once more if the digest does not fit (H16)."""
+        client = await self._client(bookie)
+        for again in (True, False):
+            answer = await client.read(
+                self.ledger_id,
+                metadata.key,
+                first,
+                last,
+                bytes_max,
+                # This reader knows that they are confirmed; the bookie may not yet.
+                past_lac=True,
+                timeout_s=self._options.request_timeout_s,
+            )
+            self._lac = max(self._lac, answer.lac)
+            found: list[EntryRecord] = []
+            try:
+                self._take(answer.body, first, last, found)
+            except (CorruptData, UnsupportedFormat):
+                if not found and not again:
+                    raise
+            if found:
+                return found
+            if len(answer.body) == 0:
+                break
+        raise NoSuchEntry(f"bookie {bookie} does not have it")
+
+    def _take(self, body: memoryview, first: int, last: int, found: list[EntryRecord]) -> None:
+        """Append the sound records ``first``, first + 1, ... of a reply."""
+        expected = first
+        for one in records(body):
+            if one.ledger != self.ledger_id:
+                raise CorruptData(f"ledger {one.ledger} in a reply about ledger {self.ledger_id}")
+            if one.entry != expected or expected > last:
+                return
+            found.append(one)
+            expected += 1
+
+    async def _read_striped(
+        self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
+    ) -> list[EntryRecord]:
+        """E > Qw: ask as few bookies as hold all of the range, at once; fill what fails one by one."""
+        size, width = self._striping.ensemble_size, self._striping.write_quorum
+        cover = sorted({(first + k) % size for k in range(0, size, width)})
+        pieces: dict[int, EntryRecord] = {}
+
+        async def ask(slot: int) -> None:
+            start = self._striping.next_held(slot, first)
+            if start > last:
+                return
+            try:
+                client = await self._client(fragment.bookies[slot])
+                answer = await client.read(
+                    self.ledger_id,
+                    metadata.key,
+                    start,
+                    last,
+                    bytes_max // len(cover),
+                    past_lac=True,
+                    timeout_s=self._options.speculative_s,
+                )
+                for one in records(answer.body):
+                    if one.ledger == self.ledger_id:
+                        pieces[one.entry] = one
+            except DistributedLogError:
+                return
+
+        async with trio.open_nursery() as nursery:
+            for slot in cover:
+                nursery.start_soon(ask, slot)
+        if first not in pieces:
+            return await self._read_replicas(metadata, fragment, first, first, bytes_max)
+        entry = first
+        while entry + 1 <= last and entry + 1 in pieces:
+            entry += 1
+        return [pieces[e] for e in range(first, entry + 1)]
+
+    # --- tailing ----------------------------------------------------------------------------------
+
+    async def wait(self, after: int, *, wait_s: float) -> int:
+        """The LAC, once it is above ``after``, or the ledger is closed, or ``wait_s`` is over.
+
+        Two bookies hold a long poll at a time, a second at most, and the next two take their turn: a
+        bookie that is cut off, or paused, hides nothing for longer (H23). Entries may come with the
+        answer; the next `read` has them. Raises `NoSuchLedger` when the ledger was deleted.
+        """
+        with trio.move_on_after(wait_s):
+            while self.lac <= after and not self.closed and not self.deleted:
+                await self._poll(after)
+        if self.deleted:
+            raise NoSuchLedger(f"ledger {self.ledger_id} was deleted")
+        return self.lac
+
+    async def _poll(self, after: int) -> None:
+        """One round of long polls; returns on news, or when both are over."""
+        metadata = self.metadata
+        bookies = metadata.last_fragment.bookies
+        turn = self._poll_turn
+        # Connected ones first, so that a dead bookie does not take one of the two places.
+        order = [bookies[(turn + k) % len(bookies)] for k in range(len(bookies))]
+        order.sort(key=lambda bookie: self._pool.get(bookie) is None)
+        self._poll_turn += 1
+        async with trio.open_nursery() as nursery:
+
+            async def poll(bookie: str) -> None:
+                if await self._poll_one(metadata, bookie, after):
+                    nursery.cancel_scope.cancel()
+
+            async def both() -> None:
+                async with trio.open_nursery() as polls:
+                    for bookie in order[:2]:
+                        polls.start_soon(poll, bookie)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(both)
+            await self._changed.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _poll_one(self, metadata: LedgerMetadata, bookie: str, after: int) -> bool:
+        """True: there is news."""
+        hold_s = self._options.long_poll_s
+        client = self._pool.get(bookie)
+        if client is None:
+            with trio.move_on_after(hold_s):
+                await self._pool.wait_change()
+            return False
+        try:
+            answer = await client.wait_lac(
+                self.ledger_id,
+                metadata.key,
+                after,
+                wait_s=hold_s,
+                bytes_max=self._options.read_bytes_max,
+                timeout_s=hold_s + 0.5,
+            )
+        except RequestTimeout:
+            return False
+        except DistributedLogError:
+            await trio.sleep(ERROR_PAUSE_S)
+            return False
+        if answer.lac > after:
+            self._lac = max(self._lac, answer.lac)
+            found: list[EntryRecord] = []
+            with suppress(CorruptData, UnsupportedFormat):  # the read proper will say so
+                self._take(answer.body, after + 1, answer.lac, found)
+            self._ahead = found
+            return True
+        if answer.fenced:
+            # Somebody recovers: the record will say how it ends; the bookies have no more to tell.
+            with trio.move_on_after(hold_s / 2):
+                await self._changed.wait()
+            await self._refresh()
+            return True
+        return False

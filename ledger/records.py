@@ -1,0 +1,92 @@
+"""Ledger records read and followed: one watch a ledger, however many readers it has in this process."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from ..metadata.interface import Metadata
+from ..runtime.errors import Compacted, DistributedLogError
+from .keys import ledger_key
+from .metadata import LedgerMetadata
+
+RETRY_S = 0.5
+
+log = logging.getLogger("distributedlog.ledger")
+
+OnRecord = Callable[[LedgerMetadata | None], None]
+"""Gets the record as it is now; None: the ledger was deleted."""
+
+
+@dataclass(slots=True)
+class _Follower:
+    scope: trio.CancelScope
+    callbacks: list[OnRecord] = field(default_factory=list)
+
+
+class LedgerRecords:
+    """Reads records, and follows those that somebody holds open."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self._followed: dict[int, _Follower] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def get(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
+        """The record and its version; None where there is none."""
+        found = await self._metadata.get(ledger_key(ledger_id))
+        return None if found is None else (LedgerMetadata.decode(found.value), found.version)
+
+    def follow(self, ledger_id: int, callback: OnRecord) -> Callable[[], None]:
+        """Tell ``callback`` the record as it is soon, and after each change; return how to stop that."""
+        follower = self._followed.get(ledger_id)
+        if follower is None:
+            assert self._nursery is not None, "records are followed while `run` runs"
+            follower = self._followed[ledger_id] = _Follower(trio.CancelScope())
+            self._nursery.start_soon(self._follow, ledger_id, follower)
+        follower.callbacks.append(callback)
+
+        def stop() -> None:
+            if callback in follower.callbacks:
+                follower.callbacks.remove(callback)
+            if not follower.callbacks and self._followed.get(ledger_id) is follower:
+                del self._followed[ledger_id]
+                follower.scope.cancel()
+
+        return stop
+
+    async def _follow(self, ledger_id: int, follower: _Follower) -> None:
+        key = ledger_key(ledger_id)
+        with follower.scope:
+            while True:
+                try:
+                    page = await self._metadata.range(key, key + b"\0", limit=1)
+                    self._tell(follower, page.items[0].value if page.items else None)
+                    async with self._metadata.watch(
+                        key, key + b"\0", after_revision=page.revision
+                    ) as watch:
+                        while True:
+                            batch = await watch.next()
+                            if batch.events:
+                                event = batch.events[-1]
+                                self._tell(
+                                    follower, event.item.value if event.kind == "put" else None
+                                )
+                except Compacted:
+                    continue
+                except DistributedLogError as error:
+                    log.info("ledger %d cannot be followed now: %s", ledger_id, error)
+                    await trio.sleep(RETRY_S)
+
+    def _tell(self, follower: _Follower, value: bytes | None) -> None:
+        record = None if value is None else LedgerMetadata.decode(value)
+        for callback in list(follower.callbacks):
+            callback(record)

@@ -1,0 +1,255 @@
+"""The driver of `recovery.py`: asks the bookies, writes back, closes in the store.
+
+Each request has a deadline of its own, so that a hung bookie holds up nothing that can be decided without
+it. A task a request; recoveries are rare.
+"""
+
+import logging
+from collections.abc import Sequence
+from random import Random
+
+import trio
+
+from ..bookie.client import BookieClient
+from ..bookie.entry import records
+from ..metadata.interface import Metadata
+from ..runtime.errors import (
+    ConnectionLost,
+    CorruptData,
+    DistributedLogError,
+    OutcomeUnknown,
+    RequestTimeout,
+    TooBusy,
+    UnsupportedFormat,
+)
+from . import shares
+from .keys import ledger_key
+from .metadata import LedgerMetadata
+from .options import LedgerOptions
+from .placement import choose_replacements
+from .pool import BookiePool
+from .recovery import Action, Close, Fence, Found, OpenStream, Phase, Read, Recovery, Send
+from .streams import SlotStreams
+from .striping import Striping
+
+BUSY_RETRY_S = 0.1
+STORE_RETRY_S = 0.2
+
+log = logging.getLogger("distributedlog.ledger")
+
+
+class RecoveryDriver:
+    """One attempt; `run` once."""
+
+    def __init__(
+        self,
+        metadata: LedgerMetadata,
+        version: int,
+        *,
+        store: Metadata,
+        pool: BookiePool,
+        options: LedgerOptions,
+        random: Random,
+    ) -> None:
+        self._ledger_id = metadata.ledger_id
+        self._key = metadata.key
+        self._stored = metadata
+        self._version = version
+        self._store = store
+        self._pool = pool
+        self._options = options
+        self._random = random
+        self._striping = Striping(
+            metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
+        )
+        self._core = Recovery(metadata, self._choose)
+        self._streams: SlotStreams | None = None
+        self._over = trio.Event()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> LedgerMetadata:
+        """Return the closed record. Raises `RecoveryIncomplete`, `NoSuchLedger`."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._act(self._core.begin())
+            await self._over.wait()
+            nursery.cancel_scope.cancel()
+        if self._streams is not None:
+            self._streams.end_all()
+        if self._core.error is not None:
+            raise self._core.error
+        assert self._core.result is not None, "a recovery ends with a result or an error"
+        return self._core.result
+
+    def _act(self, actions: Sequence[Action]) -> None:
+        """Carry out what the core says; its answers come back through here."""
+        assert self._nursery is not None
+        for action in actions:
+            if isinstance(action, Fence):
+                self._nursery.start_soon(self._fence, action)
+            elif isinstance(action, Read):
+                self._nursery.start_soon(self._read, action)
+            elif isinstance(action, OpenStream):
+                self._open(action)
+            elif isinstance(action, Send):
+                assert self._streams is not None, "streams are opened before anything is sent"
+                self._streams.send_new()
+            else:
+                self._nursery.start_soon(self._close, action)
+        if self._core.phase in (Phase.DONE, Phase.FAILED):
+            self._over.set()
+
+    async def _client(self, bookie: str) -> BookieClient:
+        client = await self._pool.connected(bookie, self._options.connect_timeout_s)
+        if client is None:
+            raise ConnectionLost(f"no connection to bookie {bookie}")
+        return client
+
+    async def _fence(self, action: Fence) -> None:
+        try:
+            while True:
+                client = await self._client(action.bookie)
+                try:
+                    answer = await client.fence(
+                        self._ledger_id, self._key, self._options.request_timeout_s
+                    )
+                    break
+                except TooBusy:
+                    await trio.sleep(BUSY_RETRY_S)
+        except DistributedLogError as error:
+            self._act(self._core.on_fence_failed(action.slot, error))
+        else:
+            self._act(self._core.on_fenced(action.slot, answer.lac, answer.known))
+
+    async def _read(self, action: Read) -> None:
+        try:
+            while True:
+                client = await self._client(action.bookie)
+                try:
+                    answer = await client.read(
+                        self._ledger_id,
+                        self._key,
+                        action.first,
+                        action.last,
+                        action.bytes_max,
+                        fence=action.fence,
+                        past_lac=True,
+                        timeout_s=self._options.request_timeout_s,
+                    )
+                    break
+                except TooBusy:
+                    await trio.sleep(BUSY_RETRY_S)
+        except DistributedLogError as error:
+            self._act(self._core.on_read_failed(action.request, error))
+            return
+        found, damaged = self._parse(answer.body)
+        self._act(
+            self._core.on_read(
+                action.request, answer.complete_to, answer.known, found, damaged=damaged
+            )
+        )
+
+    def _parse(self, body: memoryview) -> tuple[list[Found], bool]:
+        """The sound records before the first damaged one, and whether there was one."""
+        found: list[Found] = []
+        try:
+            for one in records(body):
+                if one.ledger != self._ledger_id or (found and one.entry <= found[-1].entry):
+                    return found, True
+                found.append(Found(one.entry, one.length_so_far, len(one.payload), one.raw))
+        except (CorruptData, UnsupportedFormat):
+            return found, True
+        return found, False
+
+    # --- write-back -------------------------------------------------------------------------------
+
+    def _choose(
+        self, slots: list[int], kept: dict[int, str], excluded: list[str]
+    ) -> dict[int, str]:
+        return choose_replacements(
+            self._striping,
+            kept,
+            slots,
+            shares.live_candidates(self._pool),
+            self._random.random,
+            excluded=excluded,
+            racks={bookie: self._pool.rack(bookie) for bookie in kept.values()},
+        )
+
+    def _open(self, action: OpenStream) -> None:
+        window = self._core.window
+        assert window is not None
+        if self._streams is None:
+            self._streams = SlotStreams(
+                window,
+                self._ledger_id,
+                self._key,
+                recovery=True,
+                target=self._pool.get,
+                acked=lambda stream, count: self._act(self._core.on_acked(stream, count)),
+                failed=lambda slot, bookie, error: self._act(
+                    self._core.on_write_failed(slot, bookie, error)
+                ),
+            )
+            assert self._nursery is not None
+            self._nursery.start_soon(self._sweep)
+        slot = window.slots[action.slot]
+        if slot.bookie != action.bookie or slot.detached:
+            return  # the core has gone on without it meanwhile
+        if not self._streams.open(action.slot):
+            self._act(
+                self._core.on_write_failed(
+                    action.slot, action.bookie, ConnectionLost("no connection")
+                )
+            )
+
+    async def _sweep(self) -> None:
+        """A bookie that owes acks and gives none has failed."""
+        window, streams = self._core.window, self._streams
+        assert window is not None
+        assert streams is not None
+        before: dict[int, int] = {}
+        while self._core.phase is Phase.READING:
+            await trio.sleep(self._options.slot_silence_s)
+            now = {n: slot.through for n, slot in enumerate(window.slots) if window.owed(n)}
+            for number, through in now.items():
+                bookie = window.slots[number].bookie
+                if before.get(number) == through:
+                    streams.end(number)
+                    self._act(
+                        self._core.on_write_failed(
+                            number,
+                            bookie,
+                            RequestTimeout(f"no ack for {self._options.slot_silence_s:g} s"),
+                        )
+                    )
+            before = now
+
+    # --- the close --------------------------------------------------------------------------------
+
+    async def _close(self, action: Close) -> None:
+        share = shares.closing_share(
+            action.metadata, self._version, action.holes, before=self._stored
+        )
+        while True:
+            try:
+                reply = await self._store.transact(share)
+                if reply.succeeded:
+                    self._act(self._core.on_closed(action.metadata))
+                    return
+                found = reply.current[0]
+                break
+            except OutcomeUnknown:
+                try:
+                    found = await self._store.get(ledger_key(self._ledger_id))
+                    break
+                except DistributedLogError as error:
+                    self._act(self._core.abandon(f"the close cannot be looked up: {error}"))
+                    return
+            except DistributedLogError as error:
+                self._act(self._core.abandon(f"the close cannot be written: {error}"))
+                return
+        record = None if found is None else LedgerMetadata.decode(found.value)
+        if record is not None and found is not None:
+            self._stored, self._version = record, found.version
+        self._act(self._core.on_close_conflict(record))
