@@ -109,6 +109,7 @@ async def read(uri: str, name: str, total: int, take: str) -> None:
         while count < total:
             if take == "columns":
                 columns = await reader.read_columns()
+                assert columns is not None, "a tail has no end"
                 ends = columns.offsets.tolist()
                 payloads = [columns.payload[at:] for at in ends[:-1]]
             else:

@@ -13,11 +13,11 @@ from .output import size, table
 def command(settings: Settings) -> None:
     """List the bookies, those that are down included; with --json one object a line."""
     from .cluster_view import bookies
-    from .connect import answer, namespace, run
+    from .connect import answer, quorum, run
 
     async def work() -> None:
-        async with namespace(settings) as logs:
-            found = await answer(settings, "listing the bookies", lambda: bookies(logs.metadata))
+        async with quorum(settings) as metadata:
+            found = await answer(settings, "listing the bookies", lambda: bookies(metadata))
         if settings.json:
             for bookie in found:
                 print(json.dumps(bookie))

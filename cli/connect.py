@@ -18,8 +18,31 @@ async def namespace(settings: Settings) -> AsyncIterator[Any]:
     uri = settings.where()
     from .. import open_namespace
 
-    async with open_namespace(uri, timeout_s=settings.timeout_s) as found:
+    async with open_namespace(uri, config={"metadata_timeout_s": settings.timeout_s}) as found:
         yield found
+
+
+@asynccontextmanager
+async def quorum(settings: Settings) -> AsyncIterator[Any]:
+    """Only the metadata quorum's client: works also while nobody leads, as far as one node answers."""
+    from ..metadata.client import MetadataClient
+    from ..runtime.machine import real_host
+    from ..runtime.rpc import Endpoint, Hello
+    from ..uri import parse_uri
+
+    where = parse_uri(settings.where())
+    host = real_host("dlog")
+    endpoint = Endpoint(host, lambda: Hello(kind="client", label="dlog"))
+    client = MetadataClient(
+        endpoint,
+        where.addresses,
+        client_id=f"{host.random.getrandbits(64):016x}",
+        timeout_s=settings.timeout_s,
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(client.run)
+        yield client
+        nursery.cancel_scope.cancel()
 
 
 async def answer(settings: Settings, what: str, call: Callable[[], Awaitable[Result]]) -> Result:

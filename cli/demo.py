@@ -19,7 +19,6 @@ BATCH = 200
 async def run_demo(settings: Settings, options: dict[str, Any]) -> None:
     """Run it; raises `Answer` (exit 1) when a record is missing or out of place."""
     from .. import LogRecord, open_namespace
-
     from ..cluster.local import local_cluster
 
     steps = _Steps(settings)

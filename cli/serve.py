@@ -178,7 +178,6 @@ def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
         "config": to_json(config),
         "data": str(_needed(given, "data", "--data").absolute()),
         "index": str(given["index_dir"].absolute()) if given.get("index_dir") else None,
-        "sync": "inline",
     }
     trio.run(
         lambda: until_told(

@@ -25,7 +25,7 @@ async def describe(logs: Any, name: str) -> dict[str, Any]:
         "first_dlsn": None if found.first_dlsn is None else str(found.first_dlsn),
         "last_dlsn": None if found.last_dlsn is None else str(found.last_dlsn),
         "records": found.records + open_records,
-        "bytes": found.bytes,
+        "bytes": found.size_bytes,
         "truncated_to": str(found.state.truncated_to) if truncated else None,
         "sealed": found.state.sealed,
         "owner": found.owner or None,
@@ -70,7 +70,7 @@ async def _segment(logs: Any, segment: SegmentRecord, log: LogDescription) -> di
         "last_txid": segment.last_txid if segment.last_txid >= 0 else None,
         "last_dlsn": None if segment.last_dlsn is None else str(segment.last_dlsn),
         "records": segment.records,
-        "bytes": segment.bytes,
+        "bytes": segment.size_bytes,
         "start_sequence_id": segment.start_sequence_id if segment.start_sequence_id >= 0 else None,
         "ensembles": ensembles,
     }

@@ -29,25 +29,26 @@ def command(settings: Settings, probe: bool, wait: str | None) -> None:
     import trio
 
     from .cluster_view import status
-    from .connect import answer, namespace, run
+    from .connect import answer, namespace, quorum, run
 
     found: dict[str, Any] = {}
 
     async def work() -> None:
         deadline = trio.current_time() + settings.timeout_s
-        async with namespace(settings) as logs:
+        async with quorum(settings) as metadata:
             while True:
                 found.update(
                     await answer(
                         settings,
                         "the status",
-                        lambda: status(logs.metadata, max(1.0, deadline - trio.current_time())),
+                        lambda: status(metadata, max(1.0, deadline - trio.current_time())),
                     )
                 )
                 if found["healthy"] or wait is None or trio.current_time() >= deadline:
                     break
                 await trio.sleep(POLL_S)
-            if probe:
+        if probe and found["logs"] is not None:
+            async with namespace(settings) as logs:
                 found["probe"] = await answer(settings, "the probe", lambda: _probe(logs))
 
     run(work)

@@ -16,6 +16,7 @@ from typing import Any
 import trio
 
 from ..runtime.errors import DistributedLogError
+from ..runtime.host import Host
 from .logs import log_to_stderr
 from .options import NodeReady, from_json
 
@@ -53,16 +54,23 @@ async def run_node(
     spec: dict[str, Any], *, task_status: trio.TaskStatus[dict[str, Any]] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Run the node of ``spec`` (config, data, index) until cancelled; its started value is the ready line."""
-    from .directories import host_for
+    from .directories import host_of, memory_host
     from .node import serve_node
 
     config = from_json(spec["config"])
     data = Path(spec["data"]) if spec.get("data") else None
     index = Path(spec["index"]) if spec.get("index") else None
-    host = host_for(config, data, index, sync=spec.get("sync", "thread"))
-    async with trio.open_nursery() as nursery:
-        ready: NodeReady = await nursery.start(serve_node, host, config)
-        task_status.started(ready_line(ready, str(data) if data else None))
+
+    async def serve(host: Host) -> None:
+        async with trio.open_nursery() as nursery:
+            ready: NodeReady = await nursery.start(serve_node, host, config)
+            task_status.started(ready_line(ready, str(data) if data else None))
+
+    if data is None:
+        await serve(memory_host(config))
+    else:
+        async with host_of(config, data, index) as host:
+            await serve(host)
 
 
 def ready_line(ready: NodeReady, data: str | None) -> dict[str, Any]:

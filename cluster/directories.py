@@ -4,48 +4,67 @@ DIR/journal/  DIR/index/      a bookie (the index may be elsewhere)
 DIR/metadata/                 a metadata node
 """
 
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+import trio
 
 from ..runtime.errors import ForeignData
 from ..runtime.files import DirectoryDisk
-from ..runtime.host import Disk, Host
+from ..runtime.host import Host
 from ..runtime.machine import real_host
 from ..runtime.memory import MemoryDisk
+from ..runtime.sync_mode import choose_sync_mode
 from .options import BookieNodeConfig, MetadataNodeConfig
 
+CLOSE_S = 5.0
 
-def host_for(
-    config: MetadataNodeConfig | BookieNodeConfig,
-    data: Path | None,
-    index: Path | None = None,
-    *,
-    sync: str = "thread",
-) -> Host:
-    """The host with its disks; ``data`` None keeps everything in memory.
+log = logging.getLogger("distributedlog.cluster")
 
-    ``sync`` says where a bookie's journal syncs: ``inline`` or ``thread`` (several nodes in one process
-    must not wait for each other's disks). Raises `ForeignData`, `OSError`.
+Config = MetadataNodeConfig | BookieNodeConfig
+
+
+@asynccontextmanager
+async def host_of(
+    config: Config, data: Path, index: Path | None = None, *, alone: bool = True
+) -> AsyncIterator[Host]:
+    """A host on directories, which are given back in the end.
+
+    ``alone``: no other node is in this process, so a bookie's journal may sync on the loop if its disk is
+    fast enough (`choose_sync_mode`); several nodes must not wait for each other's disks. A metadata node
+    always syncs in a thread (H25). Raises `ForeignData`, `OSError`, `DiskFailed`.
     """
-    if isinstance(config, MetadataNodeConfig):
-        return real_host(
-            config.name, disks={"metadata": _disk(data, "metadata", ("journal", "index"))}
-        )
-    index_data = index if index is not None else data
-    disks: dict[str, Disk] = {
-        "journal": _disk(data, "journal", ("metadata",), sync=sync),
-        "index": _disk(index_data, "index", ("metadata",)),
-    }
-    return real_host(config.name, disks=disks)
+    disks: dict[str, DirectoryDisk] = {}
+    try:
+        if isinstance(config, MetadataNodeConfig):
+            disks["metadata"] = _disk(data, "metadata", ("journal", "index"))
+        else:
+            disks["journal"] = _disk(data, "journal", ("metadata",))
+            disks["index"] = _disk(index if index is not None else data, "index", ("metadata",))
+            if alone:
+                found = await choose_sync_mode(disks["journal"].path)
+                disks["journal"].sync_mode = found.mode
+                log.info("a sync takes %.2f ms (p50): done %s", found.p50_s * 1e3, found.mode)
+        yield real_host(config.name, disks=disks)
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
+            for disk in disks.values():
+                await disk.close()
 
 
-def _disk(data: Path | None, role: str, foreign: tuple[str, ...], *, sync: str = "thread") -> Disk:
-    if data is None:
-        return MemoryDisk()
+def memory_host(config: Config) -> Host:
+    """A host that keeps nothing beyond the process; hand it to a node that is started again."""
+    roles = ("metadata",) if isinstance(config, MetadataNodeConfig) else ("journal", "index")
+    return real_host(config.name, disks={role: MemoryDisk() for role in roles})
+
+
+def _disk(data: Path, role: str, foreign: tuple[str, ...]) -> DirectoryDisk:
     for name in foreign:
         if (data / name).exists():
             raise ForeignData(
                 f"{data} is the data directory of a node of another kind (it holds {name}/);"
                 " give this node its own --data"
             )
-    (data / role).mkdir(parents=True, exist_ok=True)
-    return DirectoryDisk(data / role, sync="inline" if sync == "inline" else "thread")
+    return DirectoryDisk(data / role)

@@ -17,10 +17,11 @@ from typing import Any
 import trio
 
 from ..runtime.errors import DistributedLogError
+from ..runtime.host import Host
 from ..runtime.machine import real_host
 from . import plan as plans
 from .child import first_of, ready_line
-from .directories import host_for
+from .directories import host_of, memory_host
 from .node import serve_node
 from .options import to_json
 from .plan import Plan, PlannedNode
@@ -116,6 +117,7 @@ async def local_cluster(
         plan = await _plan(directory, bookies, metadata_nodes, port)
     cluster = LocalCluster(directory, plan)
     run = _Run(cluster, restart, log_level, on_death or _log_death)
+    started = False
     try:
         async with trio.open_nursery() as nursery:
             if in_process:
@@ -124,13 +126,15 @@ async def local_cluster(
                 await run.in_processes(nursery)
             else:
                 await run.in_one_child(nursery, bookies, metadata_nodes, port)
+            started = True
             try:
                 yield cluster
             finally:
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        # What the caller's body raised, or why no node could start: not a group of one to him.
-        raise (group.exceptions[0] if len(group.exceptions) == 1 else first_of(group)) from None
+        if started and len(group.exceptions) == 1:
+            raise group.exceptions[0] from None  # the caller's body raised it, not in a group of ours
+        raise first_of(group) from None  # why a node could not start
     finally:
         await run.stop_children()
 
@@ -189,18 +193,24 @@ class _Run:
         plan, data = self.cluster.plan, self.cluster.data
         place = Path(data) / node.name if data is not None else None
         config = plan.config(node)
-        host = host_for(config, place)
+        in_memory = memory_host(config) if place is None else None
 
-        async def serve(*, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED) -> None:
-            await serve_node(host, config, task_status=task_status)
+        async def serve(host: Host) -> None:
+            nonlocal served
+            async with trio.open_nursery() as nursery:
+                found = await nursery.start(serve_node, host, config)
+                if not served:
+                    served = True
+                    task_status.started(ready_line(found, str(place) if place else None))
 
         while True:
             try:
-                async with trio.open_nursery() as nursery:
-                    found = await nursery.start(serve)
-                    if not served:
-                        served = True
-                        task_status.started(ready_line(found, str(place) if place else None))
+                if in_memory is not None:
+                    await serve(in_memory)
+                else:
+                    assert place is not None
+                    async with host_of(config, place, alone=False) as host:
+                        await serve(host)
             except* (DistributedLogError, OSError, AssertionError) as group:
                 if not served:
                     raise

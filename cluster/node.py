@@ -19,7 +19,8 @@ from ..ledger import keys
 from ..ledger.bookies import BookieRegistration
 from ..ledger.pool import BookiePool
 from ..metadata.client import Metadata, MetadataClient
-from ..runtime.errors import DistributedLogError, ForeignData
+from ..metadata.server import MetadataOptions, serve_metadata
+from ..runtime.errors import DistributedLogError, InvalidRequest
 from ..runtime.host import Address, Host, Listener
 from ..runtime.identity import NodeIdentity
 from ..runtime.rpc import Endpoint, Hello
@@ -60,10 +61,22 @@ async def serve_metadata_node(
 
     Raises `ForeignData`, `DataDirectoryInUse`, `AddressInUse`, `CorruptData`; later `DiskFailed`.
     """
+    if config.name not in config.voters:
+        raise InvalidRequest(f"{config.name} is none of the quorum: {', '.join(config.voters)}")
     disk = host.disks["metadata"]
     disk.lock()
     try:
-        raise NotImplementedError
+        listeners = await listen_all(host, config.listen or {"": config.voters[config.name]})
+        try:
+            options = MetadataOptions(
+                config.name, config.voters, advertised(listeners, config.advertise)
+            )
+            async with trio.open_nursery() as nursery:
+                node_id = await nursery.start(serve_metadata, host, options, listeners)
+                task_status.started(ready(config.name, "metadata", node_id, listeners))
+        finally:
+            for listener in listeners.values():
+                listener.close()
     finally:
         disk.unlock()
 
@@ -244,7 +257,7 @@ def advertised(
     """What others should dial, by listener name: what was given, else where it listens."""
     for name in given:
         if name not in listeners:
-            raise ForeignData(f"--advertise names the listener {name!r}, --listen does not")
+            raise InvalidRequest(f"--advertise names the listener {name!r}, --listen does not")
     return {name: given.get(name, listener.address) for name, listener in listeners.items()}
 
 

@@ -129,7 +129,7 @@ class Repair:
     async def _watch(self, prefix: bytes) -> None:
         await at_each_change(self._metadata, prefix, self._work_if_elected, every_s=EVERY_S)
 
-    async def _work_ifelected(self) -> None:
+    async def _work_if_elected(self) -> None:
         async with self._working:  # two watches, one repairer
             if await self.elected():
                 await self.work()

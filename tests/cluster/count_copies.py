@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import trio
+
 from distributedlog import open_namespace
 from distributedlog.cluster.repair import wanted, without
 from distributedlog.ledger import keys
@@ -29,9 +30,8 @@ async def main(name: str) -> None:
                 continue
             ledgers += 1
             for bookie in ledger.bookies():
-                with trio.fail_after(10):
-                    while (client := pool.get(bookie)) is None:
-                        await trio.sleep(0.05)
+                client = await pool.connected(bookie, 10.0)
+                assert client is not None, f"{bookie} is not there"
                 try:
                     listed = await client.list_entries(ledger.ledger_id, ledger.key, timeout_s=5)
                     present = list(listed.ranges)

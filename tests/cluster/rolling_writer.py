@@ -4,6 +4,7 @@ import os
 import sys
 
 import trio
+
 from distributedlog import LogRecord, open_namespace
 
 RECORD = b"x" * 1000

@@ -175,7 +175,6 @@ def test_three_bookies_one_dead_for_a_while(cluster: Cluster) -> None:
 def test_a_killed_parent_leaves_no_orphans(tmp_path: Path) -> None:
     """`dlog local --processes`, kill -9 of the parent: every child ends (design: life cycle)."""
     from distributedlog.cluster.processes import environment
-
     from tests.cluster.story import dlog
 
     parent = subprocess.Popen(
@@ -208,7 +207,6 @@ def _alive(pid: int) -> bool:
 def test_local_ends_cleanly_and_keeps_its_ports(tmp_path: Path) -> None:
     """SIGTERM: exit 0, every node deregistered; the next start has the same URI and the records."""
     from distributedlog.cluster.processes import environment
-
     from tests.cluster.story import dlog
 
     uris = []
@@ -241,7 +239,6 @@ def test_local_ends_cleanly_and_keeps_its_ports(tmp_path: Path) -> None:
 
 def test_a_child_that_dies_is_told_and_with_restart_started_again(tmp_path: Path) -> None:
     from distributedlog.cluster.processes import environment
-
     from tests.cluster.story import dlog
 
     parent = subprocess.Popen(

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import trio
+
 from distributedlog.bookie.client import BookieClient
 from distributedlog.bookie.entry import encode, records
 from distributedlog.bookie.options import BookieOptions
@@ -67,7 +68,9 @@ class _World:
         )
         for entry in entries:
             payload = b"entry %d" % entry
-            stream.send(encode(LEDGER, entry, 10 * (entry + 1), entry - 1, (payload,), len(payload)))
+            stream.send(
+                encode(LEDGER, entry, 10 * (entry + 1), entry - 1, (payload,), len(payload))
+            )
         with trio.fail_after(5):
             await done.wait()
         stream.close()

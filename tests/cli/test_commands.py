@@ -1,0 +1,306 @@
+"""The commands against a live cluster in memory: what they print, how they end (the contract)."""
+
+import base64
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distributedlog.cluster.processes import environment
+from distributedlog.log.record import RECORD_BYTES_MAX
+from tests.cluster.story import dlog
+
+pytestmark = pytest.mark.processes
+
+
+class _Cluster:
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+
+    def run(
+        self, *arguments: str, stdin: bytes | None = None, uri: str | None = None
+    ) -> "subprocess.CompletedProcess[bytes]":
+        return subprocess.run(
+            dlog(*arguments),
+            input=stdin if stdin is not None else b"",
+            capture_output=True,
+            timeout=60,
+            env={**environment(), "DLOG_URI": uri or self.uri},
+            check=False,
+        )
+
+    def ok(self, *arguments: str, stdin: bytes | None = None) -> bytes:
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == 0, (arguments, done.stderr)
+        return done.stdout
+
+    def fails(self, code: int, *arguments: str, stdin: bytes | None = None) -> str:
+        """The error's one line."""
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == code, (arguments, done.returncode, done.stderr)
+        errors = [
+            line for line in done.stderr.decode().splitlines() if line.startswith("dlog: error:")
+        ]
+        assert len(errors) == 1, done.stderr
+        assert b"Traceback" not in done.stderr
+        return errors[0]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[_Cluster]:
+    process = subprocess.Popen(
+        dlog("local", "--memory", "--metadata-nodes", "1"),
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    ready = json.loads(process.stdout.readline())
+    yield _Cluster(ready["uri"])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 0
+    process.stdout.close()
+
+
+def test_what_is_written_is_read_byte_for_byte(cluster: _Cluster) -> None:
+    lines = b"first\n\n\xff\x00 any bytes \r\nlast without a newline"
+
+    said = json.loads(cluster.ok("log", "write", "bytes", "--create", "--json", stdin=lines))
+
+    assert set(said) == {"records", "bytes", "first_dlsn", "last_dlsn", "seconds"}
+    assert said["records"] == 4
+    assert said["first_dlsn"].startswith("1.")
+    assert cluster.ok("log", "read", "bytes") == lines + b"\n"
+
+
+def test_an_empty_input_writes_nothing(cluster: _Cluster) -> None:
+    said = json.loads(cluster.ok("log", "write", "none", "--create", "--json", stdin=b""))
+
+    assert (said["records"], said["first_dlsn"], said["last_dlsn"]) == (0, None, None)
+    assert cluster.ok("log", "read", "none") == b""
+
+
+def test_a_file_of_frames_holds_newlines_and_positions_select(
+    cluster: _Cluster, tmp_path: Path
+) -> None:
+    frames = b"".join(len(p).to_bytes(4, "little") + p for p in (b"a\nb", b"", b"c" * 1000))
+    file = tmp_path / "frames"
+    file.write_bytes(frames)
+
+    cluster.ok(
+        "log", "write", "frames", str(file), "--format", "frames", "--txid", "count", "--create"
+    )
+
+    assert cluster.ok("log", "read", "frames", "--format", "frames") == frames
+    records = [
+        json.loads(line) for line in cluster.ok("log", "read", "frames", "--json").splitlines()
+    ]
+    assert [record["txid"] for record in records] == [0, 1, 2]
+    assert [record["sequence_id"] for record in records] == [0, 1, 2]
+    assert records[0]["payload"] == "a\nb"
+    second = records[1]["dlsn"]
+    assert cluster.ok("log", "read", "frames", "--from", second, "--limit", "1") == b"\n"
+    assert cluster.ok("log", "read", "frames", "--to", second, "--format", "frames") == frames[:11]
+    assert cluster.ok("log", "read", "frames", "--from-txid", "2") == b"c" * 1000 + b"\n"
+    assert cluster.ok("log", "read", "frames", "--from", "latest") == b""
+    assert cluster.ok("log", "read", "frames", "--limit", "0") == b""
+
+
+def test_json_lines_carry_txids_and_bytes(cluster: _Cluster) -> None:
+    binary = base64.b64encode(b"\xff\xfe").decode()
+    lines = [{"txid": 5, "payload": "ä"}, {"txid": 9, "payload_base64": binary}]
+    text = "\n".join(map(json.dumps, lines)).encode()
+
+    cluster.ok("log", "write", "jsonl", "--format", "jsonl", "--create", stdin=text)
+
+    found = [json.loads(line) for line in cluster.ok("log", "read", "jsonl", "--json").splitlines()]
+    assert [(one["txid"], one.get("payload"), one.get("payload_base64")) for one in found] == [
+        (5, "ä", None),
+        (9, None, binary),
+    ]
+
+
+def test_a_txid_that_goes_down_is_refused_and_what_came_before_is_told(cluster: _Cluster) -> None:
+    lines = b'{"txid": 5, "payload": "a"}\n{"txid": 4, "payload": "b"}\n'
+
+    done = cluster.run(
+        "log", "write", "down", "--format", "jsonl", "--create", "--json", stdin=lines
+    )
+
+    assert done.returncode == 5, done.stderr
+    assert b"TransactionIdOutOfOrder (513)" in done.stderr
+    said = json.loads(done.stdout)
+    assert said["records"] == 1
+    assert said["error"]["code"] == 513
+    assert cluster.ok("log", "read", "down") == b"a\n"
+
+
+def test_an_oversize_line_is_named_and_those_before_it_stay(cluster: _Cluster) -> None:
+    lines = b"fits\n" + b"x" * (RECORD_BYTES_MAX + 1) + b"\nnever\n"
+
+    error = cluster.fails(5, "log", "write", "large", "--create", stdin=lines)
+
+    assert "RecordTooLarge (413)" in error
+    assert "line 2" in error
+    assert cluster.ok("log", "read", "large") == b"fits\n"
+
+
+def test_the_largest_record_goes_through(cluster: _Cluster) -> None:
+    line = b"y" * RECORD_BYTES_MAX + b"\n"
+
+    cluster.ok("log", "write", "largest", "--create", stdin=line)
+
+    assert cluster.ok("log", "read", "largest") == line
+
+
+def test_a_log_is_created_listed_shown_and_deleted(cluster: _Cluster) -> None:
+    cluster.ok("log", "create", "kept/one")
+    assert "LogExists (522)" in cluster.fails(3, "log", "create", "kept/one")
+    cluster.ok("log", "write", "kept/one", stdin=b"1\n2\n3\n")
+
+    assert cluster.ok("log", "list", "kept/") == b"kept/one\n"
+    assert json.loads(cluster.ok("log", "list", "kept/", "--json")) == {"name": "kept/one"}
+    shown = json.loads(cluster.ok("log", "show", "kept/one", "--json"))
+    assert {"name", "first_dlsn", "last_dlsn", "records", "bytes", "truncated_to", "sealed", "owner",
+            "segments"} <= set(shown)  # fmt: skip
+    assert (shown["name"], shown["records"], shown["sealed"]) == ("kept/one", 3, False)
+    assert {"segment", "ledger", "state", "status", "first_txid", "last_txid", "last_dlsn", "records", "bytes",
+            "start_sequence_id", "ensembles"} <= set(shown["segments"][0])  # fmt: skip
+    assert b"kept/one" in cluster.ok("log", "show", "kept/one")
+
+    assert "--yes" in cluster.fails(2, "log", "delete", "kept/one")
+    cluster.ok("log", "delete", "kept/one", "--yes")
+    assert "LogNotFound (510)" in cluster.fails(3, "log", "read", "kept/one")
+
+
+def test_a_missing_log_is_named_with_the_command_that_makes_it(cluster: _Cluster) -> None:
+    for arguments in (["read"], ["tail"], ["show"], ["write"], ["delete", "--yes"]):
+        error = cluster.fails(3, "log", arguments[0], "absent", *arguments[1:], stdin=b"x\n")
+        assert "absent" in error
+        assert "dlog log create" in error
+
+
+def test_bad_names_and_positions_are_refused(cluster: _Cluster) -> None:
+    assert "InvalidLogName (602)" in cluster.fails(2, "log", "create", "not a name")
+    cluster.fails(2, "log", "read", "x", "--from", "nonsense")
+
+
+def test_status_and_bookies_show_everybody(cluster: _Cluster) -> None:
+    status = json.loads(cluster.ok("status", "--json", "--wait", "healthy"))
+
+    assert status["healthy"] is True
+    assert status["reasons"] == []
+    assert [set(m) for m in status["metadata"]] == [
+        {"name", "address", "role", "term", "applied", "alive"}
+    ]
+    assert status["metadata"][0]["role"] == "leader"
+    assert len(status["bookies"]) == 3
+    assert {"id", "address", "state", "ledgers", "used_bytes", "free_bytes", "rack"} <= set(
+        status["bookies"][0]
+    )
+    assert status["under_replicated"] == []
+    listed = [json.loads(line) for line in cluster.ok("bookies", "--json").splitlines()]
+    assert [one["id"] for one in listed] == [one["id"] for one in status["bookies"]]
+    assert cluster.ok("status").startswith(b"healthy")
+    probed = json.loads(cluster.ok("status", "--probe", "--json"))
+    assert set(probed["probe"]) == {"create_ms", "open_ms", "append_ms", "commit_ms", "read_ms"}
+
+
+def test_tail_follows_and_an_interrupt_ends_it(cluster: _Cluster) -> None:
+    cluster.ok("log", "create", "followed")
+    tail = subprocess.Popen(
+        dlog("log", "tail", "followed", "--from", "earliest"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environment(), "DLOG_URI": cluster.uri},
+    )
+    assert tail.stdout is not None
+    for number in range(3):
+        cluster.ok("log", "write", "followed", stdin=b"%d\n" % number)
+        assert tail.stdout.readline() == b"%d\n" % number
+
+    tail.send_signal(signal.SIGINT)
+
+    _, errors = tail.communicate(timeout=10)
+    assert tail.returncode == 130
+    assert errors == b"dlog: interrupted\n"
+
+
+def test_a_reader_of_our_output_may_leave_early(cluster: _Cluster) -> None:
+    cluster.ok("log", "write", "much", "--create", stdin=b"line\n" * 200_000)
+    read = subprocess.Popen(
+        dlog("log", "read", "much"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environment(), "DLOG_URI": cluster.uri},
+    )
+    assert read.stdout is not None
+    assert read.stdout.readline() == b"line\n"
+    read.stdout.close()
+
+    assert read.stderr is not None
+    errors = read.stderr.read()
+    assert read.wait(timeout=20) == 0, errors
+    assert errors == b""
+    read.stderr.close()
+
+
+def test_an_unknown_scheme_names_the_known_ones(cluster: _Cluster) -> None:
+    error = cluster.fails(2, "log", "list", "--uri", "http://127.0.0.1:1/x")
+
+    assert "InvalidUri" in error
+    assert "distributedlog://" in error
+
+
+def test_an_unreachable_quorum_ends_within_the_deadline_and_names_the_addresses(
+    cluster: _Cluster,
+) -> None:
+    with socket.socket() as deaf:  # takes connections and never says a word
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+        silent = f"127.0.0.1:{deaf.getsockname()[1]}"
+        uri = f"distributedlog://{silent};127.0.0.1:1/x"
+        for arguments in (["log", "list"], ["log", "read", "x"], ["log", "write", "x"], ["status"]):
+            before = time.monotonic()
+            error = cluster.fails(4, *arguments, "--uri", uri, "--timeout", "1.5")
+            assert time.monotonic() - before < 6, arguments
+            assert "QuorumUnreachable (503)" in error
+            assert silent in error
+            assert "127.0.0.1:1" in error
+
+
+@pytest.mark.parametrize("bench", ["write", "read", "tail"])
+def test_a_bench_has_the_keys_of_the_contract(cluster: _Cluster, bench: str) -> None:
+    given = ["--records", "2000", "--size", "100", "--json"]
+    found = json.loads(cluster.ok("bench", bench, *given))
+
+    assert {"records", "bytes", "seconds", "records_per_s", "bytes_per_s", "latency_ms", "settings",
+            "others_cpu_pct"} <= set(found)  # fmt: skip
+    assert found["records"] == 2000
+    assert found["bytes"] == 200_000
+    if bench != "read":
+        assert set(found["latency_ms"]) == {"p50", "p99", "p999", "max"}
+        assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["max"]
+    assert b"bench-" not in cluster.ok("log", "list")  # its own log is gone
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["write", "--outstanding", "1"],
+        ["write", "--outstanding", "10"],
+        ["write", "--call", "bulk"],
+        ["write", "--rate", "20000"],
+        ["write", "--rate", "20000", "--call", "bulk", "--logs", "2"],
+        ["read", "--as", "columns"],
+        ["tail", "--rate", "5000", "--as", "columns"],
+    ],
+)
+def test_the_ways_of_a_bench(cluster: _Cluster, flags: list[str]) -> None:
+    found = json.loads(cluster.ok("bench", *flags, "--records", "1000", "--json"))
+
+    assert found["records"] == 1000
