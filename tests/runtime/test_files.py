@@ -203,10 +203,14 @@ async def test_a_file_closed_during_its_sync_keeps_its_descriptor_till_then(
     disk = DirectoryDisk(tmp_path, sync="thread")
     file = await disk.create("f")
     go = threading.Event()
+
+    def hold() -> None:
+        go.wait()
+
     before = open_descriptors()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(disk._syncer.run, go.wait)
+        nursery.start_soon(disk._syncer.run, hold)
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(file.write_synced, 0, b"on its way")
         await trio.testing.wait_all_tasks_blocked()
