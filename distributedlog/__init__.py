@@ -1,1 +1,107 @@
-"""A replicated log service on its own replicated storage cluster, in pure Python."""
+"""A replicated log service on its own replicated storage cluster, in pure Python.
+
+This is the trio flavour; `distributedlog.blocking` and `distributedlog.aio` are the same calls for plain
+threads and for asyncio.
+
+    async with open_namespace("distributedlog://HOST:PORT/NAMESPACE") as namespace:
+        async with namespace.open_log("orders").open_writer() as writer:
+            dlsn = await writer.write(LogRecord(txid=1, payload=b"first"))
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any
+
+from .log.dlsn import DLSN
+from .log.handle import Log
+from .log.namespace import Namespace
+from .log.reader import LogReader
+from .log.record import LogRecord
+from .log.writer import LogWriter
+from .runtime.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    EndOfStream,
+    InvalidLogName,
+    InvalidRequest,
+    InvalidUri,
+    LogEmpty,
+    LogExists,
+    LogNotFound,
+    LogTruncated,
+    NotEnoughBookies,
+    OutcomeUnknown,
+    OwnershipAcquireFailed,
+    QuorumUnreachable,
+    RecordTooLarge,
+    RecoveryIncomplete,
+    TransactionIdOutOfOrder,
+    WriteCancelled,
+    WriteFailed,
+    WriterFenced,
+)
+from .uri import parse_uri
+
+if TYPE_CHECKING:
+    from .cluster.local import local_cluster
+    from .runtime.host import Host
+
+__all__ = [
+    "DLSN",
+    "AlreadyClosed",
+    "DistributedLogError",
+    "EndOfStream",
+    "InvalidLogName",
+    "InvalidRequest",
+    "InvalidUri",
+    "Log",
+    "LogEmpty",
+    "LogExists",
+    "LogNotFound",
+    "LogReader",
+    "LogRecord",
+    "LogTruncated",
+    "LogWriter",
+    "Namespace",
+    "NotEnoughBookies",
+    "OutcomeUnknown",
+    "OwnershipAcquireFailed",
+    "QuorumUnreachable",
+    "RecordTooLarge",
+    "RecoveryIncomplete",
+    "TransactionIdOutOfOrder",
+    "WriteCancelled",
+    "WriteFailed",
+    "WriterFenced",
+    "local_cluster",
+    "open_namespace",
+]
+
+
+def open_namespace(
+    uri: str, *, config: Mapping[str, Any] | None = None, host: "Host | None" = None
+) -> AbstractAsyncContextManager[Namespace]:
+    """The namespace of a URI; ``async with`` what this returns. Raises `InvalidUri` at once.
+
+    Entering it contacts the metadata quorum and raises `QuorumUnreachable`, which names the addresses,
+    after ``metadata_timeout_s``. ``config`` overlays the defaults of the log, the ledgers and the client,
+    by option name. ``host`` is the machine to run on (default: this one).
+    """
+    parsed = parse_uri(uri)
+    if parsed.proxied:
+        raise InvalidRequest(
+            f"{parsed.scheme}:// goes through proxies, which are not in this version; "
+            f"distributedlog:// with the metadata nodes' addresses reaches the same logs"
+        )
+    from .direct import open_direct
+
+    return open_direct(parsed, config, host)
+
+
+def __getattr__(name: str) -> Any:
+    """Load what most programs never need (servers, their disks) on first use."""
+    if name == "local_cluster":
+        from .cluster.local import local_cluster
+
+        return local_cluster
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

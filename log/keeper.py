@@ -17,9 +17,8 @@ from typing import Protocol
 import trio
 
 from ..runtime.errors import (
+    AlreadyClosed,
     DistributedLogError,
-    LedgerClosed,
-    LedgerFenced,
     NotEnoughBookies,
     RecoveryIncomplete,
     VersionConflict,
@@ -38,7 +37,6 @@ TICK_S = 5.0
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 5.0
 ROOM_WAIT_S = 1.0
-CLOSE_ATTEMPTS = 3
 
 log = logging.getLogger("distributedlog.log")
 
@@ -234,27 +232,29 @@ class SegmentKeeper:
         self, segment: OpenSegment, then: Callable[[LogState], LogState] | None = None
     ) -> None:
         """Close a segment whose entries are all acknowledged, ledger and log in one transaction."""
-        ledger_share = segment.ledger.closing_share
+        ledger = segment.ledger
         close = partial(close_segment, self._owned, closed_ms=self._wall_ms(), then=then)
-        for _ in range(CLOSE_ATTEMPTS):
-            try:
-                await close(segment.record, segment.end(), ledger_share=ledger_share)
-                break
-            except (VersionConflict, LedgerFenced, LedgerClosed):
-                await trio.lowlevel.checkpoint()
-        else:
-            # Somebody recovered the ledger without taking the log: its end holds all that we know of.
+        try:
+            if not isinstance(ledger.error, AlreadyClosed):  # else an earlier try came this far
+                await ledger.settle()
+            await close(segment.record, segment.end(), ledger_share=ledger.closing_share)
+        except DistributedLogError as error:
+            if not isinstance(error, VersionConflict) and error is not ledger.error:
+                raise
+            # Somebody recovered the ledger without taking the log, or it failed behind its last
+            # acknowledged entry: recovery finds all that we know of.
             await self._owned.refresh()
-            ledger = await self._ledgers.recover(segment.record.ledger_id)
-            await close(segment.record, await read_end(self._ledgers, segment.record, ledger))
-        segment.ledger.abort()
+            closed = await self._ledgers.recover(segment.record.ledger_id)
+            await close(segment.record, await read_end(self._ledgers, segment.record, closed))
+        ledger.abort()
 
     async def _finish(self) -> None:
-        if self.current.ledger.error is not None:
-            await self._replace()
-        if self._next is not None:
+        if self._next is not None and self.current.ledger.error is None:
             self.look(drained=True)
         await self._complete_behind()
+        if self._next is not None:
+            await self._complete(self.current)
+            self.current, self._next = self._next, None
         await self._complete(self.current, LogState.released)
 
     async def _open(self) -> OpenSegment:

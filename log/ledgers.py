@@ -81,11 +81,18 @@ class LedgerWriter(Protocol):
         ...
 
     def publish_lac(self) -> None:
-        """Tell the bookies how far is confirmed, since no entry follows that would."""
+        """Tell the bookies how far is confirmed; it does so itself when nothing is in flight."""
+        ...
+
+    async def settle(self) -> None:
+        """Until nothing is in flight and it may be closed. Raises `error`."""
         ...
 
     def closing_share(self) -> Transaction:
-        """The share of a transaction that closes it at its last entry; all adds are confirmed."""
+        """The share of a transaction that closes it at its last entry, after `settle`.
+
+        From here on `error` is `AlreadyClosed`; may be asked again. Raises any other `error`.
+        """
         ...
 
     def abort(self) -> None:
@@ -104,6 +111,14 @@ class LedgerReader(Protocol):
     @property
     def closed(self) -> bool:
         """Is its end known for good? Then ``lac`` is the last entry."""
+        ...
+
+    def note_lac(self, lac: int) -> None:
+        """Somebody proved that ``lac`` is confirmed (H24)."""
+        ...
+
+    def close(self) -> None:
+        """Follow the ledger no longer."""
         ...
 
     async def read(self, first: int, last: int, *, bytes_max: int) -> Sequence[EntryRecord]:

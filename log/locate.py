@@ -36,12 +36,15 @@ async def last_readable(follower: StateFollower, ledgers: Ledgers) -> DLSN | Non
                 return _unless_truncated(record.last_dlsn, state)
             continue
         reader = await ledgers.open(record.ledger_id)
-        entry = reader.lac
-        while entry >= 0:
-            header = await read_header(reader, entry)
-            if not header.control:
-                return _unless_truncated(DLSN(number, entry, header.count - 1), state)
-            entry -= 1
+        try:
+            entry = reader.lac
+            while entry >= 0:
+                header = await read_header(reader, entry)
+                if not header.control:
+                    return _unless_truncated(DLSN(number, entry, header.count - 1), state)
+                entry -= 1
+        finally:
+            reader.close()
     return None
 
 
@@ -63,7 +66,10 @@ async def first_with_txid(
         return DLSN(follower.state.last_segment + 1, 0, 0)
     record = segments[at]
     reader = await ledgers.open(record.ledger_id)
-    return DLSN(record.segment, await _first_entry(reader, txid), 0)
+    try:
+        return DLSN(record.segment, await _first_entry(reader, txid), 0)
+    finally:
+        reader.close()
 
 
 async def _first_entry(reader: LedgerReader, txid: int) -> int:

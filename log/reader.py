@@ -26,7 +26,7 @@ from ..runtime.errors import (
 from .batch import again
 from .dlsn import DLSN
 from .follower import StateFollower
-from .ledgers import EntryRecord, Ledgers
+from .ledgers import EntryRecord, LedgerReader, Ledgers
 from .locate import first_with_txid, last_readable
 from .options import LogOptions
 from .record import Columns, LogRecord, Origin, decode, decode_header
@@ -309,22 +309,10 @@ class LogReader:
             await self._follower.until(lambda state: state.open_from >= number)
             record = await self._follower.segment(number)
         ledger = await self._ledgers.open(record.ledger_id)
-        while not self._ended:
-            self._follower.check_position(number, self._at_entry)
-            closed = ledger.closed
-            lac = max(ledger.lac, self._proven)
-            if self._at_entry <= lac:
-                found = await ledger.read(self._at_entry, lac, bytes_max=self._options.read_bytes)
-                self._trouble_since = None
-                for entry in found:
-                    self._deliver(number, record.start_sequence_id, entry)
-                self._at_entry = found[-1].entry + 1
-                await self._wait_taken()
-            elif closed:
-                break
-            else:
-                await ledger.wait(self._at_entry - 1, wait_s=self._options.tail_wait_s)
-                self._trouble_since = None
+        try:
+            await self._drain(number, record.start_sequence_id, ledger)
+        finally:
+            ledger.close()
         if self._ended:
             return
         if self._to is not None and self._to.segment <= number:
@@ -333,6 +321,26 @@ class LogReader:
         # The ledger may be closed a moment before the log says so, and only the log says what follows.
         await self._follower.until(lambda state: state.open_from > number)
         self._at_segment, self._at_entry, self._proven = number + 1, 0, -1
+
+    async def _drain(self, number: int, start_sequence_id: int, ledger: LedgerReader) -> None:
+        """Deliver the segment from the position at hand until it is closed and drained."""
+        if not ledger.closed:
+            ledger.note_lac(self._proven)
+        while not self._ended:
+            self._follower.check_position(number, self._at_entry)
+            closed, lac = ledger.closed, ledger.lac
+            if self._at_entry <= lac:
+                found = await ledger.read(self._at_entry, lac, bytes_max=self._options.read_bytes)
+                self._trouble_since = None
+                for entry in found:
+                    self._deliver(number, start_sequence_id, entry)
+                self._at_entry = found[-1].entry + 1
+                await self._wait_taken()
+            elif closed:
+                return
+            else:
+                await ledger.wait(self._at_entry - 1, wait_s=self._options.tail_wait_s)
+                self._trouble_since = None
 
     def _deliver(self, number: int, start_sequence_id: int, entry: EntryRecord) -> None:
         """Decode one entry, cut it to what the caller asked for, put it into the queue."""

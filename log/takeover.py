@@ -55,6 +55,15 @@ async def read_end(ledgers: Ledgers, record: SegmentRecord, ledger: ClosedLedger
     if last_entry < 0:
         return EMPTY_END
     reader = await ledgers.open(record.ledger_id)
+    try:
+        return await _read_end(reader, record, last_entry, length)
+    finally:
+        reader.close()
+
+
+async def _read_end(
+    reader: LedgerReader, record: SegmentRecord, last_entry: int, length: int
+) -> SegmentEnd:
     user_entry = last_entry
     last = await read_header(reader, user_entry)
     records = last.records_through

@@ -77,6 +77,7 @@ class LogWriter:
         self._closing = False
         self._closed = False
         self._error: DistributedLogError | None = None
+        self._over: DistributedLogError | None = None
 
     # --- for the caller ---------------------------------------------------------------------------
 
@@ -187,6 +188,13 @@ class LogWriter:
         return self._error
 
     @property
+    def over(self) -> DistributedLogError | None:
+        """What the next write would raise because this writer has ended; None while it has not."""
+        if self._over is None and self._error is None and self._closing:
+            self._over = AlreadyClosed(f'log "{self._name}": this writer is closed')
+        return self._over or self._error
+
+    @property
     def segment(self) -> int:
         """The number of the segment in progress."""
         return self._keeper.current.number
@@ -226,6 +234,8 @@ class LogWriter:
         """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery."""
         if not self._closed:
             self._closed = self._closing = True
+            if self._error is None:
+                self._over = AlreadyClosed(f'log "{self._name}": this writer was aborted')
             self.fail(WriteFailed(f'log "{self._name}": the writer was aborted; it may be stored'))
             self._keeper.abort()
         await self._stop()
@@ -268,9 +278,11 @@ class LogWriter:
                     nursery.start_soon(self._keeper.run)
                     nursery.start_soon(self._keep_lock)
         finally:
-            self.fail(
-                AlreadyClosed(f'log "{self._name}": the namespace was closed under its writer')
-            )
+            if not self._closed:
+                self._over = AlreadyClosed(f'log "{self._name}": the namespace was closed')
+                self.fail(
+                    WriteFailed(f'log "{self._name}": the namespace was closed; it may be stored')
+                )
             self._stopped.set()
 
     async def _send_loop(self) -> None:
@@ -278,14 +290,6 @@ class LogWriter:
             await self._wake.wait()
             self._wake = trio.Event()
             self._send()
-            segment = self._keeper.current
-            if self._in_flight or segment.ledger.lac <= segment.published_lac:
-                continue
-            # Nothing follows that would carry the LAC. Who was just told of its write may have more:
-            # one more turn, and only then a message of its own.
-            await trio.lowlevel.checkpoint()
-            if not self._in_flight and not self._batch.txids:
-                segment.publish()
 
     async def _keep_lock(self) -> None:
         await locks.keep(
@@ -361,7 +365,8 @@ class LogWriter:
             self._held_bytes -= batch.bytes
             segment.confirm(batch)
         self._room.set()
-        self._wake.set()
+        # What gathered while the pipeline was busy goes now: its entry carries the LAC.
+        self._send()
 
     def take_back(self) -> None:
         """The segment ended below what is in flight: that is sent again, in order, to the next (H11)."""
@@ -412,10 +417,9 @@ class LogWriter:
             self._pause = True
 
     def _raise_if_over(self) -> None:
-        if self._error is not None:
-            raise again(self._error)
-        if self._closing:
-            raise AlreadyClosed(f'log "{self._name}": this writer is closed')
+        over = self.over
+        if over is not None:
+            raise again(over)
 
     def _admit_many(
         self, txids: list[int], payloads: list[bytes]

@@ -14,6 +14,7 @@ import trio
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Compare, Put, Transaction
 from distributedlog.runtime.errors import (
+    AlreadyClosed,
     DistributedLogError,
     LedgerFenced,
     NoSuchLedger,
@@ -122,13 +123,23 @@ class ModelWriter:
         if not self.store.fenced:
             self.store.learn_lac(self.lac)
 
+    async def settle(self) -> None:
+        while self.lac < self.added - 1 and self.error is None:
+            await self.store.changed.wait()
+        if self.error is not None:
+            raise self.error
+
     def closing_share(self) -> Transaction:
+        if self.error is not None and not isinstance(self.error, AlreadyClosed):
+            raise self.error
+        self.error = AlreadyClosed("closed by its writer")
         assert self.lac == self.added - 1, "all adds are confirmed"
         value = pack(["closed", self.lac, sum(self._lengths), self._owner])
         return Transaction((Compare.version(self._key, self._version),), (Put(self._key, value),))
 
     def abort(self) -> None:
         self.over = True
+        self.error = self.error or AlreadyClosed("given up")
 
     def fail(self, error: DistributedLogError) -> None:
         if self.error is None and not self.over:
@@ -141,14 +152,24 @@ class ModelReader:
         self._cluster = cluster
         self._ledger_id = ledger_id
         self._last: int | None = None
+        self._proven = -1
+        self.over = False
 
     @property
     def lac(self) -> int:
-        return self._cluster.stores[self._ledger_id].lac if self._last is None else self._last
+        if self._last is not None:
+            return self._last
+        return max(self._proven, self._cluster.stores[self._ledger_id].lac)
 
     @property
     def closed(self) -> bool:
         return self._last is not None
+
+    def note_lac(self, lac: int) -> None:
+        self._proven = max(self._proven, lac)
+
+    def close(self) -> None:
+        self.over = True
 
     async def look(self) -> None:
         state, last, _, _ = await self._cluster.record(self._ledger_id)
@@ -160,6 +181,7 @@ class ModelReader:
         if self._ledger_id not in self._cluster.stores:
             raise NoSuchLedger(f"ledger {self._ledger_id} does not exist")
         entries = self._cluster.stores[self._ledger_id].entries
+        assert 0 <= first <= last <= self.lac
         found: list[ModelEntry] = []
         for entry in range(first, last + 1):
             found.append(ModelEntry(entry, memoryview(entries[entry])))
@@ -224,6 +246,8 @@ class ModelLedgers:
         for writer, lac in confirmed.items():
             if not writer.over:
                 writer.on_confirmed(lac)
+                if writer.lac == writer.added - 1:
+                    writer.publish_lac()
 
     def release(self) -> None:
         """End a hold."""

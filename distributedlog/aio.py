@@ -1,0 +1,363 @@
+"""The asyncio flavour: the same calls as `distributedlog`, for an asyncio event loop.
+
+    async with open_namespace(uri) as namespace:
+        async with namespace.open_log("orders").open_writer() as writer:
+            dlsn = await writer.write(LogRecord(txid=1, payload=b"first"))
+
+The trio client runs in one background thread a namespace. A record costs an append to a buffer; a wait that
+cannot be answered at once costs a hop to that thread and back. Cancelling a wait withdraws no write (G7).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Generic, Literal, TypeVar
+
+from . import open_namespace as open_trio_namespace
+from .flavours import Chunk, Cursor, Feed, Held
+from .log.dlsn import DLSN
+from .log.handle import Log as TrioLog
+from .log.handle import LogDescription, Opening
+from .log.namespace import Namespace as TrioNamespace
+from .log.reader import LogReader as TrioReader
+from .log.record import Columns, LogRecord
+from .runtime.background import Background
+from .runtime.errors import AlreadyClosed, EndOfStream, InvalidRequest
+
+__all__ = [
+    "DLSN",
+    "Log",
+    "LogReader",
+    "LogRecord",
+    "LogWriter",
+    "Namespace",
+    "PendingWrite",
+    "local_cluster",
+    "open_namespace",
+]
+
+T = TypeVar("T")
+
+
+async def _run(background: Background, call: Callable[..., Awaitable[T]], *args: object) -> T:
+    """Run a call in the trio loop; cancelled here, it is cancelled there."""
+    return await asyncio.wrap_future(background.submit(call, *args))
+
+
+class PendingWrite:
+    """A record that was taken: ``await`` gives its DLSN once it is durable, or raises (G2, G7)."""
+
+    __slots__ = ("_background", "_chunk", "_slot")
+
+    def __init__(self, background: Background, chunk: Chunk, slot: int) -> None:
+        self._background = background
+        self._chunk = chunk
+        self._slot = slot
+
+    def done(self) -> bool:
+        """Is the outcome known?"""
+        return self._chunk.done(self._slot)
+
+    def result(self) -> DLSN:
+        """The DLSN. Raises the write's error, or `InvalidRequest` while the outcome is not known."""
+        if not self._chunk.done(self._slot):
+            raise InvalidRequest("the write is not done yet: await it")
+        return self._chunk.result(self._slot)
+
+    def __await__(self) -> Generator[Any, Any, DLSN]:
+        if self._chunk.done(self._slot):
+            return self._chunk.result(self._slot)
+        return (yield from _run(self._background, self._chunk.wait, self._slot).__await__())
+
+
+class LogWriter:
+    """The one writer of a log; see `distributedlog.LogWriter`."""
+
+    def __init__(self, background: Background, feed: Feed) -> None:
+        self._background = background
+        self._feed = feed
+        self._append = feed.append
+
+    async def submit(self, record: LogRecord) -> PendingWrite:
+        """Buffer one record; waits only while the buffer is full. ``await`` what it returns.
+
+        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
+        `AlreadyClosed`, or the first error of this writer, for good.
+        """
+        if self._feed.full:
+            await _run(self._background, self._feed.room)
+        chunk, slot = self._append(record)
+        return PendingWrite(self._background, chunk, slot)
+
+    async def write(self, record: LogRecord) -> DLSN:
+        """Write one record; returns when it is durable (G2)."""
+        return await (await self.submit(record))
+
+    async def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
+        """Write many records, in order; their DLSNs when all are durable. Raises the first error;
+        records behind one that is refused are not written."""
+        pending = [await self.submit(record) for record in records]
+        if pending:
+            await pending[-1]
+        return [await write for write in pending]
+
+    async def flush(self) -> None:
+        """Send what is buffered; waits for nothing but room."""
+        await _run(self._background, self._feed.flush)
+
+    async def commit(self) -> DLSN | None:
+        """Wait until all written before is durable and readable; the last DLSN, None for no record."""
+        return await _run(self._background, self._feed.commit)
+
+    @property
+    def last_txid(self) -> int:
+        """The txid of the newest record that the writer has taken; -1 in an empty log."""
+        return self._feed.writer.last_txid
+
+    async def aclose(self) -> None:
+        """Commit, complete the segment, give the lock back. Idempotent."""
+        await _run(self._background, self._feed.close)
+
+    async def abort(self) -> None:
+        """Send nothing more; what is not durable yet is unknown. The segment awaits recovery."""
+        await _run(self._background, self._feed.abort)
+
+    async def __aenter__(self) -> "LogWriter":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.aclose()
+        else:
+            await self.abort()
+
+
+class LogReader:
+    """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
+
+    def __init__(self, background: Background, reader: TrioReader) -> None:
+        self._background = background
+        self._reader = reader
+        self._cursor = Cursor()
+        self._closed = False
+
+    async def read_next(self, wait_s: float | None = None) -> LogRecord | None:
+        """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
+        record = self._cursor.next()
+        if record is None and await self._fetch(wait_s):
+            record = self._cursor.next()
+        return record
+
+    async def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
+        """Up to ``number`` records: waits for the first, then takes what comes until ``wait_s`` after
+        the call (None: what is here; 0: does not wait for the first either)."""
+        found = self._cursor.take(number)
+        if len(found) < number and not (found and not wait_s):
+            self._check_open()
+            read = self._reader.read_bulk
+            found += await _run(self._background, read, number - len(found), wait_s)
+        return found
+
+    async def read_columns(self, wait_s: float | None = None) -> Columns | None:
+        """The rest of the entry at hand, or the next one, as columns. None as `read_next`."""
+        columns = self._cursor.columns()
+        if columns is None and await self._fetch(wait_s):
+            columns = self._cursor.columns()
+        return columns
+
+    async def aclose(self) -> None:
+        """Stop fetching. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._cursor = Cursor()
+            await _run(self._background, self._reader.aclose)
+
+    def __aiter__(self) -> "LogReader":
+        return self
+
+    async def __anext__(self) -> LogRecord:
+        record = self._cursor.next()
+        if record is None:
+            try:
+                record = await self.read_next()
+            except EndOfStream:
+                record = None
+            if record is None:
+                raise StopAsyncIteration
+        return record
+
+    async def __aenter__(self) -> "LogReader":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def _fetch(self, wait_s: float | None) -> bool:
+        self._check_open()
+        columns = await _run(self._background, self._reader.read_columns_many, wait_s)
+        self._cursor.fill(columns)
+        return bool(columns)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed("this reader is closed")
+
+
+class Log:
+    """Names a log; see `distributedlog.Log`."""
+
+    def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
+        self._background = background
+        self._namespace = namespace
+        self._log = log
+        self.name = log.name
+
+    def open_writer(
+        self, *, takeover: bool = False, wait_s: float | None = None
+    ) -> Opening[LogWriter]:
+        """The log's one writer; ``async with`` or ``await`` it. See `distributedlog.Log.open_writer`."""
+        opening = self._log.open_writer(takeover=takeover, wait_s=wait_s)
+
+        async def in_trio() -> Feed:
+            writer = await opening
+            ordered = self._log.options.max_txid_check
+            feed = Feed(writer, self._background, self.name, ordered)
+            self._namespace.start(feed.run)
+            return feed
+
+        async def open_it() -> LogWriter:
+            return LogWriter(self._background, await _run(self._background, in_trio))
+
+        return Opening(open_it)
+
+    def open_reader(
+        self,
+        *,
+        dlsn: DLSN | None = None,
+        txid: int | None = None,
+        at: Literal["earliest", "latest"] = "earliest",
+        to: DLSN | Literal["end"] | None = None,
+    ) -> Opening[LogReader]:
+        """A reader; ``async with`` or ``await`` it. See `distributedlog.Log.open_reader`."""
+        opening = self._log.open_reader(dlsn=dlsn, txid=txid, at=at, to=to)
+
+        async def in_trio() -> TrioReader:
+            return await opening
+
+        async def open_it() -> LogReader:
+            return LogReader(self._background, await _run(self._background, in_trio))
+
+        return Opening(open_it)
+
+    async def last_dlsn(self) -> DLSN:
+        """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
+        return await _run(self._background, self._log.last_dlsn)
+
+    async def describe(self) -> LogDescription:
+        """Segments, counts, owner. Raises `LogNotFound`."""
+        return await _run(self._background, self._log.describe)
+
+
+class Namespace:
+    """The logs under one path; see `distributedlog.Namespace`. Made by `open_namespace`."""
+
+    def __init__(self, background: Background, namespace: TrioNamespace) -> None:
+        self._background = background
+        self._namespace = namespace
+
+    async def create_log(
+        self, name: str, *, durability: Literal["standard", "all"] = "standard"
+    ) -> None:
+        """Make an empty log. Raises `LogExists`, `InvalidLogName`."""
+
+        async def call() -> None:
+            await self._namespace.create_log(name, durability=durability)
+
+        await _run(self._background, call)
+
+    async def log_exists(self, name: str) -> bool:
+        """Is there a log of this name, now?"""
+        return await _run(self._background, self._namespace.log_exists, name)
+
+    async def logs(self, prefix: str = "") -> AsyncIterator[str]:
+        """The names that begin with ``prefix``, in order."""
+
+        async def call() -> list[str]:
+            return [name async for name in self._namespace.logs(prefix)]
+
+        for name in await _run(self._background, call):
+            yield name
+
+    async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
+        """Delete a log with all its records. Raises `OwnershipAcquireFailed`, `LogNotFound`."""
+
+        async def call() -> None:
+            await self._namespace.delete_log(name, wait_s=wait_s)
+
+        await _run(self._background, call)
+
+    def open_log(self, name: str, *, config: Mapping[str, Any] | None = None) -> Log:
+        """Name a log; never asks whether it exists. ``config`` overlays the namespace's options."""
+        return Log(self._background, self._namespace, self._namespace.open_log(name, config=config))
+
+
+class _Opened(Generic[T]):
+    """An async context manager over one that the background loop holds. Once only."""
+
+    def __init__(
+        self,
+        manager: AbstractAsyncContextManager[Any],
+        name: str,
+        wrap: Callable[[Background, Any], T],
+    ) -> None:
+        self._manager = manager
+        self._wrap = wrap
+        self._background = Background(name, quick_switches=True)
+        self._held: Held[Any] | None = None
+
+    async def __aenter__(self) -> T:
+        if self._held is not None:
+            raise InvalidRequest("it is entered once; open another one")
+        self._background.start()
+        try:
+            self._held = Held(self._background, self._manager)
+            return self._wrap(self._background, await asyncio.wrap_future(self._held.entered))
+        except BaseException:
+            await self._stop()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._held is not None
+        try:
+            await asyncio.wrap_future(self._held.leave())
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self._background.stop)
+
+
+class LocalCluster:
+    """A cluster on this machine: where it is, who its nodes are."""
+
+    def __init__(self, background: Background, cluster: Any) -> None:
+        self.uri: str = cluster.uri
+        self.data: str | None = cluster.data
+        self.nodes: list[Any] = cluster.nodes
+
+
+def open_namespace(uri: str, *, config: Mapping[str, Any] | None = None) -> _Opened[Namespace]:
+    """The namespace of a URI; ``async with`` it. See `distributedlog.open_namespace`."""
+    return _Opened(open_trio_namespace(uri, config=config), "distributedlog client", Namespace)
+
+
+def local_cluster(*args: Any, **options: Any) -> _Opened[LocalCluster]:
+    """A whole cluster on this machine; ``async with`` it. See `distributedlog.local_cluster`."""
+    from .cluster.local import local_cluster as trio_local_cluster
+
+    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalCluster)

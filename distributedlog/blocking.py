@@ -1,0 +1,349 @@
+"""The blocking flavour: the same calls without ``await``, for plain threads.
+
+    with open_namespace(uri) as namespace, namespace.open_log("orders").open_writer() as writer:
+        pending = writer.write(LogRecord(txid=1, payload=b"first"))  # buffered
+        dlsn = pending.result()                                     # durable
+
+The trio client runs in one background thread a namespace. `LogWriter.write` only appends to a buffer; what
+waits is `PendingWrite.result`, `LogWriter.commit`, and ``write`` itself while the buffer is full. All
+objects may be used by several threads; a reader by one at a time. The interpreter's switch interval is set
+to 0.5 ms, for the whole process (H27). After ``fork()`` open anew (H15).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Generic, Literal, TypeVar
+
+from . import open_namespace as open_trio_namespace
+from .flavours import Chunk, Cursor, Feed, Held
+from .log.dlsn import DLSN
+from .log.handle import Log as TrioLog
+from .log.handle import LogDescription
+from .log.namespace import Namespace as TrioNamespace
+from .log.reader import LogReader as TrioReader
+from .log.record import Columns, LogRecord
+from .runtime.background import Background
+from .runtime.errors import AlreadyClosed, EndOfStream, InvalidRequest, RequestTimeout
+
+__all__ = [
+    "DLSN",
+    "Log",
+    "LogReader",
+    "LogRecord",
+    "LogWriter",
+    "Namespace",
+    "PendingWrite",
+    "local_cluster",
+    "open_namespace",
+]
+
+T = TypeVar("T")
+
+
+class PendingWrite:
+    """A record that was taken. Waiting for it may be given up; the write goes on (G7)."""
+
+    __slots__ = ("_background", "_chunk", "_slot")
+
+    def __init__(self, background: Background, chunk: Chunk, slot: int) -> None:
+        self._background = background
+        self._chunk = chunk
+        self._slot = slot
+
+    def done(self) -> bool:
+        """Is the outcome known?"""
+        return self._chunk.done(self._slot)
+
+    def result(self, timeout_s: float | None = None) -> DLSN:
+        """Wait until it is durable; its DLSN. Raises the write's error.
+
+        Raises `RequestTimeout` when ``timeout_s`` is over: the record may still be written.
+        """
+        if self._chunk.done(self._slot):
+            return self._chunk.result(self._slot)
+        future = self._background.submit(self._chunk.wait, self._slot)
+        try:
+            return future.result(timeout_s)
+        except FutureTimeout:
+            raise RequestTimeout(
+                f"the write is not durable after {timeout_s} s; it may still become so"
+            ) from None
+        finally:
+            future.cancel()
+
+
+class LogWriter:
+    """The one writer of a log; see `distributedlog.LogWriter`. Any number of threads may write."""
+
+    def __init__(self, background: Background, feed: Feed) -> None:
+        self._background = background
+        self._feed = feed
+        self._append = feed.append
+
+    def write(self, record: LogRecord) -> PendingWrite:
+        """Buffer one record. Waits only while the buffer is full.
+
+        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
+        `AlreadyClosed`, or the first error of this writer, for good.
+        """
+        if self._feed.full:
+            self._background.run(self._feed.room)
+        chunk, slot = self._append(record)
+        return PendingWrite(self._background, chunk, slot)
+
+    def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
+        """Write many records, in order; their DLSNs when all are durable. Raises the first error;
+        records behind one that is refused are not written."""
+        return [pending.result() for pending in [self.write(record) for record in records]]
+
+    def flush(self) -> None:
+        """Send what is buffered; waits for nothing but room."""
+        self._background.run(self._feed.flush)
+
+    def commit(self) -> DLSN | None:
+        """Wait until all written before is durable and readable; the last DLSN, None for no record."""
+        return self._background.run(self._feed.commit)
+
+    @property
+    def last_txid(self) -> int:
+        """The txid of the newest record that the writer has taken; -1 in an empty log."""
+        return self._feed.writer.last_txid
+
+    def close(self) -> None:
+        """Commit, complete the segment, give the lock back. Idempotent."""
+        self._background.run(self._feed.close)
+
+    def abort(self) -> None:
+        """Send nothing more; what is not durable yet is unknown. The segment awaits recovery."""
+        self._background.run(self._feed.abort)
+
+    def __enter__(self) -> "LogWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class LogReader:
+    """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
+
+    def __init__(self, background: Background, reader: TrioReader) -> None:
+        self._background = background
+        self._reader = reader
+        self._cursor = Cursor()
+        self._closed = False
+
+    def read_next(self, wait_s: float | None = None) -> LogRecord | None:
+        """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
+        record = self._cursor.next()
+        if record is None and self._fetch(wait_s):
+            record = self._cursor.next()
+        return record
+
+    def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
+        """Up to ``number`` records: waits for the first, then takes what comes until ``wait_s`` after
+        the call (None: what is here; 0: does not wait for the first either)."""
+        found = self._cursor.take(number)
+        if len(found) < number and not (found and not wait_s):
+            self._check_open()
+            found += self._background.run(self._reader.read_bulk, number - len(found), wait_s)
+        return found
+
+    def read_columns(self, wait_s: float | None = None) -> Columns | None:
+        """The rest of the entry at hand, or the next one, as columns. None as `read_next`."""
+        columns = self._cursor.columns()
+        if columns is None and self._fetch(wait_s):
+            columns = self._cursor.columns()
+        return columns
+
+    def close(self) -> None:
+        """Stop fetching. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._cursor = Cursor()
+            self._background.run(self._reader.aclose)
+
+    def __iter__(self) -> Iterator[LogRecord]:
+        return self
+
+    def __next__(self) -> LogRecord:
+        record = self._cursor.next()
+        if record is None:
+            try:
+                record = self.read_next()
+            except EndOfStream:
+                record = None
+            if record is None:
+                raise StopIteration
+        return record
+
+    def __enter__(self) -> "LogReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _fetch(self, wait_s: float | None) -> bool:
+        self._check_open()
+        columns = self._background.run(self._reader.read_columns_many, wait_s)
+        self._cursor.fill(columns)
+        return bool(columns)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed("this reader is closed")
+
+
+class Log:
+    """Names a log; see `distributedlog.Log`."""
+
+    def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
+        self._background = background
+        self._namespace = namespace
+        self._log = log
+        self.name = log.name
+
+    def open_writer(self, *, takeover: bool = False, wait_s: float | None = None) -> LogWriter:
+        """The log's one writer, open; use it in a ``with``. See `distributedlog.Log.open_writer`."""
+        opening = self._log.open_writer(takeover=takeover, wait_s=wait_s)
+
+        async def open_it() -> Feed:
+            writer = await opening
+            ordered = self._log.options.max_txid_check
+            feed = Feed(writer, self._background, self.name, ordered)
+            self._namespace.start(feed.run)
+            return feed
+
+        return LogWriter(self._background, self._background.run(open_it))
+
+    def open_reader(
+        self,
+        *,
+        dlsn: DLSN | None = None,
+        txid: int | None = None,
+        at: Literal["earliest", "latest"] = "earliest",
+        to: DLSN | Literal["end"] | None = None,
+    ) -> LogReader:
+        """A reader, open; use it in a ``with``. See `distributedlog.Log.open_reader`."""
+        opening = self._log.open_reader(dlsn=dlsn, txid=txid, at=at, to=to)
+
+        async def open_it() -> TrioReader:
+            return await opening
+
+        return LogReader(self._background, self._background.run(open_it))
+
+    def last_dlsn(self) -> DLSN:
+        """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
+        return self._background.run(self._log.last_dlsn)
+
+    def describe(self) -> LogDescription:
+        """Segments, counts, owner. Raises `LogNotFound`."""
+        return self._background.run(self._log.describe)
+
+
+class Namespace:
+    """The logs under one path; see `distributedlog.Namespace`. Made by `open_namespace`."""
+
+    def __init__(self, background: Background, namespace: TrioNamespace) -> None:
+        self._background = background
+        self._namespace = namespace
+
+    def create_log(self, name: str, *, durability: Literal["standard", "all"] = "standard") -> None:
+        """Make an empty log. Raises `LogExists`, `InvalidLogName`."""
+
+        async def call() -> None:
+            await self._namespace.create_log(name, durability=durability)
+
+        self._background.run(call)
+
+    def log_exists(self, name: str) -> bool:
+        """Is there a log of this name, now?"""
+        return self._background.run(self._namespace.log_exists, name)
+
+    def logs(self, prefix: str = "") -> Iterator[str]:
+        """The names that begin with ``prefix``, in order."""
+
+        async def call() -> list[str]:
+            return [name async for name in self._namespace.logs(prefix)]
+
+        return iter(self._background.run(call))
+
+    def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
+        """Delete a log with all its records. Raises `OwnershipAcquireFailed`, `LogNotFound`."""
+
+        async def call() -> None:
+            await self._namespace.delete_log(name, wait_s=wait_s)
+
+        self._background.run(call)
+
+    def open_log(self, name: str, *, config: Mapping[str, Any] | None = None) -> Log:
+        """Name a log; never asks whether it exists. ``config`` overlays the namespace's options."""
+        return Log(self._background, self._namespace, self._namespace.open_log(name, config=config))
+
+
+class _Opened(Generic[T]):
+    """A context manager over one that the background loop holds. Once only."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[Any], name: str) -> None:
+        self._manager = manager
+        self._background = Background(name, quick_switches=True)
+        self._held: Held[Any] | None = None
+
+    def __enter__(self) -> T:
+        if self._held is not None:
+            raise InvalidRequest("it is entered once; open another one")
+        self._background.start()
+        try:
+            self._held = Held(self._background, self._manager)
+            return self._wrap(self._held.entered.result())
+        except BaseException:
+            self._background.stop()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        assert self._held is not None
+        try:
+            self._held.leave().result()
+        finally:
+            self._background.stop()
+
+    def _wrap(self, value: Any) -> T:
+        raise NotImplementedError
+
+
+class _OpenedNamespace(_Opened[Namespace]):
+    def _wrap(self, value: Any) -> Namespace:
+        return Namespace(self._background, value)
+
+
+class LocalCluster:
+    """A cluster on this machine: where it is, who its nodes are."""
+
+    def __init__(self, background: Background, cluster: Any) -> None:
+        self.uri: str = cluster.uri
+        self.data: str | None = cluster.data
+        self.nodes: list[Any] = cluster.nodes
+
+
+class _OpenedCluster(_Opened[LocalCluster]):
+    def _wrap(self, value: Any) -> LocalCluster:
+        return LocalCluster(self._background, value)
+
+
+def open_namespace(uri: str, *, config: Mapping[str, Any] | None = None) -> _OpenedNamespace:
+    """The namespace of a URI; use it in a ``with``. See `distributedlog.open_namespace`."""
+    return _OpenedNamespace(open_trio_namespace(uri, config=config), "distributedlog client")
+
+
+def local_cluster(*args: Any, **options: Any) -> _OpenedCluster:
+    """A whole cluster on this machine; use it in a ``with``. See `distributedlog.local_cluster`."""
+    from .cluster.local import local_cluster as trio_local_cluster
+
+    return _OpenedCluster(trio_local_cluster(*args, **options), "distributedlog cluster")

@@ -1,0 +1,75 @@
+"""URIs: which metadata quorum, which namespace, direct or through proxies.
+
+distributedlog://HOST:PORT[;HOST:PORT…]/namespace/path        direct; distributedlog-bk:// is an alias
+distributedlog+proxy://HOST:PORT[;HOST:PORT…]/namespace/path  through write and read proxies
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from .log.names import check_namespace_path
+from .runtime.errors import InvalidUri
+from .runtime.host import Address
+
+DIRECT: Final = ("distributedlog", "distributedlog-bk")
+PROXIED: Final = ("distributedlog+proxy",)
+FORM = "distributedlog://HOST:PORT[;HOST:PORT...]/NAMESPACE"
+_ADDRESS = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.%a-z]+)\]|(?P<host>[^\[\]:@/?#\s]+)):(?P<port>[0-9]{1,5})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceUri:
+    """A URI, taken apart."""
+
+    scheme: str
+    addresses: tuple[Address, ...]
+    """Of metadata nodes, or of proxies; any of them may be asked first."""
+    path: str
+    """The namespace, without outer slashes."""
+
+    @property
+    def proxied(self) -> bool:
+        """Do proxies stand between?"""
+        return self.scheme in PROXIED
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{';'.join(map(format_address, self.addresses))}/{self.path}"
+
+
+def format_address(address: Address) -> str:
+    """``HOST:PORT``, with brackets around an IPv6 address."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parse_uri(uri: str) -> NamespaceUri:
+    """Take a URI apart. Raises `InvalidUri`, which says what is known."""
+    if not isinstance(uri, str):
+        raise InvalidUri(f"a namespace URI is text such as {FORM}, not {uri!r}")
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        raise InvalidUri(f"not a namespace URI: {uri[:200]!r}; it looks like {FORM}")
+    scheme = scheme.lower()
+    if scheme not in DIRECT + PROXIED:
+        known = ", ".join(f"{name}://" for name in DIRECT + PROXIED)
+        raise InvalidUri(f"unknown scheme {scheme[:40]!r} in {uri[:200]!r}; known are {known}")
+    authority, _, path = rest.partition("/")
+    if not authority or not path.strip("/"):
+        what = "addresses" if not authority else "a namespace"
+        raise InvalidUri(f"{uri[:200]!r} names no {what.removeprefix('a ')}; it looks like {FORM}")
+    if "?" in path or "#" in path:
+        raise InvalidUri(f"{uri[:200]!r} has a query or fragment; it looks like {FORM}")
+    addresses = tuple(_address(text, uri) for text in re.split("[;,]", authority) if text)
+    if not addresses:
+        raise InvalidUri(f"{uri[:200]!r} names no addresses; it looks like {FORM}")
+    return NamespaceUri(scheme, tuple(dict.fromkeys(addresses)), check_namespace_path(path))
+
+
+def _address(text: str, uri: str) -> Address:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match["port"]) < 65536:
+        raise InvalidUri(f"{text[:80]!r} in {uri[:200]!r} is not HOST:PORT")
+    return match["v6"] or match["host"], int(match["port"])
