@@ -138,8 +138,10 @@ class Link:
             return
         added = 0
         for buffer in buffers:
-            added += len(buffer)
-        self._queue.extend(buffers)
+            size = len(buffer)
+            if size:  # of an empty one a connection takes 0 bytes for ever
+                added += size
+                self._queue.append(buffer)
         self.outgoing_bytes += added
         if self.outgoing_bytes > self._outgoing_bytes_max:
             self.close(

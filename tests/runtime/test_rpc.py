@@ -359,3 +359,19 @@ async def test_a_peer_that_does_not_read_is_cut_off(autojump_clock: trio.testing
         link.flush()
     assert isinstance(link.closed, TooBusy)
     assert link.outgoing_bytes == 0
+
+
+async def test_an_empty_part_of_a_frame_is_no_work_for_ever(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A connection takes 0 bytes of an empty buffer: left in the queue it would spin the sender."""
+    async with served() as there:
+        link = await there.dial()
+
+        reply = await link.request(ECHO, b"", b"x", b"", timeout_s=5)
+
+        await trio.sleep(1.0)
+
+        assert bytes(reply.body) == b"x"
+
+        assert not link._queue
