@@ -210,7 +210,8 @@ class Replica:
                 with trio.move_on_after(IDLE_MARK_S):
                     await self._queued.wait()
                 if not self._queued.is_set():
-                    await self._queued.wait()  # MARK
+                    await self.storage.mark()
+                    await self._queued.wait()
             batch, self._queue = self._queue, []
             if batch:
                 self._persist_since = trio.current_time()

@@ -7,7 +7,7 @@ and watches. Whatever fails on its disk ends it.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import trio
 
@@ -197,10 +197,7 @@ class MetadataNode:
 
     async def _start(self, members: Members) -> None:
         storage = RaftStorage(self._disk, members.seed)
-        loaded = await storage.load()
-        if loaded.damage:
-            members = replace(members, may_vote=False)
-            await store_members(self._disk, members)
+        loaded, members = await storage.load(members)
         self._damage = loaded.damage or ("" if members.may_vote else "its log was damaged before")
         if self._damage:
             log.error("metadata node %s will not vote: %s", self._options.name, self._damage)
