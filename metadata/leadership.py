@@ -215,8 +215,9 @@ class Leadership:
     # --- snapshots --------------------------------------------------------------------------------
 
     def compaction_limit(self, up_to: int) -> int:
-        """How far of ``up_to`` the log may be forgotten: not what a peer with a snapshot needs (H39)."""
-        claims = [progress.needs_after() for progress in self.peers.values()]
+        """How far of ``up_to`` the log may be forgotten: not what a living peer still needs (H39)."""
+        lag_max = self._options.lag_entries_max
+        claims = [progress.needs_after(up_to, lag_max) for progress in self.peers.values()]
         return min([up_to, *(claim for claim in claims if claim is not None)])
 
     def on_snapshot_sent(self, peer: str, index: int, delivered: bool) -> None:
@@ -244,7 +245,7 @@ class Leadership:
         """What a leader looks at with each heartbeat: silent peers, a handing over that failed."""
         for progress in self.peers.values():
             if progress.heard_at <= now - self._options.election_max_s:
-                progress.catch_up_to = 0
+                progress.on_silent()
         if self.heir and now >= self._heir_until:
             self.heir = ""  # it did not happen: serve on
         if disk_stalled and now >= self._heir_again_at:  # with pauses, in which it serves

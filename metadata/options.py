@@ -22,3 +22,5 @@ class RaftOptions:
     """Proposals that wait for a quorum; above it they are refused."""
     apply_bytes_max: int = 4 << 20
     """Committed entries in one Ready (at least one entry)."""
+    lag_entries_max: int = 10_000
+    """So far behind a living peer may be and still be fed from the log, whatever is compacted."""

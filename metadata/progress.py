@@ -122,6 +122,11 @@ class Progress:
             self._change(Pace.PROBE, self.match + 1)
             self.probe_sent = True  # until it answers a heartbeat
 
+    def on_silent(self) -> None:
+        """Not heard for an election timeout: it has no claim on the log any more."""
+        self.answered = False
+        self.catch_up_to = 0
+
     def on_snapshot_needed(self) -> None:
         """Nothing is sent until `on_snapshot_ended`."""
         self._change(Pace.SNAPSHOT, self.next)
@@ -135,16 +140,19 @@ class Progress:
         self._change(Pace.PROBE, max(self.match, index if delivered else 0) + 1)
         self.probe_sent = not delivered
 
-    def needs_after(self) -> int | None:
+    def needs_after(self, up_to: int, lag_max: int) -> int | None:
         """The log must stay behind this index for the peer's sake; None: it makes no claim (H39).
 
-        Without this a peer that takes longer for a snapshot than the log's tail lives would never
-        catch up. The claim ends when it has caught up with what there was then, or is silent.
+        A peer that gets a snapshot claims what was appended meanwhile, until it has caught up with
+        that or is silent: else one that takes longer than the log's tail lives would never catch up.
+        A peer at most ``lag_max`` entries behind ``up_to`` needs no snapshot at all.
         """
         if self.pace is Pace.SNAPSHOT:
             return 0
         if self.match < self.catch_up_to:
             return max(self.match, self.holds_from)
+        if self.answered and 0 <= up_to - self.match <= lag_max:
+            return self.match
         return None
 
     def _change(self, pace: Pace, next_index: int) -> None:

@@ -28,7 +28,7 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
     on_snapshot_received(term, sender, snapshot, now)
                                           follower: the whole snapshot of that leader is a durable file
                                           here. If the next Ready carries ``snapshot``, install it; if
-                                          not, it was stale: drop the file
+                                          not, it was stale or nonsense: drop the file. Raises nothing
 
 Reading: ``role``, ``term``, ``vote``, ``leader_id``, ``commit``, ``applied``, ``deadline``, ``log``.
 Only voters count and campaign; ``learners`` are replicated to. A node with ``may_vote=False`` (empty
@@ -236,10 +236,10 @@ class Raft:
 
     def on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
         """A leader's snapshot is a durable file here; see the module."""
-        if term < self.term:
+        if term < self.term or self._has_rival(term, sender):
             return
         if not 0 < snapshot.term <= term or snapshot.index <= 0:
-            raise ProtocolError(f"{sender}, leader of term {term}, sent {snapshot}")
+            return  # no entry is newer than its leader
         self._follow(term, sender, now)
         if snapshot.index > self.commit:
             if self.log.term_at(snapshot.index) == snapshot.term:
@@ -323,14 +323,18 @@ class Raft:
 
     def _follow(self, term: int, leader_id: str, now: float) -> None:
         """A leader of ``term`` (not below the own) showed itself."""
-        if term == self.term and (
-            self.role is Role.LEADER or self.leader_id not in ("", leader_id)
-        ):
+        if self._has_rival(term, leader_id):
             raise ProtocolError(
                 f"two leaders in term {term}: {leader_id} and {self.leader_id or self.node_id}"
             )
         self._become_follower(term, leader_id, now)
         self._leader_heard_at = now
+
+    def _has_rival(self, term: int, leader_id: str) -> bool:
+        """Whether another leader of that very term is known: somebody broke M1, or lies."""
+        return term == self.term and (
+            self.role is Role.LEADER or self.leader_id not in ("", leader_id)
+        )
 
     def _serves_a_leader(self, now: float) -> bool:
         """Whether a leader is alive as far as this node knows: then nobody is helped to replace it.

@@ -19,7 +19,7 @@ from .raft_faults import Faults, Nemesis
 from .raft_node import NEVER, Crashed, RaftNode
 from .raft_oracles import Broken, Oracles
 
-LIVENESS_S = 10.0
+LIVENESS_S = 6.0
 """After healing, a cluster must have served writes and reads everywhere within this virtual time."""
 MESSAGES_MAX = 60_000
 """In one world: its clock jumps, so that a storm of messages would not show as slowness (H43 f)."""
@@ -70,6 +70,7 @@ class RaftWorld:
             election_max_s=1.0 * haste,
             in_flight_bytes_max=rng.choice((64, 1 << 20)),
             append_bytes_max=rng.choice((8, 40, 1 << 20)),
+            lag_entries_max=rng.choice((0, 0, 6)),
         )
 
     # --- time -------------------------------------------------------------------------------------

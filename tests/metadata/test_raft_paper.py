@@ -849,10 +849,27 @@ def test_a_snapshot_of_a_prefix_keeps_the_entries_behind_it() -> None:
     assert [entry.index for entry in ready.committed] == [1, 2]
 
 
-def test_a_snapshot_from_a_term_ahead_of_its_leader_is_an_error_of_the_peer() -> None:
+@pytest.mark.parametrize("snapshot", [Snapshot(10, 4), Snapshot(10, 0), Snapshot(0, 2)])
+def test_a_snapshot_that_cannot_be_is_ignored(snapshot: Snapshot) -> None:
     """Paper 5.3: no entry is newer than its leader."""
-    with pytest.raises(ProtocolError):
-        node().on_snapshot_received(3, "b", Snapshot(10, 4), 0.1)
+    core = node()
+    core.on_snapshot_received(3, "b", snapshot, 0.1)
+
+    assert core.ready().snapshot is None
+
+
+def test_a_peer_a_little_behind_is_fed_from_the_log_not_from_a_snapshot() -> None:
+    """H39: compaction up to the newest entry must not throw a living follower out of the log."""
+    core = node()
+    elected(core)
+    for _ in range(4):
+        core.propose(b"x")
+    settle(core)
+    acked(core, "b", 5)
+    acked(core, "c", 3)
+    settle(core)
+
+    assert core.compact(5) == 3
 
 
 def test_a_stale_snapshot_is_dropped() -> None:
