@@ -159,7 +159,12 @@ async def dial(address: Address) -> Connection:
     except OSError as error:
         raise ConnectionLost(f"{place(address)}: no connection: {_dial_reason(error)}") from None
     sock = socket.socket(fileno=stream.socket.detach())
-    if sock.getsockname() == sock.getpeername():
+    try:
+        itself = sock.getsockname() == sock.getpeername()
+    except OSError as error:  # it was let in and reset at once
+        sock.close()
+        raise ConnectionLost(f"{place(address)}: no connection: {_dial_reason(error)}") from None
+    if itself:
         # Nobody listens on this port of ours, and the system happened to choose it for our own end.
         sock.close()
         raise ConnectionLost(f"{place(address)}: no connection: connection refused")
