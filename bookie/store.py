@@ -93,6 +93,7 @@ class Store:
         self._waiting_for_room: list[Callable[[], None]] = []
         self._something_to_prove = trio.Event()
         self._checkpoint_wanted = trio.Event()
+        self._checkpoint_lock = trio.Lock()
         self._checkpointed = 0
         """The sequence of the first block that is not in the index's map."""
         self._failure: IndexDamaged | None = None
@@ -662,10 +663,11 @@ class Store:
 
     async def checkpoint(self) -> None:
         """Write the index as it stands. Raises `DiskFull`: nothing was written."""
-        saved = self._saved()
-        await self._index.checkpoint(saved)
-        self._checkpointed = saved.sequence
-        self.stats.checkpoints += 1
+        async with self._checkpoint_lock:  # a later position must not land before earlier runs
+            saved = self._saved()
+            await self._index.checkpoint(saved)
+            self._checkpointed = saved.sequence
+            self.stats.checkpoints += 1
 
     def _saved(self) -> Saved:
         applied = self._applied
