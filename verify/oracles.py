@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 import xxhash
 
 from ..bookie import messages as words
-from ..bookie.entry import HEADER, HEADER_BYTES
+from ..bookie.entry import HEADER, HEADER_BYTES, records
 from ..metadata.messages import Append, Heartbeat, Vote, VoteReply
 from ..metadata.messages import decode as decode_raft
-from ..runtime.errors import NoSuchEntry, NoSuchLedger
+from ..runtime.errors import CorruptData, NoSuchEntry, NoSuchLedger
 from ..runtime.frames import ENVELOPE, ENVELOPE_BYTES, Op
 
 DENIALS = (NoSuchLedger.code, NoSuchEntry.code)
@@ -34,22 +34,20 @@ class FrameCutter:
     """Whole frames out of the pieces of one direction of a connection."""
 
     def __init__(self) -> None:
-        self._rest = bytearray()
+        self._rest = b""
 
     def feed(self, data: bytes, on_frame: OnFrame) -> None:
         """Take a piece; hand over the frames that are whole now."""
-        rest = self._rest
-        rest += data
-        start, end = 0, len(rest)
-        with memoryview(rest) as view:
-            while end - start >= ENVELOPE_BYTES:
-                length, op, flags, status, ident, _, _ = ENVELOPE.unpack_from(view, start)
-                if length < ENVELOPE_BYTES or start + length > end:
-                    break
-                with view[start + ENVELOPE_BYTES : start + length] as body:
-                    on_frame(op, flags, status, ident, body)
-                start += length
-        del rest[:start]
+        whole = self._rest + data if self._rest else data
+        start, end = 0, len(whole)
+        view = memoryview(whole)
+        while end - start >= ENVELOPE_BYTES:
+            length, op, flags, status, ident, _, _ = ENVELOPE.unpack_from(view, start)
+            if length < ENVELOPE_BYTES or start + length > end:
+                break
+            on_frame(op, flags, status, ident, view[start + ENVELOPE_BYTES : start + length])
+            start += length
+        self._rest = whole[start:]
 
 
 @dataclass(slots=True)
@@ -96,7 +94,7 @@ class BookieOracle:
 
     def __init__(self, fail: Callable[[str], None], *, ack_quorum: int = 2) -> None:
         self._fail = fail
-        self._ack_quorum = ack_quorum
+        self.ack_quorum = ack_quorum
         self._chunks: dict[str, list[bytes]] = {}
         self._acks = 0
         self.acked: dict[tuple[str, int], dict[int, int]] = {}
@@ -112,7 +110,7 @@ class BookieOracle:
     @property
     def confirmed(self) -> int:
         """Entries that an ack quorum has acknowledged."""
-        return sum(len(bookies) >= self._ack_quorum for bookies in self.holders.values())
+        return sum(len(bookies) >= self.ack_quorum for bookies in self.holders.values())
 
     def on_durable(self, bookie: str, data: bytes) -> None:
         """These bytes have reached a platter of this bookie."""
@@ -165,7 +163,7 @@ class BookieOracle:
     def _on_lac(self, ledger: int, lac: int) -> None:
         for entry in range(self._lac_checked.get(ledger, -1) + 1, lac + 1):
             holders = self.holders.get((ledger, entry), {})
-            if len(holders) < self._ack_quorum:
+            if len(holders) < self.ack_quorum:
                 self._fail(
                     f"G3: the writer of ledger {ledger} says LAC {lac}; entry {entry} was acknowledged"
                     f" by {sorted(holders) or 'nobody'}"
@@ -251,8 +249,10 @@ class BookieOracle:
         if not flags & words.FLAG_KNOWN or not promised:
             return
         if asked.op == Op.READ:
-            complete_to, _, records = words.decode_read(body)
-            here = _entries(records)
+            complete_to, _, stretch = words.decode_read(body)
+            here = _entries(stretch)
+            if here is None:
+                return
             denied = [
                 entry
                 for entry in promised
@@ -271,16 +271,12 @@ class BookieOracle:
             )
 
 
-def _entries(records: memoryview) -> dict[int, None]:
-    found: dict[int, None] = {}
-    at = 0
-    while len(records) - at >= HEADER_BYTES:
-        _, length, _, _, _, _, _, entry, _, _ = HEADER.unpack_from(records, at)
-        if length < HEADER_BYTES:
-            break
-        found[entry] = None
-        at += length
-    return found
+def _entries(body: memoryview) -> dict[int, None] | None:
+    """The ids in a reply; None where rot shows: its reader sees that too, and takes nothing for absent."""
+    try:
+        return {record.entry: None for record in records(body)}
+    except CorruptData:
+        return None
 
 
 class MetadataOracle:

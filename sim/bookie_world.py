@@ -1,0 +1,360 @@
+"""One real bookie, its disk and network simulated, and clients that use it as badly as they may.
+
+The cheapest place for what a bookie promises alone: syncs before acks, durable fences, limbo instead of
+denial, replay after any crash. The oracles of verify/ judge every frame; at the end everything that was
+acknowledged must be read back, or be said to be unknown where rot was planted.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+
+import trio
+
+from ..bookie.client import AddStream, BookieClient
+from ..bookie.entry import encode, records
+from ..bookie.options import BookieOptions
+from ..bookie.server import serve_bookie_protocol
+from ..bookie.store import Store
+from ..runtime.errors import (
+    ConnectionLost,
+    CorruptData,
+    DistributedLogError,
+    LedgerStateUnknown,
+)
+from ..runtime.host import Host
+from ..runtime.rpc import Endpoint, Hello
+from ..verify.checkers import Violation
+from .disk import SimDisk, draw_disk_faults
+from .host import SimHost
+from .network import SimNetwork, draw_network_faults
+from .scheduler import Simulation
+from .taps import Oracles
+
+BOOKIE_ID = "b1-id"
+ADDRESS = ("10.0.2.1", 4181)
+TIMEOUT_S = 2.0
+CALM_S = 30.0
+"""After the faults the bookie must serve everything within this virtual time."""
+
+
+@dataclass
+class BookieResult:
+    """What came of a seed."""
+
+    seed: int
+    failures: list[BaseException] = field(default_factory=list)
+    acked: int = 0
+    starts: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    virtual_s: float = 0.0
+    trace: list[str] | None = None
+    trace_hash: str = ""
+
+
+@dataclass
+class _Ledger:
+    """What a client knows of a ledger it writes."""
+
+    id: int
+    key: bytes
+    bodies: list[bytes] = field(default_factory=list)
+    acked: int = 0
+    """Entries below this were acknowledged."""
+    fenced: bool = False
+
+
+class BookieWorld:
+    """One seed."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        chaos_s: float = 8.0,
+        crash_at: int = 0,
+        calm: bool = False,
+        keep_trace: bool = False,
+    ) -> None:
+        self.simulation = Simulation(seed, virtual_seconds_max=300.0, keep_trace=keep_trace)
+        self.chaos_s = chaos_s
+        self.calm = calm
+        self.crash_at = crash_at
+        """Lose power at this step of the first process, beside (or instead of) the drawn faults."""
+        self.result = BookieResult(seed)
+        chance = self.simulation.chance("swarm")
+        self.options = BookieOptions(
+            journal_file_bytes=chance.choice((64, 128, 512)) * 1024,
+            gather_bytes=64 * 1024,
+            checkpoint_s=chance.choice((0.3, 2.0, 30.0)),
+            checkpoint_bytes=chance.choice((8, 256)) * 1024,
+            checkpoint_runs=chance.choice((10, 1000)),
+            free_bytes_min=1 << 20,
+        )
+        kinds = (
+            "power cut",
+            "kill",
+            "crash point",
+            "EIO",
+            "slow disk",
+            "rot",
+            "index damage",
+            "reset",
+        )
+        self.kinds = [kind for kind in kinds if chance.random() < 0.5]
+        self.payload_bytes = chance.choice((30, 500, 6000))
+        self.rotten = False
+        self._ledgers: list[_Ledger] = []
+        self._last_ledger = 0
+
+    def run(self) -> BookieResult:
+        """Run and judge."""
+        try:
+            self.simulation.run(self._main)
+        except Exception as error:
+            self.simulation.failures.append(error)
+        result = self.result
+        result.failures = self.simulation.failures
+        result.virtual_s = self.simulation.lasted_s
+        result.starts = self.bookie.incarnation
+        result.acked = sum(ledger.acked for ledger in self._ledgers)
+        result.trace = self.simulation.trace
+        result.trace_hash = self.simulation.trace_hash
+        return result
+
+    async def _main(self, simulation: Simulation) -> None:
+        chance = simulation.chance("faults")
+        network = SimNetwork(simulation, draw_network_faults(chance))
+        self.bookie = SimHost(simulation, network, "b1", ADDRESS[0])
+        disk = SimDisk(simulation, self.bookie, "journal", draw_disk_faults(chance))
+        for role in ("journal", "index"):
+            self.bookie.add_disk(role, disk)
+        client = SimHost(simulation, network, "c1", "10.0.3.1")
+        oracles = Oracles(simulation)
+        oracles.bookies.ack_quorum = 1
+        oracles.add_machine(self.bookie, "bookie")
+        network.taps.append(oracles)
+        self.bookie.start(self._serve)
+        self.bookie.crash_after(self.crash_at, power=True)
+        simulation.nursery.start_soon(self._supervise)
+        client.start(self._clients)
+        with trio.move_on_after(self.chaos_s):
+            if self.calm:
+                await trio.sleep(self.chaos_s)
+            else:
+                await self._nemesis(simulation.chance("nemesis"))
+        client.kill()
+        disk.faults.failing_syncs = 0
+        disk.stalled_until = 0.0
+        self.bookie.crash_after(0, power=False)
+        await trio.sleep(1.5)
+        done = trio.Event()
+
+        async def read_back(host: Host) -> None:
+            await self._read_back(host)
+            done.set()
+            await trio.sleep_forever()
+
+        client.start(read_back)
+        with trio.move_on_after(CALM_S) as calm:
+            await done.wait()
+        if calm.cancelled_caught:
+            raise Violation(f"liveness: the bookie does not serve {CALM_S:g} s after the faults")
+
+    # --- the bookie -------------------------------------------------------------------------------
+
+    async def _serve(self, host: Host) -> None:
+        for disk in dict.fromkeys(host.disks.values()):
+            disk.lock()
+        store = await Store.open(host, self.options, bookie_id=BOOKIE_ID)
+        listener = await host.listen(ADDRESS)
+        hello = Hello("cluster", BOOKIE_ID, "bookie", "b1", "fdatasync")
+        endpoint = Endpoint(host, lambda: hello)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(store.run)
+            await nursery.start(
+                lambda task_status: serve_bookie_protocol(
+                    endpoint, {"": listener}, store, options=self.options, task_status=task_status
+                )
+            )
+
+    async def _supervise(self) -> None:
+        chance = self.simulation.chance("supervisor")
+        while True:
+            await trio.sleep(chance.uniform(0.01, 0.4))
+            if not self.bookie.running:
+                self.bookie.start(self._serve)
+
+    async def _nemesis(self, chance: Random) -> None:
+        disk = self.bookie.devices()[0]
+        network = self.bookie.network
+        while True:
+            await trio.sleep(chance.expovariate(1.5))
+            if not self.kinds:
+                continue
+            kind = chance.choice(self.kinds)
+            self.result.faults[kind] += 1
+            if kind == "power cut":
+                self.bookie.power_cut()
+            elif kind == "kill":
+                self.bookie.kill()
+            elif kind == "crash point" and self.bookie.running:
+                self.bookie.crash_after(chance.randrange(1, 60), power=chance.random() < 0.7)
+            elif kind == "EIO":
+                disk.faults.failing_syncs += 1
+            elif kind == "slow disk":
+                disk.stalled_until = self.simulation.now + chance.random()
+            elif kind == "rot" and chance.random() < 0.5:
+                self.rotten = bool(disk.rot()) or self.rotten
+            elif kind == "index damage":
+                disk.damage_map()
+            elif kind == "reset" and network.ends:
+                network.reset(chance.choice(list(network.ends.values())))
+
+    # --- the clients ------------------------------------------------------------------------------
+
+    async def _clients(self, host: Host) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(self._client, host)
+
+    async def _dial(self, host: Host, nursery: trio.Nursery) -> BookieClient:
+        endpoint = Endpoint(host, lambda: Hello("cluster", kind="client"))
+        while True:
+            try:
+                with trio.fail_after(TIMEOUT_S):
+                    link = await endpoint.dial(ADDRESS, expected_node_id=BOOKIE_ID, nursery=nursery)
+                return BookieClient(link, BOOKIE_ID)
+            except (DistributedLogError, trio.TooSlowError):
+                await trio.sleep(0.1)
+
+    async def _client(self, host: Host) -> None:
+        """Write one ledger after the other; go on with the same one after a lost connection."""
+        chance = host.random
+        ledger: _Ledger | None = None
+        async with trio.open_nursery() as nursery:
+            while True:
+                bookie = await self._dial(host, nursery)
+                try:
+                    while bookie.closed is None:
+                        if ledger is None or ledger.fenced:
+                            ledger = self._new_ledger(chance)
+                        await self._use(bookie, ledger, chance)
+                except (DistributedLogError, trio.TooSlowError):
+                    await trio.sleep(chance.random() * 0.2)
+                bookie.link.close(CorruptData("the client goes away"))
+
+    def _new_ledger(self, chance: Random) -> _Ledger:
+        self._last_ledger += 1
+        ledger = _Ledger(self._last_ledger, chance.randbytes(16))
+        self._ledgers.append(ledger)
+        return ledger
+
+    async def _use(self, bookie: BookieClient, ledger: _Ledger, chance: Random) -> None:
+        """A stream: send again from somewhere below what was acknowledged (H10), then new entries."""
+        recovery = chance.random() < 0.1
+        start = max(0, ledger.acked - chance.randrange(0, 4))
+        refused: list[DistributedLogError] = []
+        progress = trio.Event()
+
+        def on_acked(count: int) -> None:
+            ledger.acked = max(ledger.acked, start + count)
+            progress.set()
+
+        def on_refused(position: int, error: DistributedLogError) -> None:
+            refused.append(error)
+            progress.set()
+
+        stream = bookie.open_stream(
+            ledger.id, ledger.key, recovery=recovery, fragment_epoch=0,
+            on_acked=on_acked, on_refused=on_refused,
+        )  # fmt: skip
+        sent = start
+        for _ in range(chance.randrange(1, 6)):
+            for _ in range(chance.randrange(1, 8)):
+                self._send(stream, ledger, sent, chance)
+                sent += 1
+            if chance.random() < 0.15:
+                await self._ask(bookie, ledger, chance)
+            await trio.sleep(chance.expovariate(20.0))
+        with trio.fail_after(TIMEOUT_S):
+            while ledger.acked < sent and not refused:
+                progress = trio.Event()
+                await progress.wait()
+        if refused:
+            raise refused[0]
+        stream.close()
+        if chance.random() < 0.3:
+            await self._ask(bookie, ledger, chance)
+
+    def _send(self, stream: AddStream, ledger: _Ledger, entry: int, chance: Random) -> None:
+        if entry == len(ledger.bodies):
+            payload = chance.randbytes(chance.randrange(1, self.payload_bytes))
+            body = encode(
+                ledger.id, entry, 0, min(ledger.acked, entry) - 1, (payload,), len(payload)
+            )
+            ledger.bodies.append(bytes(body))
+        stream.send(ledger.bodies[entry])
+
+    async def _ask(self, bookie: BookieClient, ledger: _Ledger, chance: Random) -> None:
+        what = chance.random()
+        if what < 0.3:
+            ledger.fenced = True
+            await bookie.fence(ledger.id, ledger.key, TIMEOUT_S)
+        elif what < 0.5:
+            await bookie.read_lac(ledger.id, ledger.key, TIMEOUT_S)
+        elif what < 0.6:
+            await bookie.list_entries(ledger.id, ledger.key, TIMEOUT_S)
+        else:
+            first = chance.randrange(0, len(ledger.bodies) + 2)
+            size = chance.choice((1, 1000, 1 << 20))
+            await bookie.read(
+                ledger.id, ledger.key, first, first + chance.randrange(0, 50), size,
+                past_lac=True, timeout_s=TIMEOUT_S,
+            )  # fmt: skip
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _read_back(self, host: Host) -> None:
+        """All that was acknowledged is there, byte by byte; or is unknown, where rot was planted."""
+        done: dict[int, int] = {}
+        async with trio.open_nursery() as nursery:
+            while True:
+                bookie = await self._dial(host, nursery)
+                try:
+                    for ledger in self._ledgers:
+                        while (entry := done.get(ledger.id, 0)) < ledger.acked:
+                            done[ledger.id] = await self._read_some(bookie, ledger, entry)
+                    break
+                except ConnectionLost:
+                    continue
+            nursery.cancel_scope.cancel()
+
+    async def _read_some(self, bookie: BookieClient, ledger: _Ledger, entry: int) -> int:
+        try:
+            answer = await bookie.read(
+                ledger.id,
+                ledger.key,
+                entry,
+                ledger.acked - 1,
+                1 << 20,
+                past_lac=True,
+                timeout_s=9.0,
+            )
+            found = list(records(answer.body))
+        except (CorruptData, LedgerStateUnknown):
+            if not self.rotten:
+                raise
+            return entry + 1
+        for record in found:
+            if bytes(record.raw) != ledger.bodies[record.entry]:
+                raise Violation(f"ledger {ledger.id} entry {record.entry} came back changed")
+        expected = list(range(entry, answer.complete_to + 1))
+        if [record.entry for record in found] != expected and not (
+            self.rotten and not answer.known
+        ):
+            raise Violation(
+                f"ledger {ledger.id}: asked for {entry} to {ledger.acked - 1}, got"
+                f" {[record.entry for record in found]} complete to {answer.complete_to}"
+            )
+        return max(entry + 1, answer.complete_to + 1) if self.rotten else answer.complete_to + 1

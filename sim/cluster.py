@@ -1,0 +1,217 @@
+"""A whole cluster on simulated machines: the nodes of cluster/node.py, and clients through the public API.
+
+A supervisor starts again what ended by itself, as `dlog local --restart` does. Who listens where can change
+between two starts: bookies swap addresses (H6), for an id lives with its disk and an address does not.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import trio
+
+from .. import open_namespace
+from ..cluster.node import serve_bookie_node, serve_metadata_node
+from ..cluster.options import BookieNodeConfig, MetadataNodeConfig
+from ..log.namespace import Namespace
+from ..runtime.errors import DistributedLogError
+from ..runtime.host import Address, Host
+from .disk import DiskFaults, SimDisk
+from .host import SimHost
+from .network import NetworkFaults, SimNetwork
+from .scheduler import Simulation
+from .taps import Oracles
+
+PORT = 4181
+RESTART_S = (0.05, 1.0)
+"""A node that ended by itself is started again after so long."""
+
+ClientMain = Callable[[Namespace, Host], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many of what, and how each is configured."""
+
+    metadata_nodes: int = 3
+    bookies: int = 4
+    clients: int = 4
+    store: Mapping[str, Any] = field(default_factory=dict)
+    """Options of bookie/options.py."""
+    client: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `open_namespace`."""
+    lease_s: float = 3.0
+    disk_bytes: int = 1 << 28
+
+
+class SimCluster:
+    """The machines of one run, by name: ``m1``…, ``b1``…, ``c1``…"""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        shape: Shape,
+        *,
+        network: NetworkFaults | None = None,
+        disks: Callable[[], DiskFaults] = DiskFaults,
+    ) -> None:
+        self.simulation = simulation
+        self.shape = shape
+        self.network = SimNetwork(simulation, network)
+        self.oracles = Oracles(simulation)
+        self.network.taps.append(self.oracles)
+        self.machines: dict[str, SimHost] = {}
+        self.ready: dict[str, bool] = {}
+        self._all_ready = trio.Event()
+        self.restarts = 0
+        self.supervised = True
+        self._chance = simulation.chance("supervisor")
+        self._mains: dict[str, Callable[[Host], Awaitable[None]]] = {}
+        self._address: dict[str, Address] = {}
+        self.metadata = [f"m{n + 1}" for n in range(shape.metadata_nodes)]
+        self.bookies = [f"b{n + 1}" for n in range(shape.bookies)]
+        self.clients = [f"c{n + 1}" for n in range(shape.clients)]
+        for names, network_number in ((self.metadata, 1), (self.bookies, 2), (self.clients, 3)):
+            for number, name in enumerate(names, 1):
+                ip = f"10.0.{network_number}.{number}"
+                self.machines[name] = SimHost(simulation, self.network, name, ip)
+                self._address[name] = (ip, PORT)
+        for name in self.metadata:
+            self._add_node(
+                name, ("metadata",), "metadata", partial(self._serve_metadata, name), disks
+            )
+        for name in self.bookies:
+            roles = ("journal", "index")
+            self._add_node(name, roles, "bookie", partial(self._serve_bookie, name), disks)
+
+    def _add_node(
+        self,
+        name: str,
+        roles: tuple[str, ...],
+        kind: str,
+        main: Callable[[Host], Awaitable[None]],
+        disks: Callable[[], DiskFaults],
+    ) -> None:
+        host = self.machines[name]
+        faults = disks()
+        faults.bytes_max = self.shape.disk_bytes
+        disk = SimDisk(self.simulation, host, roles[0], faults)
+        for role in roles:
+            host.add_disk(role, disk)
+        self._mains[name] = main
+        self.oracles.add_machine(host, kind)
+
+    @property
+    def uri(self) -> str:
+        """Where clients find the quorum."""
+        places = ";".join(f"{ip}:{port}" for ip, port in map(self._address.get, self.metadata))  # type: ignore[misc]
+        return f"distributedlog://{places}/sim"
+
+    @property
+    def nodes(self) -> list[str]:
+        """Everything but the clients."""
+        return self.metadata + self.bookies
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Start a node that does not run."""
+        self.ready[name] = False
+        self.machines[name].start(self._mains[name])
+
+    def start_all(self) -> None:
+        """Start every node that does not run."""
+        for name in self.nodes:
+            if not self.machines[name].running:
+                self.start(name)
+
+    async def supervise(self) -> None:
+        """Start again what ended by itself, until cancelled."""
+        while True:
+            await trio.sleep(self._chance.uniform(*RESTART_S))
+            for name in self.nodes:
+                host = self.machines[name]
+                if (
+                    self.supervised
+                    and not host.running
+                    and host.ended_by is not None
+                    and host.powered
+                ):
+                    self.restarts += 1
+                    self.start(name)
+
+    async def serving(self) -> None:
+        """Wait until every node has started once."""
+        await self._all_ready.wait()
+
+    def swap_addresses(self, one: str, other: str) -> None:
+        """From their next start on each of two bookies, both down now, listens where the other did (H6)."""
+        self._address[one], self._address[other] = self._address[other], self._address[one]
+        for name in (one, other):
+            assert not self.machines[name].running, f"{name} still runs"
+            self.network.machines[self._address[name][0]] = self.machines[name]
+        self.simulation.note("swap addresses", one, other)
+
+    async def _serve_metadata(self, name: str, host: Host) -> None:
+        voters = {node: self._address[node] for node in self.metadata}
+        config = MetadataNodeConfig(name, voters)
+        await self._serve(name, partial(serve_metadata_node, host, config))
+
+    async def _serve_bookie(self, name: str, host: Host) -> None:
+        config = BookieNodeConfig(
+            name,
+            tuple(self._address[node] for node in self.metadata),
+            {"": self._address[name]},
+            lease_s=self.shape.lease_s,
+            store=self.shape.store,
+        )
+        await self._serve(name, partial(serve_bookie_node, host, config))
+
+    async def _serve(self, name: str, serve: Callable[..., Awaitable[None]]) -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve)
+            self.ready[name] = True
+            if all(self.ready.get(name) for name in self.nodes):
+                self._all_ready.set()
+            self.simulation.note("serves", name)
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def start_client(self, name: str, main: ClientMain) -> None:
+        """Run ``main`` with a namespace on a client's machine; it opens the namespace until it can."""
+
+        async def run(host: Host) -> None:
+            while True:
+                try:
+                    async with open_namespace(
+                        self.uri, config={"owner": name, **self.shape.client}, host=host
+                    ) as namespace:
+                        await main(namespace, host)
+                        return
+                except DistributedLogError as error:
+                    self.simulation.note("client", name, type(error).__name__)
+                    await trio.sleep(0.5)
+
+        self._mains[name] = run
+        self.machines[name].start(run)
+
+    def restart_client(self, name: str) -> None:
+        """Start a client's process again, from the beginning of its ``main``."""
+        self.machines[name].start(self._mains[name])
+
+    # --- healing ----------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """No more faults, and everything on: what works now must work."""
+        self.network.heal()
+        self.network.refusing.clear()
+        calm = self.network.faults
+        calm.slow_chance = 0.0
+        for name in self.nodes:
+            for disk in self.machines[name].devices():
+                disk.faults.failing_syncs = 0
+                disk.faults.slow_chance = 0.0
+                disk.faults.bytes_max = self.shape.disk_bytes
+                disk.stalled_until = 0.0
+        self.start_all()

@@ -1,0 +1,234 @@
+"""Faults from a seed, within the promise: three independent loops, so that faults overlap freely.
+
+With one fault at a time, faults that need two (a partition around a crash) are never met. Each seed draws
+its own mix of kinds (swarm testing).
+
+The fault atlas: data that was synced is destroyed on at most write quorum - ack quorum bookies (one, with
+3/3/2), the ``rotten`` one, and on no metadata node. Power cuts, kills, failed syncs and full disks may hit
+any, and all at once: what was synced survives them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+
+import trio
+
+from .cluster import SimCluster
+
+MACHINE_KINDS = (
+    "power cut", "kill", "crash point", "all crash", "stall", "swap addresses", "client crash",
+)  # fmt: skip
+NETWORK_KINDS = ("partition", "one way", "links", "reset", "half open", "refuse")
+DISK_KINDS = ("slow disk", "EIO", "rot", "full disk", "clock", "index damage")
+FULL_LEAVES_BYTES = 64 * 1024
+
+
+class Nemesis:
+    """What goes wrong in one run."""
+
+    def __init__(self, cluster: SimCluster, chance: Random, *, writers: Sequence[str]) -> None:
+        self.cluster = cluster
+        self.counts: Counter[str] = Counter()
+        self._chance = chance
+        self._writers = list(writers)
+        self.rotten = chance.choice(cluster.bookies)
+        """The one bookie whose synced data may be destroyed."""
+        self.kinds = [
+            kind for kind in (*MACHINE_KINDS, *NETWORK_KINDS, *DISK_KINDS) if chance.random() < 0.55
+        ]
+        self._pause_s = chance.choice((1.5, 3.0, 6.0))
+
+    async def run(self) -> None:
+        """Plague the cluster until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for number, kinds in enumerate((MACHINE_KINDS, NETWORK_KINDS, DISK_KINDS)):
+                drawn = [kind for kind in kinds if kind in self.kinds]
+                if drawn:
+                    chance = self.cluster.simulation.chance(f"nemesis/{number}")
+                    nursery.start_soon(self._loop, drawn, chance)
+            await trio.sleep_forever()
+
+    async def _loop(self, kinds: list[str], chance: Random) -> None:
+        deeds: dict[str, Callable[[Random], None]] = {
+            "power cut": self._power_cut,
+            "kill": self._kill,
+            "crash point": self._crash_point,
+            "all crash": self._all_crash,
+            "stall": self._stall,
+            "swap addresses": self._swap_addresses,
+            "client crash": self._client_crash,
+            "partition": self._partition,
+            "one way": self._one_way,
+            "links": self._links,
+            "reset": self._reset,
+            "half open": self._half_open,
+            "refuse": self._refuse,
+            "slow disk": self._slow_disk,
+            "EIO": self._fail_syncs,
+            "rot": self._rot,
+            "full disk": self._full_disk,
+            "clock": self._clock,
+            "index damage": self._damage_index,
+        }
+        while True:
+            await trio.sleep(chance.expovariate(1.0 / self._pause_s))
+            kind = chance.choice(kinds)
+            self.counts[kind] += 1
+            deeds[kind](chance)
+
+    # --- machines ---------------------------------------------------------------------------------
+
+    def _later_on(self, chance: Random, names: Sequence[str]) -> None:
+        """Power these on again after a while; a client's process starts anew."""
+
+        def on() -> None:
+            for name in names:
+                if not self.cluster.machines[name].running and not self.cluster.simulation.ending:
+                    if name in self.cluster.clients:
+                        self.cluster.restart_client(name)
+                    else:
+                        self.cluster.start(name)
+
+        self.cluster.simulation.after(chance.choice((0.05, 0.5, 2.0, 8.0)) * chance.random(), on)
+
+    def _power_cut(self, chance: Random) -> None:
+        name = chance.choice(self.cluster.nodes)
+        self.cluster.machines[name].power_cut()
+        self._later_on(chance, [name])
+
+    def _kill(self, chance: Random) -> None:
+        name = chance.choice(self.cluster.nodes)
+        self.cluster.machines[name].kill()
+        self._later_on(chance, [name])
+
+    def _crash_point(self, chance: Random) -> None:
+        """Die at some disk or network step, mostly of a bookie: between two lines of its code."""
+        name = chance.choice(self.cluster.nodes + self.cluster.bookies)
+        host = self.cluster.machines[name]
+        host.crash_after(chance.randrange(1, 60), power=chance.random() < 0.7)
+        lives = host.incarnation
+
+        def look() -> None:
+            if host.running and host.incarnation == lives:
+                host.kill()  # too idle to get there
+            self._later_on(chance, [name])
+
+        self.cluster.simulation.after(2.0, look)
+
+    def _all_crash(self, chance: Random) -> None:
+        """A coordinated power cut: of all bookies, of all metadata nodes, of everything."""
+        cluster = self.cluster
+        names = chance.choice((cluster.bookies, cluster.metadata, cluster.nodes))
+        for name in names:
+            cluster.machines[name].power_cut()
+        for name in names:
+            self._later_on(chance, [name])
+
+    def _stall(self, chance: Random) -> None:
+        name = chance.choice(self.cluster.nodes + self._writers)
+        self.cluster.machines[name].stall(chance.choice((0.2, 1.0, 4.0, 10.0)) * chance.random())
+
+    def _swap_addresses(self, chance: Random) -> None:
+        one, other = chance.sample(self.cluster.bookies, 2)
+        for name in (one, other):
+            self.cluster.machines[name].kill()
+        self.cluster.swap_addresses(one, other)
+        self._later_on(chance, [one, other])
+
+    def _client_crash(self, chance: Random) -> None:
+        name = chance.choice(self._writers)
+        self.cluster.machines[name].kill()
+        self._later_on(chance, [name])
+
+    # --- network ----------------------------------------------------------------------------------
+
+    def _cut(self, chance: Random, pairs: list[tuple[str, str]]) -> None:
+        network = self.cluster.network
+        fresh = [pair for pair in pairs if not network.is_cut(*pair)]
+        for source, target in fresh:
+            network.cut(source, target)
+        self.cluster.simulation.note("cut", *(f"{a}>{b}" for a, b in fresh))
+        mended_after_s = chance.choice((0.5, 3.0, 8.0)) * chance.random()
+        self.cluster.simulation.after(mended_after_s, network.mend, fresh)
+
+    def _partition(self, chance: Random) -> None:
+        names = list(self.cluster.machines)
+        side = chance.sample(names, chance.randrange(1, len(names) // 2))
+        rest = [name for name in names if name not in side]
+        self._cut(chance, [pair for a in side for b in rest for pair in ((a, b), (b, a))])
+
+    def _one_way(self, chance: Random) -> None:
+        names = list(self.cluster.machines)
+        side = chance.sample(names, chance.randrange(1, 4))
+        rest = [name for name in names if name not in side]
+        if chance.random() < 0.5:
+            side, rest = rest, side
+        self._cut(chance, [(a, b) for a in side for b in rest])
+
+    def _links(self, chance: Random) -> None:
+        """Single directed links, mostly between clients and bookies: what partial partitions are."""
+        names = list(self.cluster.machines)
+        pairs = []
+        for _ in range(chance.randrange(1, 5)):
+            source = chance.choice(self._writers if chance.random() < 0.5 else names)
+            target = chance.choice(self.cluster.bookies if chance.random() < 0.6 else names)
+            if source != target:
+                pairs.append((source, target) if chance.random() < 0.6 else (target, source))
+        self._cut(chance, list(dict.fromkeys(pairs)))
+
+    def _reset(self, chance: Random) -> None:
+        network = self.cluster.network
+        for end in chance.sample(list(network.ends.values()), min(3, len(network.ends))):
+            network.reset(end)
+
+    def _half_open(self, chance: Random) -> None:
+        network = self.cluster.network
+        if network.ends:
+            network.lose(chance.choice(list(network.ends.values())))
+
+    def _refuse(self, chance: Random) -> None:
+        network = self.cluster.network
+        name = chance.choice(self.cluster.nodes)
+        network.refusing[name] = None
+        self.cluster.simulation.after(
+            chance.uniform(0.1, 4.0), lambda: network.refusing.pop(name, None)
+        )
+
+    # --- disks and clocks -------------------------------------------------------------------------
+
+    def _slow_disk(self, chance: Random) -> None:
+        host = self.cluster.machines[chance.choice(self.cluster.nodes)]
+        for disk in host.devices():
+            until = self.cluster.simulation.now + chance.choice((0.3, 2.0, 6.0)) * chance.random()
+            disk.stalled_until = until
+            self.cluster.simulation.note("slow disk", host.name, f"{until:.3f}")
+
+    def _fail_syncs(self, chance: Random) -> None:
+        host = self.cluster.machines[chance.choice(self.cluster.nodes)]
+        host.devices()[0].faults.failing_syncs += 1
+
+    def _rot(self, chance: Random) -> None:
+        self.cluster.machines[self.rotten].devices()[0].rot()
+
+    def _damage_index(self, chance: Random) -> None:
+        """Seen at the next start."""
+        self.cluster.machines[self.rotten].devices()[0].damage_map()
+
+    def _full_disk(self, chance: Random) -> None:
+        host = self.cluster.machines[chance.choice(self.cluster.bookies)]
+        disk = host.devices()[0]
+        disk.faults.bytes_max = disk.used_bytes() + FULL_LEAVES_BYTES
+        disk.blamed = True
+
+        def empty() -> None:
+            disk.faults.bytes_max = self.cluster.shape.disk_bytes
+
+        self.cluster.simulation.note("full disk", host.name)
+        self.cluster.simulation.after(chance.uniform(0.5, 8.0), empty)
+
+    def _clock(self, chance: Random) -> None:
+        host = self.cluster.machines[chance.choice(list(self.cluster.machines))]
+        host.jump_clock(
+            chance.choice((-3_600_000, -1000, 1000, 60_000, 3_600_000, 400 * 86_400_000))
+        )

@@ -1,0 +1,201 @@
+"""One seed: a cluster, clients, faults within the promise, then heal, and judge.
+
+Safety all along (oracles), liveness at the end: after everything is healed, a new writer must take the log
+over, write, commit and read the whole log back within `LIVENESS_S` virtual seconds.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import trio
+
+from ..log.namespace import Namespace
+from ..runtime.errors import DistributedLogError
+from ..runtime.host import Host
+from ..verify import workload
+from ..verify.checkers import LogReport, Violation, check_log
+from ..verify.history import History, ReadRecord
+from ..verify.registers import check_registers
+from .cluster import Shape, SimCluster
+from .disk import draw_disk_faults
+from .nemesis import Nemesis
+from .network import draw_network_faults
+from .scheduler import Simulation
+
+LOG = "story"
+CHAOS_S = 30.0
+FORMING_S = 60.0
+LIVENESS_S = 60.0
+VIRTUAL_S_MAX = 400.0
+
+
+@dataclass
+class Result:
+    """What came of a seed."""
+
+    seed: int
+    trace_hash: str = ""
+    failures: list[BaseException] = field(default_factory=list)
+    virtual_s: float = 0.0
+    steps: int = 0
+    messages: int = 0
+    confirmed: int = 0
+    """Entries acknowledged by an ack quorum."""
+    faults: Counter[str] = field(default_factory=Counter)
+    restarts: int = 0
+    report: LogReport | None = None
+    register_calls: int = 0
+    trace: list[str] | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Was a promise broken, or did something end that must not?"""
+        return bool(self.failures)
+
+
+class SeedRun:
+    """The plan of one seed, and its run."""
+
+    def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
+        self.simulation = Simulation(
+            seed, virtual_seconds_max=VIRTUAL_S_MAX + chaos_s, keep_trace=keep_trace
+        )
+        self.chaos_s = chaos_s
+        self.history = History()
+        self.result = Result(seed)
+        chance = self.simulation.chance("swarm")
+        self.rates = draw_rates(chance)
+        self.shape = draw_shape(chance)
+        self.cluster: SimCluster
+        self.nemesis: Nemesis
+
+    def run(self) -> Result:
+        """Run and judge. Whatever went wrong is in the result."""
+        simulation, result = self.simulation, self.result
+        try:
+            simulation.run(self._main)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            simulation.failures.append(error)
+        result.failures = simulation.failures
+        result.trace_hash = simulation.trace_hash
+        result.virtual_s = simulation.lasted_s or simulation.now
+        result.steps = simulation.steps
+        result.messages = self.cluster.network.messages
+        result.confirmed = self.cluster.oracles.bookies.confirmed
+        result.faults = self.nemesis.counts
+        result.restarts = self.cluster.restarts
+        result.trace = simulation.trace
+        return result
+
+    async def _main(self, simulation: Simulation) -> None:
+        chance = simulation.chance("faults")
+        network, disks = draw_network_faults(chance), draw_disk_faults(chance)
+        self.cluster = cluster = SimCluster(
+            simulation, self.shape, network=network, disks=lambda: replace(disks)
+        )
+        writers, others = cluster.clients[:2], cluster.clients[2:]
+        self.nemesis = Nemesis(cluster, chance, writers=writers)
+        with cluster.oracles.watching_state_machines():
+            cluster.start_all()
+            simulation.nursery.start_soon(cluster.supervise)
+            with trio.move_on_after(FORMING_S) as forming:
+                await cluster.serving()
+            if forming.cancelled_caught:
+                missing = [name for name in cluster.nodes if not cluster.ready.get(name)]
+                raise Violation(f"liveness: {missing} did not start within {FORMING_S:g} s")
+            for name in writers:
+                cluster.start_client(name, self._write)
+            for name, work in zip(others, (self._read, self._measure), strict=False):
+                cluster.start_client(name, work)
+            with trio.move_on_after(self.chaos_s):
+                await self.nemesis.run()
+            await self._judge(simulation)
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    async def _write(self, namespace: Namespace, host: Host) -> None:
+        await workload.write_sessions(namespace, LOG, self.history, host.random, self.rates)
+
+    async def _read(self, namespace: Namespace, host: Host) -> None:
+        async with trio.open_nursery() as nursery:
+            for name, read in (("tail", workload.tail), ("catch up", workload.catch_up)):
+                nursery.start_soon(
+                    read, namespace, LOG, self.history, name, host.random, self.rates
+                )
+
+    async def _measure(self, namespace: Namespace, host: Host) -> None:
+        async with trio.open_nursery() as nursery:
+            for process in ("p1", "p2"):
+                nursery.start_soon(
+                    workload.use_registers, namespace.metadata, process, self.history, host.random
+                )
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _judge(self, simulation: Simulation) -> None:
+        cluster = self.cluster
+        simulation.note("heal")
+        cluster.heal()
+        finals: list[list[ReadRecord]] = []
+        done = trio.Event()
+
+        async def prove(namespace: Namespace, host: Host) -> None:
+            while not done.is_set():
+                try:
+                    await workload.prove_alive(namespace, LOG, self.history, host.random)
+                    for name in cluster.clients[:2]:  # nobody writes any more
+                        cluster.machines[name].kill()
+                    await workload.prove_alive(namespace, LOG, self.history, host.random)
+                    finals.append(await workload.read_final(namespace, LOG))
+                    done.set()
+                except DistributedLogError as error:
+                    simulation.note("not yet", type(error).__name__, str(error)[:200])
+                    await trio.sleep(0.5)
+
+        cluster.start_client(cluster.clients[-1], prove)
+        with trio.move_on_after(LIVENESS_S) as alive:
+            await done.wait()
+        if alive.cancelled_caught:
+            raise Violation(f"liveness: no writer could work within {LIVENESS_S:g} s after healing")
+        simulation.note("final", len(finals[0]), self.history.acked)
+        self.result.report = check_log(self.history, finals[0])
+        self.result.register_calls = check_registers(self.history.registers)
+
+
+def draw_shape(chance: Random) -> Shape:
+    """How the cluster of a seed is made: small files and segments, so that all of them roll."""
+    return Shape(
+        bookies=chance.choice((3, 4, 4, 5)),
+        clients=5,
+        store={
+            "journal_file_bytes": chance.choice((128, 256, 1024)) * 1024,
+            "gather_bytes": 64 * 1024,
+            "checkpoint_s": chance.choice((0.5, 2.0, 5.0)),
+            "checkpoint_bytes": chance.choice((16, 256)) * 1024,
+            "free_bytes_min": 8 * 1024 * 1024,
+        },
+        client={
+            "segment_bytes_max": chance.choice((4, 16, 256)) * 1024,
+            "segment_age_max_s": chance.choice((3.0, 10.0, 60.0)),
+            "entry_bytes_max": chance.choice((512, 4096)),
+            "lock_lease_s": 3.0,
+            "add_timeout_s": chance.choice((2.0, 5.0)),
+            "recover_timeout_s": 10.0,
+            "close_timeout_s": 10.0,
+            "metadata_timeout_s": 10.0,
+        },
+    )
+
+
+def draw_rates(chance: Random) -> workload.Rates:
+    """How hard the clients of a seed work."""
+    return workload.Rates(
+        burst_s=chance.choice((0.1, 0.2, 0.4)),
+        burst_records_max=chance.choice((1, 4, 12)),
+        payload_bytes_max=chance.choice((40, 300, 1500)),
+        session_records_max=chance.choice((20, 120, 400)),
+        takeover_chance=chance.choice((0.2, 0.6, 1.0)),
+    )
