@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from ..runtime.errors import DistributedLogError
+from ..runtime.errors import ConnectionLost, DistributedLogError
 from ..runtime.host import Host
 from .logs import log_to_stderr
 from .options import NodeReady, from_json
@@ -92,16 +92,22 @@ async def until_told(
     """Run until SIGTERM, SIGINT, or (``stdin``) the end of stdin; say when it serves."""
     import os
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_cancel_on_signal, nursery.cancel_scope)
-        if stdin:
-            nursery.start_soon(_cancel_at_end_of_stdin, nursery.cancel_scope)
-        value = await nursery.start(_running, run)
-        line = {**value, "pid": os.getpid()}
-        if ready is not None:
-            ready(line)
-        else:
-            print(json.dumps(line), flush=True)
+    told = trio.CancelScope()
+    try:
+        with told:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_on_signal, told)
+                if stdin:
+                    nursery.start_soon(_cancel_at_end_of_stdin, told)
+                value = await nursery.start(_running, run)
+                line = {**value, "pid": os.getpid()}
+                if ready is not None:
+                    ready(line)
+                else:
+                    print(json.dumps(line), flush=True)
+    except* ConnectionLost:
+        if not told.cancel_called:  # connections that break while all is taken down are no failure
+            raise
 
 
 async def _running(run: Run, *, task_status: trio.TaskStatus[dict[str, Any]]) -> None:
