@@ -98,7 +98,7 @@ class Nemesis:
         elif kind == "transfer" and node.core is not None and node.paused_since < 0:
             node.core.transfer_leadership(world.now)
             world.turn(node)
-        elif kind == "wipe" and not any(other.gone for other in world.nodes.values()):
+        elif kind == "wipe" and len(world.ids) >= 3 and not world.gone:
             world.wipe(node)
         world.at(world.now + rng.expovariate(world.faults.fault_rate), self.strike)
 

@@ -41,7 +41,7 @@ class RaftWorld:
     ) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
-        count = nodes or (3 if self.rng.random() < 0.7 else 5)
+        count = nodes or self.rng.choice((3,) * 13 + (5,) * 5 + (4, 2, 1))
         self.faults = faults or Faults.drawn(self.rng)
         self.options = options or self._drawn_options()
         self.ids = [f"n{place}" for place in range(count)]
@@ -424,6 +424,11 @@ class RaftWorld:
         """The directory is emptied: what comes back is another node, which waits to be let in (H5)."""
         node.gone = True
         self.crash(node)
+
+    @property
+    def gone(self) -> bool:
+        """Whether a node is lost for good; more than one may exceed what is promised."""
+        return any(node.gone for node in self.nodes.values())
 
     def heal(self) -> None:
         """End all faults and start what is down."""
