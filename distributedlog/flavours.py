@@ -12,9 +12,10 @@ from typing import Generic, TypeVar
 
 import trio
 
+from .log.admission import admit
 from .log.batch import PendingBulk, again
 from .log.dlsn import DLSN
-from .log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, Columns, LogRecord, admit
+from .log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, Columns, LogRecord
 from .log.writer import LogWriter
 from .runtime.background import Background, Mutex
 from .runtime.errors import AlreadyClosed, DistributedLogError

@@ -6,11 +6,9 @@ burst. What is not yet durable is bounded in bytes; above the bound `submit` wai
 Where segments begin and end is `keeper.py`'s.
 """
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import accumulate
 from types import TracebackType
 
 import trio
@@ -18,12 +16,12 @@ import trio
 from ..runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
-    TransactionIdOutOfOrder,
     WriteCancelled,
     WriteFailed,
     WriterFenced,
 )
 from . import lock as locks
+from .admission import admit, admit_columns, out_of_order
 from .batch import Batch, PendingBulk, PendingWrite, again
 from .dlsn import DLSN
 from .keeper import SegmentKeeper
@@ -31,7 +29,7 @@ from .ledgers import Ledgers
 from .lock import Claim, LockRecord
 from .open_segment import OpenSegment
 from .options import LogOptions
-from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord, admit
+from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
 
 GOODBYE_S = 2.0
 """How long an aborted writer tries to give its lock back."""
@@ -131,31 +129,41 @@ class LogWriter:
         """As `submit_bulk`, from a list of txids and one of payloads."""
         if self._error is not None or self._closing:
             await self._before_submit()
-        number = len(txids)
-        bulk = PendingBulk(number)
-        if not number:
-            return bulk
-        refusal: DistributedLogError | None = None
-        sizes = list(map(len, payloads)) if set(map(type, payloads)) == {bytes} else None
-        if (
-            sizes is None
-            or set(map(type, txids)) != {int}
-            or max(sizes) > RECORD_BYTES_MAX
-            or not self._floor <= txids[0] <= txids[-1] <= TXID_MAX
-            or (self._ordered and sorted(txids) != txids)
-            or (not self._ordered and not 0 <= min(txids) <= max(txids) <= TXID_MAX)
-        ):
-            payloads, refusal = self._admit_many(txids, payloads)
-            number = len(payloads)
-            sizes = list(map(len, payloads))
-        whole = await self._take(bulk, txids, payloads, sizes, number)
-        if whole and refusal is not None:
-            bulk.refused(number, refusal)
-            if number + 1 < len(bulk):
-                bulk.refused(
-                    number + 1,
-                    WriteCancelled(f"record {number} of the call was refused: {refusal}"),
-                )
+        bulk = PendingBulk(len(txids))
+        taken = admit_columns(txids, payloads, self._floor, self._ordered, self._name)
+        at = 0
+        while at < taken.number:
+            if self._pause:
+                try:
+                    await self._before_submit()
+                except DistributedLogError as error:
+                    if at == 0:
+                        raise
+                    bulk.refused(at, error)
+                    return bulk
+                if self._ordered and txids[at] < self._floor:
+                    # Another task wrote greater ones while this waited.
+                    bulk.refused(at, out_of_order(txids[at], self._floor, self._name))
+                    return bulk
+            batch = self._batch
+            stop = taken.stop(at, self._entry_bytes_max, batch.bytes)
+            if stop == at:
+                self._close_batch()
+                continue
+            if not batch.txids:
+                self._wake.set()
+            bulk.took(at, batch, len(batch.txids))
+            batch.txids += txids[at:stop]
+            batch.payloads += taken.payloads[at:stop]
+            batch.bytes += taken.bytes_of(at, stop)
+            if self._ordered:
+                self._floor = txids[stop - 1]
+            at = stop
+        if taken.refusal is not None:
+            bulk.refused(at, taken.refusal)
+            if at + 1 < len(bulk):
+                why = f"record {at} of the call was refused: {taken.refusal}"
+                bulk.refused(at + 1, WriteCancelled(why))
         return bulk
 
     async def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
@@ -420,72 +428,6 @@ class LogWriter:
         over = self.over
         if over is not None:
             raise again(over)
-
-    def _admit_many(
-        self, txids: list[int], payloads: list[bytes]
-    ) -> tuple[list[bytes], DistributedLogError | None]:
-        """The payloads up to the first record that is refused, and its error."""
-        admitted: list[bytes] = []
-        floor = self._floor
-        try:
-            for txid, payload in zip(txids, payloads, strict=True):
-                admitted.append(admit(txid, payload, floor, self._name))
-                if self._ordered:
-                    floor = txid
-        except DistributedLogError as error:
-            return admitted, error
-        return admitted, None
-
-    async def _take(
-        self,
-        bulk: PendingBulk,
-        txids: list[int],
-        payloads: list[bytes],
-        sizes: list[int],
-        number: int,
-    ) -> bool:
-        """Put the first ``number`` records into batches, waiting for room between them; False: cut short."""
-        ends = list(
-            accumulate(sizes, lambda total, size: total + size + RECORD_COLUMN_BYTES, initial=0)
-        )
-        at = 0
-        while at < number:
-            if self._pause:
-                try:
-                    await self._before_submit()
-                except DistributedLogError as error:
-                    if at == 0:
-                        raise
-                    bulk.refused(at, error)
-                    return False
-                if self._ordered and txids[at] < self._floor:
-                    # Another task wrote greater ones while this waited.
-                    bulk.refused(
-                        at,
-                        TransactionIdOutOfOrder(
-                            f'log "{self._name}": txid {txids[at]} is lower than {self._floor} '
-                            "before it, which another task wrote meanwhile"
-                        ),
-                    )
-                    return False
-            batch = self._batch
-            stop = bisect_right(ends, ends[at] + self._entry_bytes_max - batch.bytes) - 1
-            if stop <= at:
-                if batch.txids:
-                    self._close_batch()
-                    continue
-                stop = at + 1
-            stop = min(stop, number)
-            if not batch.txids:
-                self._wake.set()
-            bulk.took(at, batch, len(batch.txids))
-            batch.txids += txids[at:stop]
-            batch.payloads += payloads[at:stop]
-            batch.bytes += ends[stop] - ends[at]
-            if self._ordered:
-                self._floor = txids[stop - 1]
-            at = stop
-        return True
 
     async def _settle(self) -> DLSN | None:
         """Wait for the newest batch; publish the LAC."""

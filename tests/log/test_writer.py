@@ -64,7 +64,6 @@ async def test_txids_do_not_decrease(world: World, autojump_clock: MockClock) ->
         (-1, b""),
         (2**63 - 1, b""),
         (1.0, b""),
-        (True, b""),
         ("1", b""),
         (1, "text"),
         (1, 7),

@@ -1,0 +1,17 @@
+"""The first program of the README: a cluster, a log, a record; as it stands."""
+
+from distributedlog import LogRecord
+from distributedlog.blocking import local_cluster, open_namespace
+
+if __name__ == "__main__":
+    with local_cluster() as cluster, open_namespace(cluster.uri) as namespace:
+        namespace.create_log("orders")
+        orders = namespace.open_log("orders")
+        with orders.open_writer() as writer:
+            pending = writer.write(LogRecord(txid=1, payload=b"first"))  # buffered
+            writer.commit()  # all written before is durable and readable
+        print(pending.result())
+        with orders.open_reader() as reader:  # from the beginning
+            record = reader.read_next()
+            assert record is not None
+            print(record.dlsn, record.txid, bytes(record.payload))

@@ -1,0 +1,53 @@
+"""Two writers on one log: the second is refused, then takes over, and the first is fenced.
+
+python examples/take_over.py [distributedlog://HOST:PORT/NAMESPACE]
+"""
+
+import sys
+
+import trio
+
+from distributedlog import (
+    LogRecord,
+    OwnershipAcquireFailed,
+    WriterFenced,
+    local_cluster,
+    open_namespace,
+)
+
+
+async def run(uri: str) -> None:
+    """Two namespaces stand for two processes."""
+    async with (
+        open_namespace(uri, config={"owner": "writer A"}) as one,
+        open_namespace(uri, config={"owner": "writer B"}) as other,
+    ):
+        first = await one.open_log("shared").open_writer()
+        await first.write(LogRecord(1, b"from A"))
+        try:
+            await other.open_log("shared").open_writer(wait_s=0)
+        except OwnershipAcquireFailed as error:
+            print(f"B is refused: {error}")
+        async with other.open_log("shared").open_writer(takeover=True) as second:
+            await second.write(LogRecord(2, b"from B"))
+            try:
+                await first.write(LogRecord(3, b"A again"))
+            except WriterFenced as error:
+                print(f"A is fenced: {error}")
+        await first.abort()
+        async with other.open_log("shared").open_reader(to="end") as reader:
+            async for record in reader:
+                print(record.dlsn, record.sequence_id, record.payload)
+
+
+async def main() -> None:
+    """On the cluster that is named, or on one of its own."""
+    if len(sys.argv) > 1:
+        await run(sys.argv[1])
+    else:
+        async with local_cluster() as cluster:
+            await run(cluster.uri)
+
+
+if __name__ == "__main__":
+    trio.run(main)

@@ -1,0 +1,129 @@
+"""What a writer takes: the checks of records, one by one and in columns (pure).
+
+The columns' check costs about 100 ns a record and looks at single records only when something is wrong.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import accumulate
+
+from ..runtime.errors import (
+    DistributedLogError,
+    InvalidRequest,
+    RecordTooLarge,
+    TransactionIdOutOfOrder,
+)
+from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX
+
+
+def admit(txid: object, payload: object, floor: int, name: str) -> bytes:
+    """The payload of a record that is not plainly fine, as bytes of its own.
+
+    Raises `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder` (lower than ``floor``), each of
+    which leaves the writer of log ``name`` as it was.
+    """
+    if not isinstance(txid, int) or not 0 <= txid <= TXID_MAX:
+        raise InvalidRequest(f"a txid is an int from 0 to 2**63 - 2, not {txid!r}")
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise InvalidRequest(f"a payload is bytes, not {type(payload).__name__}")
+    plain = bytes(payload)
+    if len(plain) > RECORD_BYTES_MAX:
+        raise RecordTooLarge(
+            f"a record of {len(plain)} bytes (txid {txid}); the most are {RECORD_BYTES_MAX}"
+        )
+    if txid < floor:
+        raise out_of_order(txid, floor, name)
+    return plain
+
+
+def out_of_order(txid: int, floor: int, name: str) -> TransactionIdOutOfOrder:
+    """The error of a txid that is lower than one before it."""
+    return TransactionIdOutOfOrder(f'log "{name}": txid {txid} is lower than {floor} before it')
+
+
+class Taken:
+    """The records of one call up to the first that is refused."""
+
+    __slots__ = ("_ends", "_total", "number", "payloads", "refusal")
+
+    def __init__(
+        self, payloads: Sequence[bytes], number: int, refusal: DistributedLogError | None
+    ) -> None:
+        self.payloads = payloads
+        self.number = number
+        """How many are taken; the record behind them has ``refusal``, if that is not None."""
+        self.refusal = refusal
+        self._total = sum(map(len, payloads)) + number * RECORD_COLUMN_BYTES
+        self._ends: list[int] | None = None
+
+    def stop(self, at: int, entry_bytes_max: int, used: int) -> int:
+        """How far the records from ``at`` on fit into an entry that holds ``used`` bytes already.
+
+        At least one into an empty entry; ``at`` when they should begin a new one: a call that fits into
+        one entry whole is not divided.
+        """
+        if at == 0 and self._total + used <= entry_bytes_max:
+            return self.number
+        if used and at == 0 and self._total <= entry_bytes_max:
+            return at
+        ends = self._offsets()
+        stop = bisect_right(ends, ends[at] + entry_bytes_max - used) - 1
+        return stop if stop > at or used else at + 1
+
+    def bytes_of(self, start: int, stop: int) -> int:
+        """What these records count in an entry."""
+        if start == 0 and stop == self.number:
+            return self._total
+        ends = self._offsets()
+        return ends[stop] - ends[start]
+
+    def _offsets(self) -> list[int]:
+        if self._ends is None:
+            sizes = [len(payload) + RECORD_COLUMN_BYTES for payload in self.payloads]
+            self._ends = list(accumulate(sizes, initial=0))
+        return self._ends
+
+
+def admit_columns(
+    txids: Sequence[int], payloads: Sequence[bytes], floor: int, ordered: bool, name: str
+) -> Taken:
+    """Check many records at once. ``ordered``: txids must not decrease, nor be below ``floor``."""
+    if not txids:
+        return Taken((), 0, None)
+    try:
+        plain = (
+            len(txids) == len(payloads)
+            # An int's sum with anything that is no int is no int either, or fails.
+            and type(sum(txids)) is int
+            and set(map(type, payloads)) == {bytes}
+            and (
+                floor <= txids[0] and txids[-1] <= TXID_MAX and sorted(txids) == txids
+                if ordered
+                else min(txids) >= 0 and max(txids) <= TXID_MAX
+            )
+        )
+    except TypeError:
+        plain = False
+    if plain:
+        taken = Taken(payloads, len(txids), None)
+        if taken.bytes_of(0, len(txids)) <= RECORD_BYTES_MAX or max(map(len, payloads)) <= (
+            RECORD_BYTES_MAX
+        ):
+            return taken
+    return _one_by_one(txids, payloads, floor, ordered, name)
+
+
+def _one_by_one(
+    txids: Sequence[int], payloads: Sequence[bytes], floor: int, ordered: bool, name: str
+) -> Taken:
+    admitted: list[bytes] = []
+    try:
+        if len(txids) != len(payloads):
+            raise InvalidRequest(f"{len(txids)} txids and {len(payloads)} payloads")
+        for txid, payload in zip(txids, payloads, strict=True):
+            admitted.append(admit(txid, payload, floor, name))
+            if ordered:
+                floor = txid
+    except DistributedLogError as error:
+        return Taken(admitted, len(admitted), error)
+    return Taken(admitted, len(admitted), None)
