@@ -241,11 +241,6 @@ class Journal:
                 self._ahead_changed = trio.Event()
             await self._ahead_changed.wait()
 
-    @property
-    def reserve_only(self) -> bool:
-        """Is the reserve the last file that is left? Then only control and recovery adds go on."""
-        return self.space_low and len(self._ahead) < AHEAD
-
     async def _take_ahead(self) -> tuple[int, File]:
         while not self._ahead:
             if self.space_low:

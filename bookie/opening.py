@@ -7,10 +7,13 @@
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 
+import xxhash
+
 from ..runtime.atomic_file import read_file, replace_file
-from ..runtime.errors import CorruptData, ForeignData
+from ..runtime.errors import CorruptData, ForeignData, UnsupportedFormat
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Disk, Host, OrderedMap
 from . import entry as entries
@@ -43,7 +46,11 @@ class _Opening:
         self.seed = 0
         self.ledgers: dict[int, Ledger] = {}
         self.removed: set[int] = set()
+        self.empty: list[int] = []
+        """Files without a valid block: made ahead, never used."""
         self.limbo_below = 0
+        self.started = False
+        """This bookie has served: an empty journal is a loss, not a first start that was cut short."""
         self.lost = False
         """Something that was synced is gone."""
 
@@ -117,37 +124,30 @@ class _Opening:
     async def _find_seed(self, saved: Saved | None, any_file: bool) -> None:
         """The seed of block digests: made once, kept in a file of its own and in the index."""
         data = await read_file(self.disk, SEED_NAME)
-        found: tuple[str, int] | None = None
-        if data is not None:
-            try:
-                value = unpack(data, SEED_NAME)
-                found = str(value["bookie"]), int(value["seed"])
-                if int(value["check"]) != found[1] ^ len(found[0]):
-                    found = None
-            except Exception as error:
-                if saved is None:
-                    raise CorruptData(f"{SEED_NAME} cannot be read ({error})") from None
-        if found is None and saved is not None:
-            found = saved.bookie_id, saved.seed
-        if found is None and any_file:
+        found = _seed_of(data) if data is not None else None
+        if found is not None:
+            self.started = found.started
+        elif saved is not None:
+            found = _Seed(saved.bookie_id, saved.seed, True)
+            self.started = True
+        elif data is not None or any_file:
             raise CorruptData(
-                f"journal files without {SEED_NAME} and without an index: nothing in them can be verified."
-                " Replace this bookie by a new one"
+                f"{SEED_NAME} is missing or damaged, and so is the index: nothing in the journal can be"
+                " verified. Replace this bookie by a new one"
             )
-        if found is not None and self.bookie_id and found[0] != self.bookie_id:
-            raise ForeignData(f"the journal of bookie {found[0]}, this is {self.bookie_id}")
-        if found is None:
-            found = self.bookie_id, self.host.random.getrandbits(63)
-        self.bookie_id, self.seed = found
-        if data is None or saved is None:
-            value = {
-                "format": FORMAT,
-                "bookie": found[0],
-                "seed": found[1],
-                "check": found[1] ^ len(found[0]),
-            }
-            if data != pack(value):
-                await replace_file(self.disk, SEED_NAME, pack(value))
+        else:
+            found = _Seed(self.bookie_id, self.host.random.getrandbits(63), False)
+        if self.bookie_id and found.bookie_id != self.bookie_id:
+            raise ForeignData(f"the journal of bookie {found.bookie_id}, this is {self.bookie_id}")
+        self.bookie_id, self.seed = found.bookie_id, found.seed
+        if data != found.encode():
+            await replace_file(self.disk, SEED_NAME, found.encode())
+
+    async def _note_started(self) -> None:
+        """From now on adds may be acknowledged."""
+        if not self.started:
+            seed = _Seed(self.bookie_id, self.seed, True)
+            await replace_file(self.disk, SEED_NAME, seed.encode())
 
     # --- the journal ------------------------------------------------------------------------------
 
@@ -178,6 +178,7 @@ class _Opening:
     async def _rebuild(self, index: Index, names: dict[int, str]) -> "_Replay":
         """No index: runs from footers, states from the newest file head that is whole (H7)."""
         if not names:
+            self.lost = self.started
             return _Replay(Decision([], [], [], 0, 1), {}, 0, 0, 0)
         scanned: dict[int, list[Replayed]] = {}
         base: int | None = None
@@ -187,7 +188,7 @@ class _Opening:
                 base = number
                 break
         found = [block for number in sorted(scanned) for block in scanned[number]]
-        self.lost = base is None
+        self.lost = base is None and (self.started or bool(found))
         head_block = scanned[base][0] if base is not None else None
         first = head_block.sequence if head_block else min((b.sequence for b in found), default=1)
         decision = decide(found, from_sequence=first)
@@ -324,8 +325,11 @@ class _Opening:
         if replay.number in names and replay.number not in replay.sealed and replay.first:
             replay.sealed[replay.number] = (replay.first, decision.tail_from - 1)
         for number in sorted(names):
-            if number in replay.sealed:
+            if number in replay.sealed and (saved is None or number >= saved.file_number):
                 await self._sync(names[number])
+        for number in self.empty:  # room for the new file, also on a full disk (H28)
+            if number not in replay.sealed:
+                await self.disk.delete(names[number])
         following = max(*names, replay.number, saved.next_file - 1 if saved else 0, 0, 0) + 1
         await journal.start(
             start_count=replay.start_count + 1,
@@ -358,8 +362,9 @@ class _Opening:
         await journal.flush(store.on_synced)
         await store.checkpoint()
         for number in sorted(names):
-            if number not in replay.sealed:
+            if number not in replay.sealed and number not in self.empty:
                 await self.disk.delete(names[number])
+        await self._note_started()
 
     async def _sync(self, name: str) -> None:
         """What a killed process wrote may be in the page cache only: make it durable before it counts."""
@@ -401,6 +406,38 @@ class _Opening:
             note = Note(ledger, record.entry, 1, target, position, len(record.raw))
             target.notes.append(note)
             ledger.add_pending(note)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seed:
+    """The content of the file JOURNAL."""
+
+    bookie_id: str
+    seed: int
+    """Of the digests of all blocks: nobody else can make a valid one (H4)."""
+    started: bool
+
+    def encode(self) -> bytes:
+        body = pack(
+            {
+                "format": FORMAT,
+                "bookie": self.bookie_id,
+                "seed": self.seed,
+                "started": self.started,
+            }
+        )
+        return body + xxhash.xxh3_64_digest(body)
+
+
+def _seed_of(data: bytes) -> _Seed | None:
+    """None for a damaged file. Raises `UnsupportedFormat`."""
+    body = data[:-8]
+    if xxhash.xxh3_64_digest(body) != data[-8:]:
+        return None
+    value = unpack(body, SEED_NAME)
+    if value["format"] != FORMAT:
+        raise UnsupportedFormat(f"{SEED_NAME}: format {value['format']}, known is {FORMAT}")
+    return _Seed(str(value["bookie"]), int(value["seed"]), bool(value["started"]))
 
 
 class _Replay:

@@ -164,6 +164,7 @@ class BookieSession:
         self._streams: dict[int, AddStream] = {}
         self._highest_stream = 0
         self._deferred: deque[tuple[AddStream, bytes]] = deque()
+        self._late_lacs: dict[AddStream, int] = {}
         self._waiters: dict[Waiter, None] = {}
         self.parked = False
         self._closed = False
@@ -278,6 +279,9 @@ class BookieSession:
                 self._deferred[0] = (stream, body[taken:])
                 return
             self._deferred.popleft()
+        late_lacs, self._late_lacs = self._late_lacs, {}
+        for stream, lac in late_lacs.items():
+            self._store.write_lac(stream, lac)
         if self._store.congested:
             self._store.on_room(self._resume)
         else:
@@ -285,7 +289,11 @@ class BookieSession:
 
     def _on_write_lac(self, number: int, lac: int) -> None:
         stream = self._streams.get(number)
-        if stream is not None and not self._deferred:
+        if stream is None:
+            return
+        if self._deferred:
+            self._late_lacs[stream] = lac  # behind the adds that it may confirm
+        else:
             self._store.write_lac(stream, lac)
 
     def on_acked(self, acks: list[tuple[int, int]]) -> None:

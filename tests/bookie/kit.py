@@ -16,7 +16,7 @@ from distributedlog.bookie.store import Store
 from distributedlog.bookie.waiters import Waiter
 from distributedlog.runtime.errors import DiskFailed, DistributedLogError
 from distributedlog.runtime.host import Address, Buffer, Connection, Host, Listener
-from distributedlog.runtime.memory import MemoryDisk, MemoryFile
+from distributedlog.runtime.memory import MemoryDisk, MemoryFile, MemoryMap
 
 SECTOR = 512
 KEY = b"0123456789abcdef"
@@ -49,8 +49,27 @@ class CutDisk(MemoryDisk):
         self.fail_syncs = False
         self.hot = True
         """Does `read_hot` find its bytes in the page cache?"""
+        self.fuse = -1
+        """So many more steps that change the disk, then the power goes off; -1: never."""
+
+    def burn(self) -> None:
+        """One step."""
+        if self.off:
+            raise PowerCut
+        if self.fuse == 0:
+            self.off = True
+            raise PowerCut
+        self.fuse -= 1
+
+    async def open_map(self, name: str) -> "CutMap":
+        await super().open_map(name)
+        handle = CutMap(name, self._maps[name])
+        handle.disk = self
+        self._open_maps[name][-1] = handle
+        return handle
 
     async def create(self, name: str, *, size: int = 0, direct: bool = False) -> "CutFile":
+        self.burn()
         await super().create(name, size=size, direct=direct)
         self.files[name] = CutFile(self, name, direct=direct)
         return self.files[name]
@@ -62,10 +81,12 @@ class CutDisk(MemoryDisk):
         return found
 
     async def rename(self, old: str, new: str) -> None:
+        self.burn()
         await super().rename(old, new)
         self.files[new] = self.files.pop(old)
 
     async def delete(self, name: str) -> None:
+        self.burn()
         await super().delete(name)
         del self.files[name]
 
@@ -109,8 +130,7 @@ class CutFile(MemoryFile):
         self.pending: list[tuple[int, bytes]] = []
 
     def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        if self.disk.off:
-            raise PowerCut
+        self.disk.burn()
         length = sum(len(buffer) for buffer in buffers)
         self.pending.append((offset, self._content.read(offset, length)))
         old = self.pending[-1][1]
@@ -130,14 +150,26 @@ class CutFile(MemoryFile):
             await trio.sleep(self.disk.sync_s)
         else:
             await trio.lowlevel.checkpoint()
-        if self.disk.off:
-            raise PowerCut
+        self.disk.burn()
         if self.disk.fail_syncs:
             raise DiskFailed(f"{self.name}: the sync failed")
         del self.pending[:covered]
 
     def read_hot(self, offset: int, length: int) -> bytes | None:
         return self.read_at(offset, length) if self.disk.hot else None
+
+
+class CutMap(MemoryMap):
+    """A map of a `CutDisk`: a transaction is there or not."""
+
+    disk: CutDisk
+
+    async def apply(
+        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+    ) -> None:
+        self.disk.burn()
+        await super().apply(puts, deletes)
+        self.disk.burn()
 
 
 async def _no_dial(address: Address) -> Connection:
@@ -181,6 +213,7 @@ class Adder:
     key: bytes = KEY
     recovery: bool = False
     acked: int = 0
+    counted: int = 0
     sent: list[bytes] = field(default_factory=list)
     refused: list[tuple[DistributedLogError, int]] = field(default_factory=list)
     on_ack: Callable[[int], None] | None = None
