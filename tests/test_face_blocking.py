@@ -151,8 +151,8 @@ def test_threads_share_a_writer(namespace: Namespace) -> None:
             thread.join()
     with log.open_reader(to="end") as reader:
         found = list(reader)
-    for thread in range(4):
-        assert [int(r.payload) for r in found if r.txid == thread] == list(range(2000))
+    for number in range(4):
+        assert [int(r.payload) for r in found if r.txid == number] == list(range(2000))
 
 
 def test_an_exception_aborts(namespace: Namespace) -> None:

@@ -75,7 +75,7 @@ def test_what_is_built_is_read(pairs: list[tuple[int, bytes]], before: int, flag
     assert columns.tuples() == pairs
     assert columns.records() == [LogRecord(txid, payload) for txid, payload in pairs]
     assert (header.records_before, header.records_through) == (before, before + len(pairs))
-    assert columns.flags is None if flags is None else columns.flags == flags
+    assert (None if columns.flags is None else bytes(columns.flags)) == flags
     assert columns.txids.tolist() == [txid for txid, _ in pairs]
     assert [r.sequence_id for r in columns.records()] == list(range(100, 100 + len(pairs)))
     assert [r.dlsn for r in columns.records()] == [DLSN(3, 4, slot) for slot in range(len(pairs))]
