@@ -6,8 +6,9 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
     on_message(message, now)              a decoded message; its sender was checked by the connection
     on_time(now)                          at ``deadline``; calling earlier does nothing
     on_connection_closed(peer, now)       the connection to a peer ended: pre-vote at once if it led
-    on_late(lateness_s, now)              the driver itself was not run for > 50 ms: first deliver what
-                                          lies in the sockets, then call this, then on_time (H25)
+    on_late(lateness_s, now)              the driver woke > 50 ms after ``deadline``, so it was not run:
+                                          first deliver what lies in the sockets, then call this, then
+                                          on_time (H25)
     on_disk_stalled(stalled, now)         own syncs hang (one takes > 1 s): do not campaign; hand
                                           leadership over. False when they work again
     propose(command) -> index | None      None: not the leader, or handing over. Several proposals
@@ -100,6 +101,7 @@ class Raft:
         self._draw = draw
         self._disk_stalled = False
         self._leader_heard_at = -inf
+        self._grace_left = True  # a late clock may still wait once for the leader's sign of life
         self._votes: dict[str, bool] = {}
         self._leadership: Leadership | None = None
         self._outbox = Outbox()
@@ -172,6 +174,12 @@ class Raft:
         else:
             self.deadline += lateness_s
             self._leader_heard_at = min(now, self._leader_heard_at + lateness_s)
+            if self._grace_left and lateness_s > 0:
+                # The lateness counts from the deadline: shifted by it alone, the deadline would be now,
+                # and after a stall of the whole machine all would campaign at once. Once a timeout,
+                # so that a node that is always late campaigns in the end.
+                self._grace_left = False
+                self.deadline = max(self.deadline, now + 2 * self.options.heartbeat_s)
         self._check()
 
     def on_disk_stalled(self, stalled: bool, now: float) -> None:
@@ -306,6 +314,7 @@ class Raft:
         options = self.options
         width = options.election_max_s - options.election_min_s
         self.deadline = now + options.election_min_s + self._draw() * width
+        self._grace_left = True
         if not self.may_vote:
             self.deadline = inf
 

@@ -111,7 +111,8 @@ class Nemesis:
         world = self.world
         if node.life != life or node.core is None or node.paused_since < 0:
             return
-        lateness_s = world.now - node.paused_since
+        # What a driver can know: how long after its deadline it woke, not how long it stood still.
+        lateness_s = world.now - max(node.paused_since, node.core.deadline)
         node.paused_since = -1.0
         inbox, node.inbox = node.inbox, []
         if world.faults.late_hint:  # drain the sockets, then shift, then look at the clock (H25)
@@ -119,7 +120,7 @@ class Nemesis:
         for what, args in inbox:
             if node.core is None or node.life != life:
                 return
-            if world.faults.late_hint and what == world.on_time:
+            if world.faults.late_hint and what == world.on_time and lateness_s > 0.05:
                 node.core.on_late(lateness_s, world.now)
             what(node, *args)
 

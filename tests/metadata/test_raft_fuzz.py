@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from distributedlog.metadata.options import RaftOptions
+from distributedlog.metadata.raft import Raft
+from distributedlog.sim.raft_faults import Faults
+from distributedlog.sim.raft_node import RaftNode
 from distributedlog.sim.raft_planted import PLANTS, Plant, hunt
 from distributedlog.sim.raft_world import RaftWorld, run_seeds
 
@@ -52,6 +56,30 @@ def test_a_seed_is_one_history() -> None:
         histories.append((world.messages, world.now, world.oracles.chains))
 
     assert histories[0] == histories[1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_stall_of_the_whole_machine_elects_nobody(seed: int) -> None:
+    """H25: six nodes in one thread; a stall lets all deadlines pass at once, the term stays."""
+    world = RaftWorld(seed, nodes=3, faults=Faults(kinds=()), options=RaftOptions())
+    for node in world.nodes.values():
+        world.start(node)
+    world.run_until(3.0)
+    terms = {core_of(node).term for node in world.nodes.values()}
+    for node in world.nodes.values():
+        node.paused_since = world.now
+    world.run_until(6.0)
+    for node in world.nodes.values():
+        world.nemesis.wake(node, node.life)
+    world.run_until(9.0)
+
+    assert len(terms) == 1
+    assert {core_of(node).term for node in world.nodes.values()} == terms
+
+
+def core_of(node: RaftNode) -> Raft:
+    assert node.core is not None
+    return node.core
 
 
 def plant_named(name: str) -> Plant:

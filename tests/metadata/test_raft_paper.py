@@ -649,6 +649,23 @@ def test_the_leader_s_own_pause_is_not_the_others_silence() -> None:
     assert core.role is Role.LEADER
 
 
+def test_after_a_stall_of_everybody_a_follower_waits_once_for_the_leader() -> None:
+    """H25: a stall of the whole machine expires all deadlines at once; the leader speaks first. A node
+    that is always late campaigns in the end."""
+    core = node(1)
+    core.on_message(Heartbeat(1, "b", 0, 1), 1.0)
+    woken = core.deadline + 3.0
+
+    core.on_late(3.0, woken)
+    core.on_time(woken)
+    assert core.role is Role.FOLLOWER
+    core.on_late(0.1, woken + 0.3)
+    core.on_time(woken + 0.3)
+    roles = [core.role]
+
+    assert roles == [Role.PRE_CANDIDATE]
+
+
 def test_leadership_is_handed_to_one_that_has_everything() -> None:
     """Thesis 3.10: "stops accepting new client requests ... sends a TimeoutNow request"."""
     core = node()
