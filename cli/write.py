@@ -36,46 +36,43 @@ class Stored:
         self.first: Any = None
         self.last: Any = None
         self.began = time.perf_counter()
-        self._waiting: deque[tuple[Any, int]] = deque()
+        self.failed: DistributedLogError | None = None
+        """Why a record was not stored, or is not known to be; what was counted comes before it."""
+        self._waiting: deque[tuple[Any, list[bytes]]] = deque()
+
+    def sent(self, bulk: Any, payloads: list[bytes]) -> None:
+        """One more bulk is under way."""
+        self._waiting.append((bulk, payloads))
+        self.look()
 
     @property
-    def waiting(self) -> bool:
-        """Is the outcome of any record open?"""
-        return bool(self._waiting)
-
-    def sent(self, bulk: Any, payload_bytes: int) -> None:
-        """One more bulk is under way."""
-        self._waiting.append((bulk, payload_bytes))
-        self.look()
+    def refused(self) -> bool:
+        """Was a record of the newest bulk not taken? Then nothing may follow it."""
+        return bool(self._waiting) and _failure(self._waiting[-1][0]) is not None
 
     def look(self) -> None:
         """Count what is done, in order, up to the first that is not or failed."""
-        while self._waiting and self._waiting[0][0].done():
-            bulk, payload_bytes = self._waiting.popleft()
-            try:
-                last = bulk[-1].result()
-                first = bulk[0].result()
-            except DistributedLogError:
-                self._waiting.appendleft((bulk, payload_bytes))
-                self._count_part(bulk)
-                return
-            self.records += len(bulk)
-            self.bytes += payload_bytes
-            self.first = self.first or first
-            self.last = last
+        while self._waiting and self.failed is None and self._waiting[0][0].done():
+            bulk, payloads = self._waiting.popleft()
+            self.failed = _failure(bulk)
+            if self.failed is None:
+                self.records += len(bulk)
+                self.bytes += sum(map(len, payloads))
+                self.first = self.first or bulk[0].result()
+                self.last = bulk[-1].result()
+            else:
+                self._count_head(bulk, payloads)
 
-    def _count_part(self, bulk: Any) -> None:
-        """The head of a bulk that failed in the middle; called once, at the end."""
-        if getattr(self, "_ended", False):
-            return
-        self._ended = True
-        for pending in bulk:
+    def _count_head(self, bulk: Any, payloads: list[bytes]) -> None:
+        for pending, payload in zip(bulk, payloads, strict=True):
             try:
                 self.last = pending.result()
-            except DistributedLogError:
+            except DistributedLogError as error:
+                self.failed = error
                 return
             self.first = self.first or self.last
             self.records += 1
+            self.bytes += len(payload)
 
     def summary(self) -> dict[str, Any]:
         """The keys of the contract."""
@@ -86,6 +83,17 @@ class Stored:
             "last_dlsn": str(self.last) if self.last is not None else None,
             "seconds": round(time.perf_counter() - self.began, 6),
         }
+
+
+def _failure(bulk: Any) -> DistributedLogError | None:
+    """The error of a bulk's last record, which has one when any before it has."""
+    if not bulk[-1].done():
+        return None
+    try:
+        bulk[-1].result()
+    except DistributedLogError as error:
+        return error
+    return None
 
 
 async def write_stream(
@@ -150,7 +158,9 @@ async def _copy(
                     bulk = await writer.submit_columns(txids, payloads)
             except trio.TooSlowError:
                 raise _no_answer(settings) from None
-            stored.sent(bulk, sum(map(len, payloads)))
+            stored.sent(bulk, payloads)
+            if stored.refused:
+                break
             progress.show()
     try:
         with trio.fail_after(settings.timeout_s):
@@ -158,6 +168,8 @@ async def _copy(
     except trio.TooSlowError:
         raise _no_answer(settings) from None
     stored.look()
+    if stored.failed is not None:
+        raise stored.failed
     if cut.error is not None:
         raise cut.error
 
