@@ -15,7 +15,7 @@ from distributedlog.bookie.runs import Located
 from distributedlog.bookie.store import Store
 from distributedlog.bookie.waiters import Waiter
 from distributedlog.runtime.errors import DiskFailed, DistributedLogError
-from distributedlog.runtime.host import Address, Buffer, Connection, Host, Listener
+from distributedlog.runtime.host import Address, Buffer, Connection, Disk, Host, Listener
 from distributedlog.runtime.memory import MemoryDisk, MemoryFile, MemoryMap
 
 SECTOR = 512
@@ -180,7 +180,7 @@ async def _no_listen(address: Address) -> Listener:
     raise AssertionError("no network here")
 
 
-def host_of(journal: MemoryDisk, index: MemoryDisk | None = None, seed: int = 0) -> Host:
+def host_of(journal: Disk, index: Disk | None = None, seed: int = 0) -> Host:
     """A machine with these disks and no network."""
     return Host(
         "b1",
@@ -194,7 +194,7 @@ def host_of(journal: MemoryDisk, index: MemoryDisk | None = None, seed: int = 0)
 
 @asynccontextmanager
 async def running(
-    journal: MemoryDisk, options: BookieOptions = OPTIONS, index: MemoryDisk | None = None
+    journal: Disk, options: BookieOptions = OPTIONS, index: Disk | None = None
 ) -> AsyncIterator[Store]:
     """A store that serves; killed at the end, without a goodbye."""
     store = await Store.open(host_of(journal, index), options, bookie_id="b1")

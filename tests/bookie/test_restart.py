@@ -516,3 +516,21 @@ async def test_the_power_goes_off_at_every_step(
 def _count(acked: list[bytes], adder: Adder, count: int) -> None:
     acked[len(acked) :] = adder.sent[adder.counted : count]
     adder.counted = count
+
+
+async def test_more_state_than_a_file_holds(autojump_clock: Clock) -> None:
+    """H7: every file begins with the state of all ledgers, however many there are."""
+    disk = CutDisk()
+    async with running(disk, SMALL, CutDisk()) as store:
+        for ledger in range(4000):
+            store.fence(ledger, KEY, lambda ledger, error: None)
+        adder = Adder(store, 5000)
+        for n in range(60):
+            adder.send(record(5000, n, bytes(5000)))
+        await adder.all_acked()
+        assert store._journal.rolls > 1
+    async with running(disk, SMALL, CutDisk()) as store:
+        assert store.limbo_below == 0
+        assert len(store.ledgers()) == 4001
+        assert all(store.look_up(ledger, KEY).fenced for ledger in range(4000))
+        assert list((await read_all(store, 5000)).values()) == adder.sent
