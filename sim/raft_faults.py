@@ -127,7 +127,10 @@ class Nemesis:
     def stall_noticed(self, node: RaftNode, life: int) -> None:
         """The driver sees that its sync hangs, or that it ended."""
         world = self.world
-        if node.life != life or node.core is None or node.paused_since >= 0:
+        if node.life != life or node.core is None:
+            return
+        if node.paused_since >= 0:  # it will see that when it runs again
+            world.at(world.now + 0.1, self.stall_noticed, node, life)
             return
         stalled = node.stalled_until > world.now
         node.core.on_disk_stalled(stalled, world.now)
