@@ -169,7 +169,6 @@ class LedgerClient:
             pool=self.pool,
             options=self.options,
             random=self._host.random,
-            nursery=self._nursery,
             detached=prepared.detached,
         )
         self._nursery.start_soon(writer.run)

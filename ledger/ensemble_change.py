@@ -46,6 +46,8 @@ class EnsembleChange:
         self.failed: dict[int, str] = {}
         """Slot -> the bookie that failed in it; waits for a round."""
         self.round: Round | None = None
+        self._in_round: set[int] = set()
+        """Slots whose failure the round deals with; the others failed meanwhile."""
         self.changes = 0
         """Rounds that wrote metadata; a ledger with many is better rolled (bookkeeper.md 2.6)."""
         self._striping = Striping(
@@ -57,6 +59,7 @@ class EnsembleChange:
         if self.metadata.last_fragment.bookies[slot] != bookie:
             return False
         self.failed[slot] = bookie
+        self._in_round.discard(slot)
         self._check()
         return True
 
@@ -74,6 +77,7 @@ class EnsembleChange:
         assert self.round is None, "inv. 7: one ensemble change at a time"
         bookies = self.metadata.last_fragment.bookies
         wanted = sorted(self.failed)
+        self._in_round = set(wanted)
         kept = {n: bookie for n, bookie in enumerate(bookies) if n not in self.failed}
         taken = sorted({*self.failed.values(), *excluded})
         replaced = dict(choose(wanted, kept, taken)) if wanted else {}
@@ -110,7 +114,11 @@ class EnsembleChange:
             self.changes += 1
         # Who failed meanwhile in a slot that was replaced is gone already; the others go on.
         bookies = self.metadata.last_fragment.bookies
-        self.failed = {n: b for n, b in self.failed.items() if bookies[n] == b}
+        # Whom the round left without a bookie waits for no other round, or rounds would never end.
+        self.failed = {
+            n: b for n, b in self.failed.items() if bookies[n] == b and n not in self._in_round
+        }
+        self._in_round = set()
         self.round = None
         self._check()
         return done

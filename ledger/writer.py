@@ -12,7 +12,7 @@ while every write set keeps its ack quorum (H22).
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
 import trio
@@ -42,7 +42,7 @@ from .ensemble_change import EnsembleChange, Round, why_ended
 from .holes import Hole, merged
 from .holes import encode as encode_holes
 from .keys import ledger_key, under_key
-from .metadata import LedgerMetadata
+from .metadata import NO_ENTRY, LedgerMetadata
 from .options import LedgerOptions
 from .placement import choose_replacements
 from .pool import BookiePool
@@ -55,6 +55,8 @@ CHANGES_MAX = 16
 """After so many ensemble changes the ledger is better rolled (bookkeeper.md 2.6)."""
 STORE_RETRY_S = 0.2
 LAG_S = 0.2
+STARVED_RETRY_S = 0.25
+"""Between two tries of a slot that failed and that nobody can take over, in seconds."""
 
 PASSING = (ConnectionLost, TooBusy, RequestTimeout, NotReady, CorruptData, ProtocolError)
 """Failures of a slot that another stream to the same bookie may not meet again."""
@@ -82,10 +84,11 @@ class LedgerWriter:
         pool: BookiePool,
         options: LedgerOptions,
         random: Random,
-        nursery: trio.Nursery,
         detached: Sequence[int] = (),
     ) -> None:
         self.ledger_id = metadata.ledger_id
+        self.lac = NO_ENTRY
+        """The last entry that is confirmed, with all before it; -1 for none."""
         self.error: DistributedLogError | None = None
         """Why it takes no more entries; None while it does."""
         self.on_confirmed: Callable[[int], None] = _ignore_confirmed
@@ -96,7 +99,6 @@ class LedgerWriter:
         self._pool = pool
         self._options = options
         self._random = random
-        self._nursery = nursery
         self._change = EnsembleChange(metadata, version)
         striping = Striping(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         fragment = metadata.last_fragment
@@ -117,8 +119,9 @@ class LedgerWriter:
         self._throttled = False
         self._room_event: trio.Event | None = None
         self._rest_event: trio.Event | None = None
-        self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
         self._wake = trio.Event()
+        self._change_not_before = float("-inf")
         self._noted: tuple[Hole, ...] = merged(self._window.all_holes(None))
         self._failed_clients: dict[str, BookieClient] = {}  # bookie -> the connection it failed on
         # The writer's own clock: stands still while the process does (H25).
@@ -129,11 +132,6 @@ class LedgerWriter:
         self._throttled_at: float | None = None
 
     # --- the hot path -----------------------------------------------------------------------------
-
-    @property
-    def lac(self) -> int:
-        """The last entry that is confirmed, with all before it; -1 for none."""
-        return self._window.lac
 
     @property
     def last_entry(self) -> int:
@@ -184,6 +182,7 @@ class LedgerWriter:
 
     def _confirmed(self) -> None:
         window = self._window
+        self.lac = window.lac
         self.on_confirmed(window.lac)
         if window.lac == window.last:
             # Nothing follows that would carry the LAC: a lone record is readable at once.
@@ -248,6 +247,8 @@ class LedgerWriter:
         """Somebody came, went, or reconnected."""
         if self.error is None:
             self._look_at_slots()
+            if self._change.failed and self._change.round is None:
+                self._wake.set()
 
     def _look_at_slots(self) -> None:
         """Reconnect, take back, or try again to replace: whatever can be done now."""
@@ -265,8 +266,6 @@ class LedgerWriter:
                     self._streams.open(number)
                 elif self._spares(excluded=()):
                     self._change.on_failure(number, slot.bookie)
-        if self._change.failed:
-            self._wake.set()
 
     def _spares(self, excluded: Sequence[str]) -> list[shares.Candidate]:
         here = {slot.bookie for slot in self._window.slots}
@@ -284,18 +283,26 @@ class LedgerWriter:
         interval_s = self._options.slot_silence_s / SWEEPS
         self._swept_at = trio.current_time()
         try:
-            with self._scope:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 self._look_at_slots()
                 while self.error is None:
                     with trio.move_on_after(interval_s):
                         await self._wake.wait()
                     self._wake = trio.Event()
                     self._sweep(2 * interval_s)
-                    if self._change.failed and self._change.round is None:
+                    due = trio.current_time() >= self._change_not_before
+                    if due and self._change.failed and self._change.round is None:
                         self._begin_change()
+                nursery.cancel_scope.cancel()
         finally:
+            self._nursery = None
             stop()
             self._streams.end_all()
+
+    def _spawn(self, run: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        if self._nursery is not None:  # else the writer has ended
+            self._nursery.start_soon(run, *arguments)
 
     def _sweep(self, late_s: float) -> None:
         """Look for adds, slots and bounds that are late."""
@@ -382,7 +389,7 @@ class LedgerWriter:
         if round_.proposed is None:
             self._decided(round_.version)
         else:
-            self._nursery.start_soon(self._propose, round_)
+            self._spawn(self._propose, round_)
 
     def _choose(
         self, slots: list[int], kept: dict[int, str], excluded: list[str]
@@ -398,35 +405,34 @@ class LedgerWriter:
 
     async def _propose(self, round_: Round) -> None:
         """Have the store take the round: only then may acks count on the new ensemble (D4)."""
-        with self._scope:
-            while self.error is None:
-                assert round_.proposed is not None
-                share = shares.change_share(self._change.metadata, round_.proposed, round_.version)
-                try:
-                    reply = await self._store.transact(share)
-                    if reply.succeeded:
-                        self._decided(round_.version + 1)
-                        return
-                    found = reply.current[0]
-                except OutcomeUnknown:
-                    found = await self._look_up()
-                except DistributedLogError as error:
-                    log.info("ledger %d: its ensemble cannot change now: %s", self.ledger_id, error)
-                    await trio.sleep(STORE_RETRY_S)
-                    continue
-                if self.error is not None:
+        while self.error is None:
+            assert round_.proposed is not None
+            share = shares.change_share(self._change.metadata, round_.proposed, round_.version)
+            try:
+                reply = await self._store.transact(share)
+                if reply.succeeded:
+                    self._decided(round_.version + 1)
                     return
-                try:
-                    record = None if found is None else LedgerMetadata.decode(found.value)
-                    again = self._change.on_conflict(record, 0 if found is None else found.version)
-                except DistributedLogError as error:
-                    self._fail(error)
-                    return
-                if again is None:
-                    assert found is not None
-                    self._decided(found.version)
-                    return
-                round_ = again
+                found = reply.current[0]
+            except OutcomeUnknown:
+                found = await self._look_up()
+            except DistributedLogError as error:
+                log.info("ledger %d: its ensemble cannot change now: %s", self.ledger_id, error)
+                await trio.sleep(STORE_RETRY_S)
+                continue
+            if self.error is not None:
+                return
+            try:
+                record = None if found is None else LedgerMetadata.decode(found.value)
+                again = self._change.on_conflict(record, 0 if found is None else found.version)
+            except DistributedLogError as error:
+                self._fail(error)
+                return
+            if again is None:
+                assert found is not None
+                self._decided(found.version)
+                return
+            round_ = again
 
     async def _look_up(self) -> "shares.KeyValue | None":
         while True:
@@ -448,6 +454,8 @@ class LedgerWriter:
             log.warning(
                 "ledger %d goes on without bookie %s", self.ledger_id, window.slots[slot].bookie
             )
+        if done.starved:  # whoever refuses at once would be asked again at once, for ever
+            self._change_not_before = trio.current_time() + STARVED_RETRY_S
         for slot in done.starved:
             # Its bookie may be tried again by any connection: there is nobody else.
             self._failed_clients.pop(window.slots[slot].bookie, None)
@@ -468,18 +476,17 @@ class LedgerWriter:
         holes = merged(self._window.all_holes(None))
         if holes and holes != self._noted:
             self._noted = holes
-            self._nursery.start_soon(self._write_note, holes)
+            self._spawn(self._write_note, holes)
 
     async def _write_note(self, holes: tuple[Hole, ...]) -> None:
         put = Transaction(operations=(Put(under_key(self.ledger_id), encode_holes(holes)),))
-        with self._scope:
-            while self._noted is holes:
-                try:
-                    await self._store.transact(put)
-                    return
-                except DistributedLogError as error:
-                    log.info("ledger %d: its holes cannot be noted now: %s", self.ledger_id, error)
-                    await trio.sleep(STORE_RETRY_S)
+        while self._noted is holes:
+            try:
+                await self._store.transact(put)
+                return
+            except DistributedLogError as error:
+                log.info("ledger %d: its holes cannot be noted now: %s", self.ledger_id, error)
+                await trio.sleep(STORE_RETRY_S)
 
     @property
     def wants_roll(self) -> bool:
@@ -582,7 +589,8 @@ class LedgerWriter:
         """Take no more. Streams that still owe acks end with the task, or here."""
         self.error = error
         self._streams.end_all()
-        self._scope.cancel()
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
         for event in (self._room_event, self._rest_event):
             if event is not None:
                 event.set()

@@ -1,0 +1,407 @@
+"""Bookies in memory that speak the `BookieClient` API, with hooks to delay, drop and refuse; and their pool.
+
+The rules are those of `sim/ledger_model.py`; here they get trio's time. Each message takes `LATENCY_S`.
+"""
+
+import heapq
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+from distributedlog.bookie.client import EntryList, FenceAnswer, ReadAnswer, WaitAnswer
+from distributedlog.ledger.bookies import BookieRegistration
+from distributedlog.ledger.client import LedgerClient, LedgerOptions
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Transaction, TransactionReply
+from distributedlog.runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout
+from distributedlog.runtime.host import Buffer, Host
+from distributedlog.sim.ledger_model import ModelBookie, ModelStream, header_of
+
+LATENCY_S = 0.001
+
+
+class ModelClient:
+    """A connection to one model bookie."""
+
+    def __init__(self, node: "Node") -> None:
+        self.node = node
+        self.closed: DistributedLogError | None = None
+        self.streams: list[ModelAddStream] = []
+
+    def open_stream(
+        self,
+        ledger: int,
+        key: bytes,
+        *,
+        recovery: bool,
+        fragment_epoch: int,
+        on_acked: Callable[[int], None],
+        on_refused: Callable[[int, DistributedLogError], None],
+    ) -> "ModelAddStream":
+        stream = ModelAddStream(self, ledger, key, recovery, on_acked, on_refused)
+        self.streams.append(stream)
+        return stream
+
+    def close(self) -> None:
+        if self.closed is None:
+            self.closed = ConnectionLost(f"the connection to {self.node.id} broke")
+            streams, self.streams = self.streams, []
+            for stream in streams:
+                stream.lose(self.closed)
+
+    async def _ask(self, timeout_s: float) -> None:
+        """Reach the bookie, or do not."""
+        with trio.move_on_after(timeout_s) as scope:
+            await trio.sleep(LATENCY_S + self.node.read_delay_s)
+            while self.node.hung:
+                await self.node.changed.wait()
+        if scope.cancelled_caught:
+            raise RequestTimeout(f"{self.node.id} did not answer")
+        if self.closed is not None:
+            raise self.closed
+        if self.node.refuse_reads is not None:
+            raise self.node.refuse_reads
+
+    async def fence(self, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
+        self.node.asked["fence"] = self.node.asked.get("fence", 0) + 1
+        await self._ask(timeout_s)
+        if self.node.loses_fences:
+            raise RequestTimeout(f"{self.node.id}: the fence was lost")
+        lac, last, known = self.node.model.fence(ledger, key)
+        self.node.news()
+        return FenceAnswer(lac, last, known)
+
+    async def read_lac(self, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
+        await self._ask(timeout_s)
+        held = self.node.model.ledger(ledger, key)
+        return FenceAnswer(held.lac, max(held.entries, default=-1), not held.limbo)
+
+    async def read(
+        self,
+        ledger: int,
+        key: bytes,
+        first: int,
+        last: int,
+        bytes_max: int,
+        *,
+        fence: bool = False,
+        past_lac: bool = False,
+        timeout_s: float,
+    ) -> ReadAnswer:
+        self.node.asked["read"] = self.node.asked.get("read", 0) + 1
+        await self._ask(timeout_s)
+        complete_to, lac, known, records = self.node.model.read(
+            ledger, key, first, last, self.node.entries_max, fence=fence
+        )
+        return ReadAnswer(complete_to, lac, known, memoryview(b"".join(records)))
+
+    async def wait_lac(
+        self,
+        ledger: int,
+        key: bytes,
+        previous_lac: int,
+        *,
+        wait_s: float,
+        bytes_max: int = 0,
+        timeout_s: float,
+    ) -> WaitAnswer:
+        await self._ask(timeout_s)
+        held = self.node.model.ledger(ledger, key)
+        with trio.move_on_after(wait_s):
+            while held.lac <= previous_lac and not held.fenced:
+                await self.node.changed.wait()
+        ids = [e for e in sorted(held.entries) if previous_lac < e <= held.lac][:2]
+        body = b"".join(held.entries[e] for e in ids) if bytes_max else b""
+        return WaitAnswer(held.lac, held.fenced, memoryview(body))
+
+    async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
+        await self._ask(timeout_s)
+        held = self.node.model.ledger(ledger, key)
+        return EntryList([(e, 1) for e in sorted(held.entries)], not held.limbo)
+
+
+class ModelAddStream:
+    """One add stream."""
+
+    def __init__(
+        self,
+        client: ModelClient,
+        ledger: int,
+        key: bytes,
+        recovery: bool,
+        on_acked: Callable[[int], None],
+        on_refused: Callable[[int, DistributedLogError], None],
+    ) -> None:
+        self._client = client
+        self._node = client.node
+        self._ledger = ledger
+        self._key = key
+        self._on_acked = on_acked
+        self._on_refused = on_refused
+        self._stream = ModelStream(client.node.model, ledger, key, recovery=recovery)
+        self._recovery = recovery
+        self.acked = 0
+        self.told = False
+
+    def send(self, record: Buffer) -> None:
+        self._node.post(lambda: self._arrive(record))
+
+    def send_lac(self, lac: int) -> None:
+        def arrive() -> None:
+            self._node.model.write_lac(self._ledger, self._key, lac)
+            self._node.news()
+
+        self._node.post(arrive)
+
+    def close(self) -> None:
+        if self in self._client.streams:
+            self._client.streams.remove(self)
+
+    def lose(self, error: DistributedLogError) -> None:
+        self._on_refused(self.acked, error)
+
+    def _arrive(self, record: Buffer) -> None:
+        node = self._node
+        if node.swallow is not None and node.swallow(header_of(record).entry):
+            return
+        if node.refuse_adds is not None and not self._recovery:
+            if self._stream.refused is None:
+                self._stream.refused = node.refuse_adds
+                self._reply(
+                    lambda: self._on_refused(
+                        self._stream.count, node.refuse_adds or ConnectionLost("")
+                    )
+                )
+            return
+        if self._stream.add(record):
+            node.news()
+            count = self._stream.count
+            if not node.mute:
+                self._reply(lambda: self._ack(count))
+        elif self._stream.refused is not None and not self.told:
+            self.told = True
+            error = self._stream.refused
+            self._reply(lambda: self._on_refused(self._stream.count, error))
+
+    def _ack(self, count: int) -> None:
+        self.acked = count
+        self._on_acked(count)
+
+    def _reply(self, action: Callable[[], None]) -> None:
+        def told() -> None:
+            if self in self._client.streams and self._client.closed is None:
+                action()
+
+        self._node.later(told)
+
+
+class Node:
+    """One bookie and its misfortunes."""
+
+    def __init__(self, bookie_id: str, cluster: "ModelCluster") -> None:
+        self.id = bookie_id
+        self.cluster = cluster
+        self.model = ModelBookie(bookie_id)
+        self.client: ModelClient | None = ModelClient(self)
+        self.registered = True
+        self.hung = False
+        """Reads nothing: what is sent to it waits."""
+        self.mute = False
+        """Stores adds and acks none."""
+        self.swallow: Callable[[int], bool] | None = None
+        """Adds of these entries never arrive."""
+        self.refuse_adds: DistributedLogError | None = None
+        self.refuse_reads: DistributedLogError | None = None
+        self.loses_fences = False
+        self.entries_max = 100
+        self.read_delay_s = 0.0
+        self.add_delay_s = 0.0
+        self.asked: dict[str, int] = {}
+        self.changed = trio.Event()
+        self._inbox: list[Callable[[], None]] = []
+
+    def news(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def later(self, action: Callable[[], None], delay_s: float = LATENCY_S) -> None:
+        self.cluster.later(delay_s, action)
+
+    def post(self, action: Callable[[], None]) -> None:
+        """A message on its way to the bookie; order is kept."""
+
+        def arrive() -> None:
+            self._inbox.append(action)
+            self.drain()
+
+        self.later(arrive, LATENCY_S + self.add_delay_s)
+
+    def drain(self) -> None:
+        while self._inbox and not self.hung:
+            self._inbox.pop(0)()
+
+    def hang(self, on: bool = True) -> None:
+        self.hung = on
+        self.news()
+        self.drain()
+
+    def disconnect(self) -> None:
+        """The connection breaks and cannot be made again until `reconnect`."""
+        client, self.client = self.client, None
+        if client is not None:
+            client.close()
+        self.cluster.pool.tell()
+
+    def reconnect(self) -> None:
+        self.client = ModelClient(self)
+        self.cluster.pool.tell()
+
+    def stop(self) -> None:
+        """Gone from the registry as well."""
+        self.registered = False
+        self.disconnect()
+
+    def start(self) -> None:
+        self.registered = True
+        self.reconnect()
+
+
+class ModelPool:
+    """What `ledger.pool.BookiePool` offers, over model bookies."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._callbacks: list[Callable[[], None]] = []
+        self._changed = trio.Event()
+
+    def get(self, bookie_id: str) -> ModelClient | None:
+        node = self.nodes.get(bookie_id)
+        return None if node is None else node.client
+
+    def live(self) -> list[BookieRegistration]:
+        return [
+            BookieRegistration(one, {}, read_only=node.model.read_only)
+            for one, node in sorted(self.nodes.items())
+            if node.registered and node.client is not None
+        ]
+
+    def known(self) -> list[str]:
+        return sorted(self.nodes)
+
+    def registration(self, bookie_id: str) -> BookieRegistration | None:
+        return next((one for one in self.live() if one.id == bookie_id), None)
+
+    def rack(self, bookie_id: str) -> str:
+        return ""
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        self._callbacks.append(callback)
+        return lambda: self._callbacks.remove(callback)
+
+    async def connected(self, bookie_id: str, timeout_s: float) -> ModelClient | None:
+        with trio.move_on_after(timeout_s):
+            while True:
+                client = self.get(bookie_id)
+                if client is not None:
+                    return client
+                await self._changed.wait()
+        return None
+
+    async def wait_change(self) -> None:
+        await self._changed.wait()
+
+    def tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+        for callback in list(self._callbacks):
+            callback()
+
+
+class FrozenMetadata(LocalMetadata):
+    """Can stand still, and counts what changes ledgers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = False
+        self.thawed = trio.Event()
+        self.writes: list[Transaction] = []
+
+    def freeze(self, on: bool = True) -> None:
+        self.frozen = on
+        self.thawed.set()
+        self.thawed = trio.Event()
+
+    async def transact(self, transaction: Transaction) -> TransactionReply:
+        while self.frozen:
+            await self.thawed.wait()
+        reply = await super().transact(transaction)
+        if reply.succeeded:
+            self.writes.append(transaction)
+        return reply
+
+
+class ModelCluster:
+    """Model bookies, a metadata store in process, and ledger clients over them."""
+
+    def __init__(self, bookies: int, nursery: trio.Nursery) -> None:
+        self.store = FrozenMetadata()
+        self.pool = ModelPool()
+        self._nursery = nursery
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+        self._sooner = trio.Event()
+        nursery.start_soon(self._deliver)
+        for n in range(bookies):
+            self.add(f"b{n}")
+
+    def __getitem__(self, bookie_id: str) -> Node:
+        return self.pool.nodes[bookie_id]
+
+    def add(self, bookie_id: str) -> Node:
+        node = self.pool.nodes[bookie_id] = Node(bookie_id, self)
+        self.pool.tell()
+        return node
+
+    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do it then; what is due at the same time keeps its order."""
+        self._sequence += 1
+        heapq.heappush(self._due, (trio.current_time() + delay_s, self._sequence, action))
+        if self._due[0][1] == self._sequence:
+            self._sooner.set()
+
+    async def _deliver(self) -> None:
+        while True:
+            self._sooner = trio.Event()
+            with trio.move_on_at(self._due[0][0] if self._due else float("inf")):
+                await self._sooner.wait()
+            while self._due and self._due[0][0] <= trio.current_time():
+                heapq.heappop(self._due)[2]()
+
+    async def client(self, **options: object) -> LedgerClient:
+        host = Host(
+            name="client",
+            dial=None,  # type: ignore[arg-type]
+            listen=None,  # type: ignore[arg-type]
+            disks={},
+            random=random.Random(7),
+            wall_ms=lambda: 1_700_000_000_000,
+        )
+        client = LedgerClient(
+            host,
+            None,  # type: ignore[arg-type]
+            self.store,
+            self.pool,  # type: ignore[arg-type]
+            LedgerOptions(**options),  # type: ignore[arg-type]
+        )
+        await self._nursery.start(client.run)
+        return client
+
+
+@asynccontextmanager
+async def model_cluster(bookies: int = 3) -> AsyncIterator[ModelCluster]:
+    """For the length of a test."""
+    async with trio.open_nursery() as nursery:
+        yield ModelCluster(bookies, nursery)
+        nursery.cancel_scope.cancel()

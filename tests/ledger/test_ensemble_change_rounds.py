@@ -1,0 +1,37 @@
+"""Rounds end: a failure that a round has dealt with does not ask for another one (found by sim seed 2)."""
+
+from distributedlog.ledger.ensemble_change import EnsembleChange
+from distributedlog.ledger.metadata import LedgerMetadata
+from tests.ledger.test_metadata import metadata
+
+
+def nobody(slots: list[int], kept: dict[int, str], taken: list[str]) -> dict[int, str]:
+    return {}
+
+
+def change() -> EnsembleChange:
+    value: LedgerMetadata = metadata()
+    return EnsembleChange(value, 1)
+
+
+def test_a_round_without_a_spare_is_not_followed_by_the_same_round() -> None:
+    core = change()
+    core.on_failure(0, core.metadata.last_fragment.bookies[0])
+
+    core.start(5, [], nobody)
+    core.on_committed(1)
+
+    assert core.failed == {}
+
+
+def test_a_failure_during_the_round_waits_for_the_next() -> None:
+    core = change()
+    bookies = core.metadata.last_fragment.bookies
+    core.on_failure(0, bookies[0])
+    core.start(5, [], nobody)
+    core.on_failure(1, bookies[1])
+    core.on_failure(0, bookies[0])
+
+    core.on_committed(1)
+
+    assert core.failed == {0: bookies[0], 1: bookies[1]}

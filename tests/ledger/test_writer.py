@@ -1,0 +1,401 @@
+"""The writer against model bookies: order, failures, bounds, the end. bookkeeper.md 6, scenarios 19-24."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.ledger.client import LedgerClient
+from distributedlog.ledger.holes import Hole, decode
+from distributedlog.ledger.keys import ledger_key, on_key, under_key
+from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
+from distributedlog.ledger.writer import LedgerWriter
+from distributedlog.runtime.errors import (
+    AlreadyClosed,
+    BookieReadOnly,
+    LedgerClosed,
+    LedgerFenced,
+    WriteFailed,
+)
+
+from .model_bookie import ModelCluster, model_cluster
+
+
+async def until(lac: int, writer: LedgerWriter, timeout_s: float = 30.0) -> None:
+    """Wait (in virtual time) until the LAC is there."""
+    with trio.fail_after(timeout_s):
+        while writer.lac < lac and writer.error is None:  # noqa: ASYNC110 (virtual time)
+            await trio.sleep(0.01)
+    if writer.error is not None:
+        raise writer.error
+
+
+def add(writer: LedgerWriter, count: int) -> int:
+    for _ in range(count):
+        last = writer.add([b"x" * 10], 10)
+    return last
+
+
+async def record_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
+    found = await cluster.store.get(ledger_key(ledger_id))
+    assert found is not None
+    return LedgerMetadata.decode(found.value)
+
+
+async def create(cluster: ModelCluster, **options: object) -> tuple[LedgerClient, LedgerWriter]:
+    client = await cluster.client(**options)
+    return client, await client.create()
+
+
+async def test_entries_are_confirmed_in_order_and_closed(autojump_clock: MockClock) -> None:
+    """G1; the explicit LAC follows at once, so that a lone record is readable."""
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster)
+        heard: list[int] = []
+        writer.on_confirmed = heard.append
+
+        assert [writer.add([b"a", b"bc"], 3), writer.add([b""], 0)] == [0, 1]
+        await until(1, writer)
+        await trio.sleep(0.05)
+
+        assert heard == sorted(heard)
+        assert heard[-1] == 1
+        for bookie in ("b0", "b1", "b2"):
+            held = cluster[bookie].model.ledgers[writer.ledger_id]
+            assert sorted(held.entries) == [0, 1]
+            assert held.lac == 1
+        closed = await writer.close()
+        assert (closed.state, closed.last_entry, closed.length) == (LedgerState.CLOSED, 1, 3)
+        assert await record_of(cluster, writer.ledger_id) == closed
+        assert await cluster.store.get(under_key(writer.ledger_id)) is None
+        with pytest.raises(AlreadyClosed):
+            writer.add([b""], 0)
+
+
+async def test_an_empty_ledger_closes_at_minus_one(autojump_clock: MockClock) -> None:
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster)
+        closed = await writer.close()
+        assert (closed.last_entry, closed.length) == (-1, 0)
+
+
+async def test_one_failed_bookie_is_replaced_by_one_metadata_write(
+    autojump_clock: MockClock,
+) -> None:
+    """Scenario 19: order kept, no loss, one new fragment at LAC + 1, the reverse index follows."""
+    async with model_cluster(4) as cluster:
+        _, writer = await create(cluster)
+        before = (await record_of(cluster, writer.ledger_id)).last_fragment.bookies
+        add(writer, 10)
+        await until(9, writer)
+        writes = len(cluster.store.writes)
+        cluster[before[1]].refuse_adds = BookieReadOnly("full")
+        add(writer, 10)
+        await until(19, writer)
+        await trio.sleep(1)
+
+        record = await record_of(cluster, writer.ledger_id)
+        spare = next(b for b in cluster.pool.nodes if b not in before)
+        assert len(record.ensembles) == 2
+        assert record.ensembles[1].first_entry == 10
+        assert record.ensembles[1].bookies == (before[0], spare, before[2])
+        assert len(cluster.store.writes) == writes + 1
+        assert sorted(cluster[spare].model.ledgers[writer.ledger_id].entries) == list(range(10, 20))
+        assert await cluster.store.get(on_key(spare, writer.ledger_id)) is not None
+        assert (await writer.close()).last_entry == 19
+
+
+async def test_a_replaced_first_fragment_leaves_no_trace(autojump_clock: MockClock) -> None:
+    """Invariant 6: a fragment at the same first entry replaces; the index forgets the bookie."""
+    async with model_cluster(4) as cluster:
+        client = await cluster.client()
+        prepared = await client.prepare()
+        bookies = prepared.metadata.last_fragment.bookies
+        cluster[bookies[2]].refuse_adds = BookieReadOnly("full")
+        assert (await cluster.store.transact(prepared.transaction())).succeeded
+        writer = client.writer(prepared)
+        add(writer, 3)
+        cluster[bookies[0]].mute = True  # nothing is confirmed without the third
+        await until(2, writer)
+        await trio.sleep(1)
+
+        record = await record_of(cluster, writer.ledger_id)
+        assert [f.first_entry for f in record.ensembles] == [0]
+        assert bookies[2] not in record.bookies()
+        assert await cluster.store.get(on_key(bookies[2], writer.ledger_id)) is None
+        writer.abort()
+
+
+async def test_a_broken_connection_is_made_again_without_metadata(
+    autojump_clock: MockClock,
+) -> None:
+    """H22: within the bound a new stream, sent again from the first entry that is not acked."""
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster)
+        writes = len(cluster.store.writes)
+        add(writer, 3)
+        cluster["b1"].disconnect()
+        add(writer, 3)
+        await until(5, writer)
+        await trio.sleep(0.5)
+        cluster["b1"].reconnect()
+        await trio.sleep(0.5)
+
+        assert sorted(cluster["b1"].model.ledgers[writer.ledger_id].entries) == list(range(6))
+        assert len(cluster.store.writes) == writes
+        assert not writer.wants_roll
+        writer.abort()
+
+
+async def test_one_dead_one_paused_four_in_all(autojump_clock: MockClock) -> None:
+    """H22: without a spare the slot is detached and the hole is listed; no call fails, memory is flat."""
+    async with model_cluster(4) as cluster:
+        _, writer = await create(cluster)
+        bookies = (await record_of(cluster, writer.ledger_id)).last_fragment.bookies
+        dead = cluster[bookies[0]]
+        add(writer, 5)
+        await until(4, writer)
+        dead.stop()
+        add(writer, 5)
+        await trio.sleep(3)
+        await until(9, writer)
+        record = await record_of(cluster, writer.ledger_id)
+        assert bookies[0] not in record.last_fragment.bookies
+        paused = cluster[record.last_fragment.bookies[1]]
+        paused.hang()
+        for _ in range(20):
+            add(writer, 5)
+            await trio.sleep(0.5)
+        await until(109, writer)
+
+        note = await cluster.store.get(under_key(writer.ledger_id))
+        assert note is not None
+        holes = {hole.bookie: hole for hole in decode(note.value)}
+        assert holes[paused.id] == Hole(paused.id, holes[paused.id].first, None)
+        assert 9 <= holes[paused.id].first <= 12
+        assert not writer.wants_roll  # three are live of the three needed, but one is the paused
+        paused.hang(False)
+        paused.disconnect()
+        paused.reconnect()
+        await trio.sleep(1)
+        last = add(writer, 2)
+        await until(last, writer)
+        await trio.sleep(1)
+        assert last in paused.model.ledgers[writer.ledger_id].entries
+        note = await cluster.store.get(under_key(writer.ledger_id))
+        assert note is not None
+        assert {h.bookie: h.to for h in decode(note.value)}[paused.id] == 110
+        assert writer.wants_roll
+        closed = await writer.close()
+        assert closed.last_entry == last
+
+
+async def test_a_slot_that_stands_still_is_let_go_at_the_byte_bound(
+    autojump_clock: MockClock,
+) -> None:
+    """H22: the writer has no room while a slot is far behind, and lets it go when it does not catch up."""
+    async with model_cluster(3) as cluster:
+        _, writer = await create(
+            cluster, slot_bytes_max=10_000, slot_silence_s=60.0, window_bytes_max=5_000
+        )
+        cluster["b2"].hang()
+        most = 0
+        with trio.fail_after(120):
+            for _ in range(1000):
+                await writer.wait_room()
+                add(writer, 1)
+                most = max(most, writer._window.kept_bytes)
+        await until(999, writer)
+
+        assert most < 11_000
+        assert writer._window.slots[2 if writer._window.slots[2].bookie == "b2" else 0] is not None
+        detached = [slot.bookie for slot in writer._window.slots if slot.detached]
+        assert detached == ["b2"]
+        writer.abort()
+
+
+async def test_fewer_than_the_ack_quorum_wait_then_fail_as_unknown(
+    autojump_clock: MockClock,
+) -> None:
+    """H22: adds wait until their deadline, then the writer is fatal and the outcome unknown (G7)."""
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster)
+        failures: list[Exception] = []
+        writer.on_failed = failures.append
+        cluster["b0"].stop()
+        cluster["b1"].stop()
+        add(writer, 1)
+        started = trio.current_time()
+        with pytest.raises(WriteFailed, match="not connected") as caught:
+            await until(0, writer)
+
+        assert 4.5 <= trio.current_time() - started <= 7
+        assert not caught.value.definite
+        assert caught.value.fatal_to_writer
+        assert failures == [caught.value]
+
+
+async def test_bookies_that_return_in_time_save_the_adds(autojump_clock: MockClock) -> None:
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster)
+        cluster["b0"].stop()
+        cluster["b1"].stop()
+        add(writer, 3)
+        await trio.sleep(3.5)
+        assert writer.lac == -1
+        cluster["b1"].start()
+        await until(2, writer)
+        writer.abort()
+
+
+async def test_no_acks_while_the_metadata_store_is_frozen(autojump_clock: MockClock) -> None:
+    """Scenario 22, D4: nothing is acked on the new ensemble before the store has it."""
+    async with model_cluster(4) as cluster:
+        _, writer = await create(cluster)
+        bookies = (await record_of(cluster, writer.ledger_id)).last_fragment.bookies
+        add(writer, 2)
+        await until(1, writer)
+        cluster.store.freeze()
+        cluster[bookies[0]].refuse_adds = BookieReadOnly("full")
+        cluster[bookies[1]].mute = True
+        add(writer, 1)
+        await trio.sleep(0.2)
+        cluster[bookies[1]].mute = False
+        add(writer, 3)  # the two that are left ack these, yet the change is undecided (inv. 7)
+        await trio.sleep(1.5)
+        assert writer.lac == 1
+        cluster.store.freeze(False)
+        await until(5, writer)
+        writer.abort()
+
+
+@pytest.mark.parametrize("state", ["in_recovery", "closed"])
+async def test_the_record_turns_during_a_change(state: str, autojump_clock: MockClock) -> None:
+    """Scenario 21: pending adds fail as fenced or closed, the ensembles are untouched."""
+    async with model_cluster(4) as cluster:
+        _, writer = await create(cluster)
+        record = await record_of(cluster, writer.ledger_id)
+        add(writer, 2)
+        await until(1, writer)
+        cluster.store.freeze()
+        cluster[record.last_fragment.bookies[0]].refuse_adds = BookieReadOnly("full")
+        add(writer, 2)
+        await trio.sleep(0.1)
+        turned = record.in_recovery()
+        if state == "closed":
+            turned = turned.close_by_recovery(1, 20, turned.ensembles)
+        cluster.store.freeze(False)
+        from distributedlog.metadata.local import LocalMetadata
+        from distributedlog.metadata.transaction import Put, Transaction
+
+        await LocalMetadata.transact(
+            cluster.store,
+            Transaction(operations=(Put(ledger_key(writer.ledger_id), turned.encode()),)),
+        )
+        with pytest.raises(LedgerFenced if state == "in_recovery" else LedgerClosed):
+            await until(3, writer)
+
+        assert (await record_of(cluster, writer.ledger_id)).ensembles == record.ensembles
+        with pytest.raises(LedgerFenced if state == "in_recovery" else LedgerClosed):
+            writer.add([b""], 0)
+
+
+async def test_a_second_failure_while_the_first_is_handled(autojump_clock: MockClock) -> None:
+    """Scenario 20: folded into a next round."""
+    async with model_cluster(5) as cluster:
+        _, writer = await create(cluster)
+        bookies = (await record_of(cluster, writer.ledger_id)).last_fragment.bookies
+        cluster.store.freeze()
+        cluster[bookies[0]].refuse_adds = BookieReadOnly("full")
+        add(writer, 2)
+        await trio.sleep(0.1)
+        cluster[bookies[1]].refuse_adds = BookieReadOnly("full")
+        add(writer, 2)
+        await trio.sleep(0.1)
+        cluster.store.freeze(False)
+        await until(3, writer)
+        await trio.sleep(1)
+
+        record = await record_of(cluster, writer.ledger_id)
+        assert not {bookies[0], bookies[1]} & set(record.last_fragment.bookies)
+        assert record.last_fragment.bookies[2] == bookies[2]
+        writer.abort()
+
+
+async def test_a_failed_slot_outside_the_heads_write_set(autojump_clock: MockClock) -> None:
+    """Scenario 23, D7: with E > Qw the writer does not hang."""
+    async with model_cluster(6) as cluster:
+        client = await cluster.client(ensemble_size=5, write_quorum=3, ack_quorum=2)
+        writer = await client.create()
+        bookies = (await record_of(cluster, writer.ledger_id)).last_fragment.bookies
+        add(writer, 1)  # entry 0: slots 0, 1, 2
+        await until(0, writer)
+        cluster[bookies[4]].refuse_adds = BookieReadOnly("full")
+        add(writer, 12)
+        await until(12, writer)
+        await trio.sleep(1)
+        assert bookies[4] not in (await record_of(cluster, writer.ledger_id)).last_fragment.bookies
+        closed = await writer.close()
+        assert (closed.last_entry, closed.length) == (12, 130)
+
+
+async def test_completion_stays_in_order_when_striped(autojump_clock: MockClock) -> None:
+    """Scenario 27: entries 2 and 3 have their quorum and are confirmed only after 1 (G1)."""
+    async with model_cluster(4) as cluster:
+        client = await cluster.client(ensemble_size=4, write_quorum=2, ack_quorum=2)
+        writer = await client.create()
+        bookies = (await record_of(cluster, writer.ledger_id)).last_fragment.bookies
+        cluster[bookies[1]].add_delay_s = 0.5  # slot 1 holds entries 0, 1, 4, 5
+        add(writer, 4)
+        await trio.sleep(0.3)
+        assert writer.lac == -1
+        await until(3, writer)
+        writer.abort()
+
+
+async def test_a_writer_is_fenced_by_a_bookie(autojump_clock: MockClock) -> None:
+    """Scenario 6, second half."""
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster)
+        for node in cluster.pool.nodes.values():
+            node.model.fence(writer.ledger_id, writer._change.metadata.key)
+        add(writer, 1)
+        with pytest.raises(LedgerFenced):
+            await until(0, writer)
+
+
+async def test_a_ledger_is_created_with_a_bookie_down(autojump_clock: MockClock) -> None:
+    """H22b: three known, two live: the third slot starts detached, and joins when it is back."""
+    async with model_cluster(3) as cluster:
+        cluster["b1"].stop()
+        client = await cluster.client()
+        writer = await client.create()
+        add(writer, 2)
+        await until(1, writer)
+        note = await cluster.store.get(under_key(writer.ledger_id))
+        assert note is not None
+        assert decode(note.value) == (Hole("b1", 0, None),)
+        assert not writer.wants_roll
+        cluster["b1"].start()
+        await trio.sleep(0.1)
+        add(writer, 2)
+        await until(3, writer)
+        await trio.sleep(1)
+        assert sorted(cluster["b1"].model.ledgers[writer.ledger_id].entries) == [2, 3]
+        assert writer.wants_roll
+        await writer.close()
+        note = await cluster.store.get(under_key(writer.ledger_id))
+        assert note is not None
+        assert decode(note.value) == (Hole("b1", 0, 2),)
+
+
+async def test_window_bytes_bound_what_is_in_flight(autojump_clock: MockClock) -> None:
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster, window_bytes_max=1000)
+        most = 0
+        for _ in range(100):
+            await writer.wait_room()
+            add(writer, 1)
+            most = max(most, writer.in_flight_bytes)
+        await until(99, writer)
+        assert most <= 1000 + 72
+        writer.abort()
