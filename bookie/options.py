@@ -49,6 +49,9 @@ class BookieOptions:
         "bytes",
         "of a connection: above it no reply is made, so a slow reader holds nothing",
     )
+    outgoing_bytes_sum_max: int = _option(
+        24 * MIB, "bytes", "of all connections: the fuller, the less credit each has (H16)"
+    )
     cold_readers: int = _option(2, "tasks", "enough for a device; more would only compete")
     cold_read_bytes: int = _option(1 * MIB, "bytes", "a stretch: seeks cost little beside it")
     reads_waiting_max: int = _option(256, "requests", "of a connection; beyond it TooBusy")

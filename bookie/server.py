@@ -23,11 +23,11 @@ from ..runtime.host import Listener
 from ..runtime.rpc import Endpoint, Link
 from . import messages as m
 from .ledgers import AddStream, Ledger
-from .options import BookieOptions
 from .reads import Stretch
 from .store import Store
 from .waiters import Waiter
 
+CREDIT_RETRY_S = 0.005
 READ_TURN_BYTES = 2 * 1024 * 1024
 """Replies made in one turn of the loop, before adds are looked at again."""
 LIST_TURN_RUNS = 500
@@ -43,7 +43,6 @@ async def serve_bookie_protocol(
     listeners: Mapping[str, Listener],
     store: Store,
     *,
-    options: BookieOptions | None = None,
     ledger_exists: LedgerExists | None = None,
     connections_max: int = 1000,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -53,7 +52,7 @@ async def serve_bookie_protocol(
     ``ledger_exists`` is a linearizable look-up in the metadata: a ledger that an add makes known here and
     that does not exist there is removed again (H21).
     """
-    server = BookieServer(store, options or BookieOptions(), ledger_exists)
+    server = BookieServer(store, ledger_exists)
     async with trio.open_nursery() as nursery:
         server.nursery = nursery
         nursery.start_soon(server.serve_reads)
@@ -87,12 +86,12 @@ class BookieServer:
 
     nursery: trio.Nursery
 
-    def __init__(
-        self, store: Store, options: BookieOptions, ledger_exists: LedgerExists | None
-    ) -> None:
+    def __init__(self, store: Store, ledger_exists: LedgerExists | None) -> None:
         self.store = store
-        self.options = options
+        self.options = store.options
         self.deferred_bytes = 0
+        self._replying: dict[BookieSession, None] = {}
+        self._outgoing_sum = 0
         self._ready: deque[BookieSession] = deque()
         self._wake = trio.Event()
         self._ledger_exists = ledger_exists
@@ -104,6 +103,37 @@ class BookieServer:
     def session(self, link: Link) -> "BookieSession":
         """A connection was let in."""
         return BookieSession(self, link)
+
+    # --- credit -----------------------------------------------------------------------------------
+
+    def note_reply(self, session: "BookieSession", size: int) -> None:
+        """A reply of so many bytes was handed to the session's link."""
+        self._replying[session] = None
+        self._outgoing_sum += size
+
+    def has_credit(self, outgoing_bytes: int) -> bool:
+        """May a connection with so much on its way out get another reply?
+
+        The fuller all of them are together, the less each may have: who does not read cannot take the
+        room of those who do.
+        """
+        free = self.options.outgoing_bytes_sum_max - self._outgoing_sum
+        if not outgoing_bytes:
+            return free > 0
+        return outgoing_bytes < min(self.options.outgoing_bytes_max, free // 4)
+
+    def _sum_outgoing(self) -> None:
+        self._replying = {each: None for each in self._replying if each.outgoing_bytes}
+        self._outgoing_sum = sum(each.outgoing_bytes for each in self._replying)
+
+    def info(self) -> dict[str, object]:
+        """The store's counters, and those of the connections."""
+        self._sum_outgoing()
+        return {
+            **self.store.info(),
+            "outgoing_bytes": self._outgoing_sum,
+            "deferred_bytes": self.deferred_bytes,
+        }
 
     # --- reads ------------------------------------------------------------------------------------
 
@@ -121,11 +151,12 @@ class BookieServer:
                 self._wake = trio.Event()
                 await self._wake.wait()
             budget = READ_TURN_BYTES
+            self._sum_outgoing()
             while self._ready and budget > 0:
                 session = self._ready.popleft()
                 session.queued = False
                 budget -= session.serve_one()
-                if session.reads and not session.parked:
+                if session.reads and not session.resting:
                     self.ready(session)
             await trio.lowlevel.checkpoint()
 
@@ -166,7 +197,8 @@ class BookieSession:
         self._deferred: deque[tuple[AddStream, bytes]] = deque()
         self._late_lacs: dict[AddStream, int] = {}
         self._waiters: dict[Waiter, None] = {}
-        self.parked = False
+        self._parked = False
+        self._reads_cold = False
         self._closed = False
         self.reads: deque[_Read | _Listing] = deque()
         self.queued = False
@@ -194,7 +226,7 @@ class BookieSession:
         elif op == Op.LIST_ENTRIES:
             self._enqueue(_Listing(ident, m.LedgerRequest.decode(body)))
         elif op == Op.INFO:
-            self._link.reply(ident, pack(self._store.info()))
+            self._link.reply(ident, pack(self._server.info()))
         else:
             raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a bookie")
 
@@ -372,6 +404,7 @@ class BookieSession:
                 found = self._store.collect(ledger, waiter.previous_lac + 1, ledger.lac, bytes_max)
                 parts = found.parts
                 self._store.stats.read_bytes += found.size
+                self._server.note_reply(self, found.size)
         except DistributedLogError as refusal:
             self._link.reply_error(waiter.ident, refusal)
         else:
@@ -383,8 +416,18 @@ class BookieSession:
     # --- reads ------------------------------------------------------------------------------------
 
     @property
+    def outgoing_bytes(self) -> int:
+        """What the peer has not taken yet."""
+        return self._link.outgoing_bytes
+
+    @property
     def _has_credit(self) -> bool:
-        return self._link.outgoing_bytes < self._options.outgoing_bytes_max
+        return self._server.has_credit(self._link.outgoing_bytes)
+
+    @property
+    def resting(self) -> bool:
+        """Its reads wait for the device, or for the peer to take what it was sent."""
+        return self._parked or self._reads_cold
 
     def _on_read(self, ident: int, request: m.ReadRequest) -> None:
         if not request.fence:
@@ -406,15 +449,18 @@ class BookieSession:
             )
             return
         self.reads.append(read)
-        if not self.parked:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.reads and not self.resting and not self._closed:
             self._server.ready(self)
 
     def serve_one(self) -> int:
         """Serve the oldest read, or park them all while the peer takes no replies; return its bytes."""
-        if self._closed or self.parked or not self.reads:
+        if self._closed or self.resting or not self.reads:
             return 0
         if not self._has_credit:
-            self.parked = True
+            self._parked = True
             self._server.nursery.start_soon(self._wait_for_credit)
             return 0
         read = self.reads.popleft()
@@ -430,11 +476,13 @@ class BookieSession:
         """One task for all parked reads of the connection."""
         try:
             await self._link.wait_room(self._options.outgoing_bytes_max)
+            while not self._has_credit:
+                await trio.sleep(CREDIT_RETRY_S)
+                await self._link.wait_room(self._options.outgoing_bytes_max)
         except DistributedLogError:
             return  # closed: `on_closed` cleans up
-        self.parked = False
-        if self.reads:
-            self._server.ready(self)
+        self._parked = False
+        self._go_on()
 
     def _read(self, read: _Read) -> int:
         request = read.request
@@ -446,16 +494,19 @@ class BookieSession:
         if cold is not None and not found.parts:
 
             def done(answer: Stretch | DistributedLogError) -> None:
+                self._reads_cold = False
                 if self._closed:
                     return
-                if isinstance(answer, Stretch):
+                try:
+                    if not isinstance(answer, Stretch):
+                        raise answer
                     read.stretch = answer
-                    self.reads.appendleft(read)
-                    if not self.parked:
-                        self._server.ready(self)
-                else:
-                    self._link.reply_error(read.ident, answer)
+                    self._read(read)  # at once, whatever the credit: the stretch is not kept
+                except DistributedLogError as error:
+                    self._link.reply_error(read.ident, error)
+                self._go_on()
 
+            self._reads_cold = True
             self._store.stats.reads_cold += 1
             self._store.cold.submit(self, cold.file_number, cold.offset, cold.length, done)
             return 0
@@ -470,6 +521,7 @@ class BookieSession:
             *found.parts,
             flags=0 if ledger.limbo else m.FLAG_KNOWN,
         )
+        self._server.note_reply(self, found.size)
         return found.size
 
     def _list(self, listing: _Listing) -> int:

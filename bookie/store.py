@@ -73,7 +73,7 @@ class Store:
         self._index = index
         self._ledgers = ledgers
         self._files = files
-        self._options = options
+        self.options = self._options = options
         self._seed = seed
         self.bookie_id = bookie_id
         self.limbo_below = 0

@@ -408,7 +408,7 @@ async def test_a_stored_copy_of_the_journal_plants_no_blocks(autojump_clock: Clo
 async def test_a_failed_sync_ends_the_node_without_an_ack(autojump_clock: Clock) -> None:
     """Inv. 24: a failed fsync is fatal."""
     disk = CutDisk()
-    acked = []
+    acked: list[int] = []
     with pytest.raises(BaseExceptionGroup) as caught:  # noqa: PT012
         async with running(disk) as store:
             disk.fail_syncs = True

@@ -3,6 +3,7 @@
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
@@ -26,7 +27,7 @@ from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint, Hello
 
-from .kit import KEY, OPTIONS, record
+from .kit import KEY, OPTIONS, CutDisk, record
 
 T = 10.0
 BOOKIE = Hello("c1", "b1", "bookie", "b1", "memory")
@@ -64,7 +65,6 @@ async def served(
                     server,
                     {"": listener},
                     store,
-                    options=options,
                     task_status=task_status,
                     **more,  # type: ignore[arg-type]
                 )
@@ -355,3 +355,33 @@ async def test_a_ledger_that_does_not_exist_is_removed_again() -> None:
 
         assert isinstance(error, NoSuchLedger)
         assert asked == [8, 7]
+
+
+async def test_cold_reads_come_from_the_device_and_replies_stay_bounded() -> None:
+    """H37, H42b: many readers that take nothing hold no more than the bound of all replies."""
+    options = replace(
+        OPTIONS, outgoing_bytes_sum_max=1 << 20, gather_bytes=128 << 10, cold_read_bytes=64 << 10
+    )
+    disk = CutDisk()
+    async with served(options, disk) as (bookie, nursery):
+        writing = Writing(await bookie.dial(nursery), 7)
+        for n in range(100):
+            writing.stream.send(record(7, n, bytes([n]) * 40_000))
+            await writing.until_acked(n + 1)
+        disk.hot = False
+        readers = [await bookie.dial(nursery) for _ in range(8)]
+        for reader in readers:
+            reader.link.hold()
+        request = m.ReadRequest(7, KEY, 0, 99, 1 << 20, past_lac=True).encode()
+        for ident in range(1000, 1020):
+            for reader in readers:
+                reader.link.send(envelope(Op.READ, len(request), ident=ident), request)
+        live = await bookie.dial(nursery)
+        for n in range(100):
+            answer = await live.read(7, KEY, n, n, 1, past_lac=True, timeout_s=T)
+            assert [bytes(r.payload) for r in entries.records(answer.body)] == [bytes([n]) * 40_000]
+
+        assert bookie.store.stats.reads_cold > 50
+        assert int(str((await live.info(T))["outgoing_bytes"])) < 3 << 20
+        for reader in readers:
+            reader.link.release()
