@@ -98,6 +98,7 @@ class RaftStorage:
     async def begin(self) -> None:
         """The first log file of a node that joins a forming cluster; before MEMBERS is stored."""
         self._start_count = 1
+        self._number = max(self._log_files(), default=0)
         with self._alone():
             await self._begin_file()  # also deletes those of a start that did not get to MEMBERS
 
@@ -116,14 +117,13 @@ class RaftStorage:
             if members.may_vote:
                 members = replace(members, may_vote=False)
                 await store_members(self._disk, members)  # a crash from here on finds it said
-            await self._set_aside()
+            await self._set_aside([_log_name(number) for number in self._log_files()])
+            await self._set_aside([name for _, name in self.snapshots.list()])
             self._hard_state, self._log, snapshot = HardState(), RaftLog(), None
         self._start_count += 1
         with self._alone():
             await self._begin_file()
-        for found, name in self.snapshots.list():
-            if found != snapshot:  # received, but its Ready was never made durable; or outdated
-                await self._disk.delete(name)
+        await self._tidy_snapshots(snapshot)
         log = RaftLog(self._log.base_index, self._log.base_term, self._entries())
         return Loaded(self._hard_state, log, snapshot, damage), members
 
@@ -176,15 +176,22 @@ class RaftStorage:
         log and it do not fit together (`ready.py`).
         """
         for snapshot, _ in reversed(self.snapshots.list()):
-            if self._log.term_at(snapshot.index) == snapshot.term:
-                if await self.snapshots.is_sound(snapshot):
-                    return snapshot
+            if self._vouches_for(snapshot) and await self.snapshots.is_sound(snapshot):
+                return snapshot
         return None
 
-    async def _set_aside(self) -> None:
-        """Give the log files and snapshots names under which nobody takes them for good."""
-        names = [_log_name(number) for number in self._log_files()]
-        names += [name for _, name in self.snapshots.list()]
+    def _vouches_for(self, snapshot: Snapshot) -> bool:
+        return self._log.term_at(snapshot.index) == snapshot.term
+
+    async def _tidy_snapshots(self, newest: Snapshot | None) -> None:
+        for snapshot, name in self.snapshots.list():
+            if newest is None or snapshot.index < newest.index or not self._vouches_for(snapshot):
+                await self._disk.delete(name)  # outdated, or does not count
+            elif snapshot != newest:
+                await self._set_aside([name])  # newer, and damaged
+
+    async def _set_aside(self, names: Iterable[str]) -> None:
+        """Give files names under which nobody takes them for good."""
         for name in names:
             aside = DAMAGED + name
             while aside in self._disk.list():
@@ -335,10 +342,6 @@ class RaftStorage:
     def snapshot_chunks(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
         """See `SnapshotFiles.chunks`."""
         return self.snapshots.chunks(snapshot)
-
-    async def read_snapshot(self, snapshot: Snapshot) -> list[bytes]:
-        """All chunks at once. Raises `CorruptData`."""
-        return [chunk async for chunk in self.snapshots.chunks(snapshot)]
 
     async def open_snapshot(self, snapshot: Snapshot) -> File:
         """See `SnapshotFiles.open`."""

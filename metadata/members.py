@@ -1,0 +1,65 @@
+"""Who forms the quorum, as a node's own disk remembers it: the file MEMBERS.
+
+It is the first thing that a start reads: without it a directory never belonged to a cluster (H5), and what
+it says of the right to vote outlives every damage to the log (M4).
+
+    | xxh3_64 of the rest u64 | msgpack [format, cluster id, {name: node id}, may vote, seed] |
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+import xxhash
+
+from ..runtime.atomic_file import read_file, replace_file
+from ..runtime.errors import CorruptData, ProtocolError, UnsupportedFormat
+from ..runtime.frames import pack, unpack
+from ..runtime.host import Disk
+
+MEMBERS = "MEMBERS"
+MEMBERS_FORMAT = 1
+DIGEST_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Who forms the quorum, by name; ids live and die with data directories (H5)."""
+
+    cluster_id: str
+    voters: Mapping[str, str]
+    """Name to node id."""
+    may_vote: bool
+    """False for ever after this node's own log or vote was found damaged."""
+    seed: int
+    """Of this disk's blocks (`blocks.header_into`)."""
+
+
+def new_members(cluster_id: str, voters: Mapping[str, str], chance: Random) -> Members:
+    """For a node that joins a cluster which forms."""
+    return Members(cluster_id, voters, True, chance.getrandbits(63))
+
+
+async def load_members(disk: Disk) -> Members | None:
+    """None for a directory that never belonged to a cluster. Raises `CorruptData`, `UnsupportedFormat`."""
+    content = await read_file(disk, MEMBERS)
+    if content is None:
+        return None
+    body = content[DIGEST_BYTES:]
+    if xxhash.xxh3_64_digest(body) != content[:DIGEST_BYTES]:
+        raise CorruptData(f"{MEMBERS}: the checksum is wrong ({len(content)} bytes)")
+    try:
+        form, *fields = unpack(body, MEMBERS)
+        if form != MEMBERS_FORMAT:
+            raise UnsupportedFormat(f"{MEMBERS}: format {form}, known is {MEMBERS_FORMAT}")
+        return Members(*fields)
+    except (ProtocolError, TypeError, ValueError):
+        raise CorruptData(f"{MEMBERS}: cannot be read ({len(content)} bytes)") from None
+
+
+async def store_members(disk: Disk, members: Members) -> None:
+    """Durable when this returns."""
+    body = pack(
+        [MEMBERS_FORMAT, members.cluster_id, dict(members.voters), members.may_vote, members.seed]
+    )
+    await replace_file(disk, MEMBERS, xxhash.xxh3_64_digest(body) + body)

@@ -1,0 +1,134 @@
+"""A metadata node's snapshots as checksummed files, which other nodes get byte by byte.
+
+    snapshot.<index>.<term>   | u32 length | xxh3_64 u64 | chunk | ... | u32 0 | u64 chunks |
+
+Written aside, synced, renamed: a name stands for a whole file. What is in a chunk is the state's business
+(`kv_snapshot.py`). Nothing here holds a file whole: a state may have 200 MB (H39).
+"""
+
+import struct
+from collections.abc import AsyncIterator, Iterable
+
+import trio
+import xxhash
+
+from ..runtime.atomic_file import ASIDE
+from ..runtime.errors import CorruptData
+from ..runtime.host import Disk, File
+from .ready import Snapshot
+
+CHUNK = struct.Struct("<IQ")
+CHUNK_BYTES_MAX = 2 * 1024 * 1024
+SYNC_BYTES = 4 * 1024 * 1024
+"""Synced so often while it is written, so that no sync of the log waits behind 200 MB (H25)."""
+RECEIVED = "received" + ASIDE
+
+
+class SnapshotFiles:
+    """The snapshot files of one node."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def list(self) -> list[tuple[Snapshot, str]]:
+        """All with their file names, the oldest first, valid or not."""
+        found = []
+        for name in self._disk.list():
+            parts = name.split(".")
+            if len(parts) == 3 and parts[0] == "snapshot":
+                found.append((int(parts[1], 16), int(parts[2], 16), name))
+        return [(Snapshot(index, term), name) for index, term, name in sorted(found)]
+
+    async def save(self, snapshot: Snapshot, chunks: Iterable[bytes]) -> None:
+        """Write one, a chunk a turn; durable when this returns."""
+        name = _name(snapshot)
+        if name in self._disk.list():
+            return
+        file = await self._new(name + ASIDE)
+        try:
+            offset = count = synced = 0
+            for chunk in chunks:
+                assert 0 < len(chunk) <= CHUNK_BYTES_MAX, f"a chunk of {len(chunk)} bytes"
+                head = CHUNK.pack(len(chunk), xxhash.xxh3_64_intdigest(chunk))
+                file.write_at(offset, [head, chunk])
+                offset += CHUNK.size + len(chunk)
+                count += 1
+                if offset - synced > SYNC_BYTES:
+                    synced = offset
+                    await file.sync()
+                await trio.lowlevel.checkpoint()
+            await file.write_synced(offset, CHUNK.pack(0, count))
+        finally:
+            file.close()
+        await self._disk.rename(name + ASIDE, name)
+
+    def chunks(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
+        """Its chunks, each checked, one a turn. Raises `CorruptData`."""
+        return _chunks(self._disk, _name(snapshot))
+
+    async def is_sound(self, snapshot: Snapshot) -> bool:
+        """Is it there, and whole?"""
+        try:
+            async for _ in self.chunks(snapshot):
+                pass
+        except CorruptData:
+            return False
+        return True
+
+    async def open(self, snapshot: Snapshot) -> File:
+        """The file's bytes, to be sent to another node."""
+        return await self._disk.open(_name(snapshot))
+
+    async def receive(self) -> File:
+        """An empty file for one that comes from the leader."""
+        return await self._new(RECEIVED)
+
+    async def keep_received(self, snapshot: Snapshot, file: File) -> None:
+        """Check and name what was received; durable when this returns. Raises `CorruptData`."""
+        await file.sync()
+        async for _ in _chunks(self._disk, RECEIVED):
+            pass
+        await self._disk.rename(RECEIVED, _name(snapshot))
+
+    async def delete_before(self, index: int) -> None:
+        """Forget those that end before ``index``."""
+        for snapshot, name in self.list():
+            if snapshot.index < index:
+                await self._disk.delete(name)
+
+    async def _new(self, name: str) -> File:
+        if name in self._disk.list():
+            await self._disk.delete(name)
+        return await self._disk.create(name)
+
+
+async def _chunks(disk: Disk, name: str) -> AsyncIterator[bytes]:
+    try:
+        file = await disk.open(name)
+    except FileNotFoundError:
+        raise CorruptData(f"{name}: there is no such snapshot") from None
+    try:
+        offset = count = 0
+        while True:
+            head = await file.read_cold(offset, CHUNK.size)
+            if len(head) < CHUNK.size:
+                raise CorruptData(f"{name}: ends at offset {offset}, before its last mark")
+            length, digest = CHUNK.unpack(head)
+            if length == 0:
+                if digest != count or not count:  # a file of zeros would be an empty one
+                    raise CorruptData(f"{name}: {count} chunks, announced were {digest}")
+                return
+            if length > CHUNK_BYTES_MAX:
+                raise CorruptData(f"{name}: a chunk of {length} bytes at offset {offset}")
+            chunk = await file.read_cold(offset + CHUNK.size, length)
+            if len(chunk) != length or xxhash.xxh3_64_intdigest(chunk) != digest:
+                raise CorruptData(f"{name}: the chunk at offset {offset} is damaged")
+            yield chunk
+            offset += CHUNK.size + length
+            count += 1
+    finally:
+        file.close()
+
+
+def _name(snapshot: Snapshot) -> str:
+    return f"snapshot.{snapshot.index:016x}.{snapshot.term:x}"

@@ -1,0 +1,502 @@
+"""Term, vote, log and snapshots on a disk."""
+
+import random
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from distributedlog.metadata.commands import Transact, encode_command
+from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.members import (
+    MEMBERS,
+    Members,
+    load_members,
+    new_members,
+    store_members,
+)
+from distributedlog.metadata.messages import Entry
+from distributedlog.metadata.ready import HardState, Ready, Role, Snapshot
+from distributedlog.metadata.storage import ROLL_BYTES, Loaded, RaftStorage
+from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.runtime import blocks
+from distributedlog.runtime.errors import CorruptData
+from distributedlog.runtime.host import Disk, File
+from distributedlog.runtime.memory import MemoryDisk
+
+SEED = 7
+MEMBERS_OF_ONE = Members("cluster", {"m1": "id1"}, True, SEED)
+MIB = 1024 * 1024
+
+
+def ready(**content: Any) -> Ready:
+    nothing: dict[str, Any] = {
+        "number": 1,
+        "hard_state": None,
+        "snapshot": None,
+        "truncate_from": None,
+        "append": (),
+        "send_now": (),
+        "send_after_persist": (),
+        "committed": (),
+        "reads": (),
+        "reads_lost": (),
+        "send_snapshots": (),
+        "role": Role.FOLLOWER,
+        "term": 1,
+        "leader_id": "",
+        "leader_changed": False,
+    }
+    return Ready(**{**nothing, **content})
+
+
+def entry(index: int, term: int = 1, data: bytes = b"e") -> Ready:
+    return ready(append=(Entry(index, term, data),))
+
+
+async def begun(disk: Disk) -> RaftStorage:
+    storage = RaftStorage(disk, SEED)
+    await storage.begin()
+    await store_members(disk, MEMBERS_OF_ONE)
+    return storage
+
+
+async def started(disk: Disk) -> tuple[RaftStorage, Loaded, Members]:
+    members = await load_members(disk)
+    assert members is not None
+    storage = RaftStorage(disk, members.seed)
+    return storage, *await storage.load(members)
+
+
+def log_name(disk: Disk) -> str:
+    return [name for name in disk.list() if name.startswith("log.")][-1]
+
+
+async def block_offsets(disk: Disk, name: str) -> list[int]:
+    file = await disk.open(name)
+    content = file.read_at(0, file.size())
+    file.close()
+    return [b.offset for b in blocks.scan(int(name[4:]), memoryview(content), SEED)]
+
+
+async def flip(disk: Disk, name: str, offset: int) -> None:
+    file = await disk.open(name)
+    byte = file.read_at(offset, 1)
+    file.write_at(offset, [bytes([byte[0] ^ 1])])
+    file.close()
+
+
+async def rot(disk: Disk, block: int) -> str:
+    """Flip a bit of a block, counted from the end if negative; return the file's name."""
+    name = log_name(disk)
+    await flip(disk, name, (await block_offsets(disk, name))[block] + blocks.HEADER_BYTES)
+    return name
+
+
+def entries(loaded: Loaded) -> list[tuple[int, int, bytes]]:
+    log = loaded.log
+    return [(e.index, e.term, e.data) for e in log.tail(log.base_index + 1)]
+
+
+async def snapshot_of(index: int, term: int, storage: RaftStorage) -> Snapshot:
+    state = KeyValueState()
+    for at in range(1, index):
+        state.apply(at, b"")
+    command = Transact(transaction=Transaction((), (Put(b"k", bytes(1000)),)))
+    state.apply(index, encode_command(command))
+    snapshot = Snapshot(index, term)
+    await storage.save_snapshot(snapshot, state.snapshot())
+    return snapshot
+
+
+# --- what was saved is there ----------------------------------------------------------------------
+
+
+async def test_what_was_saved_is_loaded() -> None:
+    """M4."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    first = ready(
+        hard_state=HardState(3, "x"), append=tuple(Entry(i, 3, b"%d" % i) for i in (1, 2, 3))
+    )
+    await storage.save([first, ready(hard_state=HardState(4, ""))])
+    await storage.save([ready(truncate_from=2, append=(Entry(2, 4, b"new"),))])
+    _, loaded, members = await started(disk)
+
+    assert (loaded.damage, members.may_vote) == ("", True)
+    assert loaded.hard_state == HardState(4, "")
+    assert entries(loaded) == [(1, 3, b"1"), (2, 4, b"new")]
+
+
+async def test_a_start_writes_a_new_file_and_the_next_one_finds_the_same() -> None:
+    """H4: nothing is appended behind a tail that was replayed."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([entry(1)])
+    before = log_name(disk)
+    storage, loaded, _ = await started(disk)
+    assert log_name(disk) != before
+    assert entries(loaded) == [(1, 1, b"e")]
+    await storage.save([entry(2)])
+    _, loaded, _ = await started(disk)
+
+    assert entries(loaded) == [(1, 1, b"e"), (2, 1, b"e")]
+
+
+async def test_a_forming_that_was_cut_short_leaves_nothing_behind() -> None:
+    disk = MemoryDisk()
+    await RaftStorage(disk, 99).begin()  # and the power went before MEMBERS was stored
+    await begun(disk)
+    _, loaded, _ = await started(disk)
+
+    assert loaded.damage == ""
+    assert len([name for name in disk.list() if name.startswith("log.")]) == 1
+
+
+async def test_a_new_file_does_not_count_until_its_beginning_is_whole() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([entry(1, data=bytes(600_000)), entry(2, data=b"last")])
+    old = log_name(disk)
+    kept = await _content(disk, old)
+    await started(disk)
+    new = log_name(disk)
+    beginning = await _content(disk, new)
+    assert len(await block_offsets(disk, new)) > 1
+
+    for cut in range(0, len(beginning), blocks.ALIGN * 16):
+        crashed = MemoryDisk()
+        await store_members(crashed, MEMBERS_OF_ONE)
+        for name, content in ((old, kept), (new, beginning[:cut])):
+            file = await crashed.create(name)
+            file.write_at(0, [content])
+        _, loaded, _ = await started(crashed)
+        assert (loaded.damage, entries(loaded)[-1]) == ("", (2, 1, b"last"))
+
+
+async def _content(disk: Disk, name: str) -> bytes:
+    file = await disk.open(name)
+    return file.read_at(0, file.size())
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+async def test_a_torn_tail_is_cut_and_is_no_damage() -> None:
+    """H3."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    for index in (1, 2, 3):
+        await storage.save([entry(index)])
+    await rot(disk, -1)
+    _, loaded, members = await started(disk)
+
+    assert (loaded.damage, members.may_vote) == ("", True)
+    assert entries(loaded) == [(1, 1, b"e"), (2, 1, b"e")]
+
+
+async def test_a_damaged_log_costs_the_vote_and_is_kept() -> None:
+    """M4, H5."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    for index in (1, 2, 3):
+        await storage.save([ready(hard_state=HardState(1, "x"), append=(Entry(index, 1, b"e"),))])
+    name = await rot(disk, 1)
+    damaged = await _content(disk, name)
+    _, loaded, members = await started(disk)
+
+    assert "were synced and are gone" in loaded.damage
+    assert (loaded.hard_state, loaded.log.last_index) == (HardState(), 0)
+    assert not members.may_vote
+    assert await load_members(disk) == members == replace(MEMBERS_OF_ONE, may_vote=False)
+    assert await _content(disk, f"damaged.{name}") == damaged
+
+
+async def test_a_node_that_lost_its_vote_goes_on_without() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([entry(1)])
+    await storage.save([entry(2)])
+    await rot(disk, 1)
+    storage, _, _ = await started(disk)
+    await storage.save([entry(1, data=b"again")])
+    _, loaded, members = await started(disk)
+
+    assert (loaded.damage, entries(loaded)) == ("", [(1, 1, b"again")])
+    assert not members.may_vote
+
+
+class _Cut(Exception):
+    """The power went."""
+
+
+class _CutDisk(MemoryDisk):
+    """Loses power before the change of a name that ``steps`` counts down to."""
+
+    steps = 1000
+
+    def _step(self) -> None:
+        self.steps -= 1
+        if self.steps < 0:
+            raise _Cut
+
+    async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
+        self._step()
+        return await super().create(name, size=size, direct=direct)
+
+    async def rename(self, old: str, new: str) -> None:
+        self._step()
+        await super().rename(old, new)
+
+    async def delete(self, name: str) -> None:
+        self._step()
+        await super().delete(name)
+
+
+@pytest.mark.parametrize("steps", range(9))
+async def test_damage_is_remembered_wherever_the_power_goes(steps: int) -> None:
+    """M4: a start that found damage and crashed must not leave a directory that looks sound."""
+    disk = _CutDisk()
+    storage = await begun(disk)
+    for index in (1, 2, 3):
+        await storage.save([entry(index)])
+    await storage.save_snapshot(Snapshot(2, 1), [b"x"])
+    await rot(disk, 1)
+    disk.steps = steps
+    with suppress(_Cut):
+        await started(disk)
+    disk.steps = 1000
+    _, loaded, members = await started(disk)
+
+    assert not members.may_vote
+    assert loaded.log.last_index == 0
+
+
+@pytest.mark.parametrize(
+    "last", [ready(hard_state=HardState(5, "x")), entry(2)], ids=["vote", "entry"]
+)
+async def test_rot_of_the_last_block_is_seen_once_it_is_marked(last: Ready) -> None:
+    """H3: without a mark it looks like a torn tail, and the node votes in term 5 again."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([entry(1)])
+    await storage.save([last])
+    await storage.mark()
+    await rot(disk, -2)
+    _, loaded, members = await started(disk)
+
+    assert loaded.damage
+    assert not members.may_vote
+
+
+async def test_rot_of_a_mark_loses_nothing() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([entry(1)])
+    await storage.mark()
+    await rot(disk, -1)
+    _, loaded, _ = await started(disk)
+
+    assert (loaded.damage, entries(loaded)) == ("", [(1, 1, b"e")])
+
+
+async def test_a_mark_is_written_once() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.mark()
+    before = storage.bytes_written
+    await storage.save([entry(1)])
+    await storage.mark()
+    after = storage.bytes_written
+    await storage.mark()
+
+    assert after - before == 2 * blocks.ALIGN
+    assert storage.bytes_written == after
+    await storage.save([entry(2)])
+    _, loaded, _ = await started(disk)
+    assert [index for index, _, _ in entries(loaded)] == [1, 2]
+
+
+async def test_rot_of_a_beginning_is_seen() -> None:
+    """A file without a whole beginning is none, and there is no other."""
+    disk = MemoryDisk()
+    await begun(disk)
+    await rot(disk, 0)
+    _, loaded, members = await started(disk)
+
+    assert "no whole log file" in loaded.damage
+    assert not members.may_vote
+
+
+async def test_members_that_are_damaged_are_no_members() -> None:
+    disk = MemoryDisk()
+    await begun(disk)
+    await flip(disk, MEMBERS, 12)
+    with pytest.raises(CorruptData):
+        await load_members(disk)
+
+
+async def test_an_empty_directory_has_no_members() -> None:
+    """H5."""
+    assert await load_members(MemoryDisk()) is None
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+async def test_a_log_begins_behind_a_snapshot() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([ready(append=tuple(Entry(i, 1, b"e") for i in range(1, 6)))])
+    snapshot = await snapshot_of(3, 1, storage)
+    await storage.compact(snapshot)
+    storage, loaded, _ = await started(disk)
+
+    assert (loaded.damage, loaded.snapshot) == ("", snapshot)
+    assert (loaded.log.base_index, loaded.log.base_term) == (3, 1)
+    assert [index for index, _, _ in entries(loaded)] == [4, 5]
+    state = KeyValueState.restore([c async for c in storage.snapshot_chunks(snapshot)])
+    assert (state.index, state.revision) == (3, 1)
+
+
+async def test_a_snapshot_that_was_not_compacted_to_counts_with_the_log_it_lies_in() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([ready(append=tuple(Entry(i, 1, b"e") for i in range(1, 6)))])
+    snapshot = await snapshot_of(3, 1, storage)
+    _, loaded, _ = await started(disk)
+
+    assert loaded.snapshot == snapshot
+    assert loaded.log.base_index == 0
+
+
+async def received(disk: Disk, snapshot: Snapshot, storage: RaftStorage) -> None:
+    leader = await begun(MemoryDisk())
+    await snapshot_of(snapshot.index, snapshot.term, leader)
+    file, source = await storage.receive_file(), await leader.open_snapshot(snapshot)
+    file.write_at(0, [source.read_at(0, source.size())])
+    await storage.keep_received(snapshot, file)
+
+
+@pytest.mark.parametrize("index", [2, 10], ids=["another term", "behind the end"])
+async def test_a_received_snapshot_whose_ready_was_not_saved_does_not_count(index: int) -> None:
+    """ready.py: the log and it do not fit together."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([ready(append=tuple(Entry(i, 1, b"e") for i in (1, 2, 3)))])
+    await received(disk, Snapshot(index, 2), storage)
+    _, loaded, _ = await started(disk)
+
+    assert (loaded.damage, loaded.snapshot) == ("", None)
+    assert [index for index, _, _ in entries(loaded)] == [1, 2, 3]
+    assert not [name for name in disk.list() if name.startswith("snapshot.")]
+
+
+async def test_a_received_snapshot_counts_when_its_ready_is_saved() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([entry(1)])
+    snapshot = Snapshot(10, 2)
+    await received(disk, snapshot, storage)
+    await storage.save([ready(snapshot=snapshot, append=(Entry(11, 2, b"next"),))])
+    _, loaded, _ = await started(disk)
+
+    assert (loaded.damage, loaded.snapshot) == ("", snapshot)
+    assert loaded.log.base_index == 10
+    assert entries(loaded) == [(11, 2, b"next")]
+
+
+async def test_a_snapshot_that_was_damaged_on_its_way_is_not_kept() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    file = await storage.receive_file()
+    file.write_at(0, [bytes(100)])
+    with pytest.raises(CorruptData):
+        await storage.keep_received(Snapshot(10, 2), file)
+    assert not [name for name in disk.list() if name.startswith("snapshot.")]
+
+
+async def test_a_damaged_snapshot_that_the_log_needs_costs_the_vote() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([ready(append=(Entry(1, 1, b"e"), Entry(2, 1, b"e")))])
+    await storage.compact(await snapshot_of(1, 1, storage))
+    name = next(name for name in disk.list() if name.startswith("snapshot."))
+    await flip(disk, name, 100)
+    _, loaded, members = await started(disk)
+
+    assert "snapshot" in loaded.damage
+    assert not members.may_vote
+    assert f"damaged.{name}" in disk.list()
+
+
+async def test_a_damaged_snapshot_that_the_log_does_not_need_is_set_aside() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([ready(append=tuple(Entry(i, 1, b"e") for i in range(1, 6)))])
+    needed = await snapshot_of(2, 1, storage)
+    await storage.compact(needed)
+    await snapshot_of(4, 1, storage)
+    name = [name for name in disk.list() if name.startswith("snapshot.")][-1]
+    await flip(disk, name, 100)
+    _, loaded, members = await started(disk)
+
+    assert (loaded.damage, loaded.snapshot, members.may_vote) == ("", needed, True)
+    assert f"damaged.{name}" in disk.list()
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+
+async def test_a_small_save_stays_small_when_the_log_is_long() -> None:
+    """A file is rolled by how much it grew, not by how long the log is that it begins with."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    count = ROLL_BYTES // MIB + 2
+    for index in range(1, count):
+        await storage.save([entry(index, data=bytes(MIB))])
+    storage, _, _ = await started(disk)
+    before = storage.bytes_written
+    for index in range(count, count + 3):
+        await storage.save([entry(index)])
+
+    assert storage.bytes_written - before == 3 * blocks.ALIGN
+
+
+async def test_a_file_that_has_grown_is_rolled() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    before = log_name(disk)
+    for index in range(1, ROLL_BYTES // MIB + 3):
+        await storage.save([entry(index, data=bytes(MIB))])
+    assert log_name(disk) != before
+    _, loaded, _ = await started(disk)
+
+    assert loaded.log.last_index == ROLL_BYTES // MIB + 2
+
+
+class _SlowDisk(MemoryDisk):
+    async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
+        await trio.sleep(1)
+        return await super().create(name, size=size, direct=direct)
+
+
+async def test_two_tasks_that_write_the_log_are_a_fault(autojump_clock: object) -> None:
+    storage = await begun(_SlowDisk())
+    await storage.save([entry(1)])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(storage.compact, Snapshot(1, 1))
+        await trio.sleep(0.5)
+        with pytest.raises(AssertionError, match="one task"):
+            await storage.save([entry(2)])
+
+
+def test_new_members_have_a_seed_of_their_own() -> None:
+    """H4: another disk's blocks are none here."""
+    one = new_members("c", {"m1": "id1"}, random.Random(1))
+    other = new_members("c", {"m1": "id1"}, random.Random(2))
+
+    assert one.may_vote
+    assert one.seed != other.seed
