@@ -9,7 +9,7 @@ from typing import Any
 
 from ..runtime.errors import ProtocolError
 from ..runtime.frames import pack, unpack
-from .transaction import Transaction
+from .transaction import NUMBER_MAX, Transaction
 
 CLIENT_CHARS_MAX = 64
 NO_CHANGE = Transaction()
@@ -52,7 +52,25 @@ class Revoke(Command):
 
 @dataclass(frozen=True, slots=True)
 class Expire(Command):
-    """End a lease that was not renewed; proposed by the leader."""
+    """End a lease that was not renewed; proposed by the leader, and final once it is in the log.
+
+    No keep-alive that was answered can be undone by an older ``Expire``, without a count of renewals in
+    the state to compare (H19), because of what the leader does (`leases.py`):
+
+    - It answers a keep-alive only after a quorum round that began later, from the state as applied up
+      to that round's commit, and never once it has proposed the lease's end itself.
+    - So while one node leads: keep-alives that it answered came before its proposal, and moved the time
+      of that proposal on.
+    - A leader of a later term: an ``Expire`` of an earlier term is either in its log, then before the
+      entry with which its term begins, without which no round ends: it is applied before the first
+      keep-alive is answered, which finds no lease. Or it is not in its log: then it never is committed,
+      because that first entry of the term took its place.
+    - An earlier leader that has not heard of the later one ends no round any more, and answers nothing.
+      What it answered before, it answered before the later one began, which grants a full time anew.
+
+    Lease numbers are never used twice, so that an ``Expire`` that is applied late, or twice, ends nothing
+    else.
+    """
 
     lease: int = 0
 
@@ -72,15 +90,14 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(data: bytes) -> Command:
-    """From the log. Raises `ProtocolError`, `TransactionTooLarge`."""
-    value = unpack(data, "a command")
-    try:
-        kind, (client, request, base_index), content = value
-    except (TypeError, ValueError):
-        raise ProtocolError("a command without request and content") from None
-    if not isinstance(client, str) or len(client) > CLIENT_CHARS_MAX:
-        raise ProtocolError("a command whose client is not a short text")
-    head = (client, _number(request), _number(base_index))
+    """From the log. Raises `ProtocolError`, and what `Transaction.check` raises; never anything else."""
+    match unpack(data, "a command"):
+        case [str() as kind, [str() as client, request, base_index], content]:
+            if len(client) > CLIENT_CHARS_MAX:
+                raise ProtocolError("a command whose client is not a short text")
+            head = (client, _number(request), _number(base_index))
+        case _:
+            raise ProtocolError("a command without kind, request and content")
     if kind == "transact":
         return Transact(*head, Transaction.from_list(content))
     if kind == "grant":
@@ -95,6 +112,7 @@ def decode_command(data: bytes) -> Command:
 
 
 def _number(value: Any) -> int:
-    if not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise ProtocolError(f"{value!r:.40} where a number belongs")
+    # No value in the message: the text of a list nested a thousand deep is an error of its own.
+    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
+        raise ProtocolError("a field of a command that is no number in range")
     return value

@@ -7,11 +7,14 @@ returns a `Transaction`; the highest part adds the shares up (``ours + theirs``)
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..runtime.errors import ProtocolError, TransactionTooLarge
+from ..runtime.errors import InvalidRequest, ProtocolError, TransactionTooLarge
 
 OPERATIONS_MAX = 4096
+"""Compares and operations of one transaction, in sum."""
 BYTES_MAX = 1024 * 1024
+"""Keys and values of one transaction, in sum."""
 KEY_BYTES_MAX = 4096
+NUMBER_MAX = (1 << 63) - 1
 
 CompareKind = Literal["version", "exists", "mod_revision"]
 
@@ -80,7 +83,11 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Conditions, and what is done when all hold. Operations apply in order, at one revision."""
+    """Conditions, and what is done when all hold, at one revision.
+
+    A key may be compared any number of times and is written once: two shares that write one key do not
+    know of each other, and joined one of them would be lost.
+    """
 
     compares: tuple[Compare, ...] = ()
     operations: tuple[Put | Delete, ...] = ()
@@ -89,7 +96,11 @@ class Transaction:
         return Transaction(self.compares + other.compares, self.operations + other.operations)
 
     def check(self) -> None:
-        """Raise `TransactionTooLarge` above the limits; called before anything is sent."""
+        """Refuse what cannot be done anywhere; called before anything is sent, and where it is applied.
+
+        Raises `TransactionTooLarge` above the limits; `InvalidRequest` for an empty or too long key, or one
+        that is written twice.
+        """
         count = len(self.compares) + len(self.operations)
         size = sum(len(c.key) for c in self.compares)
         for operation in self.operations:
@@ -101,6 +112,14 @@ class Transaction:
                 f"a transaction of {count} conditions and operations and {size} bytes;"
                 f" allowed are {OPERATIONS_MAX} and {BYTES_MAX}"
             )
+        for compare in self.compares:
+            _check_key(compare.key)
+        written: set[bytes] = set()
+        for operation in self.operations:
+            _check_key(operation.key)
+            if operation.key in written:
+                raise InvalidRequest(f"a transaction writes the key {operation.key!r:.200} twice")
+            written.add(operation.key)
 
     def to_list(self) -> list[Any]:
         """For `frames.pack`."""
@@ -111,15 +130,12 @@ class Transaction:
 
     @classmethod
     def from_list(cls, value: Any) -> "Transaction":
-        """From `frames.unpack`. Raises `ProtocolError`, `TransactionTooLarge`."""
-        try:
-            compares, operations = value
-            made = cls(
-                tuple(_compare(item) for item in compares),
-                tuple(_operation(item) for item in operations),
-            )
-        except (TypeError, ValueError):
-            raise ProtocolError("not a transaction") from None
+        """From `frames.unpack`. Raises `ProtocolError`, and what `check` raises."""
+        match value:
+            case [list() as compares, list() as operations]:
+                made = cls(tuple(map(_compare, compares)), tuple(map(_operation, operations)))
+            case _:
+                raise ProtocolError("a transaction that is no pair of lists")
         made.check()
         return made
 
@@ -132,26 +148,33 @@ class TransactionReply:
     revision: int
     """The state's revision after it (unchanged when it did not succeed)."""
     current: tuple[KeyValue | None, ...] = ()
-    """Each compared key, in order, as the transaction found it."""
+    """Not succeeded: each compared key, in the order of the compares, as it was when this was answered.
+    Asked again after a lost answer that is later than when it was judged: all conditions may hold by then.
+    Succeeded: empty."""
+
+
+def _check_key(key: bytes) -> None:
+    if not 0 < len(key) <= KEY_BYTES_MAX:
+        raise InvalidRequest(f"a key of {len(key)} bytes; allowed are 1 to {KEY_BYTES_MAX}")
 
 
 def _compare(item: Any) -> Compare:
-    kind, key, number = item
-    if kind not in ("version", "exists", "mod_revision") or not isinstance(number, int):
-        raise ValueError(kind)
-    return Compare(kind, _key(key), number)
+    match item:
+        case ["version" | "exists" | "mod_revision" as kind, bytes() as key, number]:
+            return Compare(kind, key, _number(number))
+    raise ProtocolError("a condition that cannot be read")
 
 
 def _operation(item: Any) -> Put | Delete:
-    if len(item) == 1:
-        return Delete(_key(item[0]))
-    key, value, lease = item
-    if not isinstance(value, bytes) or not isinstance(lease, int):
-        raise ValueError(key)
-    return Put(_key(key), value, lease)
+    match item:
+        case [bytes() as key]:
+            return Delete(key)
+        case [bytes() as key, bytes() as value, lease]:
+            return Put(key, value, _number(lease))
+    raise ProtocolError("an operation that cannot be read")
 
 
-def _key(key: Any) -> bytes:
-    if not isinstance(key, bytes) or not 0 < len(key) <= KEY_BYTES_MAX:
-        raise ValueError(key)
-    return key
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
+        raise ProtocolError("a field of a transaction that is no number in range")
+    return value

@@ -1,0 +1,63 @@
+"""What the replicated state answers to a command, and the bytes of it (pure)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..runtime.errors import CorruptData, DistributedLogError, from_code
+from ..runtime.frames import pack, unpack
+from .transaction import KeyValue, TransactionReply
+
+STALE_REQUEST = "the request is older than the answers that are remembered: it may have been done"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a command came to: a transaction's reply, a lease, or an error."""
+
+    transaction: TransactionReply | None = None
+    lease: int = 0
+    error: DistributedLogError | None = None
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """For the wire. Always below the bound of a control message."""
+    if answer.error is not None:
+        return pack(["error", answer.error.code, str(answer.error)])
+    if answer.transaction is None:
+        return pack(["lease", answer.lease])
+    reply = answer.transaction
+    current = [item_to_list(item) for item in reply.current]
+    return pack(["transaction", reply.succeeded, reply.revision, current])
+
+
+def decode_answer(packed: bytes | memoryview) -> Answer:
+    """Raises `ProtocolError` or, for nonsense inside, `CorruptData`."""
+    try:
+        match unpack(packed, "an answer of the metadata quorum"):
+            case ["error", int() as code, str() as message]:
+                return Answer(error=from_code(code, message))
+            case ["lease", int() as lease]:
+                return Answer(lease=lease)
+            case ["transaction", bool() as succeeded, int() as revision, list() as current]:
+                found = tuple(map(item_from_list, current))
+                return Answer(TransactionReply(succeeded, revision, found))
+    except (TypeError, ValueError):
+        pass
+    raise CorruptData("an answer of the metadata quorum that cannot be read")
+
+
+def item_to_list(item: KeyValue | None) -> list[Any] | None:
+    """A key for the wire and for snapshots."""
+    if item is None:
+        return None
+    return [item.key, item.value, item.version, item.create_revision, item.mod_revision, item.lease]
+
+
+def item_from_list(value: Any) -> KeyValue | None:
+    """The way back. Raises `TypeError`, `ValueError`."""
+    if value is None:
+        return None
+    key, content, version, created, changed, lease = value
+    if not isinstance(key, bytes) or not isinstance(content, bytes):
+        raise ValueError("a key or a value that is not bytes")
+    return KeyValue(key, content, int(version), int(created), int(changed), int(lease))

@@ -1,0 +1,70 @@
+"""The requests that were answered last, so that one sent again is not done again (pure; H20).
+
+Part of the replicated state: every node forgets the same request at the same log index. Only what cannot be
+found out again is kept: what a request came to, not what it saw.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+RING_SIZE = 65_536
+MESSAGE_CHARS_MAX = 200
+DONE = 0
+REFUSED = 1
+"""A compare did not hold."""
+
+
+class Remembered(NamedTuple):
+    """What a request came to, at log index ``log_index``."""
+
+    log_index: int
+    client: str
+    request: int
+    code: int
+    """`DONE`, `REFUSED`, or an error's."""
+    outcome: int | str
+    """Done: the revision of a transaction, or the lease. An error: its message."""
+
+
+class RequestRing:
+    """The last ``size`` answered requests by (client, request number)."""
+
+    def __init__(self, size: int = RING_SIZE) -> None:
+        self.size = size
+        self.floor = 0
+        """The log index of the newest request that was forgotten; 0: none was."""
+        self._order: deque[Remembered] = deque()
+        self._by_name: dict[tuple[str, int], Remembered] = {}
+        self._clients: dict[str, str] = {}  # one text object a client, however many its requests
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def find(self, client: str, request: int) -> Remembered | None:
+        """What the request came to, if it is remembered."""
+        return self._by_name.get((client, request))
+
+    def may_be_forgotten(self, base_index: int) -> bool:
+        """Whether a request unknown here, first sent after log index ``base_index``, may have been done.
+
+        If it was, then at an index above its base; all that is forgotten is at or below the floor.
+        """
+        return base_index < self.floor
+
+    def add(self, answer: Remembered) -> None:
+        """Remember the newest answer; forget the oldest above the size."""
+        client = self._clients.setdefault(answer.client, answer.client)
+        answer = answer._replace(client=client)
+        assert (client, answer.request) not in self._by_name, f"{answer} is answered twice"
+        self._by_name[client, answer.request] = answer
+        self._order.append(answer)
+        while len(self._order) > self.size:
+            oldest = self._order.popleft()
+            self.floor = oldest.log_index
+            del self._by_name[oldest.client, oldest.request]
+        if len(self._clients) > 2 * self.size:
+            self._clients = {kept.client: kept.client for kept in self._order}
+
+    def rows(self) -> tuple[Remembered, ...]:
+        """All that is remembered, oldest first."""
+        return tuple(self._order)
