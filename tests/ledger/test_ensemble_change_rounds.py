@@ -2,7 +2,7 @@
 
 from distributedlog.ledger.ensemble_change import EnsembleChange
 from distributedlog.ledger.metadata import LedgerMetadata
-from tests.ledger.test_metadata import metadata
+from tests.ledger.test_metadata import ledger
 
 
 def nobody(slots: list[int], kept: dict[int, str], taken: list[str]) -> dict[int, str]:
@@ -10,7 +10,7 @@ def nobody(slots: list[int], kept: dict[int, str], taken: list[str]) -> dict[int
 
 
 def change() -> EnsembleChange:
-    value: LedgerMetadata = metadata()
+    value: LedgerMetadata = ledger()
     return EnsembleChange(value, 1)
 
 
