@@ -166,7 +166,6 @@ class _Bookie:
                             endpoint,
                             listeners,
                             store,
-                            options=options,
                             ledger_exists=lambda ledger: exists(metadata, ledger),
                         )
                     )
