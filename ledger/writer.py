@@ -497,7 +497,7 @@ class LedgerWriter:
             return True
         if not self._window.holes and all(not slot.detached for slot in self._window.slots):
             return False
-        usable = sum(not one.down for one in shares.live_candidates(self._pool))
+        usable = sum(self._usable(one.id) for one in shares.live_candidates(self._pool))
         return usable >= self._window.striping.ensemble_size
 
     # --- the end ----------------------------------------------------------------------------------

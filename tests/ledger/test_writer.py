@@ -9,6 +9,8 @@ from distributedlog.ledger.holes import Hole, decode
 from distributedlog.ledger.keys import ledger_key, on_key, under_key
 from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
 from distributedlog.ledger.writer import LedgerWriter
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     BookieReadOnly,
@@ -96,12 +98,22 @@ async def test_one_failed_bookie_is_replaced_by_one_metadata_write(
         record = await record_of(cluster, writer.ledger_id)
         spare = next(b for b in cluster.pool.nodes if b not in before)
         assert len(record.ensembles) == 2
-        assert record.ensembles[1].first_entry == 10
+        first = record.ensembles[1].first_entry
+        assert 10 <= first <= 20
+        note = await cluster.store.get(under_key(writer.ledger_id))
+        holes = () if note is None else decode(note.value)
+        assert holes == (() if first == 10 else (Hole(before[1], 10, first),))
         assert record.ensembles[1].bookies == (before[0], spare, before[2])
-        assert len(cluster.store.writes) == writes + 1
-        assert sorted(cluster[spare].model.ledgers[writer.ledger_id].entries) == list(range(10, 20))
+        of_ledger = [w for w in cluster.store.writes[writes:] if w.compares]
+        assert len(of_ledger) == 1
+        assert writer.add([b""], 0) == 20
+        await until(20, writer)
+        await trio.sleep(0.1)
+        assert sorted(cluster[spare].model.ledgers[writer.ledger_id].entries) == list(
+            range(first, 21)
+        )
         assert await cluster.store.get(on_key(spare, writer.ledger_id)) is not None
-        assert (await writer.close()).last_entry == 19
+        assert (await writer.close()).last_entry == 20
 
 
 async def test_a_replaced_first_fragment_leaves_no_trace(autojump_clock: MockClock) -> None:
@@ -278,19 +290,17 @@ async def test_the_record_turns_during_a_change(state: str, autojump_clock: Mock
         await until(1, writer)
         cluster.store.freeze()
         cluster[record.last_fragment.bookies[0]].refuse_adds = BookieReadOnly("full")
+        cluster[record.last_fragment.bookies[1]].mute = True
         add(writer, 2)
         await trio.sleep(0.1)
         turned = record.in_recovery()
         if state == "closed":
             turned = turned.close_by_recovery(1, 20, turned.ensembles)
-        cluster.store.freeze(False)
-        from distributedlog.metadata.local import LocalMetadata
-        from distributedlog.metadata.transaction import Put, Transaction
-
         await LocalMetadata.transact(
             cluster.store,
             Transaction(operations=(Put(ledger_key(writer.ledger_id), turned.encode()),)),
         )
+        cluster.store.freeze(False)
         with pytest.raises(LedgerFenced if state == "in_recovery" else LedgerClosed):
             await until(3, writer)
 
