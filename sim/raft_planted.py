@@ -82,7 +82,7 @@ class HalfIsEnough(Leadership):
     def advance_commit(self) -> None:
         """Take the wrong one of the sorted indexes."""
         matches = sorted([self._marks.durable_index, *(p.match for p in self.peers.values())])
-        index = matches[len(matches) // 2 + 1]
+        index = matches[min(len(matches) // 2 + 1, len(matches) - 1)]
         if index > self._marks.commit and self._may_commit(index):
             self._marks.commit_to(index)
 
