@@ -105,9 +105,10 @@ class ReadsByLease(Leadership):
     """A leader trusts its clock: heard a quorum lately, so it leads (H26: a pause stops that clock)."""
 
     def _confirmed_round(self) -> int:
-        now = max(progress.heard_at for progress in self.peers.values())
         heard_at = sorted(progress.heard_at for progress in self.peers.values())
-        recent = heard_at[(len(heard_at) + 1) // 2] > now - self._options.election_min_s
+        now = heard_at[-1] if heard_at else 0.0
+        quorum_at = sorted([now, *heard_at])[len(heard_at) // 2]
+        recent = quorum_at > now - self._options.election_min_s
         return self.round if recent else super()._confirmed_round()
 
 
