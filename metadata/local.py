@@ -4,6 +4,7 @@ For tests of the parts above, and for whoever wants the semantics without the ma
 clock, looked at whenever somebody asks or waits.
 """
 
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -15,6 +16,9 @@ from .interface import Event, MemberStatus, RangePage, Watch, WatchBatch
 from .kv import Answer, KeyValueState
 from .transaction import KeyValue, Transaction, TransactionReply
 
+WATCH_EVENTS_MAX = 10_000
+"""Changes that wait for a slow watcher; above it, it resumes from the history, as over the network."""
+
 
 class LocalMetadata:
     """Implements `interface.Metadata`."""
@@ -23,6 +27,7 @@ class LocalMetadata:
         self.state = state if state is not None else KeyValueState()
         self._changed = trio.Event()
         self._deadlines: dict[int, float] = {}
+        self._watches: list[_LocalWatch] = []
 
     async def get(self, key: bytes) -> KeyValue | None:
         """See `interface.Metadata`."""
@@ -39,16 +44,14 @@ class LocalMetadata:
         transaction.check()
         await self._turn()
         answer = self._do(Transact(transaction=transaction))
-        if answer.error is not None:
-            raise answer.error
-        assert answer.transaction is not None
+        assert answer.transaction is not None, "a transaction is answered with its reply"
         return answer.transaction
 
     async def grant_lease(self, ttl_ms: int) -> int:
         """See `interface.Metadata`."""
         await self._turn()
         lease = self._do(Grant(ttl_ms=ttl_ms)).lease
-        self._deadlines[lease] = trio.current_time() + self.state.leases[lease].ttl_ms / 1000
+        self._keep(lease)
         return lease
 
     async def renew_lease(self, lease: int) -> None:
@@ -56,7 +59,7 @@ class LocalMetadata:
         await self._turn()
         if lease not in self.state.leases:
             raise LeaseExpired(f"lease {lease} is gone")
-        self._deadlines[lease] = trio.current_time() + self.state.leases[lease].ttl_ms / 1000
+        self._keep(lease)
 
     async def revoke_lease(self, lease: int) -> None:
         """See `interface.Metadata`."""
@@ -72,18 +75,31 @@ class LocalMetadata:
 
     @asynccontextmanager
     async def _watch(self, start: bytes, end: bytes, after_revision: int) -> AsyncIterator[Watch]:
-        yield _LocalWatch(self, start, end, after_revision)
+        watch = _LocalWatch(self, start, end, after_revision)
+        self._watches.append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.remove(watch)
 
     async def status(self) -> list[MemberStatus]:
         """See `interface.Metadata`."""
+        await self._turn()
         return [MemberStatus("local", "local", "leader", 1, self.state.index, True, "local")]
 
     def _do(self, command: Command) -> Answer:
         answer, events = self.state.apply(self.state.index + 1, encode_command(command))
+        if answer.error is not None:
+            raise answer.error
         if events:
+            for watch in self._watches:
+                watch.on_change(self.state.revision, events)
             self._changed.set()
             self._changed = trio.Event()
         return answer
+
+    def _keep(self, lease: int) -> None:
+        self._deadlines[lease] = trio.current_time() + self.state.leases[lease].ttl_ms / 1000
 
     async def _turn(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -104,18 +120,43 @@ class LocalMetadata:
 
 
 class _LocalWatch:
+    """A watch; while it follows it is told of every change, as a connected client is by its node."""
+
     def __init__(self, metadata: LocalMetadata, start: bytes, end: bytes, revision: int) -> None:
         self._metadata = metadata
         self._start = start
         self._end = end
         self._revision = revision
+        """Up to here everything was told to the consumer, or waits for it."""
+        self._taken = revision
+        """Up to here everything was told to the consumer."""
+        self._follows = False
+        self._waiting: deque[Event] = deque()
+
+    def on_change(self, revision: int, events: tuple[Event, ...]) -> None:
+        """The state has changed."""
+        if not self._follows or revision <= self._revision:
+            return
+        self._revision = revision
+        self._waiting += [e for e in events if self._start <= e.item.key < self._end]
+        if len(self._waiting) > WATCH_EVENTS_MAX:
+            self._waiting.clear()
+            self._follows, self._revision = False, self._taken
 
     async def next(self) -> WatchBatch:
+        """See `interface.Watch`."""
         await self._metadata._turn()
-        while True:
-            found = self._metadata.state.events_after(self._revision, self._start, self._end)
-            if found:
-                events: list[Event] = [event for _, changed in found for event in changed]
-                self._revision = self._metadata.state.revision
-                return WatchBatch(self._revision, tuple(events))
-            await self._metadata._change()
+        while not self._waiting:
+            if not self._follows:
+                state = self._metadata.state
+                for _, changed in state.events_after(self._revision, self._start, self._end):
+                    self._waiting += changed
+                self._follows = True
+                self._revision = max(self._revision, state.revision)
+            else:
+                self._taken = self._revision
+                await self._metadata._change()
+        self._taken = self._revision
+        events = tuple(self._waiting)
+        self._waiting.clear()
+        return WatchBatch(self._revision, events)

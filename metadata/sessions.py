@@ -3,6 +3,7 @@
 Synchronous: a frame is decoded and handed on; its answer is sent when the state has it. No task a request.
 """
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..runtime.errors import (
@@ -41,6 +42,19 @@ WATCH_BYTES_MAX = 4 * 1024 * 1024
 PROGRESS_REVISIONS = 1000
 """A quiet watch is told how far the state is, so that it need not list again after a reconnect."""
 EVENTS_BYTES_MAX = 1024 * 1024
+"""In one message, if they are not of one revision: that is never cut (and has bounds of its own)."""
+EVENTS_MAX = 10_000
+EVENT_BYTES = 40
+"""What an event takes beside its key and value, about."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    request: WatchRequest
+    seen: int
+    """The revision up to which its changes were looked for."""
+    told: int | None = None
+    """The revision that its client knows of from here."""
 
 
 class MetadataSession:
@@ -49,8 +63,8 @@ class MetadataSession:
     def __init__(self, node: "MetadataNode", link: Link) -> None:
         self._node = node
         self._link = link
-        self._watches: dict[int, tuple[WatchRequest, int]] = {}
-        """By the client's number: what it watches, and the revision up to which it was told."""
+        self._watches: dict[int, _Watch] = {}
+        """By the client's number."""
         node.sessions[self] = None
 
     # --- runtime.link.Session ---------------------------------------------------------------------
@@ -179,7 +193,7 @@ class MetadataSession:
         if len(self._watches) >= WATCHES_MAX:
             self._end_watch(ident, TooBusy(f"{WATCHES_MAX} watches on one connection"))
             return
-        self._watches[ident] = (request, request.after_revision)
+        self._watches[ident] = _Watch(request, request.after_revision)
         self.push(state, ident)
 
     def push(self, state: KeyValueState, only: int | None = None) -> None:
@@ -187,43 +201,39 @@ class MetadataSession:
         if not self._watches:
             return
         for ident in [only] if only is not None else list(self._watches):
-            request, told = self._watches[ident]
-            if state.revision <= told:
+            watch = self._watches[ident]
+            if state.revision <= watch.seen:
                 continue
             if self._link.outgoing_bytes > WATCH_BYTES_MAX:
                 self._end_watch(ident, TooBusy("this watch's changes are read too slowly"))
                 continue
+            start, end = watch.request.start, watch.request.end
             try:
-                found = state.events_after(told, request.start, request.end)
+                found = state.events_after(watch.seen, start, end)
             except Compacted as error:
                 self._end_watch(ident, error)
                 continue
-            self._send_changes(state, ident, request, told, found)
+            # Looked at is not told: a quiet watch must not fall behind the history.
+            watch.seen = state.revision
+            new = watch.told is None
+            if found or new or watch.seen - (watch.told or 0) >= PROGRESS_REVISIONS:
+                watch.told = watch.seen
+                self._send_changes(ident, watch.seen, found)
 
     def _send_changes(
-        self,
-        state: KeyValueState,
-        ident: int,
-        request: WatchRequest,
-        told: int,
-        found: list[tuple[int, tuple[Event, ...]]],
+        self, ident: int, revision: int, found: list[tuple[int, tuple[Event, ...]]]
     ) -> None:
+        """Changes and how far they go, cut between revisions so that each message is within its bound."""
         events: list[Event] = []
-        size = 0
-        for revision, changed in found:
-            events += changed
-            size += sum(len(e.item.key) + len(e.item.value) for e in changed)
-            if size > EVENTS_BYTES_MAX:
-                self._send_events(ident, WatchBatch(revision, tuple(events)))
+        size = last = 0
+        for at, changed in found:
+            more = sum(len(e.item.key) + len(e.item.value) + EVENT_BYTES for e in changed)
+            if events and (size + more > EVENTS_BYTES_MAX or len(events) > EVENTS_MAX):
+                self._send_events(ident, WatchBatch(last, tuple(events)))
                 events, size = [], 0
-        if (
-            events
-            or found
-            or state.revision - told >= PROGRESS_REVISIONS
-            or told == request.after_revision
-        ):
-            self._send_events(ident, WatchBatch(state.revision, tuple(events)))
-            self._watches[ident] = (request, state.revision)
+            events += changed
+            size, last = size + more, at
+        self._send_events(ident, WatchBatch(revision, tuple(events)))
 
     def _send_events(self, ident: int, batch: WatchBatch) -> None:
         body = encode_events(batch)

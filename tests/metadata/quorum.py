@@ -1,0 +1,110 @@
+"""A metadata quorum on pipes and disks in memory, whose nodes are started, killed and wiped by name."""
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import trio
+
+from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.interface import MemberStatus
+from distributedlog.metadata.server import MetadataOptions, serve_metadata
+from distributedlog.runtime.errors import DistributedLogError
+from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.rpc import Endpoint, Hello
+
+from ..runtime.pipe import PipeNetwork
+
+CLIENT_TIMEOUT_S = 10.0
+
+
+class Quorum:
+    """``names`` are the nodes; nothing runs until `start`."""
+
+    def __init__(self, names: Sequence[str], nursery: trio.Nursery, *, seed: int = 1) -> None:
+        self.names = tuple(names)
+        self.disks = {name: MemoryDisk() for name in names}
+        self.peers = {name: (name, 4181) for name in names}
+        self._chance = random.Random(seed)
+        self._network = PipeNetwork(seed, bytes_max=256 * 1024)
+        self._nursery = nursery
+        self._running: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
+        self._clients = 0
+
+    async def start(self, *names: str) -> None:
+        """Start nodes (all, if none is named) on what their disks hold."""
+        for name in names or self.names:
+            await self._nursery.start(self._run, name)
+
+    async def kill(self, *names: str) -> None:
+        """End nodes at once; their disks keep what was written."""
+        for name in names or tuple(self._running):
+            scope, ended = self._running.pop(name)
+            scope.cancel()
+            await ended.wait()
+
+    def wipe(self, name: str) -> None:
+        """The node's directory is emptied, or another machine comes in its place."""
+        assert name not in self._running
+        self.disks[name] = MemoryDisk()
+
+    async def client(self, *names: str, timeout_s: float = CLIENT_TIMEOUT_S) -> MetadataClient:
+        """A client that knows these nodes (all, if none is named)."""
+        self._clients += 1
+        name = f"client {self._clients}"
+        hello = Hello(cluster_id="", node_id=name, kind="client")
+        client = MetadataClient(
+            Endpoint(self._network.host(name), lambda: hello),
+            [self.peers[known] for known in names or self.names],
+            client_id=name,
+            timeout_s=timeout_s,
+        )
+        await self._nursery.start(lambda task_status: client.run(task_status=task_status))
+        return client
+
+    async def rows(self) -> dict[str, MemberStatus]:
+        """What each running node says of itself, by name."""
+        found = {}
+        for name in self._running:
+            client = await self.client(name, timeout_s=2.0)
+            try:
+                rows = await client.status()
+            except DistributedLogError:
+                continue
+            found.update({row.name: row for row in rows if row.name == name})
+        return found
+
+    async def leader(self) -> str:
+        """Wait until one node leads; its name."""
+        while True:
+            leaders = [name for name, row in (await self.rows()).items() if row.role == "leader"]
+            if len(leaders) == 1:
+                return leaders[0]
+            await trio.sleep(0.1)
+
+    async def _run(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
+        disk, ended = self.disks[name], trio.Event()
+        host = self._network.host(name, metadata=disk)
+        host = replace(host, random=random.Random(self._chance.random()))  # no two lives alike
+        listener = await host.listen(self.peers[name])
+        disk.lock()
+        try:
+            with trio.CancelScope() as scope:
+                self._running[name] = (scope, ended)
+                async with trio.open_nursery() as nursery:
+                    options = MetadataOptions(name, self.peers)
+                    await nursery.start(serve_metadata, host, options, {"": listener})
+                    task_status.started()
+        finally:
+            listener.close()
+            disk.unlock()
+            ended.set()
+
+
+@asynccontextmanager
+async def quorum(size: int, *, seed: int = 1) -> AsyncIterator[Quorum]:
+    """A quorum of ``size`` nodes m1, m2, …, none of them started."""
+    async with trio.open_nursery() as nursery:
+        yield Quorum([f"m{n + 1}" for n in range(size)], nursery, seed=seed)
+        nursery.cancel_scope.cancel()

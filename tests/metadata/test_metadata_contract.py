@@ -1,0 +1,386 @@
+"""What the parts above may rely on, whoever answers: the state machine in the process, or a quorum."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import trio
+
+from distributedlog.metadata.interface import Event, Metadata, Watch, prefix_end
+from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import (
+    BYTES_MAX,
+    Compare,
+    Delete,
+    KeyValue,
+    Put,
+    Transaction,
+    TransactionReply,
+)
+from distributedlog.runtime.errors import (
+    Compacted,
+    InvalidRequest,
+    LeaseExpired,
+    TransactionTooLarge,
+)
+
+from .quorum import quorum
+
+NewClient = Callable[[], Awaitable[Metadata]]
+
+
+@pytest.fixture(params=["local", "one voter", "three voters"])
+async def new_client(request: pytest.FixtureRequest) -> AsyncIterator[NewClient]:
+    """Makes clients of one key space, empty at first."""
+    if request.param == "local":
+        local = LocalMetadata(KeyValueState())
+
+        async def same() -> Metadata:
+            return local
+
+        yield same
+    else:
+        async with quorum(1 if request.param == "one voter" else 3) as nodes:
+            await nodes.start()
+
+            async def another() -> Metadata:
+                return await nodes.client()
+
+            yield another
+
+
+@pytest.fixture
+async def metadata(new_client: NewClient) -> Metadata:
+    return await new_client()
+
+
+def puts(*pairs: tuple[bytes, bytes], lease: int = 0) -> Transaction:
+    return Transaction((), tuple(Put(key, value, lease) for key, value in pairs))
+
+
+async def told(watch: Watch, count: int) -> list[Event]:
+    """The next ``count`` changes of a watch."""
+    events: list[Event] = []
+    with trio.fail_after(10):
+        while len(events) < count:
+            batch = await watch.next()
+            assert batch.events, "a batch is never empty"
+            assert batch.revision >= batch.events[-1].item.mod_revision
+            events += batch.events
+    assert len(events) == count
+    return events
+
+
+def short(events: list[Event]) -> list[tuple[str, bytes, int]]:
+    return [(event.kind, event.item.key, event.item.mod_revision) for event in events]
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+async def test_a_key_is_found_as_it_was_put(metadata: Metadata, autojump_clock: object) -> None:
+    assert await metadata.get(b"a") is None
+    assert await metadata.transact(puts((b"a", b"1"))) == TransactionReply(True, 1)
+    assert await metadata.transact(puts((b"b", b""), (b"a", b"2"))) == TransactionReply(True, 2)
+    assert await metadata.get(b"a") == KeyValue(b"a", b"2", 2, 1, 2, 0)
+    assert await metadata.get(b"b") == KeyValue(b"b", b"", 1, 2, 2, 0)
+
+
+async def test_what_one_client_changed_another_one_finds(
+    metadata: Metadata, new_client: NewClient, autojump_clock: object
+) -> None:
+    """M2."""
+    other = await new_client()
+    for number in range(1, 6):
+        await metadata.transact(puts((b"a", b"%d" % number)))
+        found = await other.get(b"a")
+        assert found is not None
+        assert found.version == number
+
+
+async def test_a_range_is_read_in_pages(metadata: Metadata, autojump_clock: object) -> None:
+    keys = [b"k/%02d" % n for n in range(10)]
+    await metadata.transact(puts(*((key, b"v") for key in reversed(keys)), (b"z", b"")))
+    found: list[bytes] = []
+    start = b"k/"
+    while True:
+        page = await metadata.range(start, prefix_end(b"k/"), limit=4)
+        assert page.revision == 1
+        found += [item.key for item in page.items]
+        if not page.more:
+            break
+        start = found[-1] + b"\0"
+
+    assert found == keys
+    assert (await metadata.range(b"k/03", b"k/05")).items == tuple(
+        KeyValue(key, b"v", 1, 1, 1, 0) for key in keys[3:5]
+    )
+    assert (await metadata.range(b"x", b"y")).items == ()
+
+
+async def test_a_page_of_large_values_is_cut_and_says_so(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    for n in range(4):
+        await metadata.transact(puts((b"k%d" % n, bytes(600_000))))
+    found: list[bytes] = []
+    start = b"k"
+    while True:
+        page = await metadata.range(start, b"l")
+        found += [item.key for item in page.items]
+        if not page.more:
+            break
+        start = found[-1] + b"\0"
+
+    assert found == [b"k0", b"k1", b"k2", b"k3"]
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+async def test_a_condition_that_does_not_hold_refuses_all_and_shows_the_keys(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    await metadata.transact(puts((b"a", b"1")))
+    compares = (Compare.version(b"a", 1), Compare.exists(b"b"), Compare.mod_revision(b"a", 1))
+    reply = await metadata.transact(Transaction(compares, (Delete(b"a"), Put(b"c", b""))))
+
+    item = KeyValue(b"a", b"1", 1, 1, 1, 0)
+    assert reply == TransactionReply(False, 1, (item, None, item))
+    assert await metadata.get(b"a") == item
+    assert await metadata.get(b"c") is None
+
+
+async def test_conditions_that_hold_let_all_happen_at_one_revision(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    await metadata.transact(puts((b"a", b"1"), (b"b", b"1")))
+    compares = (Compare.version(b"a", 1), Compare.version(b"c", 0))
+    reply = await metadata.transact(Transaction(compares, (Delete(b"a"), Put(b"c", b""))))
+
+    assert reply == TransactionReply(True, 2)
+    assert await metadata.get(b"a") is None
+    assert await metadata.get(b"c") == KeyValue(b"c", b"", 1, 2, 2, 0)
+
+
+async def test_what_changes_nothing_is_no_revision(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    assert await metadata.transact(Transaction((), (Delete(b"a"),))) == TransactionReply(True, 0)
+    assert await metadata.transact(Transaction()) == TransactionReply(True, 0)
+
+
+async def test_what_cannot_be_done_is_refused_before_it_is_sent(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    with pytest.raises(TransactionTooLarge):
+        await metadata.transact(puts((b"a", bytes(BYTES_MAX))))
+    with pytest.raises(InvalidRequest, match="twice"):
+        await metadata.transact(puts((b"a", b"1"), (b"a", b"2")))
+    assert await metadata.get(b"a") is None
+
+
+async def test_the_largest_transaction_passes(metadata: Metadata, autojump_clock: object) -> None:
+    """H13: 4,096 operations."""
+    keys = [b"%04d" % n for n in range(4096)]
+    assert (await metadata.transact(puts(*((key, b"v") for key in keys)))).succeeded
+    reply = await metadata.transact(Transaction(tuple(Compare.version(key, 2) for key in keys)))
+
+    assert not reply.succeeded
+    assert [item.key for item in reply.current if item is not None] == keys
+
+
+async def test_what_does_not_fit_an_answer_is_refused(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    for key in (b"a", b"b"):
+        await metadata.transact(puts((key, bytes(600_000))))
+    both = (Compare.version(b"a", 2), Compare.version(b"b", 2))
+    with pytest.raises(TransactionTooLarge):
+        await metadata.transact(Transaction(both))
+
+
+async def test_clients_that_count_together_lose_nothing(
+    metadata: Metadata, new_client: NewClient, autojump_clock: object
+) -> None:
+    """M2."""
+    won: list[int] = []
+
+    async def count(client: Metadata) -> None:
+        for _ in range(10):
+            while True:
+                found = await client.get(b"n")
+                value, version = (int(found.value), found.version) if found else (0, 0)
+                put = Put(b"n", b"%d" % (value + 1))
+                reply = await client.transact(
+                    Transaction((Compare.version(b"n", version),), (put,))
+                )
+                if reply.succeeded:
+                    won.append(value + 1)
+                    break
+
+    async with trio.open_nursery() as nursery:
+        for client in (metadata, await new_client(), await new_client()):
+            nursery.start_soon(count, client)
+
+    assert sorted(won) == list(range(1, 31))
+    found = await metadata.get(b"n")
+    assert found is not None
+    assert found.value == b"30"
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+async def test_a_lease_that_nobody_renews_ends_with_its_keys_at_once(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    """M7: not before its time, and not long after it; all its keys at one revision."""
+    lease = await metadata.grant_lease(1000)
+    await metadata.transact(puts((b"b", b""), (b"a", b""), lease=lease))
+    began = trio.current_time()
+    async with metadata.watch(b"a", b"c", after_revision=1) as watch:
+        events = await told(watch, 2)
+
+    assert short(events) == [("delete", b"a", 2), ("delete", b"b", 2)]
+    assert 0.9 <= trio.current_time() - began <= 3
+    with pytest.raises(LeaseExpired):
+        await metadata.renew_lease(lease)
+
+
+async def test_a_lease_that_is_renewed_lives(metadata: Metadata, autojump_clock: object) -> None:
+    lease = await metadata.grant_lease(1000)
+    await metadata.transact(puts((b"a", b""), lease=lease))
+    for _ in range(10):
+        await trio.sleep(0.5)
+        await metadata.renew_lease(lease)
+
+    found = await metadata.get(b"a")
+    assert found is not None
+    assert found.lease == lease
+
+
+async def test_a_lease_that_is_revoked_ends_at_once(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    lease, other = await metadata.grant_lease(10_000), await metadata.grant_lease(10_000)
+    await metadata.transact(puts((b"a", b""), lease=lease))
+    await metadata.transact(puts((b"b", b""), lease=other))
+    await metadata.revoke_lease(lease)
+
+    assert await metadata.get(b"a") is None
+    assert await metadata.get(b"b") is not None
+    await metadata.revoke_lease(lease)
+    with pytest.raises(LeaseExpired):
+        await metadata.transact(puts((b"a", b""), lease=lease))
+
+
+async def test_a_key_put_again_without_its_lease_stays(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    lease = await metadata.grant_lease(500)
+    await metadata.transact(puts((b"a", b"1"), lease=lease))
+    await metadata.transact(puts((b"a", b"2")))
+    await trio.sleep(5)
+
+    found = await metadata.get(b"a")
+    assert found is not None
+    assert found.lease == 0
+
+
+# --- watches --------------------------------------------------------------------------------------
+
+
+async def test_a_watch_tells_all_changes_in_order_from_a_revision_on(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    """M6: those before it began and those after, once each; none of other keys."""
+    for n in range(1, 6):
+        await metadata.transact(puts((b"k", b"%d" % n), (b"other", b"")))
+    async with metadata.watch(b"k", b"l", after_revision=2) as watch:
+        assert short(await told(watch, 3)) == [("put", b"k", n) for n in (3, 4, 5)]
+        await metadata.transact(Transaction((), (Delete(b"k"),)))
+        assert short(await told(watch, 1)) == [("delete", b"k", 6)]
+
+
+async def test_a_watch_that_waits_is_woken(
+    metadata: Metadata, new_client: NewClient, autojump_clock: object
+) -> None:
+    writer = await new_client()
+    found: list[Event] = []
+
+    async def follow() -> None:
+        async with metadata.watch(b"k", b"l", after_revision=0) as watch:
+            found.extend(await told(watch, 20))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follow)
+        for n in range(20):
+            await trio.sleep(0.05)
+            await writer.transact(puts((b"k", b"%d" % n)))
+
+    assert [event.item.value for event in found] == [b"%d" % n for n in range(20)]
+
+
+async def test_the_changes_of_one_transaction_come_in_one_batch(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    """M6: a consumer never sees half of one."""
+    async with metadata.watch(b"a", b"z", after_revision=0) as watch:
+        await metadata.transact(puts(*((b"k%03d" % n, b"") for n in range(500))))
+        with trio.fail_after(10):
+            batch = await watch.next()
+
+    assert len(batch.events) == 500
+
+
+async def test_a_watch_from_a_forgotten_revision_is_told_so(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    """H29: list, then watch from there."""
+    for _ in range(10):
+        await metadata.transact(puts((b"k", bytes(1_000_000))))
+    async with metadata.watch(b"k", b"l", after_revision=1) as watch:
+        with pytest.raises(Compacted), trio.fail_after(10):
+            await watch.next()
+    page = await metadata.range(b"k", b"l")
+    async with metadata.watch(b"k", b"l", after_revision=page.revision) as watch:
+        await metadata.transact(puts((b"k", b"")))
+        assert short(await told(watch, 1)) == [("put", b"k", 11)]
+
+
+async def test_a_quiet_watch_that_is_connected_is_never_compacted(
+    metadata: Metadata, new_client: NewClient, autojump_clock: object
+) -> None:
+    """H29: what does not concern it moves it on."""
+    writer = await new_client()
+    found: list[Event] = []
+
+    async def follow() -> None:
+        async with metadata.watch(b"q", b"r", after_revision=0) as watch:
+            found.extend(await told(watch, 1))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(follow)
+        await trio.sleep(0.1)
+        for _ in range(10):
+            await writer.transact(puts((b"k", bytes(1_000_000))))
+        await writer.transact(puts((b"q", b"")))
+
+    assert short(found) == [("put", b"q", 11)]
+
+
+# --- status ---------------------------------------------------------------------------------------
+
+
+async def test_the_status_names_all_nodes_and_one_leader(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    await metadata.transact(puts((b"k", b"")))
+    rows = await metadata.status()
+
+    assert [row.role for row in rows].count("leader") == 1
+    assert all(row.alive for row in rows)
+    assert len({row.node_id for row in rows}) == len(rows)
+    leader = next(row for row in rows if row.role == "leader")
+    assert leader.applied >= 1
