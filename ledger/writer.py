@@ -122,6 +122,7 @@ class LedgerWriter:
         self._nursery: trio.Nursery | None = None
         self._wake = trio.Event()
         self._change_not_before = float("-inf")
+        self._settled = False
         self._noted: tuple[Hole, ...] = merged(self._window.all_holes(None))
         self._failed_clients: dict[str, BookieClient] = {}  # bookie -> the connection it failed on
         # The writer's own clock: stands still while the process does (H25).
@@ -292,7 +293,12 @@ class LedgerWriter:
                     self._wake = trio.Event()
                     self._sweep(2 * interval_s)
                     due = trio.current_time() >= self._change_not_before
-                    if due and self._change.failed and self._change.round is None:
+                    if (
+                        due
+                        and self._change.failed
+                        and self._change.round is None
+                        and not self._settled
+                    ):
                         self._begin_change()
                 nursery.cancel_scope.cancel()
         finally:
@@ -506,16 +512,22 @@ class LedgerWriter:
         """Wait until nothing is in flight and no ensemble change is undecided. Raises `error`.
 
         Slots that lag get `LAG_S` more, so that a ledger which is closed next has no hole in its note.
+        From here on no ensemble change begins: the ledger is to be closed, and takes no more adds.
         """
+        await self._until_decided()
+        with trio.move_on_after(LAG_S):
+            while self.error is None and any(map(self._lags, range(len(self._window.slots)))):
+                await self._next_ack()
+        await self._until_decided()  # a slot may have failed while it lagged
+        if self.error is not None:
+            raise self.error
+        self._settled = True
+
+    async def _until_decided(self) -> None:
         while self.error is None and (
             self._window.lac < self._window.last or self._change.round is not None
         ):
             await self._next_ack()
-        with trio.move_on_after(LAG_S):
-            while self.error is None and any(map(self._lags, range(len(self._window.slots)))):
-                await self._next_ack()
-        if self.error is not None:
-            raise self.error
 
     async def _next_ack(self) -> None:
         if self._rest_event is None:

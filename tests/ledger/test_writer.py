@@ -409,3 +409,22 @@ async def test_window_bytes_bound_what_is_in_flight(autojump_clock: MockClock) -
         await until(99, writer)
         assert most <= 1000 + 72
         writer.abort()
+
+
+async def test_a_ledger_settles_only_between_ensemble_changes(autojump_clock: MockClock) -> None:
+    """Found by sim seed 18: a slot that lagged behind the last entry was replaced while it was waited for."""
+    async with model_cluster(4) as cluster:
+        _, writer = await create(cluster, slot_silence_s=0.15)
+        slow = (await record_of(cluster, writer.ledger_id)).last_fragment.bookies[0]
+        cluster[slow].hang()
+        add(writer, 3)
+        await until(2, writer)
+        cluster.store.freeze()
+
+        with trio.move_on_after(10.0) as waiting:
+            await writer.settle()
+        assert waiting.cancelled_caught  # a change is undecided
+        cluster.store.freeze(False)
+        await writer.settle()
+
+        writer.closing_share()
