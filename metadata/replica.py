@@ -24,8 +24,8 @@ SNAPSHOT_ENTRIES = 20_000
 """Take a snapshot when so many commands were applied since the last one, …"""
 SNAPSHOT_BYTES = 8 * 1024 * 1024
 """… or so many bytes of them."""
-STALL_S = 0.3
-"""A write under way for so long: this disk hangs, somebody else should lead (H25)."""
+STALL_S = 1.0
+"""A write under way for so long: this disk hangs, somebody else should lead. Half of it must not (H25)."""
 LATE_S = 0.05
 """A clock that wakes this late was not run: what lies in the sockets is older than our silence."""
 IDLE_MARK_S = 0.02
@@ -189,6 +189,7 @@ class Replica:
         self.state = self.received[1]
         self.snapshot = snapshot
         self.received = None
+        self.raft.on_applied(snapshot.index)
         self.on_applied()
 
     def _note_role(self) -> None:
