@@ -174,7 +174,7 @@ class BookieWorld:
             await nursery.start(store.run)
             await nursery.start(
                 lambda task_status: serve_bookie_protocol(
-                    endpoint, {"": listener}, store, options=self.options, task_status=task_status
+                    endpoint, {"": listener}, store, task_status=task_status
                 )
             )
 

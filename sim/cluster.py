@@ -94,18 +94,17 @@ class SimCluster:
         disks: Callable[[], DiskFaults],
     ) -> None:
         host = self.machines[name]
-        faults = disks()
-        faults.bytes_max = self.shape.disk_bytes
-        disk = SimDisk(self.simulation, host, roles[0], faults)
         for role in roles:
-            host.add_disk(role, disk)
+            faults = disks()
+            faults.bytes_max = self.shape.disk_bytes
+            host.add_disk(role, SimDisk(self.simulation, host, role, faults))
         self._mains[name] = main
         self.oracles.add_machine(host, kind)
 
     @property
     def uri(self) -> str:
         """Where clients find the quorum."""
-        places = ";".join(f"{ip}:{port}" for ip, port in map(self._address.get, self.metadata))  # type: ignore[misc]
+        places = ";".join(f"{self._address[m][0]}:{self._address[m][1]}" for m in self.metadata)
         return f"distributedlog://{places}/sim"
 
     @property
@@ -209,6 +208,7 @@ class SimCluster:
         calm = self.network.faults
         calm.slow_chance = 0.0
         for name in self.nodes:
+            self.machines[name].crash_after(0, power=False)
             for disk in self.machines[name].devices():
                 disk.faults.failing_syncs = 0
                 disk.faults.slow_chance = 0.0

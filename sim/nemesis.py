@@ -37,7 +37,9 @@ class Nemesis:
         self.kinds = [
             kind for kind in (*MACHINE_KINDS, *NETWORK_KINDS, *DISK_KINDS) if chance.random() < 0.55
         ]
-        self._pause_s = chance.choice((1.5, 3.0, 6.0))
+        self.over = False
+        """The cluster is healed: what was to be restarted later is not this object's business any more."""
+        self._pause_s = chance.choice((2.0, 4.0, 8.0))
 
     async def run(self) -> None:
         """Plague the cluster until cancelled."""
@@ -84,7 +86,7 @@ class Nemesis:
 
         def on() -> None:
             for name in names:
-                if not self.cluster.machines[name].running and not self.cluster.simulation.ending:
+                if not self.cluster.machines[name].running and not self.over:
                     if name in self.cluster.clients:
                         self.cluster.restart_client(name)
                     else:
@@ -110,6 +112,8 @@ class Nemesis:
         lives = host.incarnation
 
         def look() -> None:
+            if self.over:
+                return
             if host.running and host.incarnation == lives:
                 host.kill()  # too idle to get there
             self._later_on(chance, [name])
@@ -206,18 +210,19 @@ class Nemesis:
 
     def _fail_syncs(self, chance: Random) -> None:
         host = self.cluster.machines[chance.choice(self.cluster.nodes)]
-        host.devices()[0].faults.failing_syncs += 1
+        disk = chance.choice([host.devices()[0], *host.devices()])
+        disk.faults.failing_syncs += 1
 
     def _rot(self, chance: Random) -> None:
-        self.cluster.machines[self.rotten].devices()[0].rot()
+        self.cluster.machines[self.rotten].disks["journal"].rot()
 
     def _damage_index(self, chance: Random) -> None:
         """Seen at the next start."""
-        self.cluster.machines[self.rotten].devices()[0].damage_map()
+        self.cluster.machines[self.rotten].disks["index"].damage_map()
 
     def _full_disk(self, chance: Random) -> None:
         host = self.cluster.machines[chance.choice(self.cluster.bookies)]
-        disk = host.devices()[0]
+        disk = host.disks["journal"]
         disk.faults.bytes_max = disk.used_bytes() + FULL_LEAVES_BYTES
         disk.blamed = True
 

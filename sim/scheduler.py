@@ -175,6 +175,7 @@ class Simulation:
             return
         self.failures.append(error)
         self.note("FAILURE", type(error).__name__, str(error).split("\n")[0])
+        self.ending = True
         self.stop()
 
     def stop(self) -> None:

@@ -138,6 +138,7 @@ class SeedRun:
     async def _judge(self, simulation: Simulation) -> None:
         cluster = self.cluster
         simulation.note("heal")
+        self.nemesis.over = True
         cluster.heal()
         finals: list[list[ReadRecord]] = []
         done = trio.Event()
@@ -193,9 +194,9 @@ def draw_shape(chance: Random) -> Shape:
 def draw_rates(chance: Random) -> workload.Rates:
     """How hard the clients of a seed work."""
     return workload.Rates(
-        burst_s=chance.choice((0.1, 0.2, 0.4)),
-        burst_records_max=chance.choice((1, 4, 12)),
+        burst_s=chance.choice((0.03, 0.06, 0.12)),
+        burst_records_max=chance.choice((1, 3, 8)),
         payload_bytes_max=chance.choice((40, 300, 1500)),
-        session_records_max=chance.choice((20, 120, 400)),
-        takeover_chance=chance.choice((0.2, 0.6, 1.0)),
+        session_records_max=chance.choice((40, 150, 600)),
+        takeover_chance=chance.choice((0.1, 0.4, 0.9)),
     )

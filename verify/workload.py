@@ -234,7 +234,7 @@ async def use_registers(
                     )
                 )
                 call.succeeded = reply.succeeded
-                found = reply.current[0]
+                found = None if reply.succeeded else reply.current[0]
         except DistributedLogError as error:
             if error.definite and kind == "cas":
                 call.outcome = Outcome.REFUSED
