@@ -116,6 +116,8 @@ def decide(found: Iterable[Replayed], *, from_sequence: int) -> Decision:
     """Which of the blocks count (given in order of file and offset). All below were synced."""
     kept = _cut_by_later_starts([block for block in found if block.sequence >= from_sequence])
     tail = 1 << 63
+    # Blocks that are cut still bear witness: what they say was synced, was.
+    known = max((from_sequence - 1, *(block.durable_to for block in kept)))
     while True:
         skipped = _skipped(block for block in kept if block.sequence < tail)
         counting = [
@@ -126,7 +128,7 @@ def decide(found: Iterable[Replayed], *, from_sequence: int) -> Decision:
         meta = [(block.sequence, block.durable_to) for block in counting]
         for first, last in skipped:
             meta += ((sequence, 0) for sequence in range(max(first, from_sequence), last + 1))
-        verdict = blocks.judge(meta, from_sequence=from_sequence, durable_floor=from_sequence - 1)
+        verdict = blocks.judge(meta, from_sequence=from_sequence, durable_floor=known)
         if verdict.tail_from >= tail or all(
             block.sequence < verdict.tail_from for block in counting
         ):
