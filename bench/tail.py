@@ -23,6 +23,7 @@ STAMP = struct.Struct("<d")
 RATE = 1000.0
 """Records a second where none was given: tailing at full speed measures the write bench again."""
 BATCH = 1000
+START_S = 20.0
 DRAIN_S = 10.0
 
 
@@ -77,8 +78,15 @@ async def _start_reader(plan: Plan, name: str, total: int) -> trio.Process:
     command = [sys.executable, "-m", __spec__.name, plan.uri, name, str(total), plan.take]
     reader = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, env=_environment())
     assert reader.stdout is not None
-    ready = await reader.stdout.receive_some(6)
-    if ready != b"ready\n":
+    said = b""
+    with trio.move_on_after(START_S):
+        while not said.endswith(b"\n"):
+            more = await reader.stdout.receive_some(1)  # what follows is the result's
+            if not more:
+                break
+            said += more
+    if said != b"ready\n":
+        reader.kill()
         raise RuntimeError(f"the reader did not start (exit code {await reader.wait()})")
     return reader
 
