@@ -108,6 +108,10 @@ async def close_segment(
     is a further change of the state (the writer goes). Raises as `OwnedLog.change`.
     """
     number = record.segment
+    if record.closed:  # by an earlier try of ours, or by who fenced us: the state says which
+        await owned.refresh()
+        if owned.state.open_from > number:
+            return
     following = None
     if number < owned.state.last_segment:
         following = await read_segment(owned.metadata, owned.state, number + 1)
