@@ -1,1 +1,21 @@
-"""A storage server: a journal that is the store, an index, the protocol of one bookie."""
+"""A storage server: keeps entries of ledgers on its disks, and answers for them.
+
+From the wire to the platter and back:
+
+    entry.py, messages.py       the bytes (pure)
+    server.py                   one session a connection: streams, reads, long polls, credit
+    store.py                    what a bookie promises: add once, fence, read, LAC, delete
+    ledgers.py, waiters.py      what it knows of a ledger; who waits for its LAC
+    gather.py                   the ring in which commits gather, and from which the tail is read
+    journal.py                  one block a commit, one sync a block; files, rolls, footers
+    journal_blocks.py           what the blocks hold (pure)
+    index.py, runs.py           (ledger, entry) to a place in the journal
+    reads.py                    ring, page cache, or a worker that asks the device
+    replay.py, opening.py       what a start believes, and what it writes again before it serves
+    client.py                   the other end of a connection
+
+What is open: journal files are removed only when no live entry is left in them (no compaction, no cold
+store: the padding of small commits and deleted neighbours stay); tombstones of deleted ledgers are kept for
+ever; an entry that rots is refused (`CorruptData`) and replaced only with its whole bookie; no space is
+zero-filled ahead at low rates (0.05 ms a lone sync).
+"""
