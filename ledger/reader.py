@@ -196,9 +196,9 @@ class LedgerReader:
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
         """Ask the bookies of ``first``'s write set in turn, and two at once when one is slow."""
-        slots = self._striping.write_set(first)
-        turn = self._replica % len(slots) if self._striping.everywhere else 0
-        order = [fragment.bookies[slot] for slot in (*slots[turn:], *slots[:turn])]
+        # Where all have all, it stays with the one that answered last, whatever the entry.
+        start = self._replica if self._striping.everywhere else first
+        order = [fragment.bookies[slot] for slot in self._striping.write_set(start)]
         # Who is connected first: a wait for a connection is the last resort.
         order.sort(key=lambda bookie: self._pool.get(bookie) is None)
         send, receive = trio.open_memory_channel[
@@ -239,7 +239,7 @@ class LedgerReader:
         if isinstance(answer, DistributedLogError):
             raise self._best_error(first, errors)
         if self._striping.everywhere and bookie != order[0]:
-            self._replica = slots.index(fragment.bookies.index(bookie))
+            self._replica = fragment.bookies.index(bookie)
         return answer
 
     def _best_error(

@@ -1,0 +1,229 @@
+"""The reader against model bookies: replicas, staleness, tailing."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.ledger.client import LedgerClient
+from distributedlog.ledger.writer import LedgerWriter
+from distributedlog.runtime.errors import (
+    BookieReadOnly,
+    CorruptData,
+    InvalidRequest,
+    NoSuchEntry,
+    NoSuchLedger,
+)
+
+from .model_bookie import ModelCluster, model_cluster
+
+
+async def confirmed(writer: LedgerWriter) -> None:
+    with trio.fail_after(30):
+        while writer.lac < writer.last_entry:  # noqa: ASYNC110 (virtual time)
+            await trio.sleep(0.01)
+    await trio.sleep(0.05)
+
+
+async def written(
+    cluster: ModelCluster, entries: int, **options: object
+) -> tuple[LedgerClient, LedgerWriter]:
+    client = await cluster.client(**options)
+    writer = await client.create()
+    for n in range(entries):
+        writer.add([b"%d" % n], len(b"%d" % n))
+    await confirmed(writer)
+    return client, writer
+
+
+async def test_reading_without_recovery_fences_nothing(autojump_clock: MockClock) -> None:
+    """Scenario 7: sees up to the LAC, and the writer goes on."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 3)
+        with await client.open(writer.ledger_id) as reader:
+            assert reader.lac == 2
+            found = await reader.read(0, 2, bytes_max=1000)
+            assert [bytes(one.payload) for one in found] == [b"0", b"1", b"2"]
+            with pytest.raises(InvalidRequest):  # inv. 31
+                await reader.read(3, 3, bytes_max=1000)
+            writer.add([b"3"], 1)
+            await confirmed(writer)
+            assert await reader.wait(2, wait_s=5.0) == 3
+            assert [bytes(one.payload) for one in await reader.read(3, 3, bytes_max=10)] == [b"3"]
+        writer.abort()
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (5, 3, 2), (4, 2, 2)])
+@pytest.mark.parametrize("how", ["stop", "damage", "lose", "hang"])
+async def test_the_next_replica_answers(
+    how: str, quorums: tuple[int, int, int], autojump_clock: MockClock
+) -> None:
+    """One bad bookie of each write set is not noticed."""
+    async with model_cluster(quorums[0]) as cluster:
+        client, writer = await written(
+            cluster,
+            23,
+            ensemble_size=quorums[0],
+            write_quorum=quorums[1],
+            ack_quorum=quorums[2],
+        )
+        bad = cluster["b1"]
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        held = bad.model.ledgers[writer.ledger_id]
+        if how == "stop":
+            bad.stop()
+        elif how == "damage":
+            held.damaged = set(held.entries)
+        elif how == "lose":
+            held.entries.clear()
+        else:
+            bad.hang()
+        read: list[bytes] = []
+        with trio.fail_after(200):
+            while len(read) < 23:
+                found = await reader.read(len(read), 22, bytes_max=1000)
+                assert [one.entry for one in found] == list(
+                    range(len(read), len(read) + len(found))
+                )
+                read += [bytes(one.payload) for one in found]
+        assert read == [b"%d" % n for n in range(23)]
+
+
+async def test_it_stays_with_a_replica_that_answers(autojump_clock: MockClock) -> None:
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 10)
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        for entry in range(10):
+            await reader.read(entry, entry, bytes_max=100)
+        assert sorted(n.asked.get("read", 0) for n in cluster.pool.nodes.values()) == [0, 0, 10]
+        used = max(cluster.pool.nodes.values(), key=lambda n: n.asked.get("read", 0))
+        used.stop()
+        for entry in range(10):
+            await reader.read(entry, entry, bytes_max=100)
+        assert sorted(n.asked.get("read", 0) for n in cluster.pool.nodes.values()) == [0, 10, 10]
+
+
+async def test_a_slow_replica_costs_two_seconds_at_most(autojump_clock: MockClock) -> None:
+    """Speculative second read."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 5)
+        await writer.close()
+        for node in cluster.pool.nodes.values():
+            reader = await client.open(writer.ledger_id)
+            node.read_delay_s = 4.0
+            started = trio.current_time()
+            await reader.read(0, 4, bytes_max=1000)
+            assert trio.current_time() - started < 2.1
+            node.read_delay_s = 0.0
+
+
+async def test_damage_once_is_read_again_at_the_same_bookie(autojump_clock: MockClock) -> None:
+    """H16: a digest that does not fit is asked for once more before it counts."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 2)
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        await reader.read(0, 1, bytes_max=1000)
+        sticky = max(cluster.pool.nodes.values(), key=lambda n: n.asked.get("read", 0))
+        held = sticky.model.ledgers[writer.ledger_id]
+        held.damaged = {0, 1}
+
+        async def heal() -> None:
+            await trio.sleep(0.0015)
+            held.damaged = set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(heal)
+            assert len(await reader.read(0, 1, bytes_max=1000)) == 2
+        assert sticky.asked["read"] == 3
+
+
+async def test_all_replicas_bad_says_what_each_said(autojump_clock: MockClock) -> None:
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 2)
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        for node in cluster.pool.nodes.values():
+            node.model.ledgers[writer.ledger_id].damaged = {1}
+        assert len(await reader.read(0, 1, bytes_max=1000)) == 1
+        with pytest.raises(CorruptData, match="b2:"):
+            await reader.read(1, 1, bytes_max=1000)
+        for node in cluster.pool.nodes.values():
+            node.model.ledgers[writer.ledger_id].entries.pop(1)
+        with pytest.raises(NoSuchEntry):
+            await reader.read(1, 1, bytes_max=1000)
+
+
+async def test_a_deleted_ledger_is_a_definite_error(autojump_clock: MockClock) -> None:
+    """H30."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 2)
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        await client.delete(writer.ledger_id)
+        for node in cluster.pool.nodes.values():
+            node.model.ledgers.clear()
+        with pytest.raises(NoSuchLedger):
+            await reader.read(0, 1, bytes_max=1000)
+        with pytest.raises(NoSuchLedger):
+            await client.open(writer.ledger_id)
+
+
+async def test_a_tail_reader_follows_ensemble_changes(autojump_clock: MockClock) -> None:
+    """H23: bookies leave the ensemble under a tail reader; delivery stays below 2 s."""
+    async with model_cluster(6) as cluster:
+        client, writer = await written(cluster, 1)
+        reader = await client.open(writer.ledger_id)
+        for turn in range(3):
+            bookies = writer._change.metadata.last_fragment.bookies
+            leaving = cluster[bookies[turn]]
+            leaving.refuse_adds = BookieReadOnly("full")
+            leaving.hang()  # says nothing any more, to anybody
+            entry = writer.add([b"z"], 1)
+            leaving.disconnect()
+            started = trio.current_time()
+            assert await reader.wait(entry - 1, wait_s=20.0) == entry
+            assert trio.current_time() - started < 2.0
+            await trio.sleep(5)
+        writer.abort()
+
+
+async def test_a_paused_bookie_hides_nothing(autojump_clock: MockClock) -> None:
+    """H23: pause each bookie in turn, whoever is polled."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 1)
+        reader = await client.open(writer.ledger_id)
+        for node in cluster.pool.nodes.values():
+            node.hang()
+            await trio.sleep(0.3)
+            entry = writer.add([b"z"], 1)
+            started = trio.current_time()
+            assert await reader.wait(entry - 1, wait_s=20.0) == entry
+            assert trio.current_time() - started < 2.0
+            assert (await reader.read(entry, entry, bytes_max=100))[0].entry == entry
+            node.hang(False)
+            await trio.sleep(0.1)
+        writer.abort()
+
+
+async def test_waiting_ends_with_the_close_and_with_time(autojump_clock: MockClock) -> None:
+    """Scenario 29, reader's side; also when a recovery closes the ledger."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 2)
+        reader = await client.open(writer.ledger_id)
+        started = trio.current_time()
+        assert await reader.wait(1, wait_s=3.0) == 1
+        assert 2.9 < trio.current_time() - started < 3.1
+        async with trio.open_nursery() as nursery:
+
+            async def recover() -> None:
+                await trio.sleep(0.5)
+                await client.recover(writer.ledger_id)
+
+            nursery.start_soon(recover)
+            started = trio.current_time()
+            assert await reader.wait(1, wait_s=60.0) == 1
+            assert trio.current_time() - started < 3.0
+        assert reader.closed
+        assert client._records._followed == {}
