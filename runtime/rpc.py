@@ -26,7 +26,7 @@ from .hello import Greeting, Hello
 from .host import Address, Buffer, Connection, Host, Listener
 from .link import Link, ReceiveSpace, Session
 
-__all__ = ["ClientLink", "Endpoint", "Hello", "Link", "Reply", "Session"]
+__all__ = ["ClientLink", "Endpoint", "Hello", "Link", "PendingReply", "Reply", "Session"]
 
 RECEIVE_BYTES = 1024 * 1024
 PARTIAL_BYTES_MAX = 64 * 1024 * 1024
@@ -50,11 +50,14 @@ class Reply:
     body: memoryview
 
 
-class _Pending:
-    __slots__ = ("done", "error", "op", "reply")
+class PendingReply:
+    """A request under way."""
 
-    def __init__(self, op: int) -> None:
+    __slots__ = ("done", "error", "ident", "op", "reply")
+
+    def __init__(self, op: int, ident: int) -> None:
         self.op = op
+        self.ident = ident
         self.done = trio.Event()
         self.reply: Reply | None = None
         self.error: DistributedLogError | None = None
@@ -83,7 +86,7 @@ class ClientLink(Link):
             frame_bytes_max=frame_bytes_max,
         )
         self.on_closed: list[Callable[[DistributedLogError], None]] = []
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[int, PendingReply] = {}
         self._last_request = 0
         self._greeting: Greeting | None = None
         self._welcome = trio.Event()
@@ -94,26 +97,39 @@ class ClientLink(Link):
         Raises the error that the answer carries, `RequestTimeout` after ``timeout_s`` (the outcome is
         unknown), or what closed the link.
         """
+        return await self.finish(self.begin(op, *body, flags=flags, timeout_s=timeout_s), timeout_s)
+
+    def begin(self, op: int, *body: Buffer, flags: int = 0, timeout_s: float) -> "PendingReply":
+        """Ask, and go on: `finish` or `forget` what is returned. Raises what closed the link."""
         if self.closed is not None:
             raise self.closed
         self._last_request += 1
-        ident = self._last_request
-        pending = self._pending[ident] = _Pending(op)
+        pending = self._pending[self._last_request] = PendingReply(op, self._last_request)
         size = sum(len(part) for part in body)
         deadline_ms = max(1, int(timeout_s * 1000))
-        self.send(envelope(op, size, ident=ident, flags=flags, deadline_ms=deadline_ms), *body)
+        self.send(
+            envelope(op, size, ident=pending.ident, flags=flags, deadline_ms=deadline_ms), *body
+        )
+        return pending
+
+    async def finish(self, pending: "PendingReply", timeout_s: float) -> Reply:
+        """Wait up to ``timeout_s`` for the answer to `begin`. Raises as `request`."""
         try:
             with trio.move_on_after(timeout_s):
                 await pending.done.wait()
         finally:
-            self._pending.pop(ident, None)
+            self.forget(pending)
         if pending.error is not None:
             raise pending.error
         if pending.reply is None:
             raise RequestTimeout(
-                f"{self.peer_address} did not answer operation {op} within {timeout_s:g} s"
+                f"{self.peer_address} did not answer operation {pending.op} within {timeout_s:g} s"
             )
         return pending.reply
+
+    def forget(self, pending: "PendingReply") -> None:
+        """The answer to `begin` is not wanted any more."""
+        self._pending.pop(pending.ident, None)
 
     # --- driven by the endpoint -------------------------------------------------------------------
 
