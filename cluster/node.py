@@ -145,7 +145,15 @@ class _Bookie:
                 host.disks, metadata, cluster_id=cluster_id, label=config.name, chance=host.random
             )
             self.identity = identity
+            before = trio.current_time()
             store = await Store.open(host, options, bookie_id=identity.node_id)
+            log.info(
+                "bookie %s: start %d of this directory, %d ledgers, opened in %.2f s",
+                identity.node_id,
+                identity.incarnation,
+                len(store.ledgers()),
+                trio.current_time() - before,
+            )
             await keep(store.run)
             if store.limbo_below:
                 await confine(store, metadata)
