@@ -224,11 +224,10 @@ class AddWindow:
         """
         slot = self.slots[number]
         if not slot.detached:
+            left = [n for n, one in enumerate(self.slots) if not one.detached and n != number]
+            assert self.striping.ackable(left), "H22: every write set keeps its ack quorum"
             slot.detached, slot.stream, slot.missing_from = True, None, slot.through + 1
             self._attached.remove(slot)
-            assert self.striping.ackable(
-                [n for n, one in enumerate(self.slots) if not one.detached]
-            ), "H22: every write set keeps its ack quorum"
         return self._confirm()
 
     def attach(self, number: int) -> None:

@@ -1,0 +1,101 @@
+"""A recovery that meets a note of holes, and one that is given up half-way."""
+
+import trio
+from trio.testing import MockClock
+
+from distributedlog.ledger.holes import Hole, decode
+from distributedlog.ledger.keys import under_key
+from distributedlog.ledger.writer import LedgerWriter
+
+from .model_bookie import ModelCluster, model_cluster
+
+
+async def confirmed(writer: LedgerWriter) -> None:
+    with trio.fail_after(30):
+        while writer.lac < writer.last_entry:  # noqa: ASYNC110 (virtual time)
+            await trio.sleep(0.01)
+    await trio.sleep(0.05)
+
+
+async def holes_of(cluster: ModelCluster, ledger_id: int) -> tuple[Hole, ...]:
+    note = await cluster.store.get(under_key(ledger_id))
+    return () if note is None else decode(note.value)
+
+
+async def test_recovery_forgets_no_hole_that_its_writer_noted(autojump_clock: MockClock) -> None:
+    """H22b: one of three is down from the start, the writer dies with an entry in flight.
+
+    The recovery has nobody to write that entry back to in the third slot, and notes it; what the
+    bookie missed before stays in the note, or it is never copied.
+    """
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        cluster["b1"].stop()
+        writer = await client.create()
+        for _ in range(5):
+            writer.add([b"x" * 10], 10)
+        await confirmed(writer)
+        assert await holes_of(cluster, writer.ledger_id) == (Hole("b1", 0, None),)
+        cluster["b2"].swallow = lambda entry: entry == 5
+        writer.add([b"tail"], 4)
+        await trio.sleep(0.05)
+        writer.abort()
+        cluster["b2"].swallow = None
+        cluster["b2"].read_delay_s = 0.2  # b0 has it, and answers first
+
+        closed = await client.recover(writer.ledger_id)
+
+        assert closed.last_entry == 5
+        missed = [h for h in await holes_of(cluster, writer.ledger_id) if h.bookie == "b1"]
+        assert missed
+        assert missed[0].first == 0
+        assert missed[-1].to is None or missed[-1].to == 6
+
+
+async def test_a_writer_that_lost_its_ledger_changes_no_note(autojump_clock: MockClock) -> None:
+    """H22: a note is written while the ledger is its writer's; later it is the recoverer's."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        for _ in range(5):
+            writer.add([b"x" * 10], 10)
+        await confirmed(writer)
+        other = await cluster.client()
+        await other.recover(writer.ledger_id)
+        before = await holes_of(cluster, writer.ledger_id)
+
+        cluster["b1"].stop()  # the zombie has not heard of it, and loses a bookie
+        writer._change.on_failure(1, writer._window.slots[1].bookie)
+        await trio.sleep(5)
+
+        assert await holes_of(cluster, writer.ledger_id) == before
+        writer.abort()
+
+
+async def test_a_recovery_that_is_cancelled_leaves_nothing_behind(
+    autojump_clock: MockClock,
+) -> None:
+    """H31: a takeover gives a recovery up at its deadline; acks that come later concern nobody."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        for _ in range(2):
+            writer.add([b"x" * 10], 10)
+        await confirmed(writer)
+        cluster["b0"].swallow = cluster["b1"].swallow = lambda entry: entry >= 2
+        for _ in range(3):
+            writer.add([b"tail"], 4)
+        await trio.sleep(0.05)
+        writer.abort()
+        for node in cluster.pool.nodes.values():
+            node.swallow = None
+            node.add_delay_s = 0.3  # the acks of what is written back come late
+
+        with trio.move_on_after(0.2) as scope:
+            await client.recover(writer.ledger_id)
+        assert scope.cancelled_caught
+        streams = [s for node in cluster.pool.nodes.values() for s in node.client.streams]  # type: ignore[union-attr]
+        await trio.sleep(1)
+
+        assert streams == []
+        assert (await client.recover(writer.ledger_id)).last_entry == 4
