@@ -7,14 +7,10 @@
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 
-import xxhash
-
 from ..runtime.atomic_file import read_file, replace_file
-from ..runtime.errors import CorruptData, ForeignData, UnsupportedFormat
-from ..runtime.frames import pack, unpack
+from ..runtime.errors import CorruptData, ForeignData
 from ..runtime.host import Disk, Host, OrderedMap
 from . import entry as entries
 from . import journal_blocks as jb
@@ -25,10 +21,8 @@ from .ledgers import Ledger, Note
 from .options import BookieOptions
 from .reads import JournalFiles
 from .replay import Decision, Replayed, decide, read_footer, read_records, scan_file
+from .seed import SEED_NAME, Seed, seed_of
 from .store import LIMBO_ALL, Store
-
-SEED_NAME = "JOURNAL"
-FORMAT = 1
 
 
 async def open_store(host: Host, options: BookieOptions, bookie_id: str) -> Store:
@@ -124,11 +118,11 @@ class _Opening:
     async def _find_seed(self, saved: Saved | None, any_file: bool) -> None:
         """The seed of block digests: made once, kept in a file of its own and in the index."""
         data = await read_file(self.disk, SEED_NAME)
-        found = _seed_of(data) if data is not None else None
+        found = seed_of(data) if data is not None else None
         if found is not None:
             self.started = found.started
         elif saved is not None:
-            found = _Seed(saved.bookie_id, saved.seed, True)
+            found = Seed(saved.bookie_id, saved.seed, True)
             self.started = True
         elif data is not None or any_file:
             raise CorruptData(
@@ -136,7 +130,7 @@ class _Opening:
                 " verified. Replace this bookie by a new one"
             )
         else:
-            found = _Seed(self.bookie_id, self.host.random.getrandbits(63), False)
+            found = Seed(self.bookie_id, self.host.random.getrandbits(63), False)
         if self.bookie_id and found.bookie_id != self.bookie_id:
             raise ForeignData(f"the journal of bookie {found.bookie_id}, this is {self.bookie_id}")
         self.bookie_id, self.seed = found.bookie_id, found.seed
@@ -146,7 +140,7 @@ class _Opening:
     async def _note_started(self) -> None:
         """From now on adds may be acknowledged."""
         if not self.started:
-            seed = _Seed(self.bookie_id, self.seed, True)
+            seed = Seed(self.bookie_id, self.seed, True)
             await replace_file(self.disk, SEED_NAME, seed.encode())
 
     # --- the journal ------------------------------------------------------------------------------
@@ -406,38 +400,6 @@ class _Opening:
             note = Note(ledger, record.entry, 1, target, position, len(record.raw))
             target.notes.append(note)
             ledger.add_pending(note)
-
-
-@dataclass(frozen=True, slots=True)
-class _Seed:
-    """The content of the file JOURNAL."""
-
-    bookie_id: str
-    seed: int
-    """Of the digests of all blocks: nobody else can make a valid one (H4)."""
-    started: bool
-
-    def encode(self) -> bytes:
-        body = pack(
-            {
-                "format": FORMAT,
-                "bookie": self.bookie_id,
-                "seed": self.seed,
-                "started": self.started,
-            }
-        )
-        return body + xxhash.xxh3_64_digest(body)
-
-
-def _seed_of(data: bytes) -> _Seed | None:
-    """None for a damaged file. Raises `UnsupportedFormat`."""
-    body = data[:-8]
-    if xxhash.xxh3_64_digest(body) != data[-8:]:
-        return None
-    value = unpack(body, SEED_NAME)
-    if value["format"] != FORMAT:
-        raise UnsupportedFormat(f"{SEED_NAME}: format {value['format']}, known is {FORMAT}")
-    return _Seed(str(value["bookie"]), int(value["seed"]), bool(value["started"]))
 
 
 class _Replay:

@@ -1,7 +1,8 @@
 """Reading back: from the gather ring, from the page cache, or by a worker when the device must be asked.
 
-A reply is copied out within one synchronous call, so that no buffer, file or page is pinned while a slow
-reader takes its time (H16). What is cold is read in stretches of a megabyte by a few tasks, a connection
+A reply is memory of its own, filled within one synchronous call, so that no buffer, file or page is pinned
+while a slow reader takes its time (H16). What is hot is read in one piece, as far as the reply may go: runs
+that follow each other in the journal cost one system call and no copy in this process. What is cold is read in stretches of a megabyte by a few tasks, a connection
 at a time, never on the loop (H37).
 """
 
@@ -21,14 +22,17 @@ from .ledgers import Ledger
 from .options import BookieOptions
 from .runs import Located
 
+HOT_BYTES_MAX = 1024 * 1024
+"""Read at once from the page cache for one reply."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Bytes of a journal file that were read from the device."""
+    """Bytes of a journal file, in memory of their own."""
 
     file_number: int
     offset: int
-    data: bytes
+    data: bytes | bytearray
 
     def find(self, file_number: int, offset: int, length: int) -> memoryview | None:
         """A part of it, or None."""
@@ -42,7 +46,7 @@ class Stretch:
 class Collected:
     """What a read found. ``complete_to``: all that is here of the asked ids up to it is in ``parts``."""
 
-    parts: list[bytes]
+    parts: list[bytes | memoryview]
     complete_to: int
     size: int
     cold: Located | None = None
@@ -110,6 +114,7 @@ class Reader:
         complete (H9). Raises `CorruptData` where the journal does not hold what the index says.
         """
         found = Collected([], first - 1, 0)
+        hot: Stretch | None = None
         entry = first
         while entry <= last:
             run = self._index.find(ledger, entry)
@@ -120,16 +125,27 @@ class Reader:
                     break
                 run, entry = following, following.first
                 found.complete_to = entry - 1
-            view = self.view(run, stretch)
+            left = bytes_max - found.size
+            if found.parts and left <= 0:
+                break
+            view = self._ring.find(run.file_number, run.offset, run.length)
+            from_ring = view is not None
+            if view is None and stretch is not None:
+                view = stretch.find(run.file_number, run.offset, run.length)
+            if view is None:
+                view = hot.find(run.file_number, run.offset, run.length) if hot else None
+                if view is None:
+                    hot = self._read_hot(run, left)
+                    view = hot.find(run.file_number, run.offset, run.length) if hot else None
             if view is None:
                 found.cold = run
                 break
-            part, upto = _cut(
-                view, ledger.id, run, entry, last, bytes_max - found.size, not found.parts
-            )
+            part, upto = _cut(view, ledger.id, run, entry, last, left, not found.parts)
             if upto < entry:
                 break
-            found.parts.append(bytes(part))
+            # The ring is written again; a stretch is not, but a small part must not pin much of it.
+            small = 2 * len(part) < run.length
+            found.parts.append(bytes(part) if from_ring or small else part)
             found.size += len(part)
             found.complete_to = upto
             if upto < min(run.last, last):
@@ -137,20 +153,30 @@ class Reader:
             entry = upto + 1
         return found
 
-    def view(self, run: Located, stretch: Stretch | None) -> memoryview | bytes | None:
+    def _read_hot(self, run: Located, wanted: int) -> Stretch | None:
+        """The run and, as far as ``wanted`` bytes go, what lies behind it; None: ask the device."""
+        file = self._files.get(run.file_number)
+        if file is None:
+            return None
+        length = max(run.length, min(wanted, HOT_BYTES_MAX))
+        data = file.read_hot(run.offset, length)
+        if data is None and length > run.length:
+            data = file.read_hot(run.offset, run.length)
+        if data is None:
+            return None
+        if len(data) < run.length:
+            raise CorruptData(f"journal file {run.file_number} ends before {run.offset}")
+        return Stretch(run.file_number, run.offset, data)
+
+    def view(self, run: Located, stretch: Stretch | None) -> memoryview | None:
         """The bytes of a run, to be used before the next ``await``; None: the device must be asked."""
         here = self._ring.find(run.file_number, run.offset, run.length)
         if here is None and stretch is not None:
             here = stretch.find(run.file_number, run.offset, run.length)
-        if here is not None:
-            return here
-        file = self._files.get(run.file_number)
-        if file is None:
-            return None
-        data = file.read_hot(run.offset, run.length)
-        if data is not None and len(data) < run.length:
-            raise CorruptData(f"journal file {run.file_number} ends before {run.offset}")
-        return data
+        if here is None:
+            hot = self._read_hot(run, 0)
+            here = hot.find(run.file_number, run.offset, run.length) if hot else None
+        return here
 
 
 def find_record(view: memoryview | bytes, ledger_id: int, run: Located, entry: int) -> memoryview:

@@ -12,35 +12,30 @@ sync that covers what was asked.
 """
 
 import hmac
+from collections import deque
 from collections.abc import Callable
 
 import trio
-import xxhash
 
 from ..runtime.errors import (
     BookieReadOnly,
-    CorruptData,
     DiskFull,
     DistributedLogError,
-    EntryConflict,
-    InvalidRequest,
     LedgerFenced,
     LedgerStateUnknown,
     NoSuchLedger,
-    ProtocolError,
-    RecordTooLarge,
-    UnsupportedFormat,
     WrongLedgerKey,
 )
 from ..runtime.host import Disk, Host
 from . import entry as entries
 from . import journal_blocks as jb
+from .adds import Adds
 from .gather import GatheringBlock, GatherRing
 from .index import Index, IndexDamaged, Saved
 from .journal import Journal, Position
-from .ledgers import AddStream, Ledger, Note, StreamOwner
+from .ledgers import AddStream, Ledger, StreamOwner
 from .options import BookieOptions
-from .reads import ColdReader, Collected, JournalFiles, Reader, Stretch, find_record
+from .reads import ColdReader, Collected, JournalFiles, Reader, Stretch
 from .runs import Located
 from .stats import Stats
 from .waiters import Waiter, Waiters
@@ -82,6 +77,9 @@ class Store:
         self.reader = Reader(ring, files, index)
         self.cold = ColdReader(files, options)
         self.waiters = Waiters(options.waiters_max)
+        self._adds = Adds(
+            ring, journal, self.reader, self.cold, options.unsynced_bytes_max, self.stats, self
+        )
         self.read_only = False
         """No normal adds: too little space, or told so."""
         self.read_only_asked = False
@@ -90,6 +88,8 @@ class Store:
         """Told of each ledger that an add makes known here (H21)."""
         self._applied = Position(1, 0, 0, 1)
         self._dirty_lacs: dict[Ledger, None] = {}
+        self._late: deque[tuple[Callable[[GatheringBlock], None], bool]] = deque()
+        """Who waits for a block, in the order they asked."""
         self._waiting_for_room: list[Callable[[], None]] = []
         self._something_to_prove = trio.Event()
         self._checkpoint_wanted = trio.Event()
@@ -166,172 +166,10 @@ class Store:
         self.release(stream.ledger)
 
     def add_records(self, stream: AddStream, body: memoryview, resume: Callable[[], None]) -> int:
-        """Verify and gather the records of one ADD frame; return how many bytes of it were taken.
+        """See `Adds.take`."""
+        return self._adds.take(stream, body, resume)
 
-        Fewer than all: the ring is full or the device must be asked. The rest is to be offered again,
-        before anything else of the connection, when ``resume`` is called. A refusal takes everything.
-        """
-        size = len(body)
-        if stream.refused:
-            return size
-        ledger = stream.ledger
-        refusal = self._refusal(stream)
-        if refusal is None and size > self._ring.entry_bytes_max:
-            refusal = RecordTooLarge(
-                f"{size} bytes in one frame, allowed are {self._ring.entry_bytes_max}"
-            )
-        if refusal is not None:
-            self.refuse(stream, refusal)
-            return size
-        over = self._ring.unsynced_bytes + size > self._options.unsynced_bytes_max
-        block = self._ring.room(size)
-        if block is None or (over and self._ring.unsynced_bytes):
-            self._waiting_for_room.append(resume)
-            self._journal.wake()
-            return 0
-        if not ledger.stored:
-            self._make_known(ledger, block)
-        stats = self.stats
-        ledger_id, top = ledger.id, ledger.top
-        header_bytes, unpack_from = entries.HEADER_BYTES, entries.HEADER.unpack_from
-        digest_of = xxhash.xxh3_64_intdigest
-        entry_id_max, version_known = entries.ENTRY_ID_MAX, entries.VERSION
-        position = start = 0
-        first = expected = -1
-        count = taken = payload = 0
-        highest_lac = -1
-        error: DistributedLogError | None = None
-        while position < size:
-            if size - position < header_bytes:
-                error = ProtocolError(f"{size - position} bytes behind the last record")
-                break
-            digest, length, payload_bytes, version, _, _, of_ledger, entry, _, lac = unpack_from(
-                body, position
-            )
-            stop = position + length
-            if stop > size or length != (header_bytes + payload_bytes + 7) & ~7:
-                error = ProtocolError(f"a record of {length} bytes in {size - position}")
-                break
-            if digest_of(body[position + 8 : stop]) != digest:
-                error = CorruptData(f"ledger {ledger_id} entry {entry}: the digest does not fit")
-                break
-            if of_ledger != ledger_id or not -1 <= lac < entry <= entry_id_max:
-                error = InvalidRequest(
-                    f"ledger {of_ledger} entry {entry} LAC {lac} on a stream of ledger {ledger_id}"
-                )
-                break
-            if version != version_known:
-                error = UnsupportedFormat(f"record version {version}, known is {version_known}")
-                break
-            if entry != expected or entry <= top:
-                if count:
-                    self._gather(block, ledger, first, count, body[start:position])
-                    taken += count
-                    count, top = 0, ledger.top
-                start, first = position, entry
-                if entry <= top:
-                    try:
-                        stored = self._stored_digest(stream, entry, resume)
-                    except DistributedLogError as found:
-                        error = found
-                        break
-                    if stored is None:
-                        size = position  # the rest comes again when the device has answered
-                        break
-                    if stored >= 0:
-                        if stored != digest:
-                            error = EntryConflict(
-                                f"ledger {ledger_id} entry {entry} is here with other bytes"
-                            )
-                            break
-                        stats.duplicates += 1
-                        taken += 1
-                        expected = -1
-                        start = position = stop
-                        continue
-            expected = entry + 1
-            count += 1
-            payload += payload_bytes
-            if lac > highest_lac:
-                highest_lac = lac
-            position = stop
-        if count:
-            self._gather(block, ledger, first, count, body[start:position])
-            taken += count
-        if taken:
-            stream.taken += taken
-            block.acks[stream] = stream.taken
-            if highest_lac > block.lacs.get(ledger, ledger.lac):
-                block.lacs[ledger] = highest_lac
-            stats.entries += taken
-            stats.payload_bytes += payload
-            self._journal.wake()
-        stats.adds += 1
-        if error is not None:
-            self.refuse(stream, error)
-            return len(body)
-        return size
-
-    def _gather(
-        self, block: GatheringBlock, ledger: Ledger, first: int, count: int, records: memoryview
-    ) -> None:
-        position = self._ring.append(block, records)
-        length = len(records)
-        self.stats.bytes += length
-        if block.notes:
-            last = block.notes[-1]
-            if (
-                last.ledger is ledger
-                and last.first + last.count == first
-                and last.position + last.length == position
-                and last.length < jb.RUN_BYTES_MAX
-            ):
-                last.count += count
-                last.length += length
-                if first + count - 1 > ledger.top:
-                    ledger.top = first + count - 1
-                return
-        note = Note(ledger, first, count, block, position, length)
-        block.notes.append(note)
-        ledger.add_pending(note)
-
-    def _stored_digest(
-        self, stream: AddStream, entry: int, resume: Callable[[], None]
-    ) -> int | None:
-        """The digest that is stored for ``entry``; -1: it is not here; None: ask again at ``resume``.
-
-        Raises `CorruptData` where what is stored is damaged: it confirms nothing, and the copy that is
-        offered is refused with it, so that another bookie is asked.
-        """
-        ledger = stream.ledger
-        note = ledger.find_pending(entry)
-        if note is not None:
-            run = Located(note.first, note.count, 0, 0, note.length)
-            start = note.position
-            view: memoryview | bytes = note.block.buffer.view[start : start + note.length]
-        else:
-            found = self._find(ledger, entry)
-            if found is None:
-                return -1
-            run = found
-            here = self.reader.view(run, stream.loaded)
-            if here is None:
-
-                def loaded(answer: Stretch | DistributedLogError) -> None:
-                    if isinstance(answer, Stretch):
-                        stream.loaded = answer
-                    else:
-                        self.refuse(stream, answer)
-                    resume()
-
-                self.cold.submit(stream.owner, run.file_number, run.offset, run.length, loaded)
-                return None
-            view = here
-        record = find_record(view, ledger.id, run, entry)
-        entries.check(record)
-        return int.from_bytes(record[:8], "little")
-
-    def _refusal(self, stream: AddStream) -> DistributedLogError | None:
+    def refusal(self, stream: AddStream) -> DistributedLogError | None:
         """Why a stream takes no more records, by the state of its ledger and this bookie."""
         ledger = stream.ledger
         if ledger.flags:
@@ -382,14 +220,13 @@ class Store:
             if ledger.waiters:
                 self.waiters.wake(ledger)
 
-        if ledger.fenced:
-            self._with_block(lambda block: block.after_sync.append(durable), control=False)
-            return
-        self.stats.fences += 1
-        ledger.flags |= jb.FENCED
-        if not ledger.stored and ledger.id < self.limbo_below:
-            ledger.flags |= jb.LIMBO
-        ledger.stored = True
+        if not ledger.fenced:
+            self.stats.fences += 1
+            ledger.flags |= jb.FENCED
+            if not ledger.stored and ledger.id < self.limbo_below:
+                ledger.flags |= jb.LIMBO
+            ledger.stored = True
+        # Asked again before it is durable: written again, for the first record may still wait for room.
         self._write_state(ledger, durable)
 
     def write_lac(self, stream: AddStream, lac: int) -> None:
@@ -416,10 +253,7 @@ class Store:
         ledger.flags |= jb.DELETED
         ledger.stored = True
         durable = trio.Event()
-        if known:
-            self._with_block(lambda block: block.after_sync.append(durable.set), control=False)
-        else:
-            self._write_state(ledger, durable.set)
+        self._write_state(ledger, durable.set)
         await durable.wait()
         if not known:
             self._index.forget_runs(ledger)
@@ -594,6 +428,7 @@ class Store:
             callback()
         if self._journal.unproven:
             self._something_to_prove.set()
+        self._use_late()
         if self._waiting_for_room and not self.congested:
             waiting, self._waiting_for_room = self._waiting_for_room, []
             for resume in waiting:
@@ -605,13 +440,23 @@ class Store:
             self._checkpoint_wanted.set()
 
     def _with_block(self, use: Callable[[GatheringBlock], None], *, control: bool = True) -> None:
-        """Give ``use`` the block that gathers; a little later if the ring is full."""
-        block = self._ring.control_block() if control else self._ring.newest()
-        if block is None:
-            self._waiting_for_room.insert(0, lambda: self._with_block(use, control=control))
-            return
-        use(block)
+        """Give ``use`` the block that gathers (with room for a control record), or a later one.
+
+        In the order of the calls: what joins a commit may rely on a record that was asked for before.
+        """
+        self._late.append((use, control))
+        self._use_late()
         self._journal.wake()
+
+    def _use_late(self) -> None:
+        while self._late:
+            use, control = self._late[0]
+            block = self._ring.control_block() if control else self._ring.newest()
+            if block is None:
+                return
+            self._late.popleft()
+            use(block)
+            self._journal.wake()
 
     def _write_state(self, ledger: Ledger, durable: Callable[[], None]) -> None:
         def write(block: GatheringBlock) -> None:
@@ -621,7 +466,7 @@ class Store:
         self._index.note_state(ledger)
         self._with_block(write)
 
-    def _make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
+    def make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
         """An add makes the ledger known: its key goes into the same block."""
         if ledger.id < self.limbo_below:
             ledger.flags |= jb.FENCED | jb.LIMBO
@@ -753,7 +598,8 @@ class Store:
         if ledger.key and not hmac.compare_digest(ledger.key, key):
             raise WrongLedgerKey(f"ledger {ledger.id}: the key shown is not the ledger's")
 
-    def _find(self, ledger: Ledger, entry: int) -> Located | None:
+    def find(self, ledger: Ledger, entry: int) -> Located | None:
+        """Where an entry is durable here. Raises `LedgerStateUnknown` where the index is damaged."""
         try:
             return self._index.find(ledger, entry)
         except IndexDamaged as error:

@@ -198,7 +198,7 @@ async def test_rot_under_a_read_is_said_and_never_served_as_absent(autojump_cloc
         for n in range(60):
             adder.send(record(7, n, bytes(5000)))
         await adder.all_acked()
-        run = store._find(adder.stream.ledger, 0)
+        run = store.find(adder.stream.ledger, 0)
         assert run is not None
         await store.checkpoint()  # replayed no more, so nobody looked at it before it is read
         disk.flip(file_name(run.file_number), run.offset + 24)

@@ -1,0 +1,404 @@
+"""One connection to a bookie: frames in, acks and replies out, no task a request.
+
+Adds and fences are carried out as they arrive; reads wait for their turn (`server.py`). What the store
+cannot take yet is kept here, and the connection is not read on; replies are not made while the peer does
+not take those it has.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..runtime.errors import DistributedLogError, LedgerStateUnknown, ProtocolError, TooBusy
+from ..runtime.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX, Op, envelope, pack
+from ..runtime.rpc import Link
+from . import messages as m
+from .ledgers import AddStream, Ledger
+from .reads import Stretch
+from .waiters import Waiter
+
+if TYPE_CHECKING:
+    from .server import BookieServer
+
+CREDIT_RETRY_S = 0.005
+LIST_TURN_RUNS = 500
+LIST_RANGES_MAX = 250_000
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    """A READ that waits for its turn."""
+
+    ident: int
+    request: m.ReadRequest
+    stretch: Stretch | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Listing:
+    """A LIST_ENTRIES under way, some runs a turn."""
+
+    ident: int
+    request: m.LedgerRequest
+    at: int = 0
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+
+
+class BookieSession:
+    """One connection: a `Session` to its link, an owner of streams and waiters to the store."""
+
+    def __init__(self, server: "BookieServer", link: Link) -> None:
+        self._server = server
+        self._store = server.store
+        self._options = server.options
+        self._link = link
+        self._streams: dict[int, AddStream] = {}
+        self._highest_stream = 0
+        self._deferred: deque[tuple[AddStream, bytes]] = deque()
+        self._late_lacs: dict[AddStream, int] = {}
+        self._waiters: dict[Waiter, None] = {}
+        self._parked = False
+        self._reads_cold = False
+        self._closed = False
+        self.reads: deque[_Read | _Listing] = deque()
+        self.queued = False
+
+    # --- frames -----------------------------------------------------------------------------------
+
+    def on_frame(
+        self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
+    ) -> None:
+        """Take one frame. Raises `ProtocolError`, which ends the connection."""
+        if op == Op.ADD:
+            self._on_add(ident, body)
+        elif op == Op.READ:
+            self._on_read(ident, m.ReadRequest.decode(body))
+        elif op == Op.WAIT_LAC:
+            self._on_wait_lac(ident, m.WaitLac.decode(body))
+        elif op == Op.WRITE_LAC:
+            self._on_write_lac(ident, m.decode_lac(body))
+        elif op == Op.STREAM_OPEN:
+            self._on_stream_open(ident, m.StreamOpen.decode(body))
+        elif op == Op.FENCE:
+            self._on_fence(ident, m.LedgerRequest.decode(body))
+        elif op == Op.READ_LAC:
+            self._on_read_lac(ident, m.LedgerRequest.decode(body))
+        elif op == Op.LIST_ENTRIES:
+            self._enqueue(_Listing(ident, m.LedgerRequest.decode(body)))
+        elif op == Op.INFO:
+            self._link.reply(ident, pack(self._server.info()))
+        else:
+            raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a bookie")
+
+    def on_batch_end(self) -> None:
+        """All frames of one receive were taken: is there room for more?"""
+        if self._store.congested and not self._deferred:
+            self._link.hold()
+            self._store.on_room(self._resume)
+
+    def on_closed(self) -> None:
+        """The connection is gone, and its streams die with it (H1)."""
+        self._closed = True
+        for stream in self._streams.values():
+            self._store.close_stream(stream)
+        self._streams.clear()
+        for waiter in self._waiters:
+            self._store.waiters.forget(waiter)
+            self._store.release(waiter.ledger)
+        self._waiters.clear()
+        self.reads.clear()
+        self._store.cold.forget(self)
+        for _, body in self._deferred:
+            self._server.deferred_bytes -= len(body)
+        self._deferred.clear()
+
+    # --- adds -------------------------------------------------------------------------------------
+
+    def _on_stream_open(self, number: int, request: m.StreamOpen) -> None:
+        if request.close:
+            stream = self._streams.pop(number, None)
+            if stream is not None:
+                self._store.close_stream(stream)
+            return
+        if number <= self._highest_stream:
+            raise ProtocolError(
+                f"{self._link.peer_address} opened stream {number} behind {self._highest_stream}"
+            )
+        if len(self._streams) >= self._options.streams_max:
+            raise TooBusy(f"{len(self._streams)} add streams are open on this connection")
+        self._highest_stream = number
+        self._streams[number] = self._store.open_stream(
+            self,
+            number,
+            request.ledger,
+            request.key,
+            recovery=request.recovery,
+            fragment_epoch=request.fragment_epoch,
+        )
+
+    def _on_add(self, number: int, body: memoryview) -> None:
+        stream = self._streams.get(number)
+        if stream is None:
+            if number <= self._highest_stream:
+                return  # it was closed
+            raise ProtocolError(f"{self._link.peer_address} adds to stream {number}, not opened")
+        taken = 0
+        if not self._deferred:
+            taken = self._store.add_records(stream, body, self._resume)
+        if taken < len(body):
+            self._defer(stream, body[taken:])
+
+    def _defer(self, stream: AddStream, body: memoryview) -> None:
+        """The ring is full: keep what was received already, and read on when there is room."""
+        self._link.hold()
+        if self._server.deferred_bytes + len(body) > self._options.deferred_bytes_max:
+            self._store.refuse(
+                stream, TooBusy(f"{self._server.deferred_bytes} bytes wait for the journal here")
+            )
+            return
+        self._server.deferred_bytes += len(body)
+        self._deferred.append((stream, bytes(body)))
+
+    def _resume(self) -> None:
+        """There is room, or the device has answered: go on with what was kept, then with reading."""
+        if self._closed:
+            return
+        while self._deferred:
+            stream, body = self._deferred[0]
+            taken = self._store.add_records(stream, memoryview(body), self._resume)
+            self._server.deferred_bytes -= taken
+            if taken < len(body):
+                self._deferred[0] = (stream, body[taken:])
+                return
+            self._deferred.popleft()
+        late_lacs, self._late_lacs = self._late_lacs, {}
+        for stream, lac in late_lacs.items():
+            self._store.write_lac(stream, lac)
+        if self._store.congested:
+            self._store.on_room(self._resume)
+        else:
+            self._link.release()
+
+    def _on_write_lac(self, number: int, lac: int) -> None:
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        if self._deferred:
+            self._late_lacs[stream] = lac  # behind the adds that it may confirm
+        else:
+            self._store.write_lac(stream, lac)
+
+    def on_acked(self, acks: list[tuple[int, int]]) -> None:
+        """By one commit, as one frame."""
+        if self._closed:
+            return
+        body = m.encode_acks(acks)
+        self._link.send(envelope(Op.ADD_ACKS, len(body)) + body)
+        self._link.flush()
+
+    def on_refused(self, stream: AddStream, error: DistributedLogError, position: int) -> None:
+        """Tell the sender which record was the first that is not taken."""
+        if self._closed:
+            return
+        body = m.encode_refusal(error, position)
+        head = envelope(Op.STREAM_REFUSED, len(body), ident=stream.number, status=error.code)
+        self._link.send(head + body)
+
+    # --- fences and LACs --------------------------------------------------------------------------
+
+    def _on_fence(self, ident: int, request: m.LedgerRequest) -> None:
+        def done(ledger: Ledger, error: DistributedLogError | None) -> None:
+            if error is not None:
+                self._link.reply_error(ident, error)
+            else:
+                self._reply_ends(ident, ledger)
+
+        self._store.fence(request.ledger, request.key, done)
+
+    def _on_read_lac(self, ident: int, request: m.LedgerRequest) -> None:
+        try:
+            self._reply_ends(ident, self._store.look_up(request.ledger, request.key))
+        except DistributedLogError as error:
+            self._link.reply_error(ident, error)
+
+    def _reply_ends(self, ident: int, ledger: Ledger) -> None:
+        body = m.encode_ends(ledger.lac, ledger.last_entry)
+        self._link.reply(ident, body, flags=0 if ledger.limbo else m.FLAG_KNOWN)
+
+    def _on_wait_lac(self, ident: int, request: m.WaitLac) -> None:
+        wait_s = min(request.wait_ms, self._options.wait_ms_max) / 1000
+
+        def waiter_of(ledger: Ledger) -> Waiter:
+            waiter = Waiter(
+                self,
+                ident,
+                ledger,
+                request.key,
+                request.previous_lac,
+                request.bytes_max,
+                trio.current_time() + wait_s,
+            )
+            self._waiters[waiter] = None
+            return waiter
+
+        try:
+            self._store.wait_lac(waiter_of, request.ledger, request.key)
+        except DistributedLogError as error:
+            for waiter in [each for each in self._waiters if each.ident == ident]:
+                del self._waiters[waiter]
+            self._link.reply_error(ident, error)
+
+    def on_wait_over(self, waiter: Waiter, error: DistributedLogError | None) -> None:
+        """Answer a long poll, with the records that are at hand."""
+        self._waiters.pop(waiter, None)
+        if self._closed:
+            return
+        ledger = waiter.ledger
+        parts: list[bytes] = []
+        try:
+            if error is not None:
+                raise error
+            self._store.check_waiter(waiter)
+            bytes_max = min(waiter.bytes_max, self._options.reply_bytes_max)
+            if bytes_max and ledger.lac > waiter.previous_lac and self._has_credit:
+                found = self._store.collect(ledger, waiter.previous_lac + 1, ledger.lac, bytes_max)
+                parts = found.parts
+                self._store.stats.read_bytes += found.size
+                self._server.note_reply(self, found.size)
+        except DistributedLogError as refusal:
+            self._link.reply_error(waiter.ident, refusal)
+        else:
+            self._link.reply(
+                waiter.ident, m.encode_wait_head(ledger.lac, ledger.fence_durable), *parts
+            )
+        self._store.release(ledger)
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    @property
+    def outgoing_bytes(self) -> int:
+        """What the peer has not taken yet."""
+        return self._link.outgoing_bytes
+
+    @property
+    def _has_credit(self) -> bool:
+        return self._server.has_credit(self._link.outgoing_bytes)
+
+    @property
+    def resting(self) -> bool:
+        """Its reads wait for the device, or for the peer to take what it was sent."""
+        return self._parked or self._reads_cold
+
+    def _on_read(self, ident: int, request: m.ReadRequest) -> None:
+        if not request.fence:
+            self._enqueue(_Read(ident, request))
+            return
+
+        def done(ledger: Ledger, error: DistributedLogError | None) -> None:
+            if error is not None:
+                self._link.reply_error(ident, error)
+            elif not self._closed:
+                self._enqueue(_Read(ident, request))
+
+        self._store.fence(request.ledger, request.key, done)
+
+    def _enqueue(self, read: _Read | _Listing) -> None:
+        if len(self.reads) >= self._options.reads_waiting_max:
+            self._link.reply_error(
+                read.ident, TooBusy(f"{len(self.reads)} reads of this connection wait here")
+            )
+            return
+        self.reads.append(read)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.reads and not self.resting and not self._closed:
+            self._server.ready(self)
+
+    def serve_one(self) -> int:
+        """Serve the oldest read, or park them all while the peer takes no replies; return its bytes."""
+        if self._closed or self.resting or not self.reads:
+            return 0
+        if not self._has_credit:
+            self._parked = True
+            self._server.nursery.start_soon(self._wait_for_credit)
+            return 0
+        read = self.reads.popleft()
+        try:
+            if isinstance(read, _Listing):
+                return self._list(read)
+            return self._read(read)
+        except DistributedLogError as error:
+            self._link.reply_error(read.ident, error)
+            return ENVELOPE_BYTES
+
+    async def _wait_for_credit(self) -> None:
+        """One task for all parked reads of the connection."""
+        try:
+            await self._link.wait_room(self._options.outgoing_bytes_max)
+            while not self._has_credit:
+                await trio.sleep(CREDIT_RETRY_S)
+                await self._link.wait_room(self._options.outgoing_bytes_max)
+        except DistributedLogError:
+            return  # closed: `on_closed` cleans up
+        self._parked = False
+        self._go_on()
+
+    def _read(self, read: _Read) -> int:
+        request = read.request
+        ledger = self._store.look_up(request.ledger, request.key)
+        last = request.last if request.past_lac else min(request.last, ledger.lac)
+        bytes_max = min(request.bytes_max, self._options.reply_bytes_max)
+        found = self._store.collect(ledger, request.first, last, bytes_max, read.stretch)
+        cold = found.cold
+        if cold is not None and not found.parts:
+
+            def done(answer: Stretch | DistributedLogError) -> None:
+                self._reads_cold = False
+                if self._closed:
+                    return
+                try:
+                    if not isinstance(answer, Stretch):
+                        raise answer
+                    read.stretch = answer
+                    self._read(read)  # at once, whatever the credit: the stretch is not kept
+                except DistributedLogError as error:
+                    self._link.reply_error(read.ident, error)
+                self._go_on()
+
+            self._reads_cold = True
+            self._store.stats.reads_cold += 1
+            self._store.cold.submit(self, cold.file_number, cold.offset, cold.length, done)
+            return 0
+        if ledger.limbo and not found.parts:
+            raise LedgerStateUnknown(f"ledger {ledger.id}: this bookie lost data (limbo)")
+        self._store.stats.reads += 1
+        self._store.stats.read_bytes += found.size
+        assert found.size < FRAME_BYTES_MAX - ENVELOPE_BYTES, "a reply fits a frame"
+        self._link.reply(
+            read.ident,
+            m.encode_read_head(found.complete_to, ledger.lac),
+            *found.parts,
+            flags=0 if ledger.limbo else m.FLAG_KNOWN,
+        )
+        self._server.note_reply(self, found.size)
+        return found.size
+
+    def _list(self, listing: _Listing) -> int:
+        ledger = self._store.look_up(listing.request.ledger, listing.request.key)
+        more, listing.at = self._store.ranges(ledger, listing.at, LIST_TURN_RUNS)
+        ranges = listing.ranges
+        if ranges and more and ranges[-1][0] + ranges[-1][1] == more[0][0]:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + more[0][1])
+            del more[0]
+        ranges += more
+        complete = listing.at < 0
+        if not complete and len(ranges) < LIST_RANGES_MAX:
+            self.reads.append(listing)
+            return 16 * len(more)
+        # What does not fit a frame is not known to be absent.
+        known = complete and not ledger.limbo
+        self._link.reply(listing.ident, m.encode_runs(ranges), flags=m.FLAG_KNOWN if known else 0)
+        return 16 * len(ranges)
