@@ -2,8 +2,8 @@
 
 A reply is memory of its own, filled within one synchronous call, so that no buffer, file or page is pinned
 while a slow reader takes its time (H16). What is hot is read in one piece, as far as the reply may go: runs
-that follow each other in the journal cost one system call and no copy in this process. What is cold is read in stretches of a megabyte by a few tasks, a connection
-at a time, never on the loop (H37).
+that follow each other in the journal cost one system call and no copy in this process. What is cold is read
+in stretches of a megabyte by a few tasks, a connection at a time, never on the loop (H37).
 """
 
 from collections import OrderedDict, deque

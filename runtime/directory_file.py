@@ -81,7 +81,7 @@ class DirectoryFile:
         self._check_alive()
         return self._read(offset, length)
 
-    def read_hot(self, offset: int, length: int) -> bytes | None:
+    def read_hot(self, offset: int, length: int) -> bytes | bytearray | None:
         """As `read_at`, or None where that would wait for the device."""
         self._check_alive()
         buffer = bytearray(length)
@@ -96,7 +96,7 @@ class DirectoryFile:
         if count < length and offset + count < os.fstat(self._fd).st_size:
             return None  # only its beginning is hot
         del buffer[count:]
-        return bytes(buffer)
+        return buffer
 
     async def read_cold(self, offset: int, length: int) -> bytes:
         """As `read_at`, in one of the disk's two workers. Reads in sequence are read ahead."""

@@ -98,8 +98,8 @@ class File(Protocol):
         """Read up to ``length`` bytes (fewer at the end of the file); may wait for the device."""
         ...
 
-    def read_hot(self, offset: int, length: int) -> bytes | None:
-        """As `read_at`, or None when that would wait for the device."""
+    def read_hot(self, offset: int, length: int) -> bytes | bytearray | None:
+        """As `read_at`, or None when that would wait for the device. Memory of the caller's own."""
         ...
 
     async def read_cold(self, offset: int, length: int) -> bytes:
