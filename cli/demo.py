@@ -1,4 +1,4 @@
-"""`dlog local --demo`: a cluster of processes, a bookie that is killed, and every record read back."""
+"""`dlog local --demo`: a cluster, a bookie that is killed, and every record read back."""
 
 import hashlib
 from collections.abc import Iterator
@@ -16,8 +16,11 @@ LOG = "demo"
 BATCH = 200
 
 
-async def run_demo(settings: Settings, options: dict[str, Any]) -> None:
-    """Run it; raises `Answer` (exit 1) when a record is missing or out of place."""
+async def run_demo(settings: Settings, options: dict[str, Any], processes: bool) -> None:
+    """Run it. The bookie that is killed is a process of its own; with ``processes`` every node is.
+
+    Raises `Answer` (exit code 1) when a record is missing or out of place.
+    """
     from .. import LogRecord, open_namespace
     from ..cluster.local import local_cluster
 
@@ -27,12 +30,13 @@ async def run_demo(settings: Settings, options: dict[str, Any]) -> None:
     # Its own death is part of the play.
     options = {**options, "on_death": lambda name, why: None}
     with steps.step("start") as note:
-        entered = local_cluster(**options, processes=True)
+        how = {"processes": True} if processes else {"in_process": True, "apart": (killed,)}
+        entered = local_cluster(**options, **how)
         cluster = await entered.__aenter__()
         kinds = [node.kind for node in cluster.nodes]
         note(
             f"{kinds.count('metadata')} metadata nodes and {kinds.count('bookie')} bookies,"
-            f" each a process, on {cluster.data or 'memory'}"
+            f" {'each' if processes else killed} a process of its own, on {cluster.data or 'memory'}"
         )
     try:
         async with open_namespace(cluster.uri) as namespace:

@@ -81,7 +81,7 @@ def command(
     if demo:
         from .demo import run_demo
 
-        trio.run(run_demo, settings, options)
+        trio.run(run_demo, settings, options, processes)
         return
     trio.run(_run, {**options, "processes": processes, "in_process": not processes}, ready_file)
 

@@ -8,7 +8,7 @@ caller does not starve them: H27), or each in its own process (``processes``: wh
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,11 +89,13 @@ async def local_cluster(
     restart: bool = False,
     log_level: str = "WARNING",
     on_death: Callable[[str, str], None] | None = None,
+    apart: Sequence[str] = (),
 ) -> AsyncIterator[LocalCluster]:
     """Start a cluster, yield it when every node serves and is registered, stop it in the end.
 
     ``data``: its directory, which keeps names, ports and URI (default: a temporary one, removed in the
-    end). ``on_death(name, why)`` hears of nodes that die. Raises `AddressInUse`, `ForeignData`,
+    end). ``on_death(name, why)`` hears of nodes that die. ``apart``: with ``in_process``, nodes that get a
+    process of their own all the same, to be killed. Raises `AddressInUse`, `ForeignData`,
     `DataDirectoryInUse`, `InvalidRequest` and whatever keeps a node from starting.
     """
     if data is None and not memory:
@@ -108,6 +110,7 @@ async def local_cluster(
                 restart=restart,
                 log_level=log_level,
                 on_death=on_death,
+                apart=apart,
             ) as cluster:
                 yield cluster
         return
@@ -121,7 +124,7 @@ async def local_cluster(
     try:
         async with trio.open_nursery() as nursery:
             if in_process:
-                await run.in_this_process(nursery)
+                await run.in_this_process(nursery, apart)
             elif processes:
                 await run.in_processes(nursery)
             else:
@@ -133,7 +136,9 @@ async def local_cluster(
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         if started and len(group.exceptions) == 1:
-            raise group.exceptions[0] from None  # the caller's body raised it, not in a group of ours
+            raise group.exceptions[
+                0
+            ] from None  # the caller's body raised it, not in a group of ours
         raise first_of(group) from None  # why a node could not start
     finally:
         await run.stop_children()
@@ -171,19 +176,25 @@ class _Run:
         self.log_level = log_level
         self.on_death = on_death
 
-    async def in_this_process(self, nursery: trio.Nursery) -> None:
+    async def in_this_process(self, nursery: trio.Nursery, apart: Sequence[str]) -> None:
         cluster = self.cluster
         ready: dict[str, dict[str, Any]] = {}
 
         async def start(node: PlannedNode) -> None:
-            ready[node.name] = await nursery.start(self._keep_node, node)
+            if node.name in apart:
+                await self._start_child(node)
+                ready[node.name] = cluster.children[node.name].ready
+                nursery.start_soon(self._watch, node.name)
+            else:
+                ready[node.name] = await nursery.start(self._keep_node, node)
 
         async with trio.open_nursery() as starting:
             for node in cluster.plan.nodes:
                 starting.start_soon(start, node)
-        cluster.nodes = [
-            _local_node(ready[node.name], os.getpid(), node.name) for node in cluster.plan.nodes
-        ]
+        for node in cluster.plan.nodes:
+            child = cluster.children.get(node.name)
+            pid = os.getpid() if child is None else child.pid
+            cluster.nodes.append(_local_node(ready[node.name], pid, node.name))
 
     async def _keep_node(
         self, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
@@ -244,19 +255,19 @@ class _Run:
 
     async def in_processes(self, nursery: trio.Nursery) -> None:
         cluster = self.cluster
-
-        async def start(node: PlannedNode) -> None:
-            cluster.children[node.name] = await start_child(
-                node.name, _spec(cluster.plan, node, cluster.data, self.log_level)
-            )
-
         async with trio.open_nursery() as starting:
             for node in cluster.plan.nodes:
-                starting.start_soon(start, node)
+                starting.start_soon(self._start_child, node)
         for node in cluster.plan.nodes:
             child = cluster.children[node.name]
             cluster.nodes.append(_local_node(child.ready, child.pid, node.name))
             nursery.start_soon(self._watch, node.name)
+
+    async def _start_child(self, node: PlannedNode) -> None:
+        cluster = self.cluster
+        cluster.children[node.name] = await start_child(
+            node.name, _spec(cluster.plan, node, cluster.data, self.log_level)
+        )
 
     async def _watch(self, name: str) -> None:
         """Tell of a child's death; start it again where that was asked."""

@@ -168,8 +168,10 @@ def test_a_log_is_created_listed_shown_and_deleted(cluster: _Cluster) -> None:
     assert {"name", "first_dlsn", "last_dlsn", "records", "bytes", "truncated_to", "sealed", "owner",
             "segments"} <= set(shown)  # fmt: skip
     assert (shown["name"], shown["records"], shown["sealed"]) == ("kept/one", 3, False)
-    assert {"segment", "ledger", "state", "status", "first_txid", "last_txid", "last_dlsn", "records", "bytes",
-            "start_sequence_id", "ensembles"} <= set(shown["segments"][0])  # fmt: skip
+    assert {
+        "segment", "ledger", "state", "status", "first_txid", "last_txid", "last_dlsn", "records", "bytes",
+        "start_sequence_id", "ensembles",
+    } <= set(shown["segments"][0])  # fmt: skip
     assert b"kept/one" in cluster.ok("log", "show", "kept/one")
 
     assert "--yes" in cluster.fails(2, "log", "delete", "kept/one")
