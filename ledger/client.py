@@ -110,8 +110,8 @@ class LedgerClient:
             for one in self.pool.known()
             if one not in ids and not self._read_only(one)
         ]
-        random = self._host.random
-        chosen = choose_ensemble(striping, [*live, *down], random.random)
+        chance = self._host.random
+        chosen = choose_ensemble(striping, [*live, *down], chance.random)
         if chosen is None:
             raise NotEnoughBookies(
                 f"a ledger with E={sizes[0]}, Qw={sizes[1]}, Qa={sizes[2]} needs more bookies: live are"
@@ -125,8 +125,8 @@ class LedgerClient:
             write_quorum=sizes[1],
             ack_quorum=sizes[2],
             ensembles=(Fragment(0, bookies, 0),),
-            key=random.randbytes(16),
-            creation_token=random.getrandbits(63),
+            key=chance.randbytes(16),
+            creation_token=chance.getrandbits(63),
             owner=owner,
             incarnation=incarnation,
             created_ms=self._host.wall_ms(),
@@ -168,7 +168,7 @@ class LedgerClient:
             store=self._store,
             pool=self.pool,
             options=self.options,
-            random=self._host.random,
+            chance=self._host.random,
             detached=prepared.detached,
         )
         self._nursery.start_soon(writer.run)
@@ -243,7 +243,7 @@ class LedgerClient:
                 store=self._store,
                 pool=self.pool,
                 options=self.options,
-                random=self._host.random,
+                chance=self._host.random,
             )
             return await driver.run()
 

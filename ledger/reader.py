@@ -8,11 +8,13 @@ replicas miss: only a miss under the current record is a loss (H30). What it ret
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import trio
 
 from ..bookie.client import BookieClient
 from ..bookie.entry import EntryRecord, records
+from ..bookie.messages import ReadRequest
 from ..runtime.errors import (
     ConnectionLost,
     CorruptData,
@@ -23,6 +25,7 @@ from ..runtime.errors import (
     RequestTimeout,
     UnsupportedFormat,
 )
+from ..runtime.rpc import PendingReply
 from .metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
 from .options import LedgerOptions
 from .pool import BookiePool
@@ -59,6 +62,7 @@ class LedgerReader:
         self._replica = first_replica
         self._poll_turn = first_replica
         self._ahead: list[EntryRecord] = []  # came with a long poll
+        self._next: tuple[BookieClient, ReadRequest, PendingReply] | None = None
         self._changed = trio.Event()
         self._stop: Callable[[], None] | None = None
         self._take_record(metadata)
@@ -73,6 +77,9 @@ class LedgerReader:
 
     def close(self) -> None:
         """Stop following the ledger. Idempotent."""
+        if self._next is not None:
+            self._next[0].forget(self._next[2])
+            self._next = None
         if self._stop is not None:
             self._stop()
             self._stop = None
@@ -268,18 +275,20 @@ class LedgerReader:
     ) -> list[EntryRecord]:
         """The run from ``first`` that one bookie has; once more if the digest does not fit (H16)."""
         client = await self._client(bookie)
+        timeout_s = self._options.request_timeout_s
         for again in (True, False):
-            answer = await client.read(
-                self.ledger_id,
-                metadata.key,
-                first,
-                last,
-                bytes_max,
-                # This reader knows that they are confirmed; the bookie may not yet.
-                past_lac=True,
-                timeout_s=self._options.request_timeout_s,
+            # This reader knows that they are confirmed; the bookie may not yet.
+            request = ReadRequest(
+                self.ledger_id, metadata.key, first, last, bytes_max, past_lac=True
             )
+            pending = self._take_next(client, request) if again else None
+            if pending is None:
+                pending = client.begin_read(request, timeout_s)
+            answer = await client.finish_read(pending, timeout_s)
             self._lac = max(self._lac, answer.lac)
+            if first <= answer.complete_to < last and self._striping.everywhere:
+                following = replace(request, first=answer.complete_to + 1)
+                self._ask_next(client, following, timeout_s)
             found: list[EntryRecord] = []
             try:
                 self._take(answer.body, first, last, found)
@@ -291,6 +300,21 @@ class LedgerReader:
             if len(answer.body) == 0:
                 break
         raise NoSuchEntry(f"bookie {bookie} does not have it")
+
+    def _ask_next(self, client: BookieClient, request: ReadRequest, timeout_s: float) -> None:
+        """Ask for what follows while the caller is busy with what came: a reply is under way always."""
+        with suppress(DistributedLogError):
+            self._next = (client, request, client.begin_read(request, timeout_s))
+
+    def _take_next(self, client: BookieClient, request: ReadRequest) -> PendingReply | None:
+        """The reply that was asked for ahead, if it is to this very question."""
+        ahead, self._next = self._next, None
+        if ahead is None:
+            return None
+        if ahead[0] is client and ahead[1].first == request.first and ahead[1].last <= request.last:
+            return ahead[2]
+        ahead[0].forget(ahead[2])
+        return None
 
     def _take(self, body: memoryview, first: int, last: int, found: list[EntryRecord]) -> None:
         """Append the sound records ``first``, first + 1, ... of a reply."""

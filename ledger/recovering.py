@@ -23,7 +23,7 @@ from ..runtime.errors import (
     UnsupportedFormat,
 )
 from . import shares
-from .keys import ledger_key
+from .keys import ledger_key, under_key
 from .metadata import LedgerMetadata
 from .options import LedgerOptions
 from .placement import choose_replacements
@@ -49,7 +49,7 @@ class RecoveryDriver:
         store: Metadata,
         pool: BookiePool,
         options: LedgerOptions,
-        random: Random,
+        chance: Random,
     ) -> None:
         self._ledger_id = metadata.ledger_id
         self._key = metadata.key
@@ -58,7 +58,7 @@ class RecoveryDriver:
         self._store = store
         self._pool = pool
         self._options = options
-        self._random = random
+        self._chance = chance
         self._striping = Striping(
             metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
         )
@@ -69,13 +69,15 @@ class RecoveryDriver:
 
     async def run(self) -> LedgerMetadata:
         """Return the closed record. Raises `RecoveryIncomplete`, `NoSuchLedger`."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self._act(self._core.begin())
-            await self._over.wait()
-            nursery.cancel_scope.cancel()
-        if self._streams is not None:
-            self._streams.end_all()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._act(self._core.begin())
+                await self._over.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            if self._streams is not None:
+                self._streams.end_all()  # acks that come later concern nobody
         if self._core.error is not None:
             raise self._core.error
         assert self._core.result is not None, "a recovery ends with a result or an error"
@@ -171,7 +173,7 @@ class RecoveryDriver:
             kept,
             slots,
             shares.live_candidates(self._pool),
-            self._random.random,
+            self._chance.random,
             excluded=excluded,
             racks={bookie: self._pool.rack(bookie) for bookie in kept.values()},
         )
@@ -228,16 +230,20 @@ class RecoveryDriver:
     # --- the close --------------------------------------------------------------------------------
 
     async def _close(self, action: Close) -> None:
-        share = shares.closing_share(
-            action.metadata, self._version, action.holes, before=self._stored
-        )
         while True:
             try:
+                # What the writer noted stays: the note is read, and must be the same at the close.
+                note = await self._store.get(under_key(self._ledger_id))
+                share = shares.recovered_share(
+                    self._stored, action.metadata, self._version, action.holes, note
+                )
                 reply = await self._store.transact(share)
                 if reply.succeeded:
                     self._act(self._core.on_closed(action.metadata))
                     return
                 found = reply.current[0]
+                if found is not None and found.version == self._version:
+                    continue  # the note changed meanwhile
                 break
             except OutcomeUnknown:
                 try:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from . import keys
-from .holes import Hole
+from .holes import Hole, ended
+from .holes import decode as decode_holes
 from .holes import encode as encode_holes
 from .metadata import LedgerMetadata
 from .placement import Candidate
@@ -22,6 +23,8 @@ __all__ = [
     "creation_share",
     "deletion_share",
     "live_candidates",
+    "note_share",
+    "recovered_share",
 ]
 
 
@@ -54,15 +57,41 @@ def change_share(before: LedgerMetadata, after: LedgerMetadata, version: int) ->
     )
 
 
-def closing_share(
+def closing_share(closed: LedgerMetadata, version: int, holes: Iterable[Hole]) -> Transaction:
+    """The writer's close at ``version``; its ensembles are in the store already."""
+    share = change_share(closed, closed, version)
+    return share + Transaction(operations=tuple(_note(closed.ledger_id, holes)))
+
+
+def recovered_share(
+    before: LedgerMetadata,
     closed: LedgerMetadata,
     version: int,
     holes: Iterable[Hole],
-    before: LedgerMetadata | None = None,
+    note: KeyValue | None,
 ) -> Transaction:
-    """Close at ``version``; ``before`` is given when the ensembles change with it."""
-    share = change_share(closed if before is None else before, closed, version)
-    return share + Transaction(operations=tuple(_note(closed.ledger_id, holes)))
+    """A recovery's close at ``version``: its ensembles, and its holes beside those noted already.
+
+    Conditional on the note as it was read. The first compare is the record's.
+    """
+    share = change_share(before, closed, version)
+    added = tuple(holes)
+    if not added:
+        return share
+    assert closed.last_entry is not None, "a recovery's close knows the end"
+    noted = () if note is None else decode_holes(note.value)
+    key = keys.under_key(closed.ledger_id)
+    return share + Transaction(
+        (Compare.version(key, 0 if note is None else note.version),),
+        (Put(key, encode_holes(ended((*noted, *added), closed.last_entry + 1))),),
+    )
+
+
+def note_share(ledger_id: int, version: int, holes: Iterable[Hole]) -> Transaction:
+    """Note holes while the record is at ``version``: as long as the ledger is its writer's."""
+    return Transaction(
+        (Compare.version(keys.ledger_key(ledger_id), version),), tuple(_note(ledger_id, holes))
+    )
 
 
 def deletion_share(metadata: LedgerMetadata, version: int) -> Transaction:

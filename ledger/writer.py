@@ -20,7 +20,7 @@ import trio
 from ..bookie.client import BookieClient
 from ..bookie.entry import HEADER, encode
 from ..metadata.interface import Metadata
-from ..metadata.transaction import Put, Transaction
+from ..metadata.transaction import Transaction
 from ..runtime.errors import (
     AlreadyClosed,
     ConnectionLost,
@@ -40,8 +40,7 @@ from . import shares
 from .add_window import AddWindow, Stream
 from .ensemble_change import EnsembleChange, Round, why_ended
 from .holes import Hole, merged
-from .holes import encode as encode_holes
-from .keys import ledger_key, under_key
+from .keys import ledger_key
 from .metadata import NO_ENTRY, LedgerMetadata
 from .options import LedgerOptions
 from .placement import choose_replacements
@@ -83,7 +82,7 @@ class LedgerWriter:
         store: Metadata,
         pool: BookiePool,
         options: LedgerOptions,
-        random: Random,
+        chance: Random,
         detached: Sequence[int] = (),
     ) -> None:
         self.ledger_id = metadata.ledger_id
@@ -98,7 +97,7 @@ class LedgerWriter:
         self._store = store
         self._pool = pool
         self._options = options
-        self._random = random
+        self._chance = chance
         self._change = EnsembleChange(metadata, version)
         striping = Striping(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         fragment = metadata.last_fragment
@@ -405,7 +404,7 @@ class LedgerWriter:
             kept,
             slots,
             self._spares(excluded),
-            self._random.random,
+            self._chance.random,
             racks={bookie: self._pool.rack(bookie) for bookie in kept.values()},
         )
 
@@ -485,14 +484,26 @@ class LedgerWriter:
             self._spawn(self._write_note, holes)
 
     async def _write_note(self, holes: tuple[Hole, ...]) -> None:
-        put = Transaction(operations=(Put(under_key(self.ledger_id), encode_holes(holes)),))
+        version = self._change.version
         while self._noted is holes:
+            share = shares.note_share(self.ledger_id, version, holes)
             try:
-                await self._store.transact(put)
-                return
+                reply = await self._store.transact(share)
             except DistributedLogError as error:
                 log.info("ledger %d: its holes cannot be noted now: %s", self.ledger_id, error)
                 await trio.sleep(STORE_RETRY_S)
+                continue
+            if reply.succeeded:
+                return
+            found = reply.current[0]
+            ended = why_ended(
+                self.ledger_id, None if found is None else LedgerMetadata.decode(found.value)
+            )
+            if ended is not None:  # the ledger is somebody else's: so is its note
+                self._fail(ended)
+                return
+            assert found is not None
+            version = found.version
 
     @property
     def wants_roll(self) -> bool:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from distributedlog.bookie.client import EntryList, FenceAnswer, ReadAnswer, WaitAnswer
+from distributedlog.bookie.messages import ReadRequest
 from distributedlog.ledger.bookies import BookieRegistration
 from distributedlog.ledger.client import LedgerClient, LedgerOptions
 from distributedlog.metadata.local import LocalMetadata
@@ -77,6 +78,24 @@ class ModelClient:
         await self._ask(timeout_s)
         held = self.node.model.ledger(ledger, key)
         return FenceAnswer(held.lac, max(held.entries, default=-1), not held.limbo)
+
+    def begin_read(self, request: ReadRequest, timeout_s: float) -> ReadRequest:
+        return request
+
+    async def finish_read(self, pending: ReadRequest, timeout_s: float) -> ReadAnswer:
+        return await self.read(
+            pending.ledger,
+            pending.key,
+            pending.first,
+            pending.last,
+            pending.bytes_max,
+            fence=pending.fence,
+            past_lac=pending.past_lac,
+            timeout_s=timeout_s,
+        )
+
+    def forget(self, pending: ReadRequest) -> None:
+        pass
 
     async def read(
         self,

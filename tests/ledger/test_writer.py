@@ -104,7 +104,10 @@ async def test_one_failed_bookie_is_replaced_by_one_metadata_write(
         holes = () if note is None else decode(note.value)
         assert holes == (() if first == 10 else (Hole(before[1], 10, first),))
         assert record.ensembles[1].bookies == (before[0], spare, before[2])
-        of_ledger = [w for w in cluster.store.writes[writes:] if w.compares]
+        key = ledger_key(writer.ledger_id)
+        of_ledger = [
+            w for w in cluster.store.writes[writes:] if any(o.key == key for o in w.operations)
+        ]
         assert len(of_ledger) == 1
         assert writer.add([b""], 0) == 20
         await until(20, writer)
