@@ -19,7 +19,6 @@ import trio
 
 from ..runtime.errors import (
     BookieReadOnly,
-    DiskFull,
     DistributedLogError,
     LedgerFenced,
     LedgerStateUnknown,
@@ -31,13 +30,14 @@ from . import entry as entries
 from . import journal_blocks as jb
 from .adds import Adds
 from .gather import GatheringBlock, GatherRing
-from .index import Index, IndexDamaged, Saved
+from .index import Index, IndexDamaged
 from .journal import Journal, Position
 from .ledgers import AddStream, Ledger, StreamOwner
 from .options import BookieOptions
 from .reads import ColdReader, Collected, JournalFiles, Reader, Stretch
 from .runs import Located
 from .stats import Stats
+from .upkeep import Upkeep
 from .waiters import Waiter, Waiters
 
 TICK_S = 0.25
@@ -86,17 +86,14 @@ class Store:
         """Set by the operator: `read_only` stays on whatever the space."""
         self.on_ledger_created: Callable[[int], None] | None = None
         """Told of each ledger that an add makes known here (H21)."""
-        self._applied = Position(1, 0, 0, 1)
+        self.applied = Position(1, 0, 0, 1)
         self._dirty_lacs: dict[Ledger, None] = {}
         self._late: deque[tuple[Callable[[GatheringBlock], None], bool]] = deque()
         """Who waits for a block, in the order they asked."""
         self._waiting_for_room: list[Callable[[], None]] = []
-        self._something_to_prove = trio.Event()
-        self._checkpoint_wanted = trio.Event()
-        self._checkpoint_lock = trio.Lock()
-        self._checkpointed = 0
-        """The sequence of the first block that is not in the index's map."""
-        self._failure: IndexDamaged | None = None
+        self.failure: IndexDamaged | None = None
+        """What was found broken at a read: `run` raises it."""
+        self._upkeep = Upkeep(self, disk, journal, ring, index, files, options, seed)
 
     @classmethod
     async def open(
@@ -115,13 +112,11 @@ class Store:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Commit, checkpoint and read until cancelled. Raises what ends the node (`DiskFailed`)."""
-        self._look_at_space()
+        self._upkeep.look_at_space()
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._journal.run, self._before_take, self.on_synced)
-                nursery.start_soon(self._idle_blocks)
-                nursery.start_soon(self._checkpoints)
-                nursery.start_soon(self._ticks)
+                nursery.start_soon(self._upkeep.run)
                 nursery.start_soon(self.cold.run)
                 nursery.start_soon(self.waiters.run)
                 task_status.started()
@@ -239,7 +234,7 @@ class Store:
         ledger.lac = lac
         self._dirty_lacs[ledger] = None
         self._index.note_state(ledger)
-        self._something_to_prove.set()
+        self._upkeep.something_to_prove.set()
         if ledger.waiters:
             self.waiters.wake(ledger)
 
@@ -273,8 +268,12 @@ class Store:
             block.controls.append(jb.limbo_below_record(below))
             block.after_sync.append(durable.set)
 
-        self._with_block(write)
+        self.with_block(write)
         await durable.wait()
+
+    async def checkpoint(self) -> None:
+        """Write the index as it stands, so that a start has little to replay. Raises `DiskFull`."""
+        await self._upkeep.checkpoint()
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -297,7 +296,7 @@ class Store:
         try:
             return self.reader.collect(ledger, first, last, bytes_max, stretch)
         except IndexDamaged as error:
-            self._fail(error)
+            self.failure = error
             raise LedgerStateUnknown(f"ledger {ledger.id}: the index is damaged") from error
 
     def wait_lac(self, waiter_of: Callable[[Ledger], Waiter], ledger_id: int, key: bytes) -> None:
@@ -330,7 +329,7 @@ class Store:
         try:
             return self._index.ranges(ledger, start, runs_max)
         except IndexDamaged as error:
-            self._fail(error)
+            self.failure = error
             raise LedgerStateUnknown(f"ledger {ledger.id}: the index is damaged") from error
 
     def ledgers(self) -> list[int]:
@@ -411,7 +410,7 @@ class Store:
                 index.add(
                     ledger, note.first, note.count, file_number, note.position + shift, note.length
                 )
-        self._applied = self._journal.position()
+        self.applied = self._journal.position()
         if block.acks:
             by_owner: dict[StreamOwner, list[tuple[int, int]]] = {}
             for stream, count in block.acks.items():
@@ -427,7 +426,7 @@ class Store:
         for callback in block.after_sync:
             callback()
         if self._journal.unproven:
-            self._something_to_prove.set()
+            self._upkeep.something_to_prove.set()
         self._use_late()
         if self._waiting_for_room and not self.congested:
             waiting, self._waiting_for_room = self._waiting_for_room, []
@@ -437,9 +436,9 @@ class Store:
             index.runs_in_memory >= self._options.checkpoint_runs
             or index.bytes_since >= self._options.checkpoint_bytes
         ):
-            self._checkpoint_wanted.set()
+            self._upkeep.checkpoint_wanted.set()
 
-    def _with_block(self, use: Callable[[GatheringBlock], None], *, control: bool = True) -> None:
+    def with_block(self, use: Callable[[GatheringBlock], None], *, control: bool = True) -> None:
         """Give ``use`` the block that gathers (with room for a control record), or a later one.
 
         In the order of the calls: what joins a commit may rely on a record that was asked for before.
@@ -464,7 +463,7 @@ class Store:
             block.after_sync.append(durable)
 
         self._index.note_state(ledger)
-        self._with_block(write)
+        self.with_block(write)
 
     def make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
         """An add makes the ledger known: its key goes into the same block."""
@@ -476,110 +475,10 @@ class Store:
         if self.on_ledger_created is not None:
             self.on_ledger_created(ledger.id)
 
-    # --- tasks ------------------------------------------------------------------------------------
-
-    async def _idle_blocks(self) -> None:
-        """When idle for a moment after a sync, prove it with one small block (H3, H24)."""
-        idle_s = self._options.idle_watermark_s
-        while True:
-            if not (self._journal.unproven or self._dirty_lacs):
-                self._something_to_prove = trio.Event()
-                await self._something_to_prove.wait()
-            due = max(self._journal.last_sync_at, trio.current_time() - idle_s / 2) + idle_s
-            await trio.sleep_until(due)
-            if self._ring.has_work or trio.current_time() < self._journal.last_sync_at + idle_s:
-                continue
-            if self._journal.unproven or self._dirty_lacs:
-                self._with_block(_mark_watermark)
-
-    async def _checkpoints(self) -> None:
-        while True:
-            with trio.move_on_after(self._options.checkpoint_s):
-                await self._checkpoint_wanted.wait()
-            self._checkpoint_wanted = trio.Event()
-            if self._index.dirty:
-                try:
-                    await self.checkpoint()
-                except DiskFull:
-                    self.read_only = True
-                    await trio.sleep(1.0)
-                    continue
-            await self._remove_dead_files()
-
-    async def checkpoint(self) -> None:
-        """Write the index as it stands. Raises `DiskFull`: nothing was written."""
-        async with self._checkpoint_lock:  # a later position must not land before earlier runs
-            saved = self._saved()
-            await self._index.checkpoint(saved)
-            self._checkpointed = saved.sequence
-            self.stats.checkpoints += 1
-
-    def _saved(self) -> Saved:
-        applied = self._applied
-        return Saved(
-            bookie_id=self.bookie_id,
-            seed=self._seed,
-            sequence=applied.sequence,
-            file_number=applied.file_number,
-            offset=applied.offset,
-            first_sequence=applied.first_sequence,
-            start_count=self._journal.start_count,
-            limbo_below=self.limbo_below,
-            next_file=self._journal.next_number,
-            files=[(number, *span) for number, span in sorted(self._journal.sealed.items())],
-        )
-
-    async def _remove_dead_files(self) -> None:
-        """Delete sealed, checkpointed files without a live record; their control records live on (H7).
-
-        Every file begins with the state of all ledgers, so the current one repeats what they held.
-        """
-        sealed = self._journal.sealed
-        dead = [
-            number
-            for number, (_, last) in sealed.items()
-            if last < self._checkpointed and not self._index.live_bytes.get(number, 0)
-        ]
-        for number in dead:
-            await self._remove_file(number)
-
-    async def _remove_file(self, number: int) -> None:
-        durable = trio.Event()
-
-        def removed() -> None:
-            # At the very commit that says so: no checkpoint lists the file as there, and lies behind it.
-            del self._journal.sealed[number]
-            self._index.live_bytes.pop(number, None)
-            durable.set()
-
-        def write(block: GatheringBlock) -> None:
-            block.controls.append(jb.file_removed_record(number))
-            block.after_sync.append(removed)
-
-        self._with_block(write)
-        await durable.wait()
-        self._files.forget(number)
-        await self._journal.delete(number)
-        self.stats.files_removed += 1
-
-    async def _ticks(self) -> None:
-        """Look at free space, at how late the loop runs, and at whether the index was found damaged."""
-        while True:
-            before = trio.current_time()
-            await trio.sleep(TICK_S)
-            late_ms = (trio.current_time() - before - TICK_S) * 1000
-            self.stats.loop_lag_max_ms = max(self.stats.loop_lag_max_ms, late_ms)
-            if self._failure is not None:
-                raise self._failure
-            self._look_at_space()
-
-    def _look_at_space(self) -> None:
-        low = self._journal.space_low or self._disk.free_bytes() < self._options.free_bytes_min
-        self.read_only = low or self.read_only_asked
-
-    def _fail(self, error: IndexDamaged) -> None:
-        """The index lies: this node ends, and the next start builds it again."""
-        self._failure = error
+    @property
+    def has_dirty_lacs(self) -> bool:
+        """Explicit LACs that are not in the journal yet."""
+        return bool(self._dirty_lacs)
 
     # --- helpers ----------------------------------------------------------------------------------
 
@@ -603,9 +502,5 @@ class Store:
         try:
             return self._index.find(ledger, entry)
         except IndexDamaged as error:
-            self._fail(error)
+            self.failure = error
             raise LedgerStateUnknown(f"ledger {ledger.id}: the index is damaged") from error
-
-
-def _mark_watermark(block: GatheringBlock) -> None:
-    block.watermark = True

@@ -1,0 +1,163 @@
+"""What a bookie does beside serving: idle blocks, checkpoints of the index, removal of dead files, space."""
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..runtime.errors import DiskFull
+from ..runtime.host import Disk
+from . import journal_blocks as jb
+from .gather import GatheringBlock, GatherRing
+from .index import Index, Saved
+from .journal import Journal
+from .options import BookieOptions
+from .reads import JournalFiles
+
+if TYPE_CHECKING:
+    from .store import Store
+
+TICK_S = 0.25
+RETRY_SPACE_S = 1.0
+
+
+class Upkeep:
+    """The background of one store, in three tasks."""
+
+    def __init__(
+        self,
+        store: "Store",
+        disk: Disk,
+        journal: Journal,
+        ring: GatherRing,
+        index: Index,
+        files: JournalFiles,
+        options: BookieOptions,
+        seed: int,
+    ) -> None:
+        self._store = store
+        self._disk = disk
+        self._journal = journal
+        self._ring = ring
+        self._index = index
+        self._files = files
+        self._options = options
+        self._seed = seed
+        self._stats = store.stats
+        self.something_to_prove = trio.Event()
+        """Set when a block was written that none behind it proves, or an explicit LAC came."""
+        self.checkpoint_wanted = trio.Event()
+        self._checkpoint_lock = trio.Lock()
+        self._checkpointed = 0
+        """The sequence of the first block that is not in the index's map."""
+
+    async def run(self) -> None:
+        """Until cancelled. Raises what ends the node."""
+        self.look_at_space()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._idle_blocks)
+            nursery.start_soon(self._checkpoints)
+            nursery.start_soon(self._ticks)
+
+    async def _idle_blocks(self) -> None:
+        """When idle for a moment after a sync, prove it with one small block (H3, H24)."""
+        idle_s = self._options.idle_watermark_s
+        while True:
+            if not (self._journal.unproven or self._store.has_dirty_lacs):
+                self.something_to_prove = trio.Event()
+                await self.something_to_prove.wait()
+            due = max(self._journal.last_sync_at, trio.current_time() - idle_s / 2) + idle_s
+            await trio.sleep_until(due)
+            if self._ring.has_work or trio.current_time() < self._journal.last_sync_at + idle_s:
+                continue
+            if self._journal.unproven or self._store.has_dirty_lacs:
+                self._store.with_block(_mark_watermark)
+
+    async def _checkpoints(self) -> None:
+        while True:
+            with trio.move_on_after(self._options.checkpoint_s):
+                await self.checkpoint_wanted.wait()
+            self.checkpoint_wanted = trio.Event()
+            if self._index.dirty:
+                try:
+                    await self.checkpoint()
+                except DiskFull:
+                    self._store.read_only = True
+                    await trio.sleep(RETRY_SPACE_S)
+                    continue
+            await self._remove_dead_files()
+
+    async def checkpoint(self) -> None:
+        """Write the index as it stands. Raises `DiskFull`: nothing was written."""
+        async with self._checkpoint_lock:  # a later position must not land before earlier runs
+            saved = self._saved()
+            await self._index.checkpoint(saved)
+            self._checkpointed = saved.sequence
+            self._stats.checkpoints += 1
+
+    def _saved(self) -> Saved:
+        applied = self._store.applied
+        return Saved(
+            bookie_id=self._store.bookie_id,
+            seed=self._seed,
+            sequence=applied.sequence,
+            file_number=applied.file_number,
+            offset=applied.offset,
+            first_sequence=applied.first_sequence,
+            start_count=self._journal.start_count,
+            limbo_below=self._store.limbo_below,
+            next_file=self._journal.next_number,
+            files=[(number, *span) for number, span in sorted(self._journal.sealed.items())],
+        )
+
+    async def _remove_dead_files(self) -> None:
+        """Delete sealed, checkpointed files without a live record; their control records live on (H7).
+
+        Every file begins with the state of all ledgers, so the current one repeats what they held.
+        """
+        sealed = self._journal.sealed
+        dead = [
+            number
+            for number, (_, last) in sealed.items()
+            if last < self._checkpointed and not self._index.live_bytes.get(number, 0)
+        ]
+        for number in dead:
+            await self._remove_file(number)
+
+    async def _remove_file(self, number: int) -> None:
+        durable = trio.Event()
+
+        def removed() -> None:
+            # At the very commit that says so: no checkpoint lists the file as there, and lies behind it.
+            del self._journal.sealed[number]
+            self._index.live_bytes.pop(number, None)
+            durable.set()
+
+        def write(block: GatheringBlock) -> None:
+            block.controls.append(jb.file_removed_record(number))
+            block.after_sync.append(removed)
+
+        self._store.with_block(write)
+        await durable.wait()
+        self._files.forget(number)
+        await self._journal.delete(number)
+        self._stats.files_removed += 1
+
+    async def _ticks(self) -> None:
+        """Look at free space, at how late the loop runs, and at whether the index was found damaged."""
+        while True:
+            before = trio.current_time()
+            await trio.sleep(TICK_S)
+            late_ms = (trio.current_time() - before - TICK_S) * 1000
+            self._stats.loop_lag_max_ms = max(self._stats.loop_lag_max_ms, late_ms)
+            if self._store.failure is not None:
+                raise self._store.failure
+            self.look_at_space()
+
+    def look_at_space(self) -> None:
+        """Is there room for normal adds? Fences and recovery adds go on without (H28)."""
+        low = self._journal.space_low or self._disk.free_bytes() < self._options.free_bytes_min
+        self._store.read_only = low or self._store.read_only_asked
+
+
+def _mark_watermark(block: GatheringBlock) -> None:
+    block.watermark = True
