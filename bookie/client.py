@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..runtime.errors import AlreadyClosed, ConnectionLost, DistributedLogError, ProtocolError
 from ..runtime.frames import Op, envelope, unpack
 from ..runtime.host import Buffer
-from ..runtime.rpc import ClientLink
+from ..runtime.rpc import ClientLink, PendingReply
 from . import messages as m
 
 
@@ -207,9 +207,21 @@ class BookieClient:
     ) -> ReadAnswer:
         """Entries first..last (inclusive), as many as fit ``bytes_max``, at least one if it is there."""
         request = m.ReadRequest(ledger, key, first, last, bytes_max, fence, past_lac)
-        reply = await self.link.request(Op.READ, request.encode(), timeout_s=timeout_s)
+        return await self.finish_read(self.begin_read(request, timeout_s), timeout_s)
+
+    def begin_read(self, request: m.ReadRequest, timeout_s: float) -> PendingReply:
+        """Ask, and go on: `finish_read` the reply, or `forget` it. Raises what closed the link."""
+        return self.link.begin(Op.READ, request.encode(), timeout_s=timeout_s)
+
+    async def finish_read(self, pending: PendingReply, timeout_s: float) -> ReadAnswer:
+        """Wait for the reply to `begin_read`."""
+        reply = await self.link.finish(pending, timeout_s)
         complete_to, lac, body = m.decode_read(reply.body)
         return ReadAnswer(complete_to, lac, bool(reply.flags & m.FLAG_KNOWN), body)
+
+    def forget(self, pending: PendingReply) -> None:
+        """The reply to `begin_read` is not wanted any more."""
+        self.link.forget(pending)
 
     async def wait_lac(
         self,

@@ -256,7 +256,7 @@ class BookieSession:
         if self._closed:
             return
         ledger = waiter.ledger
-        parts: list[bytes] = []
+        parts: list[bytes | memoryview] = []
         try:
             if error is not None:
                 raise error
