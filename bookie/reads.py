@@ -24,6 +24,8 @@ from .runs import Located
 
 HOT_BYTES_MAX = 1024 * 1024
 """Read at once from the page cache for one reply."""
+NEAR_BYTES = 64 * 1024
+"""A gap between two runs of a ledger that is cheaper to read than to step over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,8 @@ class Reader:
         """
         found = Collected([], first - 1, 0)
         hot: Stretch | None = None
+        hot_parts = 0
+        """Where the parts of ``hot`` begin."""
         entry = first
         while entry <= last:
             run = self._index.find(ledger, entry)
@@ -135,7 +139,9 @@ class Reader:
             if view is None:
                 view = hot.find(run.file_number, run.offset, run.length) if hot else None
                 if view is None:
-                    hot = self._read_hot(run, left)
+                    wanted = _worth_reading(run, hot, left)
+                    _release_waste(found, hot, hot_parts)
+                    hot, hot_parts = self._read_hot(run, wanted), len(found.parts)
                     view = hot.find(run.file_number, run.offset, run.length) if hot else None
             if view is None:
                 found.cold = run
@@ -151,6 +157,8 @@ class Reader:
             if upto < min(run.last, last):
                 break
             entry = upto + 1
+        _release_waste(found, hot, hot_parts)
+        _release_waste(found, stretch, 0)
         return found
 
     def _read_hot(self, run: Located, wanted: int) -> Stretch | None:
@@ -177,6 +185,25 @@ class Reader:
             hot = self._read_hot(run, 0)
             here = hot.find(run.file_number, run.offset, run.length) if hot else None
         return here
+
+
+def _worth_reading(run: Located, before: Stretch | None, left: int) -> int:
+    """How much to read from a run on: of a bookie's many ledgers the next run may lie far behind."""
+    if 8 * run.length >= left:
+        return left
+    if before is None or before.file_number != run.file_number:
+        return run.length
+    gap = run.offset - before.offset - len(before.data)
+    return min(left, 4 * len(before.data)) if -run.length < gap <= NEAR_BYTES else run.length
+
+
+def _release_waste(found: Collected, stretch: Stretch | None, start: int) -> None:
+    """Small parts must not pin a long stretch: what waits to be sent is bounded by its own bytes (H16)."""
+    if stretch is None:
+        return
+    parts = found.parts
+    if 2 * sum(len(part) for part in parts[start:]) < len(stretch.data):
+        parts[start:] = [bytes(part) for part in parts[start:]]
 
 
 def find_record(view: memoryview | bytes, ledger_id: int, run: Located, entry: int) -> memoryview:
