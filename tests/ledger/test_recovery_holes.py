@@ -90,6 +90,8 @@ async def test_a_recovery_that_is_cancelled_leaves_nothing_behind(
         for node in cluster.pool.nodes.values():
             node.swallow = None
             node.add_delay_s = 0.3  # the acks of what is written back come late
+        for bookie in ("b0", "b1"):
+            cluster[bookie].read_delay_s = 0.05  # the one that has them answers first
 
         with trio.move_on_after(0.2) as scope:
             await client.recover(writer.ledger_id)
