@@ -534,3 +534,34 @@ async def test_more_state_than_a_file_holds(autojump_clock: Clock) -> None:
         assert len(store.ledgers()) == 4001
         assert all(store.look_up(ledger, KEY).fenced for ledger in range(4000))
         assert list((await read_all(store, 5000)).values()) == adder.sent
+
+
+async def test_a_journal_and_an_index_that_vanished_are_a_loss(autojump_clock: Clock) -> None:
+    """H7, scenario 31: a bookie that has served does not start as if it were new."""
+    journal = CutDisk()
+    async with running(journal, SMALL, CutDisk()) as store:
+        await fence(store, 7)
+    for name in journal_names(journal):
+        await journal.delete(name)
+
+    async with running(journal, SMALL, CutDisk()) as store:
+        assert store.limbo_below == LIMBO_ALL
+
+
+async def test_a_deletion_that_is_replayed_frees_its_files(autojump_clock: Clock) -> None:
+    """The tombstone was durable and the index had not heard of it: the runs go after the start."""
+    journal, index = CutDisk(), CutDisk()
+    async with running(journal, SMALL, index) as store:
+        adder = Adder(store, 7)
+        for n in range(100):
+            adder.send(record(7, n, bytes(3000)))
+            await trio.sleep(0.001)
+        await adder.all_acked()
+        await store.checkpoint()
+        await store.delete_ledger(7)
+    before = len(journal_names(journal))
+
+    async with running(journal, SMALL, index) as store:
+        await trio.sleep(12)
+        assert store.info()["live_bytes"] == 0
+        assert store.stats.files_removed >= before - 4
