@@ -303,6 +303,9 @@ class LedgerReader:
 
     def _ask_next(self, client: BookieClient, request: ReadRequest, timeout_s: float) -> None:
         """Ask for what follows while the caller is busy with what came: a reply is under way always."""
+        if self._next is not None:  # of a replica that was asked before, and gave nothing
+            self._next[0].forget(self._next[2])
+            self._next = None
         with suppress(DistributedLogError):
             self._next = (client, request, client.begin_read(request, timeout_s))
 

@@ -1,0 +1,61 @@
+"""A reader asks for what follows before its caller does; no answer is left waiting for nobody."""
+
+from trio.testing import MockClock
+
+from distributedlog.bookie.messages import ReadRequest
+
+from .model_bookie import ModelClient, ModelCluster, model_cluster
+
+
+def count_pending(cluster: ModelCluster) -> list[ReadRequest]:
+    """The questions that were begun and neither finished nor forgotten, from now on."""
+    pending: list[ReadRequest] = []
+
+    def watch(client: ModelClient) -> None:
+        begin, finish = client.begin_read, client.finish_read
+
+        def begin_read(request: ReadRequest, timeout_s: float) -> ReadRequest:
+            pending.append(request)
+            return begin(request, timeout_s)
+
+        async def finish_read(request: ReadRequest, timeout_s: float) -> object:
+            try:
+                return await finish(request, timeout_s)
+            finally:
+                forget(request)
+
+        def forget(request: ReadRequest) -> None:
+            pending[:] = [one for one in pending if one is not request]
+
+        client.begin_read = begin_read  # type: ignore[method-assign]
+        client.finish_read = finish_read  # type: ignore[method-assign,assignment]
+        client.forget = forget  # type: ignore[method-assign]
+
+    for node in cluster.pool.nodes.values():
+        assert node.client is not None
+        watch(node.client)
+    return pending
+
+
+async def test_no_question_is_left_unanswered(autojump_clock: MockClock) -> None:
+    """H22: what a link keeps for those who asked is bounded, also when a replica is damaged and asked
+    twice, and when the reader is closed.
+    """
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        for _ in range(40):
+            writer.add([b"x" * 10], 10)
+        await writer.close()
+        pending = count_pending(cluster)
+        bad = [node.model.ledgers[writer.ledger_id] for node in cluster.pool.nodes.values()][:2]
+        for node in cluster.pool.nodes.values():
+            node.entries_max = 4
+        for entry in range(0, 40, 8):
+            for held in bad:
+                held.damaged = {entry}
+            with await client.open(writer.ledger_id) as reader:
+                await reader.read(entry, 39, bytes_max=1000)
+                assert len(pending) <= 1
+
+        assert pending == []
