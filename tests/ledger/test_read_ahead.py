@@ -27,9 +27,9 @@ def count_pending(cluster: ModelCluster) -> list[ReadRequest]:
         def forget(request: ReadRequest) -> None:
             pending[:] = [one for one in pending if one is not request]
 
-        client.begin_read = begin_read  # type: ignore[method-assign]
-        client.finish_read = finish_read  # type: ignore[method-assign,assignment]
-        client.forget = forget  # type: ignore[method-assign]
+        for name, method in (("begin_read", begin_read), ("finish_read", finish_read)):
+            setattr(client, name, method)
+        client.forget = forget  # type: ignore[method-assign,assignment]
 
     for node in cluster.pool.nodes.values():
         assert node.client is not None
