@@ -1,0 +1,255 @@
+"""The whole ledger part over real bookie stores, real frames and the real pool, in virtual time."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.bookie import entry as entries
+from distributedlog.bookie.options import BookieOptions
+from distributedlog.bookie.server import serve_bookie_protocol
+from distributedlog.bookie.store import Store
+from distributedlog.ledger.bookies import BookieRegistration
+from distributedlog.ledger.client import LedgerClient, LedgerOptions
+from distributedlog.ledger.keys import bookie_key, cookie_key
+from distributedlog.ledger.pool import BookiePool
+from distributedlog.ledger.writer import LedgerWriter
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.runtime.errors import DistributedLogError, LedgerClosed, LedgerFenced
+from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.rpc import Endpoint, Hello
+from tests.runtime.pipe import PipeNetwork
+
+OPTIONS = BookieOptions(
+    journal_file_bytes=1 << 20,
+    gather_bytes=256 << 10,
+    gather_buffers=4,
+    unsynced_bytes_max=512 << 10,
+    free_bytes_min=0,
+)
+
+
+class RealCluster:
+    """Bookies that can be stopped and started again on their disks."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.network = PipeNetwork(3)
+        self.store = LocalMetadata()
+        self.nursery = nursery
+        self.disks: dict[str, MemoryDisk] = {}
+        self.stores: dict[str, Store] = {}
+        self.scopes: dict[str, trio.CancelScope] = {}
+
+    async def start(self, bookie_id: str, port: int = 0) -> None:
+        disk = self.disks.setdefault(bookie_id, MemoryDisk())
+        await self.nursery.start(self._serve, bookie_id, disk, port)
+
+    async def _serve(
+        self, bookie_id: str, disk: MemoryDisk, port: int, *, task_status: trio.TaskStatus[None]
+    ) -> None:
+        host = self.network.host(bookie_id, journal=disk, index=disk)
+        endpoint = Endpoint(host, lambda: Hello("c1", bookie_id, "bookie"))
+        with trio.CancelScope() as scope:
+            self.scopes[bookie_id] = scope
+            store = self.stores[bookie_id] = await Store.open(host, OPTIONS, bookie_id=bookie_id)
+            listener = await host.listen((bookie_id, port))
+            try:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(store.run)
+                    nursery.start_soon(serve_bookie_protocol, endpoint, {"": listener}, store)
+                    registration = BookieRegistration(bookie_id, {"": listener.address})
+                    await self.put(Put(bookie_key(bookie_id), registration.encode()))
+                    await self.put(Put(cookie_key(bookie_id), b""))
+                    task_status.started()
+            finally:
+                listener.close()
+                store.close()
+                disk.unlock()
+
+    async def stop(self, bookie_id: str) -> None:
+        self.scopes[bookie_id].cancel()
+        await self.put(Delete(bookie_key(bookie_id)))
+        await trio.sleep(0.01)
+
+    async def put(self, *operations: Put | Delete) -> None:
+        await self.store.transact(Transaction(operations=operations))
+
+    async def client(self, **options: object) -> LedgerClient:
+        host = self.network.host(f"client{len(self.scopes)}")
+        endpoint = Endpoint(host, lambda: Hello("c1", "", "client"))
+        pool = BookiePool(endpoint, self.store)
+        await self.nursery.start(pool.run)
+        client = LedgerClient(host, endpoint, self.store, pool, LedgerOptions(**options))  # type: ignore[arg-type]
+        await self.nursery.start(client.run)
+        return client
+
+
+@asynccontextmanager
+async def real_cluster(bookies: int = 3) -> AsyncIterator[RealCluster]:
+    async with trio.open_nursery() as nursery:
+        cluster = RealCluster(nursery)
+        for n in range(bookies):
+            await cluster.start(f"b{n}")
+        with trio.fail_after(120):
+            yield cluster
+        nursery.cancel_scope.cancel()
+
+
+async def confirmed(writer: LedgerWriter) -> None:
+    while writer.lac < writer.last_entry and writer.error is None:  # noqa: ASYNC110 (virtual time)
+        await trio.sleep(0.01)
+    if writer.error is not None:
+        raise writer.error
+
+
+async def read_all(client: LedgerClient, ledger_id: int) -> list[bytes]:
+    found: list[bytes] = []
+    with await client.open(ledger_id) as reader:
+        while len(found) <= reader.lac:
+            some = await reader.read(len(found), reader.lac, bytes_max=100_000)
+            found += [bytes(one.payload) for one in some]
+    return found
+
+
+@pytest.mark.parametrize("quorums", [(3, 3, 2), (4, 3, 2)])
+async def test_write_tail_fail_over_recover_read(
+    quorums: tuple[int, int, int], autojump_clock: MockClock
+) -> None:
+    """G1 to G5 once through, with a bookie that is stopped on the way."""
+    async with real_cluster(5) as cluster:
+        client = await cluster.client()
+        other = await cluster.client()
+        prepared = await client.prepare(quorums=quorums)
+        assert (await cluster.store.transact(prepared.transaction())).succeeded
+        writer = client.writer(prepared)
+        chance = random.Random(5)
+        wanted: list[bytes] = []
+        tailed: list[bytes] = []
+
+        async def tail() -> None:
+            with await other.open(prepared.ledger_id) as reader:
+                while not reader.closed or len(tailed) <= reader.lac:
+                    lac = await reader.wait(len(tailed) - 1, wait_s=5.0)
+                    while len(tailed) <= lac:
+                        some = await reader.read(len(tailed), lac, bytes_max=100_000)
+                        tailed.extend(bytes(one.payload) for one in some)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tail)
+            for n in range(200):
+                payload = chance.randbytes(chance.choice([0, 10, 1000, 20_000]))
+                wanted.append(payload)
+                await writer.wait_room()
+                assert writer.add([payload[:7], payload[7:]], len(payload)) == n
+                if n % 20 == 0:
+                    await trio.sleep(0.005)
+                if n == 100:
+                    await cluster.stop(prepared.metadata.last_fragment.bookies[1])
+            await confirmed(writer)
+            writer.add([b"unknown"], 7)
+            closed = await other.recover(prepared.ledger_id)
+        assert closed.last_entry is not None
+        assert closed.last_entry >= 199
+        wanted += [b"unknown"] * (closed.last_entry - 199)
+        assert closed.length == sum(map(len, wanted))
+        assert tailed == wanted
+        assert await read_all(client, prepared.ledger_id) == wanted
+        await trio.sleep(0.1)
+        with pytest.raises((LedgerFenced, LedgerClosed)):
+            await writer.close()
+
+
+async def test_all_copies_are_byte_equal_after_recovery(autojump_clock: MockClock) -> None:
+    """H2: one encoding, whoever wrote the copy."""
+    async with real_cluster(4) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        for n in range(30):
+            writer.add([b"%d" % n * 50], len(b"%d" % n * 50))
+            if n == 15:
+                bookie = writer._change.metadata.last_fragment.bookies[0]
+                await confirmed(writer)
+                await cluster.stop(bookie)
+        closed = await client.recover(writer.ledger_id)
+        assert closed.last_entry is not None
+        copies: dict[int, set[bytes]] = {}
+        for bookie in closed.bookies():
+            connection = client.pool.get(bookie)
+            if connection is None:
+                continue
+            answer = await connection.read(
+                writer.ledger_id, closed.key, 0, 100, 1 << 20, past_lac=True, timeout_s=5.0
+            )
+            for record in entries.records(answer.body):
+                copies.setdefault(record.entry, set()).add(bytes(record.raw))
+        assert sorted(copies) == list(range(closed.last_entry + 1))
+        assert all(len(one) == 1 for one in copies.values())
+
+
+async def test_two_bookies_swap_their_ports(autojump_clock: MockClock) -> None:
+    """H6: the bookie that answers must be the one that was asked for; no ack from another."""
+    async with real_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        writer.add([b"x"], 1)
+        await confirmed(writer)
+        await cluster.stop("b0")
+        stolen = client.pool  # b0's registration says b1's address for a moment
+        registration = stolen.registration("b1")
+        assert registration is not None
+        wrong = BookieRegistration("b0", registration.addresses)
+        await cluster.put(Put(bookie_key("b0"), wrong.encode()))
+        await trio.sleep(1)
+
+        assert client.pool.get("b0") is None
+        await cluster.start("b0")
+        await trio.sleep(3)
+        assert client.pool.get("b0") is not None
+        writer.add([b"y"], 1)
+        await confirmed(writer)
+        closed = await writer.close()
+        assert closed.last_entry == 1
+
+
+async def test_recoveries_and_the_writer_race(autojump_clock: MockClock) -> None:
+    """Scenarios 8 and 26 over real bookies."""
+    async with real_cluster(3) as cluster:
+        client = await cluster.client()
+        others = [await cluster.client() for _ in range(3)]
+        for round_ in range(5):
+            writer = await client.create()
+            ends: list[int | None] = []
+
+            async def recover(one: LedgerClient, ends: list[int | None] = ends) -> None:
+                ends.append((await one.recover(writer.ledger_id)).last_entry)  # noqa: B023
+
+            async with trio.open_nursery() as nursery:
+                for n in range(20):
+                    if n == 5 + round_:
+                        for one in others:
+                            nursery.start_soon(recover, one)
+                    if writer.error is None:
+                        writer.add([b"z" * 100], 100)
+                    await trio.sleep(0.001)
+            with suppress(DistributedLogError):
+                ends.append((await writer.close()).last_entry)
+            assert len(set(ends)) == 1
+            assert ends[0] is not None
+            assert ends[0] >= writer.lac
+
+
+async def test_a_deleted_ledger_leaves_to_dos(autojump_clock: MockClock) -> None:
+    """H21: the record is DELETING, each of its bookies has a to-do instead of an index key."""
+    async with real_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        await writer.close()
+        await client.delete(writer.ledger_id)
+        await client.delete(writer.ledger_id)
+        listed = await cluster.store.range(b"\0", b"\xff")
+        found = [item.key for item in listed.items if b"%016x" % writer.ledger_id in item.key]
+        assert sorted(key.split(b"/")[0] for key in found) == [b"delete"] * 3 + [b"ledger"]
