@@ -3,15 +3,16 @@
 From the wire to the platter and back:
 
     entry.py, messages.py       the bytes (pure)
-    server.py                   one session a connection: streams, reads, long polls, credit
-    store.py                    what a bookie promises: add once, fence, read, LAC, delete
+    server.py, session.py       one session a connection: streams, reads, long polls, credit
+    store.py, adds.py           what a bookie promises: add once, fence, read, LAC, delete
+    upkeep.py                   idle blocks, checkpoints, dead files, free space
     ledgers.py, waiters.py      what it knows of a ledger; who waits for its LAC
     gather.py                   the ring in which commits gather, and from which the tail is read
     journal.py                  one block a commit, one sync a block; files, rolls, footers
     journal_blocks.py           what the blocks hold (pure)
     index.py, runs.py           (ledger, entry) to a place in the journal
     reads.py                    ring, page cache, or a worker that asks the device
-    replay.py, opening.py       what a start believes, and what it writes again before it serves
+    replay.py, opening.py, seed.py  what a start believes, and what it writes again before it serves
     client.py                   the other end of a connection
 
 What is open: journal files are removed only when no live entry is left in them (no compaction, no cold
