@@ -159,8 +159,8 @@ async def test_write_tail_fail_over_recover_read(
         assert tailed == wanted
         assert await read_all(client, prepared.ledger_id) == wanted
         await trio.sleep(0.1)
-        with pytest.raises((LedgerFenced, LedgerClosed)):
-            await writer.close()
+        with suppress(LedgerFenced, LedgerClosed):  # or it finds the end that it would have written
+            assert await writer.close() == closed
 
 
 async def test_all_copies_are_byte_equal_after_recovery(autojump_clock: MockClock) -> None:
