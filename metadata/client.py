@@ -53,6 +53,15 @@ __all__ = [
 
 ATTEMPT_S = 2.0
 """A node that is silent for so long is left for another one."""
+ELSEWHERE = (
+    ConnectionLost,
+    NotReady,
+    OutcomeUnknown,
+    ProtocolError,
+    RequestTimeout,
+    WrongPeer,
+)
+"""What a node that cannot help answers, or no node at all: the next one is asked."""
 PAUSE_S = 0.05
 """Between two attempts when nobody leads."""
 
@@ -169,9 +178,10 @@ class MetadataClient:
         if self._base_index < 0:  # H20: a request names what its client knew when it was first sent
             await self.get(b"\0")
         self._request += 1
+        number = self._request  # others take theirs while this one waits
         attempts = _Attempts()
         while True:
-            command = encode_command(make(self._request, self._base_index))
+            command = encode_command(make(number, self._base_index))
             try:
                 reply = await self.ask(Op.META_TRANSACT, command, attempts=attempts)
             except QuorumUnreachable as error:
@@ -194,34 +204,49 @@ class MetadataClient:
         """
         deadline = trio.current_time() + self.timeout_s
         attempts = attempts if attempts is not None else _Attempts()
+        turns = 0
         while trio.current_time() < deadline:
             address = self._leader
             try:
                 link = await self.link(address, deadline)
-                attempts.unanswered += 1  # until an answer says that nothing was done
-                left_s = deadline - trio.current_time()
-                reply = await link.request(op, body, timeout_s=max(0.01, min(ATTEMPT_S, left_s)))
-                attempts.unanswered -= 1
-                return reply
+                return await self._ask_once(link, op, body, deadline, attempts)
             except NotLeader as error:
                 attempts.last = error
-                if not await self._follow(address, error.leader):
-                    await trio.sleep(PAUSE_S)
-            except (ConnectionLost, RequestTimeout, WrongPeer, NotReady, ProtocolError) as error:
+                pause = not self._follow(address, error.leader)
+            except TooBusy as error:
+                if not attempts.unanswered:
+                    raise
+                attempts.last = (
+                    error  # says nothing of the earlier sendings: ask until something does
+                )
+                pause = True
+            except ELSEWHERE as error:
                 attempts.last = error
-                if isinstance(error, NotReady):
-                    attempts.unanswered -= 1
                 self._next_after(address)
-                if self._leader == self._addresses[0]:
-                    await trio.sleep(PAUSE_S)
-            except DistributedLogError:
-                attempts.unanswered -= 1  # a definite answer
-                raise
+                pause = False
+            turns += 1
+            # All of them may name a leader that has just died: one round of questions, then a pause.
+            if pause or turns % len(self._addresses) == 0:
+                await trio.sleep(PAUSE_S)
         places = ", ".join(f"{host}:{port}" for host, port in self._addresses)
         raise QuorumUnreachable(
             f"no leader of the metadata quorum at {places} answered within {self.timeout_s:g} s"
             f" (last: {attempts.last or 'no answer'})"
         )
+
+    async def _ask_once(
+        self, link: ClientLink, op: int, body: Buffer, deadline: float, attempts: "_Attempts"
+    ) -> Reply:
+        """Send to one node; count the sending as unanswered unless its answer says what became of it."""
+        attempts.unanswered += 1
+        left_s = deadline - trio.current_time()
+        try:
+            reply = await link.request(op, body, timeout_s=max(0.01, min(ATTEMPT_S, left_s)))
+        except DistributedLogError as error:
+            attempts.unanswered -= error.definite
+            raise
+        attempts.unanswered -= 1
+        return reply
 
     async def link(self, address: Address, deadline: float) -> ClientLink:
         """The connection to a node, made if there is none. Raises what dialling raises."""
@@ -266,7 +291,7 @@ class MetadataClient:
                 await trio.sleep(PAUSE_S)
         raise QuorumUnreachable(f"no node of the metadata quorum could be reached (last: {last})")
 
-    async def _follow(self, asked: Address, leader: str) -> bool:
+    def _follow(self, asked: Address, leader: str) -> bool:
         """Ask the node that was named as leader next; False if that says nothing new."""
         host, _, port = leader.rpartition(":")
         if host and port.isdigit() and (host, int(port)) != asked:

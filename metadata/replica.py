@@ -12,7 +12,7 @@ from random import Random
 
 import trio
 
-from ..runtime.errors import DistributedLogError, NotLeader
+from ..runtime.errors import DistributedLogError, NotLeader, OutcomeUnknown
 from .kv import Answer, KeyValueState
 from .messages import Entry, Message
 from .options import RaftOptions
@@ -195,8 +195,10 @@ class Replica:
     def _note_role(self) -> None:
         if not self.leads:
             proposals, self._proposals = self._proposals, {}
-            for proposal in proposals.values():
-                proposal.reply(self.not_leader())
+            for proposal in proposals.values():  # not NotLeader: the next leader may commit it
+                proposal.reply(
+                    OutcomeUnknown("this metadata node led no longer before it was done")
+                )
         if self._leads != self.leads:
             self._leads = self.leads
             self.on_role(self.leads)
