@@ -170,15 +170,22 @@ class Store:
         if ledger.flags:
             if ledger.flags & jb.DELETED:
                 return NoSuchLedger(f"ledger {ledger.id} was deleted")
+            if ledger.flags & jb.LIMBO and not stream.recovery:
+                return self._limbo_refusal(ledger)
             if ledger.flags & jb.FENCED and not stream.recovery:
                 return LedgerFenced(f"ledger {ledger.id} was fenced by a recovery")
         if not ledger.stored and ledger.id < self.limbo_below and not stream.recovery:
-            return LedgerFenced(
-                f"ledger {ledger.id}: this bookie lost data and may have been told to fence it"
-            )
+            return self._limbo_refusal(ledger)
         if self.read_only and not stream.recovery:
             return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: low on space")
         return None
+
+    @staticmethod
+    def _limbo_refusal(ledger: Ledger) -> DistributedLogError:
+        """No fence is known: the writer goes on without this bookie, where one that knows ends it."""
+        return LedgerStateUnknown(
+            f"ledger {ledger.id}: this bookie lost data and may have been told to fence it (limbo)"
+        )
 
     def refuse(self, stream: AddStream, error: DistributedLogError) -> None:
         """Poison a stream: its owner is told once, nothing more of it is taken (H1)."""

@@ -200,7 +200,7 @@ async def test_rot_in_a_synced_block_is_limbo_and_never_no(autojump_clock: Clock
                 adder = Adder(store, 7)
                 adder.send(record(7, 6))
                 error, _ = await adder.refusal()
-                assert isinstance(error, LedgerFenced)
+                assert isinstance(error, LedgerStateUnknown)
                 assert store.look_up(7, KEY).limbo
 
 
@@ -227,7 +227,7 @@ async def test_limbo_is_confined_to_the_ledgers_of_before(autojump_clock: Clock)
         healing.send(record(7, 0))
         await healing.all_acked()
 
-        assert isinstance(error, LedgerFenced)
+        assert isinstance(error, LedgerStateUnknown)
         assert list(await read_all(store, 7)) == [0]
         assert store.look_up(7, KEY).limbo
         assert not store.look_up(100, KEY).limbo
