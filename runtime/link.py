@@ -29,6 +29,7 @@ from .hello import Hello
 from .host import Buffer, Connection
 
 SEND_BUFFERS_MAX = 64
+RECEIVE_WINDOW_BYTES = 1024 * 1024
 PARTIAL_FIRST_BYTES = 512 * 1024
 """A frame not yet complete gets this much at first, and four times as much when that is full."""
 FRAME_SECONDS = 5.0
@@ -72,6 +73,10 @@ class ReceiveSpace:
 class Link:
     """One side of a connection. Made by `rpc.Endpoint`; both sides share this class."""
 
+    window_bytes = RECEIVE_WINDOW_BYTES
+    """How much of the process' receive buffer this connection reads into at a time."""
+    partial_first_bytes = PARTIAL_FIRST_BYTES
+
     def __init__(
         self,
         connection: Connection,
@@ -82,6 +87,7 @@ class Link:
     ) -> None:
         self._connection = connection
         self._space = space
+        self._window = space.buffer[ENVELOPE_BYTES : ENVELOPE_BYTES + self.window_bytes]
         self._queue: deque[Buffer] = deque()
         self._wake = trio.Event()
         self._room: trio.Event | None = None
@@ -240,9 +246,7 @@ class Link:
                     await self._rest(self._held)
                     continue
                 if self._partial is None:
-                    received = await self._connection.receive_into(
-                        self._space.buffer[ENVELOPE_BYTES:]
-                    )
+                    received = await self._connection.receive_into(self._window)
                     if not received:
                         raise ConnectionLost(f"{self.peer_address} closed the connection")
                     self.received_at = trio.current_time()
@@ -302,7 +306,7 @@ class Link:
         self._partial_length = length
         self._partial_have = len(received)
         self._partial = bytearray()
-        self._grow_partial(max(len(received), min(length, PARTIAL_FIRST_BYTES)), received)
+        self._grow_partial(max(len(received), min(length, self.partial_first_bytes)), received)
         self.frame_deadline = trio.current_time() + FRAME_SECONDS + length / FRAME_BYTES_PER_SECOND
 
     def _grow_partial(self, size: int, content: Buffer) -> None:
@@ -318,42 +322,22 @@ class Link:
         self._partial = larger
 
     async def _finish_partial(self, partial: bytearray, on_frame: OnFrame) -> bytes:
-        """Receive into the incomplete frame and behind it into the shared buffer."""
-        shared = self._space.buffer
+        """Receive into the incomplete frame and, where that has all its room, behind it."""
         if self._partial_have == len(partial):
             self._grow_partial(min(self._partial_length, 4 * len(partial)), partial)
             assert self._partial is not None
             partial = self._partial
-        received = await self._connection.receive_into(
-            memoryview(partial)[self._partial_have :], shared[ENVELOPE_BYTES:]
-        )
+        whole = len(partial) == self._partial_length
+        rest = memoryview(partial)[self._partial_have :]
+        received = await self._connection.receive_into(rest, *((self._window,) if whole else ()))
         if not received:
             raise ConnectionLost(f"{self.peer_address} closed the connection within a frame")
         self.received_at = trio.current_time()
-        wanted = len(partial) - self._partial_have
-        self._partial_have += min(received, wanted)
-        extra = received - wanted
-        if self._partial_have < self._partial_length:
-            if (
-                extra > 0
-            ):  # the buffer was shorter than the frame: the rest begins in the shared one
-                self._grow_partial(
-                    min(self._partial_length, max(4 * len(partial), self._partial_have + extra)),
-                    partial,
-                )
-                assert self._partial is not None
-                take = min(extra, self._partial_length - self._partial_have)
-                self._partial[self._partial_have : self._partial_have + take] = shared[
-                    ENVELOPE_BYTES : ENVELOPE_BYTES + take
-                ]
-                self._partial_have += take
-                if self._partial_have < self._partial_length:
-                    return b""
-                return self._deliver_partial(
-                    ENVELOPE_BYTES + take, ENVELOPE_BYTES + extra, on_frame
-                )
+        extra = received - len(rest)
+        self._partial_have += min(received, len(rest))
+        if not whole or extra < 0:
             return b""
-        return self._deliver_partial(ENVELOPE_BYTES, ENVELOPE_BYTES + max(extra, 0), on_frame)
+        return self._deliver_partial(ENVELOPE_BYTES, ENVELOPE_BYTES + extra, on_frame)
 
     def _deliver_partial(self, start: int, end: int, on_frame: OnFrame) -> bytes:
         partial = self._partial

@@ -66,6 +66,11 @@ class PendingReply:
 class ClientLink(Link):
     """A connection to a server, with any number of requests under way."""
 
+    # A server is trusted with its announced length, and a large reply is received where it will stay:
+    # only its first bytes pass through the shared buffer.
+    window_bytes = 64 * 1024
+    partial_first_bytes = FRAME_BYTES_MAX
+
     on_frame: Callable[[int, int, int, int, memoryview], None] | None = None
     """Gets op, flags, status, ident, body of frames that answer no request; body valid in the call."""
     on_batch: Callable[[], None] | None = None
