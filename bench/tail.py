@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from ..log.record import LogRecord
+from ..runtime.host import Buffer
 from .histogram import Histogram
 from .machine import OthersCpu
 from .plan import Plan, own_logs, result
@@ -119,7 +120,7 @@ async def read(uri: str, name: str, total: int, take: str) -> None:
                 columns = await reader.read_columns()
                 assert columns is not None, "a tail has no end"
                 ends = columns.offsets.tolist()
-                payloads = [columns.payload[at:] for at in ends[:-1]]
+                payloads: list[Buffer] = [columns.payload[at:] for at in ends[:-1]]
             else:
                 payloads = [record.payload for record in await reader.read_bulk(BATCH)]
             now = perf_counter()

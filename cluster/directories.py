@@ -14,6 +14,7 @@ import trio
 from ..runtime.errors import ForeignData
 from ..runtime.files import DirectoryDisk
 from ..runtime.host import Host
+from ..runtime.identity import FILE_NAME
 from ..runtime.machine import real_host
 from ..runtime.memory import MemoryDisk
 from ..runtime.sync_mode import choose_sync_mode
@@ -61,6 +62,11 @@ def memory_host(config: Config) -> Host:
 
 
 def _disk(data: Path, role: str, foreign: tuple[str, ...]) -> DirectoryDisk:
+    if (data / FILE_NAME).exists():
+        raise ForeignData(
+            f"{data} is the inside of a node's data directory (it holds {FILE_NAME});"
+            " --data is the directory around it"
+        )
     for name in foreign:
         if (data / name).exists():
             raise ForeignData(

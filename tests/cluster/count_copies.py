@@ -12,6 +12,7 @@ from distributedlog.cluster.repair import wanted, without
 from distributedlog.ledger import keys
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import LedgerMetadata
+from distributedlog.ledger.pool import BookiePool
 from distributedlog.runtime.errors import NoSuchLedger
 
 
@@ -20,7 +21,7 @@ async def main(name: str) -> None:
     missing: list[Any] = []
     ledgers = 0
     async with open_namespace(os.environ["DLOG_URI"]) as namespace:
-        pool = namespace.ledgers.pool
+        pool: BookiePool = namespace.ledgers.pool  # type: ignore[attr-defined]
         found = await namespace.open_log(name).describe()
         for segment in found.segments:
             stored = await namespace.metadata.get(keys.ledger_key(segment.ledger_id))

@@ -75,7 +75,7 @@ def _lines(cluster: Cluster, name: str) -> list[str]:
 
 
 def _wait_lines(cluster: Cluster, name: str, wanted: int) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while len(_lines(cluster, name)) < wanted:
         assert time.monotonic() < end, f"{name} did not reach {wanted} lines"
 
@@ -92,7 +92,8 @@ def _check_two(cluster: Cluster, name: str, one: _Writer, stored: int, two: _Wri
 
 def test_a_second_writer_is_refused_and_a_takeover_fences_the_first(cluster: Cluster) -> None:
     """G4, and the lock as a courtesy that names its owner."""
-    one = _Writer(cluster, "shared", "a", "--create")
+    assert cluster.run("log", "create", "shared").returncode == 0
+    one = _Writer(cluster, "shared", "a")
     one.feed(100)
     _wait_lines(cluster, "shared", 100)
 
@@ -106,7 +107,7 @@ def test_a_second_writer_is_refused_and_a_takeover_fences_the_first(cluster: Clu
     two = _Writer(cluster, "shared", "b", "--takeover")
     two.feed(50)
     _wait_lines(cluster, "shared", 250)
-    one.feed_until_it_ends(20)
+    one.feed_until_it_ends(60)
     code, said, errors = one.end()
     assert code == 5, errors
     assert "WriterFenced" in errors
@@ -117,7 +118,8 @@ def test_a_second_writer_is_refused_and_a_takeover_fences_the_first(cluster: Clu
 
 def test_a_writer_that_slept_past_its_lease_finds_itself_fenced(cluster: Cluster) -> None:
     """G4: the second one needs no takeover, only patience; the sleeper is never believed again."""
-    one = _Writer(cluster, "shared", "a", "--create")
+    assert cluster.run("log", "create", "shared").returncode == 0
+    one = _Writer(cluster, "shared", "a")
     one.feed(100)
     _wait_lines(cluster, "shared", 100)
     one.process.send_signal(signal.SIGSTOP)
@@ -127,7 +129,7 @@ def test_a_writer_that_slept_past_its_lease_finds_itself_fenced(cluster: Cluster
         _wait_lines(cluster, "shared", 150)
     finally:
         one.process.send_signal(signal.SIGCONT)
-    one.feed_until_it_ends(30)
+    one.feed_until_it_ends(60)
 
     code, _, errors = one.end()
 

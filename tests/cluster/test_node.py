@@ -1,0 +1,189 @@
+"""A bookie's life on a live quorum: registered, again on the same disks, ended by a failing disk."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+
+from distributedlog.cluster.child import first_of
+from distributedlog.cluster.node import serve_node
+from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
+from distributedlog.ledger import keys
+from distributedlog.ledger.bookies import BookieRegistration
+from distributedlog.metadata.client import MetadataClient
+from distributedlog.runtime.errors import DataDirectoryInUse, DiskFailed, ForeignData
+from distributedlog.runtime.host import Buffer, Disk, File, Host
+from distributedlog.runtime.machine import real_host
+from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.rpc import Endpoint, Hello
+
+STORE = {"journal_file_bytes": 4 << 20, "gather_bytes": 1 << 20}
+
+
+class _FailingDisk(MemoryDisk):
+    """Its syncs fail once `failing` is set, as a device does that goes away."""
+
+    failing = False
+
+    async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
+        return _FailingFile(self, await super().create(name, size=size, direct=direct))
+
+
+class _FailingFile:
+    def __init__(self, disk: _FailingDisk, file: File) -> None:
+        self._disk = disk
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    async def write_synced(self, offset: int, buffer: Buffer) -> None:
+        self._check()
+        await self._file.write_synced(offset, buffer)
+
+    async def sync(self) -> None:
+        self._check()
+        await self._file.sync()
+
+    def _check(self) -> None:
+        if self._disk.failing:
+            raise DiskFailed(f"{self._file.name}: fdatasync: Input/output error")
+
+
+def _disks(journal: Disk | None = None) -> dict[str, Disk]:
+    return {"journal": journal if journal is not None else MemoryDisk(), "index": MemoryDisk()}
+
+
+@dataclass
+class _World:
+    quorum: tuple[str, int]
+    metadata: MetadataClient
+    nursery: trio.Nursery
+    errors: list[BaseException] = field(default_factory=list)
+
+    def host(self, disks: dict[str, Disk]) -> Host:
+        return real_host("b", disks=disks)
+
+    @asynccontextmanager
+    async def bookie(self, disks: dict[str, Disk]) -> AsyncIterator[NodeReady]:
+        """Run a bookie while the body runs; then end it cleanly."""
+        config = BookieNodeConfig("b", (self.quorum,), store=STORE, metadata_timeout_s=5)
+        async with trio.open_nursery() as nursery:
+            yield await nursery.start(serve_node, self.host(disks), config)
+            nursery.cancel_scope.cancel()
+
+    async def registration(self, bookie_id: str) -> BookieRegistration | None:
+        found = await self.metadata.get(keys.bookie_key(bookie_id))
+        return None if found is None else BookieRegistration.decode(found.value)
+
+
+@asynccontextmanager
+async def _world() -> AsyncIterator[_World]:
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            host = real_host("m", disks={"metadata": MemoryDisk()})
+            listener = await host.listen(("127.0.0.1", 0))
+            address = listener.address
+            listener.close()
+            ready: NodeReady = await nursery.start(
+                serve_node, host, MetadataNodeConfig("m", {"m": address})
+            )
+            assert ready.address == address
+            client = MetadataClient(
+                Endpoint(host, lambda: Hello()), [address], client_id="test", timeout_s=10
+            )
+            await nursery.start(client.run)
+            yield _World(address, client, nursery)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_bookie_is_registered_while_it_serves_and_deregisters_at_a_clean_end() -> None:
+    async with _world() as world:
+        async with world.bookie(_disks()) as ready:
+            found = await world.registration(ready.node_id)
+            assert found is not None
+            assert found.addresses == {"": ready.address}
+            assert found.incarnation == 1
+
+        assert await world.registration(ready.node_id) is None
+        assert await world.metadata.get(keys.cookie_key(ready.node_id)) is not None
+
+
+async def test_a_bookie_on_the_same_disks_is_the_same_bookie() -> None:
+    """H6: the id is the data directory's."""
+    async with _world() as world:
+        disks = _disks()
+        async with world.bookie(disks) as first:
+            pass
+        async with world.bookie(disks) as second:
+            found = await world.registration(second.node_id)
+
+        assert second.node_id == first.node_id
+        assert found is not None
+        assert found.incarnation == 2
+
+
+async def test_a_bookie_whose_journal_was_replaced_does_not_start() -> None:
+    async with _world() as world:
+        disks = _disks()
+        async with world.bookie(disks) as ready:
+            pass
+        disks["journal"] = MemoryDisk()
+
+        with pytest.raises(BaseExceptionGroup) as caught:
+            async with world.bookie(disks):
+                pass
+
+        assert isinstance(first_of(caught.value), ForeignData)
+        assert await world.registration(ready.node_id) is None
+
+
+async def test_two_nodes_on_one_directory_are_refused() -> None:
+    async with _world() as world:
+        disks = _disks()
+        async with world.bookie(disks):
+            with pytest.raises(BaseExceptionGroup) as caught:
+                async with world.bookie(disks):
+                    pass
+        assert isinstance(first_of(caught.value), DataDirectoryInUse)
+
+
+async def test_a_failed_sync_ends_the_whole_node() -> None:
+    """Fail-stop: what the page cache shows is no longer to be trusted."""
+    async with _world() as world:
+        disk = _FailingDisk()
+
+        error: BaseException | None = None
+        try:
+            async with world.bookie(_disks(disk)) as ready:
+                disk.failing = True
+                await _write_something(world, ready)
+                await trio.sleep_forever()
+        except* DiskFailed as group:
+            error = first_of(group)
+
+        assert isinstance(error, DiskFailed)
+        with pytest.raises(OSError):  # nobody listens there any more
+            await trio.open_tcp_stream(*ready.address)
+
+
+async def _write_something(world: _World, ready: NodeReady) -> None:
+    from distributedlog.bookie.client import BookieClient
+    from distributedlog.bookie.entry import encode
+
+    endpoint = Endpoint(real_host("c"), lambda: Hello())
+    link = await endpoint.dial(ready.address, nursery=world.nursery)
+    client = BookieClient(link, ready.node_id)
+    acked: Sequence[int] = []
+    stream = client.open_stream(
+        1,
+        bytes(16),
+        recovery=False,
+        fragment_epoch=0,
+        on_acked=list(acked).append,
+        on_refused=lambda position, error: None,
+    )
+    stream.send(encode(1, 0, 1, -1, (b"x",), 1))
