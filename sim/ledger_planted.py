@@ -15,8 +15,11 @@ from ..ledger.ensemble_change import Round
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.recovery import Action, Read, Recovery
 from ..ledger.striping import Striping
+from .ledger_actors import SimWriter
 from .ledger_model import header_of
-from .ledger_world import FAULTS, SimRecoverer, SimStore, SimWriter, WorldOptions, run_seed
+from .ledger_net import SimStore
+from .ledger_recoverer import SimRecoverer
+from .ledger_world import FAULTS, WorldOptions, run_seed
 
 Patch = tuple[type, str, object]
 

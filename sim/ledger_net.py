@@ -1,0 +1,275 @@
+"""Bookies with misfortunes, the links to them and the store of one record, on the ledger world's heap.
+
+A link delivers in order at any delay; when it breaks, a prefix of what was sent still arrives, maybe much
+later. The store does compare-and-set; it may stand still, and lose its answers.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..ledger.metadata import LedgerMetadata
+from ..runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout
+from ..runtime.host import Buffer
+from .ledger_model import ModelBookie, ModelStream
+
+if TYPE_CHECKING:
+    from .ledger_world import World
+
+LEDGER = 7
+KEY = b"0123456789abcdef"
+NEVER = float("inf")
+
+
+class SimBookie:
+    """A model bookie with its misfortunes."""
+
+    def __init__(self, world: "World", bookie_id: str) -> None:
+        self.world = world
+        self.id = bookie_id
+        self.model = ModelBookie(bookie_id)
+        self.down = False
+        self.damaged = False
+        self.hung_until = 0.0
+        self.cut_from: dict[str, float] = {}
+
+    def stop(self, for_s: float) -> None:
+        """A power cut: connections end, what was stored stays."""
+        self.down = True
+        for link in list(self.world.links.values()):
+            if link.bookie is self:
+                link.break_(0.0)
+
+        def start() -> None:
+            self.down = False
+
+        self.world.after(for_s, start)
+
+
+class SimLink:
+    """A connection: in order, any delay; when it breaks, a prefix of what was sent still arrives."""
+
+    def __init__(self, world: "World", client: str, bookie: SimBookie) -> None:
+        self.world = world
+        self.client = client
+        self.bookie = bookie
+        self.closed: DistributedLogError | None = None
+        self._there = self._back = 0.0
+        self._cut_at = NEVER
+        self._sinks: list[SimSink] = []
+        self._requests: list[Callable[[DistributedLogError], None]] = []
+
+    def break_(self, prefix_s: float) -> None:
+        """What arrives later than ``prefix_s`` from now is lost; the client learns at once."""
+        if self.closed is not None:
+            return
+        self.closed = ConnectionLost(f"the connection to {self.bookie.id} broke")
+        self._cut_at = self.world.now + prefix_s
+        sinks, self._sinks = self._sinks, []
+        requests, self._requests = self._requests, []
+        for sink in sinks:
+            sink.on_broken(self.closed)
+        for failed in requests:
+            failed(self.closed)
+
+    def there(self, action: Callable[[], None]) -> None:
+        """Send to the bookie; ``action`` runs on arrival."""
+        world = self.world
+        self._there = max(self._there, world.now + world.delay())
+
+        def arrive() -> None:
+            if world.now > self._cut_at or (self.bookie.down and self.closed is not None):
+                return
+            if world.now < self.bookie.hung_until:
+                world.after(self.bookie.hung_until - world.now, arrive)
+            else:
+                action()
+
+        world.after(self._there - world.now, arrive)
+
+    def back(self, action: Callable[[], None]) -> None:
+        """Send to the client."""
+        world = self.world
+        self._back = max(self._back, world.now + world.delay())
+
+        def arrive() -> None:
+            if self.closed is None:
+                action()
+
+        world.after(self._back - world.now, arrive)
+
+    def request(
+        self,
+        act: Callable[[], Callable[[], None]],
+        failed: Callable[[DistributedLogError], None],
+        timeout_s: float,
+    ) -> None:
+        """``act`` runs at the bookie and returns what is done with the answer at the client."""
+        if self.closed is not None:
+            failed(self.closed)
+            return
+        done = False
+
+        def fail(error: DistributedLogError) -> None:
+            nonlocal done
+            if not done:
+                done = True
+                failed(error)
+
+        def at_bookie() -> None:
+            answer = act()
+
+            def at_client() -> None:
+                nonlocal done
+                if not done:
+                    done = True
+                    self._requests.remove(fail)
+                    answer()
+
+            self.back(at_client)
+
+        def late() -> None:
+            if not done:
+                if fail in self._requests:
+                    self._requests.remove(fail)
+                fail(RequestTimeout(f"{self.bookie.id} did not answer"))
+
+        self._requests.append(fail)
+        self.there(at_bookie)
+        self.world.after(timeout_s, late)
+
+    def open_stream(
+        self,
+        ledger: int,
+        key: bytes,
+        *,
+        recovery: bool,
+        fragment_epoch: int,
+        on_acked: Callable[[int], None],
+        on_refused: Callable[[int, DistributedLogError], None],
+    ) -> "SimSink":
+        """As `bookie/client.py`."""
+        sink = SimSink(self, ledger, key, recovery, on_acked, on_refused)
+        self._sinks.append(sink)
+        return sink
+
+
+class SimSink:
+    """One add stream, both sides of it."""
+
+    def __init__(
+        self,
+        link: SimLink,
+        ledger: int,
+        key: bytes,
+        recovery: bool,
+        on_acked: Callable[[int], None],
+        on_refused: Callable[[int, DistributedLogError], None],
+    ) -> None:
+        self._link = link
+        self._ledger, self._key = ledger, key
+        self._on_acked = on_acked
+        self._on_refused = on_refused
+        self._stream = ModelStream(link.bookie.model, ledger, key, recovery=recovery)
+        self._told = 0
+        self._acking = False
+        self._closed = False
+
+    def send(self, record: Buffer) -> None:
+        """One record to the bookie."""
+        self._link.there(lambda: self._arrive(record))
+
+    def send_lac(self, lac: int) -> None:
+        """The explicit LAC to the bookie."""
+        self._link.there(lambda: self._link.bookie.model.write_lac(self._ledger, self._key, lac))
+
+    def close(self) -> None:
+        """What comes back is dropped."""
+        self._closed = True
+
+    def on_broken(self, error: DistributedLogError) -> None:
+        """The link ended."""
+        if not self._closed:
+            self._on_refused(self._told, error)
+
+    def _arrive(self, record: Buffer) -> None:
+        refused = self._stream.refused
+        if self._stream.add(record):
+            if not self._acking:  # acks gather, as behind one sync
+                self._acking = True
+                self._link.world.after(self._link.world.random.random() * 0.002, self._ack)
+        elif refused is None and self._stream.refused is not None:
+            position, error = self._stream.count, self._stream.refused
+            self._link.back(lambda: self._refused(position, error))
+
+    def _refused(self, position: int, error: DistributedLogError) -> None:
+        if not self._closed:
+            self._on_refused(position, error)
+
+    def _ack(self) -> None:
+        self._acking = False
+        count = self._stream.count
+
+        # A closed stream's acks still come in: it is the window that must not count them.
+        def told() -> None:
+            self._told = count
+            self._on_acked(count)
+
+        self._link.back(told)
+
+
+class SimStore:
+    """The ledger's record under compare-and-set; answers may be late, or lost."""
+
+    def __init__(self, world: "World", value: LedgerMetadata) -> None:
+        self.world = world
+        self.value = value
+        self.version = 1
+        self.frozen_until = 0.0
+        self.lose_replies = False
+
+    def cas(
+        self,
+        version: int,
+        new: LedgerMetadata,
+        done: Callable[[bool | None, LedgerMetadata, int], None],
+    ) -> None:
+        """``done`` gets True, False (conflict) or None (unknown), and the record as it is then."""
+        self._call(lambda: self._apply(version, new), done)
+
+    def get(self, done: Callable[[bool | None, LedgerMetadata, int], None]) -> None:
+        """The record and its version."""
+        self._call(lambda: True, done, lossless=True)
+
+    def _call(
+        self,
+        act: Callable[[], bool],
+        done: Callable[[bool | None, LedgerMetadata, int], None],
+        *,
+        lossless: bool = False,
+    ) -> None:
+        world = self.world
+
+        def arrive() -> None:
+            if world.now < self.frozen_until:
+                world.after(self.frozen_until - world.now + 0.001, arrive)
+                return
+            outcome: bool | None = act()
+            if self.lose_replies and not lossless and world.random.random() < 0.5:
+                outcome = None
+            value, version = self.value, self.version
+            world.after(
+                0.0005 + world.random.random() * 0.003, lambda: done(outcome, value, version)
+            )
+
+        world.after(0.0005 + world.random.random() * 0.003, arrive)
+
+    def _apply(self, version: int, new: LedgerMetadata) -> bool:
+        if version != self.version:
+            return False
+        self.value, self.version = new, self.version + 1
+        self.world.note(
+            f"store v{self.version} {new.state} {[(f.first_entry, f.bookies) for f in new.ensembles]}"
+        )
+        if new.closed:
+            self.world.on_closed(new)
+        return True
