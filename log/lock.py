@@ -126,6 +126,8 @@ async def _try(
         )
         if reply.succeeded:
             return Claim(OwnedLog(metadata, state, found.version + 1), lease, before.owner)
+    except LeaseExpired:
+        return None  # the store was away for longer than that: again, with another one
     except DistributedLogError:
         # Unknown, perhaps: the same writer id in the state says that it was this very transaction.
         again = await metadata.get(found.key)

@@ -1,0 +1,190 @@
+"""The batches between a writer's caller and its ledger: open, ready, in flight.
+
+Batching adapts without a timer: while few entries are in flight, what gathered is sent at the end of the
+loop turn; while the pipeline is busy the batch grows up to ``entry_bytes_max``. One task is woken once a
+burst. What is not yet durable is bounded in bytes; above the bound the caller waits. The first error sticks.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from ..runtime.errors import AlreadyClosed, DistributedLogError, WriteFailed
+from .batch import Batch, again
+from .dlsn import DLSN
+from .keeper import SegmentKeeper
+from .open_segment import OpenSegment
+from .options import LogOptions
+
+
+class Pipeline:
+    """What one writer has taken and not yet seen durable. Everything but the waits is synchronous."""
+
+    def __init__(
+        self,
+        name: str,
+        options: LogOptions,
+        wall_ms: Callable[[], int],
+        on_failed: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.keeper: SegmentKeeper
+        """Where the entries go; set before the first record is taken."""
+        self.batch = Batch()
+        """The open one: `LogWriter.submit` appends to it."""
+        self.pause = False
+        """The next submit must look up: no room, a turn is due to others, closed, failed."""
+        self.error: DistributedLogError | None = None
+        """Why the writer has failed; sticks."""
+        self.over: DistributedLogError | None = None
+        """What the next call raises, once the writer has failed or was closed."""
+        self.last_txid = -1
+        """Of the batches behind the open one, or of the log before."""
+        self._options = options
+        self._wall_ms = wall_ms
+        self._on_failed = on_failed
+        self._wake = trio.Event()
+        self._room = trio.Event()
+        self._ready: deque[Batch] = deque()  # closed by size, or taken back from a failed segment
+        self._in_flight: deque[Batch] = deque()  # in the segment in progress, in entry order
+        self._held_bytes = 0  # of ready and in flight
+        self._last: Batch | None = None  # the newest one that was closed
+
+    # --- from the caller --------------------------------------------------------------------------
+
+    def close_batch(self) -> Batch:
+        """Close the open batch and send what can be sent; returns the new open one."""
+        batch = self.batch
+        self._last = batch
+        self.last_txid = batch.txids[-1]
+        self.batch = Batch()
+        self._ready.append(batch)
+        self._held_bytes += batch.bytes
+        self.pause = True  # the next submit yields once, so that the sender gets its turn
+        self._send_ready()
+        return self.batch
+
+    async def before_submit(self) -> None:
+        """The slow way in: yields at least once; raises when the writer is over; waits for room."""
+        self.raise_if_over()
+        await trio.lowlevel.checkpoint()
+        while True:
+            self.raise_if_over()
+            if self._held_bytes < self._options.in_flight_bytes_max:
+                self.pause = False
+                return
+            if self._room.is_set():
+                self._room = trio.Event()
+            await self._room.wait()
+
+    async def settle(self) -> DLSN | None:
+        """Wait for the newest batch, publish the LAC; the last DLSN, None for none. Raises its error."""
+        last = self._last
+        if last is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        await last.wait()
+        if last.error is not None:
+            raise again(last.error)
+        self.keeper.current.publish()
+        return last.dlsn(last.count - 1)
+
+    def raise_if_over(self) -> None:
+        """Raise what ended the writer."""
+        if self.over is not None:
+            raise again(self.over)
+
+    def close(self, why: str) -> None:
+        """Take no more records; what was taken goes on."""
+        self.pause = True
+        if self.over is None:
+            self.over = AlreadyClosed(f'log "{self.name}": {why}')
+
+    # --- to the ledger ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Send at the end of each burst, until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            self._send()
+
+    def wake(self) -> None:
+        """A batch has begun, or something changed that may let entries go."""
+        self._wake.set()
+
+    def _send(self) -> None:
+        """Send what the pipeline takes now. Synchronous: nothing slips between."""
+        if self.error is not None:
+            return
+        self.keeper.look(drained=not self._in_flight)
+        if (
+            self.batch.txids
+            and not self._ready
+            and len(self._in_flight) < self._options.eager_entries
+            and self.keeper.sendable
+        ):
+            pause = self.pause
+            self.close_batch()
+            # It was not a caller that closed it: nobody has to yield, unless the bound is reached.
+            self.pause = pause or self._held_bytes >= self._options.in_flight_bytes_max
+        else:
+            self._send_ready()
+
+    def _send_ready(self) -> None:
+        keeper = self.keeper
+        while self._ready and keeper.sendable:
+            segment = keeper.current
+            if not segment.ledger.room:
+                keeper.wait_room()
+                return
+            batch = self._ready[0]
+            try:
+                segment.send(batch, self._wall_ms())
+            except DistributedLogError:
+                keeper.wake()  # it sees the ledger's error
+                return
+            self._ready.popleft()
+            self._in_flight.append(batch)
+
+    # --- from the ledger and the keeper -----------------------------------------------------------
+
+    def confirmed(self, segment: OpenSegment, lac: int) -> None:
+        """All entries of the segment up to ``lac`` are durable: tell whoever waits for them."""
+        if segment is not self.keeper.current:
+            return
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].entry <= lac:
+            batch = in_flight.popleft()
+            self._held_bytes -= batch.bytes
+            segment.confirm(batch)
+        self._room.set()
+        # What gathered while the pipeline was busy goes now: its entry carries the LAC.
+        self._send()
+
+    def take_back(self) -> None:
+        """The segment ended below what is in flight: that is sent again, in order, to the next (H11)."""
+        while self._in_flight:
+            batch = self._in_flight.pop()
+            batch.entry = -1
+            self._ready.appendleft(batch)
+
+    def fail(self, error: DistributedLogError) -> None:
+        """The writer has ended: the first error sticks, and is every open write's."""
+        if self.error is None:
+            if error.retryable:
+                error = WriteFailed(f'log "{self.name}": {error}')
+            self.error = error
+            self.over = self.over or error
+            self.keeper.abort()
+        self.pause = True
+        for batch in (*self._in_flight, *self._ready, self.batch):
+            if not batch.done:
+                batch.finish(self.error)
+        self._in_flight.clear()
+        self._ready.clear()
+        self.batch = Batch()
+        self._held_bytes = 0
+        self._room.set()
+        self._on_failed()
