@@ -10,7 +10,9 @@ import trio
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import MemberStatus
 from distributedlog.metadata.server import MetadataOptions, serve_metadata
-from distributedlog.runtime.errors import DistributedLogError
+from distributedlog.metadata.wire import decode_rows
+from distributedlog.runtime.errors import ConnectionLost
+from distributedlog.runtime.frames import Op, pack
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint, Hello
 
@@ -31,6 +33,8 @@ class Quorum:
         self._nursery = nursery
         self._running: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
         self._clients = 0
+        hello = Hello(cluster_id="", node_id="observer", kind="client")
+        self._asker = Endpoint(self._network.host("observer"), lambda: hello)
 
     async def start(self, *names: str) -> None:
         """Start nodes (all, if none is named) on what their disks hold."""
@@ -65,14 +69,13 @@ class Quorum:
 
     async def rows(self) -> dict[str, MemberStatus]:
         """What each running node says of itself, by name."""
-        found = {}
-        for name in self._running:
-            client = await self.client(name, timeout_s=2.0)
-            try:
-                rows = await client.status()
-            except DistributedLogError:
-                continue
-            found.update({row.name: row for row in rows if row.name == name})
+        found: dict[str, MemberStatus] = {}
+        async with trio.open_nursery() as nursery:
+            for name in tuple(self._running):
+                link = await self._asker.dial(self.peers[name], nursery=nursery)
+                reply = await link.request(Op.META_STATUS, pack(["self"]), timeout_s=2.0)
+                found.update({row.status.name: row.status for row in decode_rows(reply.body)})
+                link.close(ConnectionLost("asked and answered"))
         return found
 
     async def leader(self) -> str:

@@ -1,0 +1,353 @@
+"""What a quorum keeps when its nodes end, come back, come back empty, or lie damaged."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.commands import Transact, encode_command
+from distributedlog.metadata.interface import Event
+from distributedlog.metadata.transaction import Compare, Put, Transaction
+from distributedlog.metadata.wire import decode_outcome
+from distributedlog.runtime.errors import (
+    DistributedLogError,
+    LeaseExpired,
+    OutcomeUnknown,
+    QuorumUnreachable,
+)
+from distributedlog.runtime.frames import Op
+
+from .quorum import Quorum, quorum
+
+MIB = 1024 * 1024
+
+
+def put(key: bytes, value: bytes = b"", lease: int = 0) -> Transaction:
+    return Transaction((), (Put(key, value, lease),))
+
+
+async def wait_until(true: Callable[[], bool], within_s: float = 30) -> None:
+    with trio.fail_after(within_s):
+        while not true():  # noqa: ASYNC110
+            await trio.sleep(0.05)
+
+
+async def applied(nodes: Quorum) -> dict[str, int]:
+    return {name: row.applied for name, row in (await nodes.rows()).items()}
+
+
+async def caught_up(nodes: Quorum) -> None:
+    """Wait until all running nodes have applied the same."""
+    with trio.fail_after(60):
+        while True:
+            indexes = await applied(nodes)
+            if len(indexes) >= 2 and len(set(indexes.values())) == 1:
+                return
+            await trio.sleep(0.1)
+
+
+async def count(client: MetadataClient, times: int, won: list[int]) -> None:
+    """Increment a counter by compare and set."""
+    done = 0
+    while done < times:
+        found = await client.get(b"n")
+        value, version = (int(found.value), found.version) if found else (0, 0)
+        operation = Put(b"n", b"%d" % (value + 1))
+        change = Transaction((Compare.version(b"n", version),), (operation,))
+        if (await client.transact(change)).succeeded:
+            won.append(value + 1)
+            done += 1
+        await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_no_increment_is_lost_or_done_twice_while_leaders_are_killed(
+    seed: int, autojump_clock: object
+) -> None:
+    """M2, H20: every retry over a leader change finds what became of its first sending."""
+    async with quorum(3, seed=seed) as nodes:
+        await nodes.start()
+        won: list[int] = []
+        clients = [await nodes.client() for _ in range(3)]
+        async with trio.open_nursery() as nursery:
+            for client in clients:
+                nursery.start_soon(count, client, 70, won)
+            for _ in range(3):
+                await trio.sleep(0.2)
+                leader = await nodes.leader()
+                await nodes.kill(leader)
+                await trio.sleep(0.3)
+                await nodes.start(leader)
+
+        assert sorted(won) == list(range(1, 211))
+        found = await clients[0].get(b"n")
+        assert found is not None
+        assert (found.value, found.version) == (b"210", 210)
+
+
+async def test_all_nodes_come_back_from_their_disks(autojump_clock: object) -> None:
+    """M1."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        for n in range(20):
+            await client.transact(put(b"k%02d" % n, b"v"))
+        for _ in range(3):
+            await nodes.kill()
+            await nodes.start()
+        page = await (await nodes.client()).range(b"k", b"l")
+
+        assert [item.key for item in page.items] == [b"k%02d" % n for n in range(20)]
+        assert page.revision == 20
+
+
+async def test_a_request_sent_again_after_a_restart_is_not_done_again(
+    autojump_clock: object,
+) -> None:
+    """H20: what was answered is part of the state, and of the log."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        command = encode_command(Transact("c", 1, 0, put(b"k", b"v")))
+        first = decode_outcome((await client.ask(Op.META_TRANSACT, command)).body)[1]
+        await client.transact(put(b"k", b"newer"))
+        await nodes.kill()
+        await nodes.start()
+        again = decode_outcome((await client.ask(Op.META_TRANSACT, command)).body)[1]
+
+        assert again == first
+        found = await client.get(b"k")
+        assert found is not None
+        assert found.value == b"newer"
+
+
+async def test_a_wiped_node_never_helps_to_elect(autojump_clock: object) -> None:
+    """H5: A and B have the commit, C lags; B is wiped, and B and C come back without A."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await client.transact(put(b"k", b"1"))
+        leader = await nodes.leader()
+        a, c = leader, next(name for name in nodes.names if name != leader)
+        b = next(name for name in nodes.names if name not in (a, c))
+        await nodes.kill(c)
+        await client.transact(put(b"k", b"2"))
+        await nodes.kill()
+        nodes.wipe(b)
+        await nodes.start(b, c)
+        await trio.sleep(60)
+        roles = {name: row.role for name, row in (await nodes.rows()).items()}
+        assert "leader" not in roles.values()
+        assert roles[b] == "waiting"
+
+        await nodes.start(a)
+        found = await client.get(b"k")
+        assert found is not None
+        assert found.value == b"2"
+        assert (await nodes.rows())[b].role == "waiting"
+
+
+async def test_a_cluster_does_not_form_until_all_listed_nodes_are_there(
+    autojump_clock: object,
+) -> None:
+    """H5."""
+    async with quorum(3) as nodes:
+        await nodes.start("m1", "m2")
+        await trio.sleep(60)
+        assert {row.role for row in (await nodes.rows()).values()} == {"waiting"}
+        client = await nodes.client("m1", timeout_s=1.0)
+        with pytest.raises(QuorumUnreachable):
+            await client.get(b"k")
+
+        await nodes.start("m3")
+        with trio.fail_after(10):
+            await nodes.leader()
+        assert (await client.transact(put(b"k"))).succeeded
+
+
+async def test_a_follower_that_was_away_is_brought_back_by_a_snapshot(
+    autojump_clock: object,
+) -> None:
+    """H39: the log that it lacks is compacted."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        leader = await nodes.leader()
+        away = next(name for name in nodes.names if name != leader)
+        await nodes.kill(away)
+        for n in range(24):
+            await client.transact(put(b"k%02d" % n, bytes(MIB - 100)))
+        await wait_until(lambda: any(f.startswith("snapshot.") for f in nodes.disks[leader].list()))
+        assert not any(f.startswith("snapshot.") for f in nodes.disks[away].list())
+        await nodes.start(away)
+        await caught_up(nodes)
+
+        assert any(f.startswith("snapshot.") for f in nodes.disks[away].list())
+        await nodes.kill(leader)
+        page = await client.range(b"k", b"l", limit=1)
+        assert page.more
+        await nodes.kill(next(name for name in nodes.names if name not in (leader, away)))
+        await nodes.start(leader)
+        found = [await client.get(b"k%02d" % n) for n in range(24)]
+        assert all(item is not None and len(item.value) == MIB - 100 for item in found)
+
+
+async def test_a_restart_behind_a_snapshot_finds_everything(autojump_clock: object) -> None:
+    async with quorum(1) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        lease = await client.grant_lease(20_000)
+        await client.transact(put(b"leased", lease=lease))
+        command = encode_command(Transact("c", 1, 0, put(b"once", b"v")))
+        await client.ask(Op.META_TRANSACT, command)
+        for n in range(20):
+            await client.transact(put(b"k%02d" % (n % 2), bytes(MIB - 100)))
+        await wait_until(lambda: any(f.startswith("snapshot.") for f in nodes.disks["m1"].list()))
+        await nodes.kill()
+        await nodes.start()
+
+        assert decode_outcome((await client.ask(Op.META_TRANSACT, command)).body)[1].error is None
+        once = await client.get(b"once")
+        assert once is not None
+        assert once.version == 1
+        await client.renew_lease(lease)
+        assert (await client.range(b"k", b"l")).revision == 22
+
+
+async def test_a_watch_goes_on_over_leader_changes(autojump_clock: object) -> None:
+    """M6: no gap, no duplicate."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        writer, watcher = await nodes.client(), await nodes.client()
+        found: list[Event] = []
+
+        async def follow() -> None:
+            async with watcher.watch(b"k", b"l", after_revision=0) as watch:
+                while len(found) < 90:
+                    batch = await watch.next()
+                    found.extend(batch.events)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            for n in range(90):
+                if n % 30 == 10:
+                    leader = await nodes.leader()
+                    await nodes.kill(leader)
+                if n % 30 == 20:
+                    await nodes.start(leader)
+                await writer.transact(put(b"k", b"%d" % n))
+                await trio.sleep(0.02)
+            await wait_until(lambda: len(found) >= 90)
+
+        assert [event.item.value for event in found] == [b"%d" % n for n in range(90)]
+        assert [event.item.mod_revision for event in found] == list(range(1, 91))
+
+
+async def test_a_lease_that_is_renewed_outlives_its_leaders(autojump_clock: object) -> None:
+    """H19: a new leader grants every lease its full time; one that nobody renews still ends."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        kept, left = await client.grant_lease(2000), await client.grant_lease(2000)
+        await client.transact(put(b"kept", lease=kept))
+        await client.transact(put(b"left", lease=left))
+
+        async def renew() -> None:
+            while True:
+                await client.renew_lease(kept)
+                await trio.sleep(0.5)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(renew)
+            for _ in range(4):
+                await trio.sleep(0.9)
+                leader = await nodes.leader()
+                await nodes.kill(leader)
+                await trio.sleep(0.5)
+                await nodes.start(leader)
+            await trio.sleep(5)
+            nursery.cancel_scope.cancel()
+
+        assert await client.get(b"kept") is not None
+        assert await client.get(b"left") is None
+        with pytest.raises(LeaseExpired):
+            await client.renew_lease(left)
+
+
+async def test_no_lease_ends_while_there_is_no_quorum(autojump_clock: object) -> None:
+    """H19: nobody could renew in that time; ten minutes without a quorum end nothing."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        lease = await client.grant_lease(2000)
+        await client.transact(put(b"k", lease=lease))
+        leader = await nodes.leader()
+        others = [name for name in nodes.names if name != leader]
+        await nodes.kill(*others)
+        await trio.sleep(600)
+        await nodes.start(*others)
+        await client.renew_lease(lease)
+
+        assert await client.get(b"k") is not None
+
+
+async def test_without_a_quorum_a_client_is_told_whom_it_asked(autojump_clock: object) -> None:
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client(timeout_s=5.0)
+        await client.transact(put(b"k"))
+        await nodes.kill("m1", "m2", "m3")
+        began = trio.current_time()
+        with pytest.raises(QuorumUnreachable, match="m1:4181, m2:4181, m3:4181"):
+            await client.get(b"k")
+        with pytest.raises(QuorumUnreachable):  # it was never sent: it certainly did not happen
+            await client.transact(put(b"k", b"2"))
+        assert trio.current_time() - began < 12
+
+
+async def test_a_change_that_may_have_happened_is_said_to_be_unknown(
+    autojump_clock: object,
+) -> None:
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client(timeout_s=5.0)
+        await client.transact(put(b"k"))
+        leader = await nodes.leader()
+        errors: list[DistributedLogError] = []
+
+        async def change() -> None:
+            try:
+                await client.transact(put(b"k", b"2"))
+            except DistributedLogError as error:
+                errors.append(error)
+
+        await nodes.kill(*(name for name in nodes.names if name != leader))
+        await change()
+
+        assert [type(error) for error in errors] == [OutcomeUnknown]
+
+
+async def test_a_node_whose_log_is_damaged_does_not_vote(autojump_clock: object) -> None:
+    """M4: it lost what it promised; the others go on without it, and nobody leads by its vote."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        for n in range(10):
+            await client.transact(put(b"k", b"%d" % n))
+        await nodes.kill()
+        disk = nodes.disks["m2"]
+        name = next(name for name in disk.list() if name.startswith("log."))
+        file = await disk.open(name)
+        file.write_at(4096 * 3, [bytes(4096)])
+        await nodes.start("m1", "m2")
+        await trio.sleep(60)
+        rows = await nodes.rows()
+        assert "damaged" in rows["m2"].role
+        assert rows["m1"].role != "leader"
+
+        await nodes.start("m3")
+        found = await client.get(b"k")
+        assert found is not None
+        assert found.value == b"9"
+        assert [f for f in disk.list() if f.startswith("damaged.")]
