@@ -14,6 +14,7 @@ beyond the end (inv. 5).
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
 from ..ledger.metadata import Fragment, LedgerMetadata
