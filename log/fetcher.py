@@ -1,0 +1,258 @@
+"""What fetches for a reader: the entries from a position on, segment by segment, ahead of their reader.
+
+One task owns where the fetching is; it never leaves a segment before that one is closed and drained (H11).
+What is fetched and not taken is bounded in bytes. What ends it (truncation, deletion, data that cannot be
+read) is known behind everything that came before.
+"""
+
+from collections import deque
+from typing import Literal
+
+import trio
+
+from ..metadata.interface import Metadata
+from ..runtime.errors import AlreadyClosed, DistributedLogError, NoSuchEntry, NoSuchLedger
+from .dlsn import DLSN
+from .follower import StateFollower
+from .ledgers import EntryRecord, LedgerReader, Ledgers
+from .locate import first_with_txid, last_readable
+from .options import LogOptions
+from .record import Columns, Origin, decode, decode_header
+from .segments import UNKNOWN
+
+RETRY_FIRST_S = 0.1
+RETRY_MAX_S = 2.0
+
+
+class Fetcher:
+    """The entries between the bookies and one reader: fetched by `run`, taken by `take`."""
+
+    def __init__(
+        self, metadata: Metadata, ledgers: Ledgers, options: LogOptions, log_id: int, name: str
+    ) -> None:
+        self.name = name
+        self.queue: deque[Columns] = deque()
+        """Decoded, cut to what was asked for, in order."""
+        self.queue_bytes = 0
+        self.ended = False
+        """Nothing more will come into the queue."""
+        self.sealed = False
+        """It ended because the log does."""
+        self.error: DistributedLogError | None = None
+        """It ended because of this, behind what is in the queue."""
+        self._metadata = metadata
+        self._ledgers = ledgers
+        self._options = options
+        self._follower = StateFollower(metadata, log_id, name)
+        self._scope = trio.CancelScope()
+        self._filled = trio.Event()
+        self._taken = trio.Event()
+        self._start = DLSN.INITIAL
+        self._from_txid: int | None = None
+        self._to: DLSN | None = None
+        self._at_segment = 1
+        self._at_entry = 0
+        self._proven = -1
+        self._trouble_since: float | None = None
+
+    # --- for the reader ---------------------------------------------------------------------------
+
+    async def wait_filled(self) -> None:
+        """Until there is something in the queue, or nothing more will come. Yields at least once."""
+        await trio.lowlevel.checkpoint()
+        while not self.queue and not self.ended:
+            if self._filled.is_set():
+                self._filled = trio.Event()
+            await self._filled.wait()
+
+    def take(self) -> Columns:
+        """The next entry of the queue, which is not empty."""
+        columns = self.queue.popleft()
+        self.queue_bytes -= columns.payload_bytes
+        self._taken.set()
+        return columns
+
+    def close(self) -> None:
+        """Fetch nothing more, forget what is there. Idempotent."""
+        self._scope.cancel()
+        self._end(AlreadyClosed(f'log "{self.name}": this reader is closed'))
+        self.queue.clear()
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    async def open(
+        self,
+        dlsn: DLSN | None,
+        txid: int | None,
+        at: Literal["earliest", "latest"],
+        to: DLSN | Literal["end"] | None,
+    ) -> None:
+        """Find where to begin and end. Raises `LogNotFound`, `LogTruncated`."""
+        await self._follower.load()
+        state = self._follower.state
+        earliest = max(state.truncated_to, DLSN(state.first_segment, 0, 0))
+        if to == "end":
+            self._to = await last_readable(self._follower, self._ledgers)
+            self.ended = self._to is None
+        else:
+            self._to = to
+        if dlsn is not None:
+            if dlsn < earliest and dlsn != DLSN.INITIAL:
+                raise self._follower.truncated()
+            self._start = max(dlsn, earliest)
+        elif txid is not None:
+            self._from_txid = txid
+            self._start = max(
+                earliest, await first_with_txid(self._metadata, self._follower, self._ledgers, txid)
+            )
+        elif at == "latest":
+            last = await last_readable(self._follower, self._ledgers)
+            self._start = earliest if last is None else DLSN(last.segment, last.entry + 1, 0)
+        else:
+            self._start = earliest
+        if self._to is not None and self._start > self._to:
+            self.ended = True
+        self._at_segment, self._at_entry = self._start.segment, self._start.entry
+
+    # --- the fetching task ------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Fetch until the end, an error, or the reader is closed. A task of the namespace."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._follower.run)
+                    await self._fetch()
+                    nursery.cancel_scope.cancel()
+        finally:
+            if not self.ended:
+                self._end(AlreadyClosed(f'log "{self.name}": the namespace was closed'))
+
+    async def _fetch(self) -> None:
+        # A position that was delivered proves that all before it is confirmed, whatever the bookies
+        # remember of the LAC (H24).
+        self._proven = self._at_entry if self._start.slot > 0 else self._at_entry - 1
+        retry_s = RETRY_FIRST_S
+        while not self.ended:
+            before = (self._at_segment, self._at_entry)
+            try:
+                await self._read_segment()
+                continue
+            except (NoSuchLedger, NoSuchEntry) as error:
+                self._end(await self._explained(error, self._at_segment))
+                return
+            except DistributedLogError as error:
+                if not error.retryable:
+                    self._end(error)
+                    return
+                if (self._at_segment, self._at_entry) != before or self._trouble_since is None:
+                    self._trouble_since, retry_s = trio.current_time(), RETRY_FIRST_S
+                elif trio.current_time() - self._trouble_since > self._options.read_retry_s:
+                    self._end(error)
+                    return
+            await trio.sleep(retry_s)
+            retry_s = min(2 * retry_s, RETRY_MAX_S)
+
+    async def _read_segment(self) -> None:
+        """From the position at hand to the end of its segment; then the position is the next one's start."""
+        number = self._at_segment
+        state = await self._follower.until(
+            lambda state: number <= state.last_segment or state.sealed
+        )
+        if number > state.last_segment:
+            self.sealed = True
+            self._end()
+            return
+        record = await self._follower.segment(number)
+        if record.start_sequence_id == UNKNOWN:
+            # Opened in a roll whose older segment is not closed yet, and that one has not been read
+            # here: wait until it is, as everybody who comes from there does (H11).
+            await self._follower.until(lambda state: state.open_from >= number)
+            record = await self._follower.segment(number)
+        ledger = await self._ledgers.open(record.ledger_id)
+        try:
+            await self._drain(number, record.start_sequence_id, ledger)
+        finally:
+            ledger.close()
+        if self.ended:
+            return
+        if self._to is not None and self._to.segment <= number:
+            self._end()
+            return
+        # The ledger may be closed a moment before the log says so, and only the log says what follows.
+        await self._follower.until(lambda state: state.open_from > number)
+        self._at_segment, self._at_entry, self._proven = number + 1, 0, -1
+
+    async def _drain(self, number: int, start_sequence_id: int, ledger: LedgerReader) -> None:
+        """Deliver the segment from the position at hand until it is closed and drained."""
+        if not ledger.closed:
+            ledger.note_lac(self._proven)
+        while not self.ended:
+            self._follower.check_position(number, self._at_entry)
+            closed, lac = ledger.closed, ledger.lac
+            if self._at_entry <= lac:
+                found = await ledger.read(self._at_entry, lac, bytes_max=self._options.read_bytes)
+                self._trouble_since = None
+                for entry in found:
+                    self._deliver(number, start_sequence_id, entry)
+                self._at_entry = found[-1].entry + 1
+                await self._wait_taken()
+            elif closed:
+                return
+            else:
+                await ledger.wait(self._at_entry - 1, wait_s=self._options.tail_wait_s)
+                self._trouble_since = None
+
+    def _deliver(self, number: int, start_sequence_id: int, entry: EntryRecord) -> None:
+        """Decode one entry, cut it to what the caller asked for, put it into the queue."""
+        if self.ended:
+            return
+        header = decode_header(entry.payload)
+        if header.end_of_stream:
+            self.sealed = True
+            self._end()
+            return
+        if header.control:
+            return
+        origin = Origin(number, entry.entry, start_sequence_id + header.records_before)
+        columns = decode(entry.payload, header, origin)
+        start, stop = 0, columns.count
+        if (number, entry.entry) == self._start[:2]:
+            start = min(self._start.slot, stop)
+        if self._from_txid is not None:
+            while start < stop and columns.txids[start] < self._from_txid:
+                start += 1
+            if start < stop:
+                self._from_txid = None  # found; the records behind it are all wanted
+        last = False
+        if self._to is not None and (number, entry.entry) >= self._to[:2]:
+            last = True
+            stop = min(stop, self._to.slot + 1) if (number, entry.entry) == self._to[:2] else 0
+        if start < stop:
+            if start or stop < columns.count:
+                columns = columns.cut(start, stop)
+            self.queue.append(columns)
+            self.queue_bytes += columns.payload_bytes
+            self._filled.set()
+        if last:
+            self._end()
+
+    async def _wait_taken(self) -> None:
+        while self.queue_bytes > self._options.read_ahead_bytes and not self.ended:
+            if self._taken.is_set():
+                self._taken = trio.Event()
+            await self._taken.wait()
+
+    def _end(self, error: DistributedLogError | None = None) -> None:
+        """Nothing more will be fetched; ``error`` is raised behind what is in the queue."""
+        self.ended = True
+        if self.error is None:
+            self.error = error
+        self._filled.set()
+        self._taken.set()
+
+    async def _explained(self, error: DistributedLogError, segment: int) -> DistributedLogError:
+        try:
+            return await self._follower.explain(error, segment)
+        except DistributedLogError as second:
+            return second
