@@ -35,12 +35,10 @@ class FormAnswer:
     @classmethod
     def decode(cls, body: Buffer) -> "FormAnswer":
         """Raises `ProtocolError`."""
-        try:
-            name, node_id, cluster_id, peers = unpack(body, "an answer about forming")
-            pairs = tuple((str(a), str(b)) for a, b in peers)
-            return cls(str(name), str(node_id), str(cluster_id), pairs)
-        except (TypeError, ValueError):
-            raise ProtocolError("an answer about forming that cannot be read") from None
+        match unpack(body, "an answer about forming"):
+            case [str() as name, str() as node_id, str() as cluster_id, list() as peers]:
+                return cls(name, node_id, cluster_id, tuple(map(_pair, peers)))
+        raise ProtocolError("an answer about forming that cannot be read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +55,22 @@ class Founding:
     @classmethod
     def decode(cls, body: Buffer) -> "Founding":
         """Raises `ProtocolError`."""
-        value: Any = unpack(body, "a founding")
-        if not (isinstance(value, list) and len(value) == 2 and isinstance(value[1], dict)):
-            raise ProtocolError("a founding that cannot be read")
-        voters = {str(name): str(node_id) for name, node_id in value[1].items()}
-        if not value[0] or not 0 < len(voters) <= VOTERS_MAX:
-            raise ProtocolError("a founding without cluster id or voters")
-        return cls(str(value[0]), voters)
+        match unpack(body, "a founding"):
+            case [str() as cluster_id, dict() as voters] if cluster_id:
+                names = [name for name in voters if isinstance(name, str)]
+                ids = [
+                    node_id for node_id in voters.values() if isinstance(node_id, str) and node_id
+                ]
+                if 0 < len(voters) <= VOTERS_MAX and len(names) == len(set(ids)) == len(voters):
+                    return cls(cluster_id, dict(zip(names, ids, strict=True)))
+        raise ProtocolError("a founding without cluster id or voters of different ids")
+
+
+def _pair(value: Any) -> tuple[str, str]:
+    match value:
+        case [str() as name, str() as address]:
+            return name, address
+    raise ProtocolError("a list of peers that cannot be read")
 
 
 def listed(peers: Mapping[str, Address]) -> tuple[tuple[str, str], ...]:
