@@ -62,9 +62,13 @@ class Chaos:
                 await trio.sleep(3 * self.chance.random())
                 ledgers.away = False
             elif fault == 2:
+                ledgers.held = True  # so that something is in flight when it fails
+                await trio.sleep(0.3 * self.chance.random())
                 living = [w for w in ledgers.writers if w.error is None]
                 for writer in self.chance.sample(living, min(1, len(living))):
                     writer.fail(WriteFailed("no acks"))
+                await trio.sleep(0.01)
+                ledgers.release()
             else:
                 living = [w for w in ledgers.writers if w.error is None]
                 for writer in living:
