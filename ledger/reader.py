@@ -20,6 +20,7 @@ from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     InvalidRequest,
+    LedgerStateUnknown,
     NoSuchEntry,
     NoSuchLedger,
     RequestTimeout,
@@ -121,7 +122,10 @@ class LedgerReader:
             raise NoSuchLedger(f"ledger {self.ledger_id} was deleted")
 
     async def refresh_lac(self) -> int:
-        """Ask the last ensemble's bookies how far is confirmed; the best answer that came in time."""
+        """Ask the last ensemble's bookies how far is confirmed; the best answer that came.
+
+        Raises `LedgerStateUnknown` when too few answered to know: silence does not say "no entry".
+        """
         if self.closed:
             return self.lac
         metadata = self.metadata
@@ -134,10 +138,12 @@ class LedgerReader:
                 answer = await client.read_lac(
                     self.ledger_id, metadata.key, self._options.request_timeout_s
                 )
+                self._lac = max(self._lac, answer.lac)
+                known[slot] = answer.lac
+            except NoSuchLedger:  # definite: it has no entry of it
+                known[slot] = NO_ENTRY
             except DistributedLogError:
                 return
-            self._lac = max(self._lac, answer.lac)
-            known[slot] = answer.lac
             if self._striping.covered(known):
                 enough.set()
 
@@ -145,6 +151,13 @@ class LedgerReader:
             asking.start_soon(self._all_of, ask, metadata.last_fragment, enough)
             await enough.wait()
             asking.cancel_scope.cancel()
+        if not self.closed and not self._striping.covered(known):
+            bookies = metadata.last_fragment.bookies
+            silent = ", ".join(one for slot, one in enumerate(bookies) if slot not in known)
+            raise LedgerStateUnknown(
+                f"ledger {self.ledger_id}: how far it can be read is not known, for these bookies did not"
+                f" answer: {silent}"
+            )
         return self.lac
 
     async def _all_of(

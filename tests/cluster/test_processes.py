@@ -174,6 +174,39 @@ def test_three_bookies_one_dead_for_a_while(cluster: Cluster) -> None:
     assert found["missing"] == []
 
 
+def test_a_write_that_loses_every_bookie_says_what_is_certainly_stored(cluster: Cluster) -> None:
+    """G7: the rest is unknown, exit code 7; what was said to be stored is there after the restart."""
+    assert cluster.run("log", "create", "cut").returncode == 0
+    writer = _Writer(cluster, "cut", "a")
+    writer.feed(500)
+    _wait_lines(cluster, "cut", 500)
+    cluster.kill("bookie1", "bookie2", "bookie3")
+    writer.feed(500)
+
+    code, said, errors = writer.end()
+
+    assert code == 7, errors
+    assert "500 records are certainly stored" in errors or said["records"] == 500
+    read = cluster.run("log", "read", "cut", "--timeout", "2")
+    assert read.returncode == 4, (read.returncode, read.stderr)
+    cluster.start("bookie1", "bookie2", "bookie3")
+    found = _lines(cluster, "cut")
+    assert len(found) >= 500
+    assert found == [f"a {n}" for n in range(len(found))]
+
+
+def test_status_answers_without_a_quorum(cluster: Cluster) -> None:
+    """Exit code 6, the reasons first, the JSON whole; nodes that do not answer are rows."""
+    cluster.kill("metadata2", "metadata3")
+
+    status = cluster.json("status", "--timeout", "6", codes=(6,))
+
+    assert not status["healthy"]
+    assert "no metadata quorum" in status["reasons"][0]
+    alive = {member["name"]: member["alive"] for member in status["metadata"]}
+    assert alive == {"metadata1": True, "metadata2": False, "metadata3": False}
+
+
 def test_a_killed_parent_leaves_no_orphans(tmp_path: Path) -> None:
     """`dlog local --processes`, kill -9 of the parent: every child ends (design: life cycle)."""
     from distributedlog.cluster.processes import environment
