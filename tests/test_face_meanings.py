@@ -1,0 +1,365 @@
+"""What all three flavours mean by the same calls, on a real cluster (design/product.md).
+
+One cluster in a child process, in memory; every scenario is written once and played by each flavour.
+"""
+
+import asyncio
+import inspect
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from distributedlog import DLSN, LogRecord, aio, blocking, open_namespace
+from distributedlog.runtime.errors import (
+    AlreadyClosed,
+    InvalidRequest,
+    LogExists,
+    LogNotFound,
+    OwnershipAcquireFailed,
+    RecordTooLarge,
+    RequestTimeout,
+    TransactionIdOutOfOrder,
+    WriterFenced,
+)
+
+pytestmark = pytest.mark.processes
+
+SCENARIO_S = 60.0
+Scenario = Callable[["Flavour", str], Awaitable[None]]
+
+
+class Flavour:
+    """One of the three, with its differences in spelling evened out."""
+
+    def __init__(self, name: str, uri: str) -> None:
+        self.name = name
+        self.uri = uri
+
+    def namespace(self, **config: Any) -> Any:
+        """Use it in an ``async with opened(…)``."""
+        openers: dict[str, Any] = {
+            "trio": open_namespace,
+            "blocking": blocking.open_namespace,
+            "asyncio": aio.open_namespace,
+        }
+        return openers[self.name](self.uri, config=config)
+
+    async def submit(self, writer: Any, record: LogRecord) -> Any:
+        """The pipelined write: a `PendingWrite`."""
+        return await done(
+            writer.write(record) if self.name == "blocking" else writer.submit(record)
+        )
+
+    async def result(self, pending: Any) -> DLSN:
+        """Wait for a `PendingWrite` as this flavour does."""
+        found: DLSN = pending.result() if self.name == "blocking" else await pending
+        return found
+
+    async def write(self, writer: Any, record: LogRecord) -> DLSN:
+        """Write one record and wait until it is durable."""
+        return await self.result(await self.submit(writer, record))
+
+    async def close(self, what: Any) -> None:
+        """Close a writer or a reader."""
+        await done(what.close() if self.name == "blocking" else what.aclose())
+
+    def play(self, scenario: Scenario, log: str) -> None:
+        """Run a scenario to its end."""
+
+        async def in_trio() -> None:
+            with trio.fail_after(SCENARIO_S):
+                await scenario(self, log)
+
+        if self.name == "trio":
+            trio.run(in_trio)
+        else:
+            asyncio.run(asyncio.wait_for(scenario(self, log), SCENARIO_S))
+
+
+async def done(value: Any) -> Any:
+    """What a call gave, awaited where the flavour says so."""
+    return await value if inspect.isawaitable(value) else value
+
+
+@asynccontextmanager
+async def opened(what: Any) -> AsyncIterator[Any]:
+    """``async with`` or ``with``."""
+    if hasattr(what, "__aenter__"):
+        async with what as inner:
+            yield inner
+    else:
+        with what as inner:
+            yield inner
+
+
+async def collect(reader: Any) -> list[LogRecord]:
+    """Iterate to the end."""
+    if hasattr(reader, "__aiter__"):
+        return [record async for record in reader]
+    return list(reader)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with blocking.local_cluster(memory=True, metadata_nodes=1) as made:
+        yield made
+
+
+@pytest.fixture(params=["trio", "blocking", "asyncio"])
+def flavour(request: pytest.FixtureRequest, cluster: Any) -> Flavour:
+    return Flavour(request.param, cluster.uri)
+
+
+def rec(txid: int, payload: bytes = b"x") -> LogRecord:
+    return LogRecord(txid, payload)
+
+
+def test_naming_a_log_asks_nothing_and_using_a_missing_one_raises(flavour: Flavour) -> None:
+    async def scenario(flavour: Flavour, name: str) -> None:
+        async with opened(flavour.namespace()) as namespace:
+            log = namespace.open_log(name)
+            assert not await done(namespace.log_exists(name))
+            strict = namespace.open_log(name, config={"create_if_missing": False})
+            for use in (
+                log.open_reader,
+                log.describe,
+                log.last_dlsn,
+                strict.open_writer,
+                lambda: namespace.delete_log(name),
+            ):
+                with pytest.raises(LogNotFound, match=name):
+                    await done(use())
+            assert not await done(namespace.log_exists(name))
+            async with opened(log.open_writer()) as writer:  # its first writer creates it
+                await flavour.write(writer, rec(1))
+            assert await done(namespace.log_exists(name))
+            with pytest.raises(LogExists):
+                await done(namespace.create_log(name))
+            with pytest.raises(InvalidRequest, match="no_such_option"):
+                namespace.open_log(name, config={"no_such_option": 1})
+
+    flavour.play(scenario, f"missing-{flavour.name}")
+
+
+def test_a_second_writer_waits_is_refused_or_takes_over(flavour: Flavour) -> None:
+    """G4; the lock names who holds it."""
+
+    async def scenario(flavour: Flavour, name: str) -> None:
+        async with (
+            opened(flavour.namespace(owner="alpha")) as one,
+            opened(flavour.namespace(owner="beta")) as other,
+        ):
+            first = await done(one.open_log(name).open_writer())
+            acked = [await flavour.write(first, rec(n)) for n in range(3)]
+            for wait_s in (0, 0.3):
+                began = time.monotonic()
+                with pytest.raises(OwnershipAcquireFailed, match="alpha") as refused:
+                    await done(other.open_log(name).open_writer(wait_s=wait_s))
+                assert (refused.value.code, refused.value.owner) == (302, "alpha")
+                assert wait_s <= time.monotonic() - began < wait_s + 5
+            acked.append(await flavour.write(first, rec(3)))  # undisturbed
+
+            second = await done(other.open_log(name).open_writer(takeover=True))
+            with pytest.raises(WriterFenced) as fenced:
+                await flavour.write(first, rec(4, b"never"))
+            assert fenced.value.fatal_to_writer
+            for use in (first.commit, lambda: flavour.write(first, rec(5, b"never"))):
+                with pytest.raises(WriterFenced):  # the first error sticks
+                    await done(use())
+            await done(first.abort())
+            acked.append(await flavour.write(second, rec(9)))
+            await flavour.close(second)
+
+            third = await done(
+                one.open_log(name).open_writer(wait_s=0)
+            )  # a close gives the lock back
+            acked.append(await flavour.write(third, rec(10)))
+            await flavour.close(third)
+            async with opened(one.open_log(name).open_reader(to="end")) as reader:
+                found = await collect(reader)
+            assert [record.dlsn for record in found] == acked
+            assert [record.txid for record in found] == [0, 1, 2, 3, 9, 10]
+
+    flavour.play(scenario, f"owned-{flavour.name}")
+
+
+def test_flush_sends_and_commit_waits(flavour: Flavour) -> None:
+    """G2: an outcome is known when the record is durable; `commit` makes it readable too."""
+
+    async def scenario(flavour: Flavour, name: str) -> None:
+        async with opened(flavour.namespace()) as namespace:
+            log = namespace.open_log(name)
+            async with opened(log.open_writer()) as writer:
+                assert await done(writer.commit()) is None
+                pending = [await flavour.submit(writer, rec(n)) for n in range(1000)]
+                last = await done(writer.commit())
+                assert all(one.done() for one in pending)
+                dlsns = [one.result() for one in pending]
+                assert dlsns == sorted(set(dlsns))
+                assert [await flavour.result(one) for one in pending[:2]] == dlsns[
+                    :2
+                ]  # as often as one likes
+                assert last == dlsns[-1] == await done(log.last_dlsn())
+                async with opened(log.open_reader(to="end")) as reader:
+                    assert [record.dlsn for record in await collect(reader)] == dlsns
+
+                async with opened(log.open_reader(at="latest")) as tail:
+                    await flavour.submit(writer, rec(1000, b"flushed"))
+                    await done(writer.flush())
+                    record = await done(tail.read_next(wait_s=20))
+                    assert record.payload == b"flushed"
+                    lone = await flavour.submit(writer, rec(1001, b"lone"))
+                    record = await done(tail.read_next(wait_s=20))  # neither flush nor commit
+                    assert (record.payload, record.dlsn) == (b"lone", await flavour.result(lone))
+                bulk = await done(writer.write_bulk([rec(1002), rec(1003)]))
+                assert await done(writer.commit()) == bulk[-1]
+                left = await flavour.submit(writer, rec(1004, b"left to the with block"))
+            assert left.done()  # the normal end of the block is a commit
+            with pytest.raises(AlreadyClosed):
+                await done(flavour.submit(writer, rec(1005)))
+            shown = await done(log.describe())
+            assert (shown.records, shown.owner) == (1005, "")
+            assert all(segment.closed for segment in shown.segments)
+
+    flavour.play(scenario, f"commit-{flavour.name}")
+
+
+def test_an_exception_in_the_block_aborts(flavour: Flavour) -> None:
+    """Nothing more is sent; the segment is left for recovery, and what was acknowledged stays (G2)."""
+
+    async def scenario(flavour: Flavour, name: str) -> None:
+        async with opened(flavour.namespace()) as namespace:
+            log = namespace.open_log(name)
+            with pytest.raises(ValueError, match="mine"):  # noqa: PT012
+                async with opened(log.open_writer()) as writer:
+                    acked = await flavour.write(writer, rec(1, b"acked"))
+                    raise ValueError("mine")
+            with pytest.raises(AlreadyClosed):
+                await done(flavour.submit(writer, rec(2)))
+            shown = await done(log.describe())
+            assert [segment.closed for segment in shown.segments] == [False]
+            async with opened(log.open_writer(wait_s=0)) as writer:  # recovers it
+                after = await flavour.write(writer, rec(2, b"after"))
+            async with opened(log.open_reader(to="end")) as reader:
+                found = await collect(reader)
+            assert [(record.dlsn, record.payload) for record in found] == [
+                (acked, b"acked"),
+                (after, b"after"),
+            ]
+
+    flavour.play(scenario, f"abort-{flavour.name}")
+
+
+def test_where_readers_begin_and_end_and_how_they_wait(flavour: Flavour) -> None:
+    """G1, G5."""
+
+    async def scenario(flavour: Flavour, name: str) -> None:
+        async with opened(flavour.namespace()) as namespace:
+            log = namespace.open_log(name)
+            async with opened(log.open_writer()) as writer:
+                async with opened(log.open_reader(to="end")) as reader:
+                    assert await collect(reader) == []  # an empty log has an end
+                dlsns = [await flavour.write(writer, rec(10 * n, b"%d" % n)) for n in range(10)]
+
+                async def numbers(**where: Any) -> list[int]:
+                    async with opened(log.open_reader(**where)) as reader:
+                        return [int(record.payload) for record in await collect(reader)]
+
+                assert await numbers(to="end") == list(range(10))
+                assert await numbers(at="earliest", to=dlsns[4]) == [0, 1, 2, 3, 4]
+                assert await numbers(dlsn=dlsns[7], to="end") == [7, 8, 9]
+                assert await numbers(dlsn=DLSN.INITIAL, to="end") == list(range(10))
+                assert await numbers(txid=35, to="end") == [4, 5, 6, 7, 8, 9]
+                assert await numbers(txid=40, to=dlsns[5]) == [4, 5]
+                assert await numbers(at="latest", to="end") == []
+                for bad in (
+                    {"dlsn": dlsns[0], "txid": 1},
+                    {"at": "middle"},
+                    {"to": "start"},
+                ):
+                    with pytest.raises(InvalidRequest):
+                        log.open_reader(**bad)
+
+                async with opened(log.open_reader(to=dlsns[2])) as reader:
+                    assert [r.txid for r in await done(reader.read_bulk(99, wait_s=5))] == [
+                        0,
+                        10,
+                        20,
+                    ]
+                    assert await done(reader.read_next()) is None  # the end that `to` set
+
+                async with opened(log.open_reader(at="latest")) as tail:
+                    began = time.monotonic()
+                    assert await done(tail.read_next(wait_s=0)) is None
+                    assert await done(tail.read_next(0.2)) is None
+                    assert await done(tail.read_bulk(5, wait_s=0)) == []
+                    assert await done(tail.read_columns(wait_s=0)) is None
+                    assert 0.2 <= time.monotonic() - began < 5
+                    await done(writer.write_bulk([rec(100, b"ab"), rec(101, b"cde")]))
+                    columns = await done(tail.read_columns())
+                    assert (columns.count, list(columns.txids)) == (2, [100, 101])
+                    assert bytes(columns.payload) == b"abcde"
+                    assert columns.first_sequence_id == 10
+
+    flavour.play(scenario, f"reading-{flavour.name}")
+
+
+def test_txids_do_not_go_down_and_a_refusal_is_of_one_record(flavour: Flavour) -> None:
+    async def scenario(flavour: Flavour, name: str) -> None:
+        async with opened(flavour.namespace()) as namespace:
+            log = namespace.open_log(name)
+            async with opened(log.open_writer()) as writer:
+                assert writer.last_txid == -1
+                await flavour.write(writer, rec(0))
+                await flavour.write(writer, rec(7))
+                await flavour.write(writer, rec(7))
+                for bad, error in (
+                    (rec(6), TransactionIdOutOfOrder),
+                    (rec(-1), InvalidRequest),
+                    (rec(8, bytes(1 << 20)), RecordTooLarge),
+                    (rec(8, "text"), InvalidRequest),  # type: ignore[arg-type]
+                ):
+                    with pytest.raises(error):
+                        await flavour.write(writer, bad)
+                assert writer.last_txid == 7
+                await flavour.write(writer, rec(8))
+            async with opened(log.open_writer()) as writer:
+                assert writer.last_txid == 8
+                with pytest.raises(TransactionIdOutOfOrder):
+                    await flavour.write(writer, rec(7))
+            free = namespace.open_log(name, config={"max_txid_check": False})
+            async with opened(free.open_writer()) as writer:
+                await flavour.write(writer, rec(3))
+            async with opened(log.open_reader(to="end")) as reader:
+                assert [record.txid for record in await collect(reader)] == [0, 7, 7, 8, 3]
+
+    flavour.play(scenario, f"txids-{flavour.name}")
+
+
+def test_giving_up_a_wait_withdraws_nothing(cluster: Any) -> None:
+    """G7, H31: the cluster stands still for a moment; the write is still under way."""
+    pid = cluster.nodes[0].pid
+    assert pid != os.getpid()
+    with blocking.open_namespace(cluster.uri) as namespace:
+        log = namespace.open_log("patient")
+        with log.open_writer() as writer:
+            writer.write(rec(1)).result()
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                pending = writer.write(rec(2))
+                began = time.monotonic()
+                with pytest.raises(RequestTimeout, match="may still"):
+                    pending.result(timeout_s=0.3)
+                assert 0.3 <= time.monotonic() - began < 5
+                assert not pending.done()
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            dlsn = pending.result(timeout_s=30)
+        with log.open_reader(to="end") as reader:
+            assert [record.dlsn for record in reader][1:] == [dlsn]
