@@ -1,0 +1,427 @@
+"""The slots of one writer: who is connected, silent, behind, replaced, or gone without.
+
+A slot whose connection broke is given a new stream when the pool has the bookie again, within
+``slot_silence_s``; beyond it, or when the bookie refuses, it is replaced (metadata first, D4), or gone
+without while every write set keeps its ack quorum (H22). One task sweeps twice a second for what is late; a
+change of the ensemble has a task of its own while it lasts. Nothing here is done per entry.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Protocol
+
+import trio
+
+from ..bookie.client import BookieClient
+from ..metadata.interface import Metadata
+from ..runtime.errors import (
+    ConnectionLost,
+    CorruptData,
+    DistributedLogError,
+    EntryConflict,
+    LedgerFenced,
+    NotReady,
+    OutcomeUnknown,
+    ProtocolError,
+    RequestTimeout,
+    TooBusy,
+    WriteFailed,
+)
+from . import shares
+from .add_window import AddWindow
+from .ensemble_change import EnsembleChange, Round, why_ended
+from .holes import Hole, merged
+from .keys import ledger_key
+from .metadata import LedgerMetadata
+from .options import LedgerOptions
+from .placement import choose_replacements
+from .pool import BookiePool
+from .streams import SlotStreams
+
+SWEEPS = 4
+"""Sweeps in one ``slot_silence_s``."""
+CHANGES_MAX = 16
+"""After so many ensemble changes the ledger is better rolled (bookkeeper.md 2.6)."""
+STORE_RETRY_S = 0.2
+STARVED_RETRY_S = 0.25
+"""Between two tries of a slot that failed and that nobody can take over, in seconds."""
+
+PASSING = (ConnectionLost, TooBusy, RequestTimeout, NotReady, CorruptData, ProtocolError)
+"""Failures of a slot that another stream to the same bookie may not meet again."""
+
+log = logging.getLogger("distributedlog.ledger")
+
+
+class Owner(Protocol):
+    """The writer, as its slots see it."""
+
+    @property
+    def error(self) -> DistributedLogError | None:
+        """Why the writer has ended, or None."""
+        ...
+
+    @property
+    def throttled(self) -> bool:
+        """Does a slow slot keep the writer at its bound?"""
+        ...
+
+    def confirmed(self) -> None:
+        """The window's LAC moved."""
+        ...
+
+    def wake_waiters(self) -> None:
+        """There may be room, or rest."""
+        ...
+
+    def fail(self, error: DistributedLogError) -> None:
+        """End the writer."""
+        ...
+
+
+class SlotCare:
+    """See the module. Made by its writer; `run` lives as long as that."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        window: AddWindow,
+        streams: SlotStreams,
+        change: EnsembleChange,
+        *,
+        store: Metadata,
+        pool: BookiePool,
+        options: LedgerOptions,
+        chance: Random,
+    ) -> None:
+        self.settled = False
+        """No more ensemble changes: the ledger is to be closed."""
+        self._owner = owner
+        self._window = window
+        self._streams = streams
+        self._change = change
+        self._store = store
+        self._pool = pool
+        self._options = options
+        self._chance = chance
+        self._ledger_id = change.metadata.ledger_id
+        self._nursery: trio.Nursery | None = None
+        self._wake = trio.Event()
+        self._change_not_before = float("-inf")
+        self._noted: tuple[Hole, ...] = merged(self._window.all_holes(None))
+        self._failed_clients: dict[str, BookieClient] = {}  # bookie -> the connection it failed on
+        # The writer's own clock: stands still while the process does (H25).
+        self._clock = 0.0
+        self._swept_at = 0.0
+        self._marks: deque[tuple[float, int]] = deque()  # (clock, last entry pushed by then)
+        self._progress: list[tuple[float, int]] = [(0.0, -1)] * window.striping.ensemble_size
+        self._throttled_at: float | None = None
+
+    def end(self) -> None:
+        """The writer has ended: stop the tasks."""
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    # --- slots --------------------------------------------------------------------------------------
+
+    def on_slot_failed(self, slot: int, bookie: str, error: DistributedLogError) -> None:
+        """A stream broke, or the bookie refused an add."""
+        if self._owner.error is not None:
+            return
+        if isinstance(error, LedgerFenced | EntryConflict):
+            self._owner.fail(error)
+            return
+        log.info("ledger %d: bookie %s in slot %d: %s", self._ledger_id, bookie, slot, error)
+        if not isinstance(error, PASSING):
+            self._give_up_on(slot)
+            self._wake.set()
+        # Else the pool's next change, or the next sweep, opens another stream: no hot loop of refusals.
+
+    def _give_up_on(self, slot: int) -> None:
+        """Ask for the slot's bookie to be replaced."""
+        bookie = self._window.slots[slot].bookie
+        client = self._pool.get(bookie)
+        if client is not None:
+            self._failed_clients[bookie] = client
+        self._change.on_failure(slot, bookie)
+
+    def _usable(self, bookie: str) -> bool:
+        """Is the bookie connected, by another connection than the one it failed on?"""
+        client = self._pool.get(bookie)
+        return client is not None and self._failed_clients.get(bookie) is not client
+
+    def _on_pool_change(self) -> None:
+        """Somebody came, went, or reconnected."""
+        if self._owner.error is None:
+            self._look_at_slots()
+            if self._change.failed and self._change.round is None:
+                self._wake.set()
+
+    def _look_at_slots(self) -> None:
+        """Reconnect, take back, or try again to replace: whatever can be done now."""
+        window = self._window
+        for number, slot in enumerate(window.slots):
+            if self._streams.is_open(number) or number in self._change.failed:
+                continue
+            if not slot.detached:
+                if self._usable(slot.bookie) and self._streams.open(number):
+                    self._streams.send_lac(window.lac)
+            elif not window.changing and self._change.round is None:
+                if self._usable(slot.bookie):
+                    log.info("ledger %d: bookie %s is back", self._ledger_id, slot.bookie)
+                    window.attach(number)
+                    self._streams.open(number)
+                elif self._spares(excluded=()):
+                    self._change.on_failure(number, slot.bookie)
+
+    def _spares(self, excluded: Sequence[str]) -> list[shares.Candidate]:
+        here = {slot.bookie for slot in self._window.slots}
+        return [
+            one
+            for one in shares.live_candidates(self._pool)
+            if one.id not in here and one.id not in excluded and self._usable(one.id)
+        ]
+
+    # --- tasks --------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Sweep until the writer ends; started by the client."""
+        stop = self._pool.subscribe(self._on_pool_change)
+        interval_s = self._options.slot_silence_s / SWEEPS
+        self._swept_at = trio.current_time()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._look_at_slots()
+                while self._owner.error is None:
+                    with trio.move_on_after(interval_s):
+                        await self._wake.wait()
+                    self._wake = trio.Event()
+                    self._sweep(2 * interval_s)
+                    due = trio.current_time() >= self._change_not_before
+                    if (
+                        due
+                        and self._change.failed
+                        and self._change.round is None
+                        and not self.settled
+                    ):
+                        self._begin_change()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._nursery = None
+            stop()
+            self._streams.end_all()
+
+    def _spawn(self, run: Callable[..., Awaitable[None]], *arguments: object) -> None:
+        if self._nursery is not None:  # else the writer has ended
+            self._nursery.start_soon(run, *arguments)
+
+    def _sweep(self, late_s: float) -> None:
+        """Look for adds, slots and bounds that are late."""
+        if self._owner.error is not None:
+            return
+        now, window, options = trio.current_time(), self._window, self._options
+        # Whoever sweeps late was stalled itself: nobody else is to blame for that time.
+        self._clock += min(now - self._swept_at, late_s)
+        self._swept_at = now
+        clock = self._clock
+        while self._marks and self._marks[0][1] <= window.lac:
+            self._marks.popleft()
+        if window.last > window.lac and (not self._marks or self._marks[-1][1] < window.last):
+            self._marks.append((clock, window.last))
+        if self._marks and clock - self._marks[0][0] >= options.add_timeout_s:
+            self._owner.fail(
+                WriteFailed(
+                    f"ledger {self._ledger_id} entry {window.lac + 1}: no ack quorum of"
+                    f" {window.striping.ack_quorum} within {options.add_timeout_s:g} s"
+                    f" ({self._slots_text()})"
+                )
+            )
+            return
+        self._look_at_slots()
+        self._sweep_slots(clock)
+        self._sweep_bound(clock)
+        self._note_holes()
+
+    def _sweep_slots(self, clock: float) -> None:
+        for number, slot in enumerate(self._window.slots):
+            since, through = self._progress[number]
+            if slot.through != through or not self._window.owed(number):
+                self._progress[number] = (clock, slot.through)
+            elif clock - since >= self._options.slot_silence_s and self._change.round is None:
+                log.info("ledger %d: bookie %s is silent", self._ledger_id, slot.bookie)
+                self._streams.end(number)
+                self._give_up_on(number)
+
+    def _sweep_bound(self, clock: float) -> None:
+        """A slot that keeps the writer at its bound, and does not catch up, is let go."""
+        if not self._owner.throttled:
+            self._throttled_at = None
+        elif self._throttled_at is None:
+            self._throttled_at = clock
+        elif clock - self._throttled_at >= self._options.slot_stall_s:
+            self._throttled_at = None
+            window, bound = self._window, self._options.slot_bytes_max
+            for number in range(len(window.slots)):
+                behind = window.behind_bytes(number) - window.in_flight_bytes
+                if behind > bound // 4:
+                    log.info(
+                        "ledger %d: bookie %s is %d bytes behind",
+                        self._ledger_id,
+                        window.slots[number].bookie,
+                        behind,
+                    )
+                    self._streams.end(number)
+                    self._give_up_on(number)
+
+    def _slots_text(self) -> str:
+        said = []
+        for number, slot in enumerate(self._window.slots):
+            if slot.detached:
+                state = "gone without"
+            elif not self._streams.is_open(number):
+                state = "not connected"
+            elif self._window.owed(number):
+                state = f"acked to {slot.through}"
+            else:
+                state = "ok"
+            said.append(f"{slot.bookie}: {state}")
+        return ", ".join(said)
+
+    # --- ensemble changes ---------------------------------------------------------------------------
+
+    def _begin_change(self) -> None:
+        """Start a round for all that failed; the window confirms nothing until it is decided."""
+        window = self._window
+        detached = [n for n, slot in enumerate(window.slots) if slot.detached]
+        round_ = self._change.start(window.lac, detached, self._choose)
+        window.begin_change()
+        for slot in (*round_.replaced, *round_.detached):
+            self._streams.end(slot)
+        if round_.proposed is None:
+            self._decided(round_.version)
+        else:
+            self._spawn(self._propose, round_)
+
+    def _choose(
+        self, slots: list[int], kept: dict[int, str], excluded: list[str]
+    ) -> dict[int, str]:
+        return choose_replacements(
+            self._window.striping,
+            kept,
+            slots,
+            self._spares(excluded),
+            self._chance.random,
+            racks={bookie: self._pool.rack(bookie) for bookie in kept.values()},
+        )
+
+    async def _propose(self, round_: Round) -> None:
+        """Have the store take the round: only then may acks count on the new ensemble (D4)."""
+        while self._owner.error is None:
+            assert round_.proposed is not None
+            share = shares.change_share(self._change.metadata, round_.proposed, round_.version)
+            try:
+                reply = await self._store.transact(share)
+                if reply.succeeded:
+                    self._decided(round_.version + 1)
+                    return
+                found = reply.current[0]
+            except OutcomeUnknown:
+                found = await self._look_up()
+            except DistributedLogError as error:
+                log.info("ledger %d: its ensemble cannot change now: %s", self._ledger_id, error)
+                await trio.sleep(STORE_RETRY_S)
+                continue
+            if self._owner.error is not None:
+                return
+            try:
+                record = None if found is None else LedgerMetadata.decode(found.value)
+                again = self._change.on_conflict(record, 0 if found is None else found.version)
+            except DistributedLogError as error:
+                self._owner.fail(error)
+                return
+            if again is None:
+                assert found is not None
+                self._decided(found.version)
+                return
+            round_ = again
+
+    async def _look_up(self) -> "shares.KeyValue | None":
+        while True:
+            try:
+                return await self._store.get(ledger_key(self._ledger_id))
+            except DistributedLogError as error:
+                log.info("ledger %d: its record cannot be read now: %s", self._ledger_id, error)
+                await trio.sleep(STORE_RETRY_S)
+
+    def _decided(self, version: int) -> None:
+        """The round is in the store (or needs nothing there): go on with its ensemble."""
+        if self._owner.error is not None:
+            return
+        window = self._window
+        done = self._change.on_committed(version)
+        confirmed = window.end_change(done.replaced, self._change.metadata.last_fragment.epoch)
+        for slot in done.detached:
+            confirmed += window.detach(slot)
+            log.warning(
+                "ledger %d goes on without bookie %s", self._ledger_id, window.slots[slot].bookie
+            )
+        if done.starved:  # whoever refuses at once would be asked again at once, for ever
+            self._change_not_before = trio.current_time() + STARVED_RETRY_S
+        for slot in done.starved:
+            # Its bookie may be tried again by any connection: there is nobody else.
+            self._failed_clients.pop(window.slots[slot].bookie, None)
+        for slot in (*done.replaced, *done.starved):
+            self._progress[slot] = (self._clock, window.slots[slot].through)
+            if self._streams.open(slot):
+                self._streams.send_lac(window.lac)
+        if confirmed:
+            self._owner.confirmed()
+        self._owner.wake_waiters()
+        self._note_holes()
+        if self._change.failed:
+            self._wake.set()
+
+    # --- holes --------------------------------------------------------------------------------------
+
+    def _note_holes(self) -> None:
+        """Write the note of what slots miss, off the path of acks."""
+        holes = merged(self._window.all_holes(None))
+        if holes and holes != self._noted:
+            self._noted = holes
+            self._spawn(self._write_note, holes)
+
+    async def _write_note(self, holes: tuple[Hole, ...]) -> None:
+        version = self._change.version
+        while self._noted is holes:
+            share = shares.note_share(self._ledger_id, version, holes)
+            try:
+                reply = await self._store.transact(share)
+            except DistributedLogError as error:
+                log.info("ledger %d: its holes cannot be noted now: %s", self._ledger_id, error)
+                await trio.sleep(STORE_RETRY_S)
+                continue
+            if reply.succeeded:
+                return
+            found = reply.current[0]
+            ended = why_ended(
+                self._ledger_id, None if found is None else LedgerMetadata.decode(found.value)
+            )
+            if ended is not None:  # the ledger is somebody else's: so is its note
+                self._owner.fail(ended)
+                return
+            assert found is not None
+            version = found.version
+
+    @property
+    def wants_roll(self) -> bool:
+        """Would a new ledger be better off? A hole waits for this one's end and bookies are back, or
+        the ensemble changed too often.
+        """
+        if self._change.changes >= CHANGES_MAX:
+            return True
+        if not self._window.holes and all(not slot.detached for slot in self._window.slots):
+            return False
+        usable = sum(self._usable(one.id) for one in shares.live_candidates(self._pool))
+        return usable >= self._window.striping.ensemble_size
