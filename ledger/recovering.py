@@ -108,6 +108,7 @@ class RecoveryDriver:
         return client
 
     async def _fence(self, action: Fence) -> None:
+        deadline = trio.current_time() + self._options.request_timeout_s
         try:
             while True:
                 client = await self._client(action.bookie)
@@ -117,6 +118,8 @@ class RecoveryDriver:
                     )
                     break
                 except TooBusy:
+                    if trio.current_time() >= deadline:
+                        raise
                     await trio.sleep(BUSY_RETRY_S)
         except DistributedLogError as error:
             self._act(self._core.on_fence_failed(action.slot, error))
@@ -124,6 +127,7 @@ class RecoveryDriver:
             self._act(self._core.on_fenced(action.slot, answer.lac, answer.known))
 
     async def _read(self, action: Read) -> None:
+        deadline = trio.current_time() + self._options.request_timeout_s
         try:
             while True:
                 client = await self._client(action.bookie)
@@ -140,6 +144,8 @@ class RecoveryDriver:
                     )
                     break
                 except TooBusy:
+                    if trio.current_time() >= deadline:
+                        raise
                     await trio.sleep(BUSY_RETRY_S)
         except DistributedLogError as error:
             self._act(self._core.on_read_failed(action.request, error))

@@ -18,6 +18,7 @@ from distributedlog.runtime.errors import (
     LedgerFenced,
     NoSuchLedger,
     RecoveryIncomplete,
+    TooBusy,
 )
 
 from .model_bookie import ModelCluster, Node, model_cluster
@@ -396,3 +397,18 @@ async def test_an_empty_ledger_is_recovered_as_empty(autojump_clock: MockClock) 
         closed = await client.recover(writer.ledger_id)
         assert (closed.last_entry, closed.length) == (-1, 0)
         assert all(n.model.ledgers[writer.ledger_id].fenced for n in cluster.pool.nodes.values())
+
+
+async def test_a_bookie_that_stays_too_busy_is_given_up(autojump_clock: MockClock) -> None:
+    """Every wait has a deadline; refused as too busy is unknown, never absent (inv. 16)."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 3)
+        nodes = await nodes_of(cluster, writer)
+        writer.abort()
+        for node in nodes[1:]:
+            node.refuse_reads = TooBusy("not now")
+        with trio.fail_after(30), pytest.raises(RecoveryIncomplete, match="TooBusy"):
+            await client.recover(writer.ledger_id)
+        for node in nodes[1:]:
+            node.refuse_reads = None
+        assert (await client.recover(writer.ledger_id)).last_entry == 2
