@@ -1,5 +1,6 @@
 """A follower takes a leader's snapshot, chunk by chunk, into a file; then the core is told (H39)."""
 
+import gc
 from collections.abc import Callable
 
 import trio
@@ -81,8 +82,19 @@ class SnapshotReceiver:
 
 
 async def restore(storage: RaftStorage, snapshot: Snapshot) -> KeyValueState:
-    """The state that a durable snapshot holds. Raises `CorruptData`."""
+    """The state that a durable snapshot holds, a chunk a turn (H39). Raises `CorruptData`.
+
+    The search for cyclic garbage looks at every key in one turn: 0.7 s with 700,000 of them. None of them is
+    part of a cycle, so it is held off until all are there, and then told to pass them over for good.
+    """
     builder = KeyValueState.builder()
-    async for chunk in storage.snapshot_chunks(snapshot):  # others get their turn between two (H39)
-        builder.add(chunk)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        async for chunk in storage.snapshot_chunks(snapshot):
+            builder.add(chunk)
+        gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
     return builder.done()
