@@ -1,0 +1,73 @@
+"""`local_cluster`: one call, three ways to run the same nodes."""
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from distributedlog import LogNotFound, LogRecord, local_cluster, open_namespace
+from distributedlog.runtime.errors import AddressInUse, DataDirectoryInUse
+from distributedlog.runtime.machine import real_host
+
+
+async def _write_and_read(uri: str) -> list[bytes]:
+    async with open_namespace(uri) as namespace:
+        log = namespace.open_log("x")
+        async with log.open_writer() as writer:
+            await writer.write(LogRecord(1, b"one"))
+        async with log.open_reader(to="end") as reader:
+            return [record.payload async for record in reader]
+
+
+async def test_in_this_process_in_memory() -> None:
+    with trio.fail_after(60):
+        async with local_cluster(memory=True, in_process=True) as cluster:
+            assert [node.pid for node in cluster.nodes] == [os.getpid()] * 6
+            assert await _write_and_read(cluster.uri) == [b"one"]
+
+
+async def test_what_the_body_raises_comes_out_as_it_is() -> None:
+    with trio.fail_after(60), pytest.raises(LogNotFound):
+        async with (
+            local_cluster(memory=True, in_process=True, metadata_nodes=1) as cluster,
+            open_namespace(cluster.uri) as namespace,
+        ):
+            await namespace.open_log("absent").last_dlsn()
+
+
+async def test_why_a_node_cannot_start_is_one_typed_error() -> None:
+    here = real_host("test")
+    taken = await here.listen(("127.0.0.1", 0))
+    with pytest.raises(AddressInUse, match=str(taken.address[1])):
+        async with local_cluster(memory=True, in_process=True, port=taken.address[1]):
+            pass
+    taken.close()
+
+
+@pytest.mark.processes
+async def test_in_one_child_process_on_a_directory_that_keeps_everything(tmp_path: Path) -> None:
+    """H27: the nodes do not share the caller's interpreter."""
+    with trio.fail_after(120):
+        async with local_cluster(tmp_path, metadata_nodes=1) as cluster:
+            pids = {node.pid for node in cluster.nodes}
+            assert len(pids) == 1
+            assert os.getpid() not in pids
+            uri = cluster.uri
+            assert await _write_and_read(uri) == [b"one"]
+            with pytest.raises((DataDirectoryInUse, AddressInUse)):
+                async with local_cluster(tmp_path, metadata_nodes=1):
+                    pass
+        async with local_cluster(tmp_path, metadata_nodes=1) as cluster:
+            assert cluster.uri == uri
+            assert await _write_and_read(uri) == [b"one", b"one"]
+
+
+@pytest.mark.processes
+async def test_a_temporary_directory_is_gone_in_the_end() -> None:
+    with trio.fail_after(60):
+        async with local_cluster(in_process=True, metadata_nodes=1) as cluster:
+            assert cluster.data is not None
+            place = Path(cluster.data)
+            assert (place / "bookie1" / "journal").is_dir()
+        assert not place.exists()  # noqa: ASYNC240
