@@ -46,6 +46,8 @@ class BookieResult:
     failures: list[BaseException] = field(default_factory=list)
     acked: int = 0
     starts: int = 0
+    refused: bool = False
+    """Rot has destroyed what nothing can be verified without: it does not start any more, and says so."""
     faults: Counter[str] = field(default_factory=Counter)
     virtual_s: float = 0.0
     trace: list[str] | None = None
@@ -104,6 +106,8 @@ class BookieWorld:
         self.kinds = [kind for kind in kinds if chance.random() < 0.5]
         self.payload_bytes = chance.choice((30, 500, 6000))
         self.rotten = False
+        self.damaged = False
+        """The index was: what it alone knew may be in limbo."""
         self._ledgers: list[_Ledger] = []
         self._last_ledger = 0
 
@@ -158,7 +162,11 @@ class BookieWorld:
         client.start(read_back)
         with trio.move_on_after(CALM_S) as calm:
             await done.wait()
-        if calm.cancelled_caught:
+        if self.rotten and isinstance(self.bookie.last_end, CorruptData):
+            self.result.refused = (
+                True  # it says that it is to be replaced: honest, and within its promise
+            )
+        elif calm.cancelled_caught:
             raise Violation(f"liveness: the bookie does not serve {CALM_S:g} s after the faults")
 
     # --- the bookie -------------------------------------------------------------------------------
@@ -207,7 +215,7 @@ class BookieWorld:
             elif kind == "rot" and chance.random() < 0.5:
                 self.rotten = bool(disk.rot()) or self.rotten
             elif kind == "index damage":
-                disk.damage_map()
+                self.damaged = disk.damage_map() or self.damaged
             elif kind == "reset" and network.ends:
                 network.reset(chance.choice(list(network.ends.values())))
 
@@ -239,7 +247,7 @@ class BookieWorld:
                     while bookie.closed is None:
                         if ledger is None or ledger.fenced:
                             ledger = self._new_ledger(chance)
-                        await self._use(bookie, ledger, chance)
+                        await self._use(bookie, self._zombie(chance) or ledger, chance)
                 except (DistributedLogError, trio.TooSlowError):
                     await trio.sleep(chance.random() * 0.2)
                 bookie.link.close(CorruptData("the client goes away"))
@@ -249,6 +257,11 @@ class BookieWorld:
         ledger = _Ledger(self._last_ledger, chance.randbytes(16))
         self._ledgers.append(ledger)
         return ledger
+
+    def _zombie(self, chance: Random) -> _Ledger | None:
+        """Now and then a writer that was fenced tries again."""
+        fenced = [ledger for ledger in self._ledgers if ledger.fenced]
+        return chance.choice(fenced) if fenced and chance.random() < 0.2 else None
 
     async def _use(self, bookie: BookieClient, ledger: _Ledger, chance: Random) -> None:
         """A stream: send again from somewhere below what was acknowledged (H10), then new entries."""
@@ -350,6 +363,8 @@ class BookieWorld:
             if bytes(record.raw) != ledger.bodies[record.entry]:
                 raise Violation(f"ledger {ledger.id} entry {record.entry} came back changed")
         expected = list(range(entry, answer.complete_to + 1))
+        if not answer.known and not self.rotten and not self.damaged:
+            raise Violation(f"H3: ledger {ledger.id} is in limbo, and nothing was destroyed")
         if [record.entry for record in found] != expected and not (
             self.rotten and not answer.known
         ):

@@ -39,7 +39,9 @@ class SimHost:
         self.stalled = False
         self.wall_offset_ms = 0
         self.ended_by: BaseException | None = None
-        """What ended the last process, if not we."""
+        """What ended the process, if not we; None while one runs."""
+        self.last_end: BaseException | None = None
+        """As `ended_by`, of whichever process last ended by itself."""
         self.steps = 0
         self._crash_in = 0
         self._crash_power = False
@@ -154,7 +156,7 @@ class SimHost:
         self.simulation.note("ended", self.name, self.incarnation, type(cause).__name__)
         if self.simulation.trace is not None:
             log.warning("%s ended", self.name, exc_info=cause)
-        self.ended_by = cause
+        self.ended_by = self.last_end = cause
         self.running = False
         for disk in self.devices():
             disk.on_kill()
