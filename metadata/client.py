@@ -300,6 +300,10 @@ class MetadataClient:
         self._next_after(asked)
         return False
 
+    def turn(self) -> None:
+        """Ask the next node from now on."""
+        self._next_after(self._leader)
+
     def _next_after(self, asked: Address) -> None:
         if self._leader != asked:
             return  # somebody else has turned already

@@ -111,9 +111,9 @@ class MetadataNode:
         """Our line in the status."""
         replica = self.replica
         host, port = self._options.peers[self._options.name]
-        role = "waiting"
+        role = f"damaged: {self._damage}" if self._damage else "waiting"
         if replica is not None:
-            role = f"damaged: {self._damage}" if self._damage else replica.raft.role.value
+            role = replica.raft.role.value
         status = MemberStatus(
             self._options.name,
             f"{host}:{port}",
@@ -169,13 +169,16 @@ class MetadataNode:
         self, listeners: Mapping[str, Listener], *, task_status: trio.TaskStatus[None]
     ) -> None:
         """Serve until cancelled."""
+        members = await load_members(self._disk)
+        if members is not None:
+            self._check_members(members)
+            # Said from the first answer on: while it loads, a member must not pass for an empty node (H5).
+            self._members = members
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(
                 self.endpoint.serve, listeners, lambda link: MetadataSession(self, link)
             )
-            members = await load_members(self._disk)
             if members is not None:
-                self._check_members(members)
                 await self._start(members)
                 task_status.started()
             else:
@@ -199,12 +202,16 @@ class MetadataNode:
         storage = RaftStorage(self._disk, members.seed)
         loaded, members = await storage.load(members)
         self._damage = loaded.damage or ("" if members.may_vote else "its log was damaged before")
+        self._members = members
         if self._damage:
-            log.error("metadata node %s will not vote: %s", self._options.name, self._damage)
+            # No part in the quorum at all: it has forgotten in which terms it voted, and would confirm to
+            # an earlier leader what a later one, elected with its help, has decided otherwise (M1, M4).
+            log.error("metadata node %s takes no part: %s", self._options.name, self._damage)
+            self.waiting_because = f"this node's disk is damaged: {self._damage}"
+            return
         state = KeyValueState()
         if loaded.snapshot is not None:
             state = await restore(storage, loaded.snapshot)
-        self._members = members
         names = {node_id: name for name, node_id in members.voters.items()}
         others = [node_id for node_id in sorted(names) if node_id != self.identity.node_id]
         replica = Replica(

@@ -79,7 +79,7 @@ class MetadataSession:
         elif op == Op.META_STATUS:
             self._status(ident, body)
         elif replica is None:
-            self._link.reply_error(ident, NotReady(self._node.waiting_because))
+            self._refuse(op, ident, NotReady(self._node.waiting_because))
         elif op == Op.META_RAFT:
             self._raft(replica, ident, body)
         elif op == Op.META_READ:
@@ -182,6 +182,12 @@ class MetadataSession:
             self._link.reply(ident, encode_rows([self._node.row()]))
         elif not self._node.ask_all(lambda rows: self._link.reply(ident, encode_rows(rows))):
             self._link.reply_error(ident, TooBusy("too many ask for the status of all nodes"))
+
+    def _refuse(self, op: int, ident: int, error: DistributedLogError) -> None:
+        if op == Op.META_WATCH:
+            self._end_watch(ident, error)
+        elif ident:  # Raft's messages have none, and are sent again
+            self._link.reply_error(ident, error)
 
     def _led_from_here(self, error: DistributedLogError) -> DistributedLogError:
         return self._node.for_listener(error, self._link.listener)

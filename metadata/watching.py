@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .client import MetadataClient
 
 WAITING_BYTES_MAX = 8 * 1024 * 1024
-ASK_S = 2.0
+AGAIN_S = 0.05
 
 
 class Watcher:
@@ -70,6 +70,11 @@ class Watcher:
         body = request.encode()
         link.send(envelope(Op.META_WATCH, len(body), ident=ident), body)
 
+    async def pause(self) -> None:
+        """A node refused a watch: wait, and let another one be asked."""
+        self._client.turn()
+        await trio.sleep(AGAIN_S)
+
     def leave(self, watch: "ClientWatch") -> None:
         """Forget a watch, and tell its node."""
         for key, open_watch in list(self._open.items()):
@@ -108,6 +113,8 @@ class ClientWatch:
             if isinstance(self.ended, Compacted):
                 raise self.ended
             if self.link is None:
+                if self.ended is not None:  # this node cannot serve it
+                    await self._watcher.pause()
                 await self._watcher.take_up(self)
                 continue
             self._news = trio.Event()

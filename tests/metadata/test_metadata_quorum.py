@@ -17,6 +17,8 @@ from distributedlog.runtime.errors import (
     QuorumUnreachable,
 )
 from distributedlog.runtime.frames import Op
+from distributedlog.runtime.host import File
+from distributedlog.runtime.memory import MemoryDisk
 
 from .quorum import Quorum, quorum
 
@@ -45,6 +47,16 @@ async def caught_up(nodes: Quorum) -> None:
             if len(indexes) >= 2 and len(set(indexes.values())) == 1:
                 return
             await trio.sleep(0.1)
+
+
+async def damage(nodes: Quorum, name: str) -> None:
+    """Lose a block of the node's log that was synced, with synced ones behind it."""
+    disk = nodes.disks[name]
+    log = next(file for file in disk.list() if file.startswith("log."))
+    file = await disk.open(log)
+    assert file.size() > 4096 * 3
+    file.write_at(4096, [bytes(4096)])
+    file.close()
 
 
 async def count(client: MetadataClient, times: int, won: list[int]) -> None:
@@ -336,10 +348,7 @@ async def test_a_node_whose_log_is_damaged_does_not_vote(autojump_clock: object)
         for n in range(10):
             await client.transact(put(b"k", b"%d" % n))
         await nodes.kill()
-        disk = nodes.disks["m2"]
-        name = next(name for name in disk.list() if name.startswith("log."))
-        file = await disk.open(name)
-        file.write_at(4096 * 3, [bytes(4096)])
+        await damage(nodes, "m2")
         await nodes.start("m1", "m2")
         await trio.sleep(60)
         rows = await nodes.rows()
@@ -350,4 +359,69 @@ async def test_a_node_whose_log_is_damaged_does_not_vote(autojump_clock: object)
         found = await client.get(b"k")
         assert found is not None
         assert found.value == b"9"
-        assert [f for f in disk.list() if f.startswith("damaged.")]
+        assert [f for f in nodes.disks["m2"].list() if f.startswith("damaged.")]
+
+
+async def test_a_damaged_follower_does_not_disturb_its_leader(autojump_clock: object) -> None:
+    """M4: the leader remembers what it acknowledged, and it has lost that: it takes no part."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        leader = await nodes.leader()
+        damaged = next(name for name in nodes.names if name != leader)
+        for n in range(10):
+            await client.transact(put(b"k", b"%d" % n))
+        await nodes.kill(damaged)
+        await damage(nodes, damaged)
+        await nodes.start(damaged)
+        for n in range(10):
+            await client.transact(put(b"k", b"%d" % n))
+            await trio.sleep(1)
+
+        rows = await nodes.rows()
+        assert "damaged" in rows[damaged].role
+        assert rows[damaged].applied == 0
+        assert await nodes.leader() == leader
+
+
+class _SlowDisk(MemoryDisk):
+    """Takes its time over every file of the log and every snapshot that it opens."""
+
+    async def open(self, name: str) -> File:
+        if name.startswith(("log.", "snapshot.")):
+            await trio.sleep(3)
+        return await super().open(name)
+
+
+async def test_members_that_still_load_do_not_pass_for_empty_ones(autojump_clock: object) -> None:
+    """H5: the node that would found has been wiped, and asks while the others read their disks."""
+    async with quorum(3) as nodes:
+        nodes.disks = {name: _SlowDisk() for name in nodes.names}
+        await nodes.start()
+        client = await nodes.client()
+        await client.transact(put(b"k", b"v"))
+        await nodes.kill()
+        nodes.wipe("m1")
+        async with trio.open_nursery() as nursery:
+            for name in nodes.names:
+                nursery.start_soon(nodes.start, name)
+        found = await (await nodes.client()).get(b"k")
+
+        assert found is not None
+        assert (await nodes.rows())["m1"].role == "waiting"
+
+
+async def test_a_watch_that_a_node_cannot_serve_is_taken_elsewhere(autojump_clock: object) -> None:
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await client.transact(put(b"k", b"1"))
+        await nodes.kill("m1")
+        await damage(nodes, "m1")
+        await nodes.start("m1")
+        other = await nodes.client("m1", "m2", "m3")
+        async with other.watch(b"k", b"l", after_revision=0) as watch:
+            with trio.fail_after(10):
+                batch = await watch.next()
+
+        assert [event.item.value for event in batch.events] == [b"1"]
