@@ -136,3 +136,22 @@ def test_a_bad_configuration_file_is_named(tmp_path: Path) -> None:
 
     assert "node.toml" in error
     assert "racks" in error
+
+
+@pytest.mark.parametrize("how", [[], ["--memory"]])
+def test_the_demonstration_reads_back_every_record(how: list[str]) -> None:
+    """The first acceptance: it starts, writes, kills a bookie, writes on, reads everything back."""
+    done = subprocess.run(
+        dlog("local", "--demo", "--json", *how),
+        capture_output=True,
+        timeout=90,
+        env=environment(),
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["ok"] is True
+    assert [step["step"] for step in said["steps"]] == [
+        "start", "write", "kill", "write on", "read back", "stop",
+    ]  # fmt: skip
