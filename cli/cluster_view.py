@@ -113,8 +113,6 @@ async def status(metadata: Metadata, timeout_s: float) -> dict[str, Any]:
 
 def _address(one: BookieRegistration) -> str | None:
     place = one.address("")
-    if place is None and one.addresses:
-        place = next(iter(one.addresses.values()))
     return None if place is None else format_address(place)
 
 

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ..log.record import RECORD_BYTES_MAX, LogRecord
+from ..log.record import RECORD_BYTES_MAX, Columns
 from ..runtime.errors import DistributedLogError, InvalidRequest, RecordTooLarge
 
 FORMATS = ("lines", "jsonl", "frames")
@@ -158,23 +158,24 @@ def parser(name: str) -> Parser:
     return kinds[name]()
 
 
-def as_lines(records: Sequence[LogRecord]) -> bytes:
+def as_lines(columns: Columns) -> bytes:
     """Payloads, a newline after each."""
-    return b"\n".join([record.payload for record in records]) + b"\n" if records else b""
+    payloads = _payloads(columns)
+    return b"\n".join(payloads) + b"\n" if payloads else b""
 
 
-def as_frames(records: Sequence[LogRecord]) -> bytes:
+def as_frames(columns: Columns) -> bytes:
     """Length and payload of each."""
     parts: list[bytes] = []
-    for record in records:
-        parts += (LENGTH.pack(len(record.payload)), record.payload)
+    for payload in _payloads(columns):
+        parts += (LENGTH.pack(len(payload)), payload)
     return b"".join(parts)
 
 
-def as_jsonl(records: Sequence[LogRecord]) -> bytes:
+def as_jsonl(columns: Columns) -> bytes:
     """An object a line; ``payload`` where it is UTF-8, else ``payload_base64``."""
     lines = []
-    for record in records:
+    for record in columns.records():
         value: dict[str, Any] = {
             "dlsn": str(record.dlsn),
             "txid": record.txid,
@@ -188,11 +189,17 @@ def as_jsonl(records: Sequence[LogRecord]) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-WRITERS: dict[str, Callable[[Sequence[LogRecord]], bytes]] = {
+WRITERS: dict[str, Callable[[Columns], bytes]] = {
     "lines": as_lines,
     "jsonl": as_jsonl,
     "frames": as_frames,
 }
+
+
+def _payloads(columns: Columns) -> list[bytes]:
+    ends = columns.offsets.tolist()
+    data = bytes(columns.payload)
+    return list(map(data.__getitem__, map(slice, ends, ends[1:])))
 
 
 def _item(value: Any) -> Item:

@@ -1,19 +1,18 @@
 """`dlog log read`: records out, as fast as whoever reads our stdout takes them."""
 
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import trio
 
 from ..log.dlsn import DLSN
-from ..log.record import LogRecord
+from ..log.reader import LogReader
+from ..log.record import Columns
 from ..runtime.errors import EndOfStream, RequestTimeout
 from .connect import namespace
 from .formats import WRITERS
 from .options import Settings
 
-BATCH_RECORDS = 4096
 OUT_BYTES = 1024 * 1024
 
 
@@ -47,27 +46,26 @@ async def read_stream(
     left = limit if limit is not None else sys.maxsize
     async with namespace(settings) as logs, logs.open_log(name).open_reader(**place) as reader:
         while left > 0:
-            batch = await _next(settings, reader, min(BATCH_RECORDS, left), follow, out)
-            if batch is None:
+            columns = await _next(settings, reader, follow, out)
+            if columns is None:
                 break
-            left -= len(batch)
-            await out.put(encode(batch))
+            columns = columns.cut(0, min(columns.count, left))
+            left -= columns.count
+            await out.put(encode(columns))
     await out.flush()
 
 
-async def _next(
-    settings: Settings, reader: Any, count: int, follow: bool, out: "_Out"
-) -> Sequence[LogRecord] | None:
-    """The next records, at least one; None at the end. What is printed is flushed before a wait."""
+async def _next(settings: Settings, reader: LogReader, follow: bool, out: "_Out") -> Columns | None:
+    """The next entry's records; None at the end. What is printed goes out before a wait."""
     try:
-        batch: Sequence[LogRecord] = await reader.read_bulk(count, wait_s=0)
-        if batch:
-            return batch
-        await out.flush()  # nothing is here: what we have goes out before a wait
+        columns = await reader.read_columns(wait_s=0)
+        if columns is not None:
+            return columns
+        await out.flush()
         if follow:
-            return await reader.read_bulk(count) or None
+            return await reader.read_columns()
         with trio.move_on_after(settings.timeout_s):
-            return await reader.read_bulk(count) or None
+            return await reader.read_columns()
     except EndOfStream:
         return None
     raise RequestTimeout(f"no record came for {settings.timeout_s:g} s, and the end is not reached")
