@@ -34,9 +34,15 @@ class BookieRegistration:
     ledgers: int = 0
 
     def address(self, listener: str) -> Address | None:
-        """Where to dial, for one who came in on this listener; falls back to the default one."""
-        found = self.addresses.get(listener)
-        return self.addresses.get("") if found is None else found
+        """Where to dial, for one who came in on this listener.
+
+        A bookie without such a listener is dialled at its default one, else at the first it names: an
+        address that may be out of reach is better than none. None for a bookie that gives no address.
+        """
+        for name in (listener, "", *self.addresses):
+            if name in self.addresses:
+                return self.addresses[name]
+        return None
 
     def encode(self) -> bytes:
         """As the value of the bookie's key."""

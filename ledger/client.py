@@ -114,8 +114,8 @@ class LedgerClient:
         chosen = choose_ensemble(striping, [*live, *down], chance.random)
         if chosen is None:
             raise NotEnoughBookies(
-                f"a ledger with E={sizes[0]}, Qw={sizes[1]}, Qa={sizes[2]} needs more bookies: live are"
-                f" {sorted(ids)}, known and down {sorted(one.id for one in down)}"
+                f"a ledger with E={sizes[0]}, Qw={sizes[1]}, Qa={sizes[2]} needs more bookies: reached are"
+                f" {sorted(ids)}, known but not reached {sorted(one.id for one in down)}"
             )
         bookies, detached = chosen
         ledger_id = await self._next_id()

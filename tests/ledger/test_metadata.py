@@ -122,3 +122,12 @@ def test_a_registration_survives_its_bytes() -> None:
     assert one.address("other") == ("h", 1)
     with pytest.raises(CorruptData):
         BookieRegistration.decode(one.encode()[:-1])
+
+
+def test_a_client_of_another_listener_dials_the_first_address_there_is() -> None:
+    """Metadata nodes on an unnamed listener, bookies on named ones: a bookie nobody dials is no bookie."""
+    one = BookieRegistration("b1", {"inside": ("i", 1), "outside": ("o", 2)})
+
+    assert one.address("outside") == ("o", 2)
+    assert BookieRegistration.decode(one.encode()).address("") == ("i", 1)
+    assert BookieRegistration("b1", {}).address("") is None
