@@ -80,15 +80,15 @@ async def process(
         ledgers = LedgerClient(
             host,
             None,  # type: ignore[arg-type]
-            gate,  # type: ignore[arg-type]
+            gate,
             cluster.pool,  # type: ignore[arg-type]
             LedgerOptions(),
         )
         await nursery.start(ledgers.run)
         namespace = Namespace(
             "ns",
-            metadata=gate,  # type: ignore[arg-type]
-            ledgers=ledgers,  # type: ignore[arg-type]
+            metadata=gate,
+            ledgers=ledgers,
             nursery=nursery,
             random=random.Random(seed),
             wall_ms=lambda: 1_700_000_000_000,
