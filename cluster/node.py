@@ -32,6 +32,8 @@ from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from .repair import Repair
 
 LAST_CHECKPOINT_S = 5.0
+ALL_ADDRESSES = ("", "0.0.0.0", "::")
+"""To listen on; not to dial."""
 FIRST_QUESTION = b"cluster"
 """A key that nobody has; asking for it needs a leader."""
 
@@ -89,8 +91,8 @@ async def serve_bookie_node(
 ) -> None:
     """A bookie, on ``host.disks["journal"]`` and ``["index"]``. Started once it is registered.
 
-    Raises `ForeignData` (H6), `DataDirectoryInUse`, `AddressInUse`, `QuorumUnreachable`, `CorruptData`;
-    later `DiskFailed`, and `ForeignData` when somebody starts with a copy of its directory.
+    Raises `ForeignData` (H6), `DataDirectoryInUse`, `AddressInUse`, `QuorumUnreachable`, `CorruptData`,
+    `InvalidRequest`; later `DiskFailed`, and `ForeignData` when somebody starts with a copy of its directory.
     """
     disks = [host.disks["journal"], host.disks["index"]]
     for number, disk in enumerate(disks):
@@ -118,6 +120,7 @@ class _Bookie:
     async def serve(self, task_status: trio.TaskStatus[NodeReady]) -> None:
         host, config = self.host, self.config
         options = overlay(BookieOptions, (f"options of bookie {config.name}", config.store))
+        must_be_told(config.listen, config.advertise)
         # The ports first: a taken one is a plain error, and nobody was kept waiting for it.
         listeners = await listen_all(host, config.listen)
         try:
@@ -261,11 +264,27 @@ async def listen_all(host: Host, addresses: Mapping[str, Address]) -> dict[str, 
 def advertised(
     listeners: Mapping[str, Listener], given: Mapping[str, Address]
 ) -> dict[str, Address]:
-    """What others should dial, by listener name: what was given, else where it listens."""
+    """What others should dial, by listener name: what was given, else where it listens.
+
+    Nobody can dial the address that stands for all of a machine's: it is left out. A metadata node is
+    then found where the list of the quorum says, a bookie would be found nowhere (`must_be_told`).
+    """
     for name in given:
         if name not in listeners:
             raise InvalidRequest(f"--advertise names the listener {name!r}, --listen does not")
-    return {name: given.get(name, listener.address) for name, listener in listeners.items()}
+    found = {name: given.get(name, listener.address) for name, listener in listeners.items()}
+    return {name: address for name, address in found.items() if address[0] not in ALL_ADDRESSES}
+
+
+def must_be_told(listen: Mapping[str, Address], given: Mapping[str, Address]) -> None:
+    """Refuse a bookie that would register an address nobody can dial. Raises `InvalidRequest`."""
+    for name, address in listen.items():
+        if given.get(name, address)[0] in ALL_ADDRESSES:
+            prefix = f"{name}=" if name else ""
+            raise InvalidRequest(
+                f"--listen {prefix}{format_address(address)} is every address of this machine: say which"
+                f" one others should dial, with --advertise {prefix}HOST:PORT"
+            )
 
 
 def ready(name: str, kind: str, node_id: str, listeners: Mapping[str, Listener]) -> NodeReady:
