@@ -94,28 +94,37 @@ async def _one_at_a_time(
 async def _submit(
     plan: Plan, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
 ) -> int:
-    """`submit` a record; every n-th is timed, by whoever finds it done: a task that awaits them in order."""
-    window: deque[Any] = deque()
-    sample = SAMPLE if plan.outstanding == 0 or plan.outstanding > SAMPLE else 1
+    """`submit` record by record; of each stretch of 32 the first is timed."""
+    if plan.outstanding:
+        return await _submit_within(plan.outstanding, writer, payload, records, end, histogram)
     count = 0
     submit = writer.submit
     async with Timed(histogram) as timed:
-        while True:
-            if count % SAMPLE == 0 and (count >= records if records else perf_counter() >= end):
-                break
-            if records and count >= records:
-                break
-            if count % sample == 0:
-                before = perf_counter()
-                pending = await submit(LogRecord(count, payload))
-                timed.add(before, pending)
-            else:
-                pending = await submit(LogRecord(count, payload))
+        while (count < records) if records else (perf_counter() < end):
+            stop = min(count + SAMPLE, records) if records else count + SAMPLE
+            before = perf_counter()
+            timed.add(before, await submit(LogRecord(count, payload)))
+            for txid in range(count + 1, stop):
+                await submit(LogRecord(txid, payload))
+            count = stop
+    return count
+
+
+async def _submit_within(
+    outstanding: int, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
+) -> int:
+    """At most ``outstanding`` records under way; every one is timed."""
+    window: deque[Any] = deque()
+    count = 0
+    async with Timed(histogram) as timed:
+        while (count < records) if records else (perf_counter() < end):
+            if len(window) >= outstanding:
+                await window.popleft()
+            before = perf_counter()
+            pending = await writer.submit(LogRecord(count, payload))
+            timed.add(before, pending)
+            window.append(pending)
             count += 1
-            if plan.outstanding:
-                window.append(pending)
-                if len(window) >= plan.outstanding:
-                    await window.popleft()
     return count
 
 
