@@ -54,10 +54,17 @@ def item_to_list(item: KeyValue | None) -> list[Any] | None:
 
 
 def item_from_list(value: Any) -> KeyValue | None:
-    """The way back. Raises `TypeError`, `ValueError`."""
-    if value is None:
-        return None
-    key, content, version, created, changed, lease = value
-    if not isinstance(key, bytes) or not isinstance(content, bytes):
-        raise ValueError("a key or a value that is not bytes")
-    return KeyValue(key, content, int(version), int(created), int(changed), int(lease))
+    """The way back. Raises `ValueError`."""
+    match value:
+        case None:
+            return None
+        case [
+            bytes() as key,
+            bytes() as content,
+            int() as version,
+            int() as created,
+            int() as changed,
+            int() as lease,
+        ]:
+            return KeyValue(key, content, version, created, changed, lease)
+    raise ValueError("a key that cannot be read")

@@ -26,6 +26,8 @@ from .kv import Answer, decode_answer, encode_answer, item_from_list, item_to_li
 from .transaction import KeyValue
 
 RANGE_LIMIT_MAX = 10_000
+MALFORMED = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What taking a peer's lists apart may raise: also ``int`` of infinity, ``str`` of a deep list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ def decode_item(body: Buffer) -> tuple[int, KeyValue | None]:
     index, _, item = _three(body)
     try:
         return int(index), item_from_list(item)
-    except (TypeError, ValueError):
+    except MALFORMED:
         raise ProtocolError("a key that cannot be read") from None
 
 
@@ -100,7 +102,7 @@ def decode_page(body: Buffer) -> tuple[int, RangePage]:
         rows, more = content
         items = tuple(item for row in rows if (item := item_from_list(row)) is not None)
         return int(index), RangePage(items, int(revision), bool(more))
-    except (TypeError, ValueError):
+    except MALFORMED:
         raise ProtocolError("a range that cannot be read") from None
 
 
@@ -143,7 +145,7 @@ def decode_events(body: Buffer) -> WatchBatch:
                 raise ValueError(kind)
             events.append(Event(kind, item))
         return WatchBatch(int(revision), tuple(events))
-    except (TypeError, ValueError):
+    except MALFORMED:
         raise ProtocolError("changes that cannot be read") from None
 
 
@@ -184,7 +186,7 @@ def decode_rows(body: Buffer) -> list[Row]:
             )
             found.append(Row(status, {str(k): str(v) for k, v in advertised.items()}))
         return found
-    except (TypeError, ValueError, AttributeError):
+    except MALFORMED:
         raise ProtocolError("a status that cannot be read") from None
 
 
