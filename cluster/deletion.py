@@ -71,6 +71,8 @@ class Deletion:
             waiting = [
                 key for key, state in zip(others, reply.current, strict=True) if state is not None
             ]
+            if not waiting:
+                continue  # the answer was lost and given again: the others have ticked off since
             # Conditional on one that has its part still to do: of two who tick off at once, one is last.
             ours = Transaction((Compare.exists(waiting[0]),), (own,))
             if (await self._metadata.transact(ours)).succeeded:
