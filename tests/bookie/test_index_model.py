@@ -38,7 +38,7 @@ steps = st.lists(
         ),
         st.tuples(st.just("conflict"), st.sampled_from(LEDGERS), st.integers(0, 40)),
         st.tuples(st.just("fence"), st.sampled_from(LEDGERS), st.none()),
-        st.tuples(st.just("checkpoint"), st.just(0), st.none()),
+        st.tuples(st.just("checkpoint"), st.just(0), st.booleans()),
         st.tuples(st.just("rest"), st.just(0), st.integers(0, 3)),
         st.tuples(st.just("kill"), st.just(0), st.none()),
         st.tuples(st.just("cut"), st.just(0), st.integers(0, 1000)),
@@ -96,6 +96,8 @@ async def _run(plan: list[tuple[str, int, object]]) -> None:
                         _count(old, positions[ledger], acked[ledger])
                         positions[ledger] = []
                 elif step == "checkpoint":
+                    if detail:  # of what is durable; else while it is gathered
+                        await trio.sleep(0.01)
                     await store.checkpoint()
                 elif step == "rest":
                     await trio.sleep((0.0005, 0.0015, 0.03, 6.0)[detail])  # type: ignore[call-overload]
@@ -104,6 +106,8 @@ async def _run(plan: list[tuple[str, int, object]]) -> None:
             for ledger, adder in adders.items():
                 assert not adder.refused
                 _count(adder, positions[ledger], acked[ledger])
+            for ledger in LEDGERS:  # with runs in memory, in the map, and being written
+                await _check(store, ledger, acked[ledger], sent[ledger])
             if step == "cut":
                 assert isinstance(detail, int)
                 journal = journal.cut(random.Random(detail))
@@ -123,3 +127,5 @@ async def _check(store: Store, ledger: int, acked: set[int], sent: set[int]) -> 
     assert acked <= set(found) <= sent, (ledger, sorted(acked - set(found)))
     for entry, raw in found.items():
         assert raw == record(ledger, entry, payload_of(ledger, entry))
+    for entry in acked:  # a read may begin anywhere
+        assert list(await read_all(store, ledger, entry, entry)) == [entry], (ledger, entry)
