@@ -124,6 +124,22 @@ async def test_a_bookie_that_was_away_gets_the_same_bytes_and_the_note_goes() ->
         assert await world.metadata.get(keys.under_key(LEDGER)) is None
 
 
+async def test_a_bookie_that_fenced_the_ledger_takes_the_copies() -> None:
+    """H2: the record does not say how it is added; on a fenced ledger a copy is a recovery add."""
+    async with _world() as world:
+        for bookie in ("b1", "b2"):
+            await world.write(bookie, range(10))
+        for bookie in BOOKIES:
+            await world.pool.clients[bookie].fence(LEDGER, KEY, 5)
+        await world.ledger(9)
+        note = await world.note(Hole("b3", 0, None))
+
+        assert await world.repair.fill(note)
+
+        assert await world.held("b3", 9) == await world.held("b1", 9)
+        assert len(await world.held("b3", 9)) == 10
+
+
 async def test_an_open_ledger_is_left_to_its_writer() -> None:
     """H22b: the repair fences nobody; the writer goes on."""
     async with _world() as world:
