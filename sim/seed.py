@@ -22,6 +22,7 @@ from .disk import draw_disk_faults
 from .nemesis import Nemesis
 from .network import draw_network_faults
 from .scheduler import Simulation
+from .tuning import bounded, draw_bounds
 
 LOG = "story"
 CHAOS_S = 30.0
@@ -67,6 +68,7 @@ class SeedRun:
         chance = self.simulation.chance("swarm")
         self.rates = draw_rates(chance)
         self.shape = draw_shape(chance)
+        self.bounds = draw_bounds(chance)
         self.cluster: SimCluster
         self.nemesis: Nemesis
 
@@ -98,7 +100,7 @@ class SeedRun:
         )
         writers, others = cluster.clients[:2], cluster.clients[2:]
         self.nemesis = Nemesis(cluster, chance, writers=writers)
-        with cluster.oracles.watching_state_machines():
+        with cluster.oracles.watching_state_machines(), bounded(self.bounds):
             cluster.start_all()
             simulation.nursery.start_soon(cluster.supervise)
             with trio.move_on_after(FORMING_S) as forming:

@@ -40,8 +40,8 @@ from distributedlog.ledger.striping import Striping  # noqa: E402
 from distributedlog.ledger.writer import LedgerWriter  # noqa: E402
 from distributedlog.log.keeper import SegmentKeeper  # noqa: E402
 from distributedlog.log.ownership import OwnedLog  # noqa: E402
+from distributedlog.log.pipeline import Pipeline  # noqa: E402
 from distributedlog.log.state import LogState  # noqa: E402
-from distributedlog.log.writer import LogWriter  # noqa: E402
 from distributedlog.metadata.history import History  # noqa: E402
 from distributedlog.metadata.leadership import Leadership  # noqa: E402
 from distributedlog.metadata.raft import Raft  # noqa: E402
@@ -50,6 +50,7 @@ from distributedlog.metadata.request_ring import RequestRing  # noqa: E402
 from distributedlog.metadata.storage import RaftStorage  # noqa: E402
 from distributedlog.metadata.transaction import Transaction  # noqa: E402
 from distributedlog.runtime import blocks  # noqa: E402
+from distributedlog.runtime.errors import WriteFailed  # noqa: E402
 from distributedlog.sim.bookie_world import BookieWorld  # noqa: E402
 from distributedlog.sim.seed import SeedRun  # noqa: E402
 
@@ -430,9 +431,9 @@ def what_was_in_flight_is_not_sent_again() -> None:
     def take_back(self: Any) -> None:
         while self._in_flight:
             batch = self._in_flight.popleft()
-            batch.finish(self._error)
+            batch.finish(WriteFailed("given up"))
 
-    patch(LogWriter, "take_back", take_back)
+    patch(Pipeline, "take_back", take_back)
 
 
 @bug("cluster")

@@ -1,0 +1,60 @@
+"""Smaller bounds for a run, so that what happens once a day in reality happens in half a minute.
+
+Snapshots of the metadata state, followers that need one (H39), watches behind the kept history (H29),
+request ids that are forgotten (H20): none of them is met with production's bounds. All nodes of a run get
+the same ones, as all nodes of a cluster run one version.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from ..metadata import replica
+from ..metadata.kv import KeyValueState
+from ..metadata.options import RaftOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Production's, where nothing is said."""
+
+    snapshot_entries: int = replica.SNAPSHOT_ENTRIES
+    """Commands between two snapshots of the metadata state."""
+    history_bytes: int = 8 * 1024 * 1024
+    """Changes kept for watches."""
+    lag_entries_max: int = 10_000
+    """A follower that is further behind gets a snapshot."""
+
+
+def draw_bounds(chance: Random) -> Bounds:
+    """Production's in half of the seeds."""
+    if chance.random() < 0.5:
+        return Bounds()
+    return Bounds(
+        snapshot_entries=chance.choice((20, 100)),
+        history_bytes=chance.choice((2_000, 20_000)),
+        lag_entries_max=chance.choice((5, 50)),
+    )
+
+
+@contextmanager
+def bounded(bounds: Bounds) -> Iterator[None]:
+    """Run with these bounds."""
+    defaults: dict[str, Any] = KeyValueState.__init__.__kwdefaults__  # type: ignore[assignment]
+    raft: Any = RaftOptions.__init__
+    before = replica.SNAPSHOT_ENTRIES, dict(defaults), raft.__defaults__
+    assert RaftOptions.__dataclass_fields__.keys() >= {"lag_entries_max"}, "the option has moved"
+    place = [*RaftOptions.__dataclass_fields__].index("lag_entries_max")
+    replica.SNAPSHOT_ENTRIES = bounds.snapshot_entries
+    defaults["history_bytes_max"] = bounds.history_bytes
+    values = list(raft.__defaults__)
+    values[place] = bounds.lag_entries_max
+    raft.__defaults__ = tuple(values)
+    try:
+        yield
+    finally:
+        replica.SNAPSHOT_ENTRIES = before[0]
+        defaults.update(before[1])
+        raft.__defaults__ = before[2]
