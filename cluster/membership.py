@@ -44,9 +44,14 @@ class Membership:
 
     async def register(self) -> None:
         """Take a lease and register. Raises `ForeignData` when the cookie has moved on."""
-        lease = await self._metadata.grant_lease(int(self._lease_s * 1000))
-        await self._say(lease, self._value())
-        self.lease = lease
+        while True:
+            lease = await self._metadata.grant_lease(int(self._lease_s * 1000))
+            try:
+                await self._say(lease, self._value())
+            except LeaseExpired:
+                continue  # it ran out before it was used: whoever was stalled asks again
+            self.lease = lease
+            return
 
     async def run(self) -> None:
         """Renew until cancelled; after a lost lease register again. Raises `ForeignData`."""

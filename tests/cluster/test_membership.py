@@ -6,7 +6,7 @@ import trio.testing
 
 from distributedlog.cluster.membership import REFRESH_S, Membership
 from distributedlog.metadata.local import LocalMetadata
-from distributedlog.metadata.transaction import Compare, Put, Transaction
+from distributedlog.metadata.transaction import Compare, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import ForeignData
 
 KEY = b"bookie/b1"
@@ -48,6 +48,29 @@ async def test_it_registers_again_after_the_lease_was_lost(
 
     assert await metadata.get(KEY) is not None
     nursery.cancel_scope.cancel()
+
+
+class _Stalled(LocalMetadata):
+    """Whose caller is away for longer than a lease, once, before it can put anything under one."""
+
+    async def transact(self, transaction: Transaction) -> TransactionReply:
+        if self.state.leases == {1: self.state.leases.get(1)}:
+            await self.revoke_lease(1)
+        return await super().transact(transaction)
+
+
+async def test_a_lease_that_ends_before_it_was_used_is_taken_anew(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A node that was stalled while it started is no failed node (simulator seed 520, as it was then)."""
+    metadata = _Stalled()
+    membership = _membership(metadata, [b"here"])
+
+    await membership.register()
+
+    found = await metadata.get(KEY)
+    assert found is not None
+    assert found.lease == membership.lease == 2
 
 
 async def test_a_change_is_told_after_a_while(
