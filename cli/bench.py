@@ -53,18 +53,38 @@ def log_options(function: Any) -> Any:
     """What the benches of logs take."""
     for option in (
         click.option("--log", "log_name", metavar="NAME", help="Default: its own, deleted after."),
-        click.option("--records", type=click.IntRange(0), default=0, help="End after so many."),
+        click.option("--records", type=click.IntRange(0), default=0, help="End after so many, not by time."),
         click.option(
-            "--seconds", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True
+            "--seconds",
+            type=click.FloatRange(0, min_open=True),
+            default=10.0,
+            show_default=True,
+            help="End after so long, unless --records is given.",
         ),
-        click.option("--size", type=click.IntRange(1, 1032192), default=1024, show_default=True),
+        click.option(
+            "--size",
+            type=click.IntRange(1, 1032192),
+            default=1024,
+            show_default=True,
+            help="Bytes a record.",
+        ),
         click.option(
             "--rate", type=click.FloatRange(0), default=0.0, help="Records/s; 0: full speed."
         ),
-        click.option("--logs", type=click.IntRange(1, 10_000), default=1, show_default=True),
-        click.option("--outstanding", type=click.IntRange(0), default=0, help="1: one at a time."),
         click.option(
-            "--call", type=click.Choice(["submit", "bulk"]), default="submit", show_default=True
+            "--logs",
+            type=click.IntRange(1, 10_000),
+            default=1,
+            show_default=True,
+            help="Written in turns.",
+        ),
+        click.option("--outstanding", type=click.IntRange(0), default=0, help="1: one at a time; 0: no limit."),
+        click.option(
+            "--call",
+            type=click.Choice(["submit", "bulk"]),
+            default="submit",
+            show_default=True,
+            help="How records are written: one a call, or many.",
         ),
         click.option(
             "--as",
@@ -72,6 +92,7 @@ def log_options(function: Any) -> Any:
             type=click.Choice(["records", "columns"]),
             default="records",
             show_default=True,
+            help="How they are read: as objects, or as an entry's columns.",
         ),
     ):
         function = option(function)

@@ -58,7 +58,8 @@ def command(
 
     Every flag has an environment variable: DLOG_<COMMAND>_<FLAG>, such as DLOG_LOG_READ_FORMAT. Data goes
     to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found or
-    exists already, 4 unreachable or deadline passed, 5 refused, 6 the answer is no, 7 outcome unknown.
+    exists already, 4 unreachable or deadline passed, 5 refused, 6 the answer is no, 7 outcome unknown,
+    130 interrupted.
     """
     settings = context.ensure_object(Settings)
     lay(settings, uri=uri, as_json=as_json, timeout=timeout, quiet=quiet, verbose=verbose)

@@ -29,9 +29,17 @@ def node_options(function: Function) -> Function:
     """What both kinds take."""
     options = [
         click.option(
-            "--config", "file", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+            "--config",
+            "file",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="TOML: these flags in a table [metadata] or [bookie], a bookie's store in [store].",
         ),
-        click.option("--name", help="This node's name; a metadata node's own place in --metadata."),
+        click.option(
+            "--name",
+            help="A metadata node's own place in --metadata; of a bookie for humans (default: its"
+            " directory's name).",
+        ),
         click.option(
             "--data", type=click.Path(file_okay=False, path_type=Path), help="Its data directory."
         ),
@@ -42,7 +50,8 @@ def node_options(function: Function) -> Function:
             "--listen",
             multiple=True,
             metavar="[NAME=]HOST:PORT",
-            help="Repeatable, a name a listener.",
+            help="Repeatable, each with a name of its own. Default: a metadata node's address in"
+            " --metadata; for a bookie 127.0.0.1 and a free port.",
         ),
         click.option(
             "--advertise",
@@ -108,7 +117,7 @@ def metadata(settings: Settings, **given: Any) -> None:
 @click.option(
     "--index-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: in --data."
 )
-@click.option("--rack", help="Where it stands.")
+@click.option("--rack", help="Where it stands: copies go to different racks where they can.")
 @common
 def bookie(settings: Settings, **given: Any) -> None:
     """Run a bookie: it stores entries."""
