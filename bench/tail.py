@@ -77,7 +77,10 @@ async def _write(writer: Any, plan: Plan, rate: float, total: int, start: float)
 
 async def _start_reader(plan: Plan, name: str, total: int) -> trio.Process:
     command = [sys.executable, "-m", __spec__.name, plan.uri, name, str(total), plan.take]
-    reader = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, env=_environment())
+    # Its stdin is its life line: a reader whose parent is gone would wait for the last record for ever.
+    reader = await trio.lowlevel.open_process(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment()
+    )
     assert reader.stdout is not None
     said = b""
     with trio.move_on_after(START_S):
@@ -131,5 +134,19 @@ async def read(uri: str, name: str, total: int, take: str) -> None:
     print(json.dumps(found), flush=True)
 
 
+async def _read_while_wanted(uri: str, name: str, total: int, take: str) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_end_with_stdin, nursery.cancel_scope)
+        await read(uri, name, total, take)
+        nursery.cancel_scope.cancel()
+
+
+async def _end_with_stdin(scope: trio.CancelScope) -> None:
+    async with trio.lowlevel.FdStream(os.dup(0)) as stdin:
+        while await stdin.receive_some(4096):
+            pass
+    scope.cancel()
+
+
 if __name__ == "__main__":
-    trio.run(read, sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    trio.run(_read_while_wanted, sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
