@@ -53,7 +53,9 @@ def log_options(function: Any) -> Any:
     """What the benches of logs take."""
     for option in (
         click.option("--log", "log_name", metavar="NAME", help="Default: its own, deleted after."),
-        click.option("--records", type=click.IntRange(0), default=0, help="End after so many, not by time."),
+        click.option(
+            "--records", type=click.IntRange(0), default=0, help="End after so many, not by time."
+        ),
         click.option(
             "--seconds",
             type=click.FloatRange(0, min_open=True),
@@ -76,9 +78,14 @@ def log_options(function: Any) -> Any:
             type=click.IntRange(1, 10_000),
             default=1,
             show_default=True,
-            help="Written in turns.",
+            help="Written side by side.",
         ),
-        click.option("--outstanding", type=click.IntRange(0), default=0, help="1: one at a time; 0: no limit."),
+        click.option(
+            "--outstanding",
+            type=click.IntRange(0),
+            default=0,
+            help="1: one at a time; 0: no limit.",
+        ),
         click.option(
             "--call",
             type=click.Choice(["submit", "bulk"]),
