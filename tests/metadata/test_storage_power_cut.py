@@ -1,0 +1,131 @@
+"""The log on a disk that loses power at any moment, and keeps any of the sectors that were not synced."""
+
+import random
+
+import pytest
+import trio
+
+from distributedlog.metadata.members import Members, load_members, store_members
+from distributedlog.metadata.messages import Entry
+from distributedlog.metadata.raft_log import RaftLog
+from distributedlog.metadata.ready import HardState, Ready, Snapshot
+from distributedlog.metadata.storage import Loaded, RaftStorage
+from distributedlog.sim.disk import DiskFaults, SimDisk
+from distributedlog.sim.host import SimHost
+from distributedlog.sim.network import HostDown, SimNetwork
+
+from ..runtime.sim_sides import Unwalled, running
+from .test_storage import ready
+
+State = tuple[HardState, int, int, tuple[Entry, ...]]
+LIVES = 6
+
+
+def state_of(hard_state: HardState, log: RaftLog) -> State:
+    return hard_state, log.base_index, log.base_term, log.tail(log.base_index + 1)
+
+
+class Writer:
+    """Does to a `RaftStorage` what a replica may, and knows what it may find after a power cut."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.hard_state = HardState()
+        self.log = RaftLog()
+        self.committed = 0
+        """No entry up to here is ever truncated: a snapshot was taken of it."""
+        self.allowed: list[State] = []
+        """What may be found: the last state that was durable, and the one that was on its way."""
+
+    def take(self, loaded: Loaded) -> None:
+        """A start found one of the allowed states."""
+        found = state_of(loaded.hard_state, loaded.log)
+        assert loaded.damage == "", "a power cut is no damage (H3)"
+        assert found in self.allowed, f"found {found}, allowed {self.allowed}"
+        if loaded.log.base_index:
+            assert loaded.snapshot is not None
+            assert loaded.snapshot.index >= loaded.log.base_index
+        self.hard_state, self.log = loaded.hard_state, loaded.log
+        self.allowed = [found]
+
+    async def run(self, storage: RaftStorage) -> None:
+        """Until the power goes."""
+        while True:
+            step = self.chance.randrange(10)
+            if step == 0 and self.log.last_index > self.log.base_index:
+                await self._compact(storage)
+            elif step == 1:
+                await storage.mark()
+                await trio.sleep(0.02)
+            else:
+                await self._save(storage)
+
+    async def _save(self, storage: RaftStorage) -> None:
+        readies = [self._ready() for _ in range(self.chance.randint(1, 3))]
+        self.allowed.append(state_of(self.hard_state, self.log))
+        await storage.save(readies)
+        del self.allowed[:-1]
+
+    async def _compact(self, storage: RaftStorage) -> None:
+        index = self.chance.randint(self.log.base_index + 1, self.log.last_index)
+        term = self.log.term_at(index)
+        assert term is not None
+        snapshot = Snapshot(index, term)
+        self.committed = max(self.committed, index)
+        await storage.save_snapshot(snapshot, [bytes(5000), bytes(300)])
+        self.log.compact(index)
+        self.allowed.append(state_of(self.hard_state, self.log))
+        await storage.compact(snapshot)
+        del self.allowed[:-1]
+
+    def _ready(self) -> Ready:
+        chance, log = self.chance, self.log
+        term = max(self.hard_state.term, log.last_term, 1)
+        truncate_from = None
+        if chance.random() < 0.2:
+            term += 1
+            self.hard_state = HardState(term, chance.choice("abc"))
+            if log.last_index > max(log.base_index, self.committed):
+                lowest = max(log.base_index, self.committed) + 1
+                truncate_from = chance.randint(lowest, log.last_index)
+                log.truncate(truncate_from)
+        first = log.last_index + 1
+        sizes = [chance.choice((0, 10, 5000)) for _ in range(chance.randint(1, 4))]
+        entries = tuple(Entry(first + n, term, chance.randbytes(s)) for n, s in enumerate(sizes))
+        log.append(entries)
+        return ready(hard_state=self.hard_state, truncate_from=truncate_from, append=entries)
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_what_was_durable_is_there_after_a_power_cut(
+    seed: int, autojump_clock: object
+) -> None:
+    """M4, H3, H4: one of two states is found, never damage; also when starts are cut short."""
+    simulation, chance = Unwalled(), random.Random(seed)
+    host = running(SimHost(simulation, SimNetwork(simulation), "m1", "10.0.0.1"))
+    disk = SimDisk(simulation, host, "metadata", DiskFaults(slow_chance=0.0))
+    disk.chance = random.Random(seed + 1)
+    writer = Writer(chance)
+    first = RaftStorage(disk.handle(), seed)
+    await first.begin()
+    await store_members(disk.handle(), Members("c", {"m1": "id"}, True, seed))
+    writer.allowed = [state_of(HardState(), RaftLog())]
+
+    async def live() -> None:
+        try:
+            members = await load_members(disk.handle())
+            assert members is not None
+            storage = RaftStorage(disk.handle(), members.seed)
+            loaded, members = await storage.load(members)
+            assert members.may_vote, loaded.damage
+            writer.take(loaded)
+            await writer.run(storage)
+        except HostDown:
+            return
+
+    for _ in range(LIVES):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(live)
+            await trio.sleep(chance.choice((0.005, 0.02, 0.2)) * (1 + chance.random()))
+            host.incarnation += 1  # the process is gone
+            disk.on_power_cut()
