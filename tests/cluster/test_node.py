@@ -14,7 +14,11 @@ from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig,
 from distributedlog.ledger import keys
 from distributedlog.ledger.bookies import BookieRegistration
 from distributedlog.metadata.client import MetadataClient
-from distributedlog.runtime.errors import DataDirectoryInUse, DiskFailed, ForeignData
+from distributedlog.runtime.errors import (
+    DataDirectoryInUse,
+    DiskFailed,
+    ForeignData,
+)
 from distributedlog.runtime.host import Buffer, Disk, File, Host
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
