@@ -29,6 +29,7 @@ from ..runtime.atomic_file import read_file
 from ..runtime.errors import ProtocolError
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Disk, File
+from .log_operations import Replay, grouped
 from .members import Members, load_members, new_members, store_members
 from .messages import Entry
 from .raft_log import RaftLog
@@ -46,8 +47,6 @@ __all__ = [
 
 ROLL_BYTES = 16 * 1024 * 1024
 """A log file that has grown so much beyond its beginning is replaced by a new one."""
-BLOCK_OPERATIONS_BYTES = 256 * 1024
-BLOCK_OPERATIONS_MAX = 4096
 WRITE_BYTES = 2 * 1024 * 1024
 """A long beginning is written in pieces of about this size, one a turn."""
 KIND_OPERATIONS = 1
@@ -152,7 +151,7 @@ class RaftStorage:
             durable_floor=0,
         )
         self._sequence = max(self._sequence, found[-1].sequence)
-        replay = _Replay()
+        replay = Replay()
         for block in found:
             self._start_count = max(self._start_count, block.start_count)
             if block.sequence < verdict.tail_from and block.kind == KIND_OPERATIONS:
@@ -249,7 +248,7 @@ class RaftStorage:
             yield ["entry", entry.index, entry.term, entry.data]
 
     async def _append(self, operations: Iterable[Any]) -> None:
-        await self._write((KIND_OPERATIONS, pack(group)) for group in _groups(operations))
+        await self._write((KIND_OPERATIONS, pack(group)) for group in grouped(operations))
 
     async def _write(self, payloads: Iterable[tuple[int, bytes]]) -> None:
         """Seal and write blocks behind each other, and sync once."""
@@ -354,49 +353,6 @@ class RaftStorage:
     async def keep_received(self, snapshot: Snapshot, file: File) -> None:
         """See `SnapshotFiles.keep_received`."""
         await self.snapshots.keep_received(snapshot, file)
-
-
-class _Replay:
-    """What the operations of a file add up to."""
-
-    def __init__(self) -> None:
-        self.hard_state = HardState()
-        self.log = RaftLog()
-        self.began_with = 0
-        """The sequence of the block that the file begins with, as that block says."""
-        self.begun = False
-
-    def take(self, operations: Any) -> None:
-        """Carry out the operations of a block. Raises `ValueError` for one that does not fit."""
-        for operation in operations:
-            match operation:
-                case ["begin", sequence]:
-                    self.began_with = sequence
-                case ["begun"]:
-                    self.begun = True
-                case ["hard", term, vote]:
-                    self.hard_state = HardState(term, vote)
-                case ["snapshot", index, term]:
-                    self.log.reset(index, term)
-                case ["truncate", index] if index > self.log.base_index:
-                    self.log.truncate(index)
-                case ["entry", index, term, data] if index == self.log.last_index + 1:
-                    self.log.append([Entry(index, term, data)])
-                case _:
-                    raise ValueError(operation[0])
-
-
-def _groups(operations: Iterable[Any]) -> Iterator[list[Any]]:
-    group: list[Any] = []
-    size = 0
-    for operation in operations:
-        group.append(operation)
-        size += 40 + (len(operation[3]) if operation[0] == "entry" else 0)
-        if size >= BLOCK_OPERATIONS_BYTES or len(group) >= BLOCK_OPERATIONS_MAX:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _log_name(number: int) -> str:

@@ -1,0 +1,61 @@
+"""What the blocks of a metadata node's log file say (pure): lists of operations, and what they add up to.
+
+["begin", sequence of this block]  ["begun"]            around the state that a file begins with
+["hard", term, vote]                                    the term that was entered, and the vote in it
+["snapshot", index, term]                               the log is empty behind a snapshot
+["truncate", index]  ["entry", index, term, data]       drop that entry and all behind it; the next entry
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from .messages import Entry
+from .raft_log import RaftLog
+from .ready import HardState
+
+BLOCK_OPERATIONS_BYTES = 256 * 1024
+BLOCK_OPERATIONS_MAX = 4096
+
+
+class Replay:
+    """What the operations of a file add up to."""
+
+    def __init__(self) -> None:
+        self.hard_state = HardState()
+        self.log = RaftLog()
+        self.began_with = 0
+        """The sequence of the block that the file begins with, as that block says."""
+        self.begun = False
+
+    def take(self, operations: Any) -> None:
+        """Carry out the operations of a block. Raises `ValueError` for one that does not fit."""
+        for operation in operations:
+            match operation:
+                case ["begin", sequence]:
+                    self.began_with = sequence
+                case ["begun"]:
+                    self.begun = True
+                case ["hard", term, vote]:
+                    self.hard_state = HardState(term, vote)
+                case ["snapshot", index, term]:
+                    self.log.reset(index, term)
+                case ["truncate", index] if index > self.log.base_index:
+                    self.log.truncate(index)
+                case ["entry", index, term, data] if index == self.log.last_index + 1:
+                    self.log.append([Entry(index, term, data)])
+                case _:
+                    raise ValueError(operation[0])
+
+
+def grouped(operations: Iterable[Any]) -> Iterator[list[Any]]:
+    """Operations in groups of about a block, in order."""
+    group: list[Any] = []
+    size = 0
+    for operation in operations:
+        group.append(operation)
+        size += 40 + (len(operation[3]) if operation[0] == "entry" else 0)
+        if size >= BLOCK_OPERATIONS_BYTES or len(group) >= BLOCK_OPERATIONS_MAX:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
