@@ -82,8 +82,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         )
         sys.stdout.flush()
     except BaseException as error:
-        if isinstance(error, BrokenPipeError):
+        if isinstance(error, BrokenPipeError | SystemExit):  # click makes the one into the other
             _forget_stdout()
+            error = BrokenPipeError()
         return report(error, verbose=settings.verbose)
     return result if isinstance(result, int) else 0
 
