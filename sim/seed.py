@@ -127,13 +127,16 @@ class SeedRun:
                 nursery.start_soon(
                     read, namespace, LOG, self.history, name, host.random, self.rates
                 )
+            # Two processes on two machines: each may know another leader (H26).
+            nursery.start_soon(self._registers, "p2", namespace, host)
 
     async def _measure(self, namespace: Namespace, host: Host) -> None:
         async with trio.open_nursery() as nursery:
-            for process in ("p1", "p2"):
-                nursery.start_soon(
-                    workload.use_registers, namespace.metadata, process, self.history, host.random
-                )
+            nursery.start_soon(self._registers, "p1", namespace, host)
+            nursery.start_soon(workload.watch_registers, namespace.metadata)
+
+    async def _registers(self, process: str, namespace: Namespace, host: Host) -> None:
+        await workload.use_registers(namespace.metadata, process, self.history, host.random)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -198,6 +201,7 @@ def draw_rates(chance: Random) -> workload.Rates:
     return workload.Rates(
         burst_s=chance.choice((0.03, 0.06, 0.12)),
         burst_records_max=chance.choice((1, 3, 8)),
+        long_burst_chance=chance.choice((0.0, 0.05)),
         payload_bytes_max=chance.choice((40, 300, 1500)),
         session_records_max=chance.choice((40, 150, 600)),
         takeover_chance=chance.choice((0.1, 0.4, 0.9)),

@@ -16,9 +16,10 @@ from ..log.namespace import Namespace
 from ..log.reader import LogReader
 from ..log.record import LogRecord
 from ..log.writer import LogWriter
-from ..metadata.interface import Metadata
+from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Compare, Put, Transaction
 from ..runtime.errors import DistributedLogError, LogNotFound
+from .checkers import Violation
 from .history import (
     Append,
     History,
@@ -30,6 +31,7 @@ from .history import (
     to_payload,
 )
 
+REGISTERS = "verify/register/"
 REST_S = 0.5
 """How long a client that met an error waits before it tries again."""
 
@@ -41,6 +43,8 @@ class Rates:
     burst_s: float = 0.2
     """Mean pause between two bursts of a writer."""
     burst_records_max: int = 6
+    long_burst_chance: float = 0.0
+    """A burst of ten times as many records: entries in flight and others that wait."""
     payload_bytes_max: int = 400
     session_records_max: int = 120
     """A writer session ends after at most so many records."""
@@ -89,7 +93,10 @@ class WriterSession:
         chance, rates = self._chance, self._rates
         while self._counter < records:
             await trio.sleep(chance.expovariate(1.0 / rates.burst_s))
-            await self.burst(chance.randint(1, rates.burst_records_max))
+            records_now = chance.randint(1, rates.burst_records_max)
+            if rates.long_burst_chance and chance.random() < rates.long_burst_chance:
+                records_now *= 10
+            await self.burst(records_now)
             if chance.random() < rates.commit_chance:
                 await self._writer.commit()
         await self._writer.aclose()
@@ -161,7 +168,7 @@ async def catch_up(
 ) -> None:
     """Read the whole log from its beginning to its present end, again and again."""
     while True:
-        await trio.sleep(chance.expovariate(1.0 / (10 * rates.read_pause_s)))
+        await trio.sleep(chance.expovariate(1.0 / (20 * rates.read_pause_s)))
         begun = trio.current_time()
         try:
             async with namespace.open_log(log).open_reader(to="end") as reader:
@@ -207,6 +214,35 @@ async def read_final(namespace: Namespace, log: str) -> list[ReadRecord]:
         return []
 
 
+async def watch_registers(metadata: Metadata) -> None:
+    """M6: of every register each version is told once, in order; also over reconnects and new leaders.
+
+    Raises `Violation`. A watch that fell behind the kept history (H29) begins anew from a listing.
+    """
+    start = REGISTERS.encode()
+    while True:
+        try:
+            page = await metadata.range(start, prefix_end(start))
+            versions = {item.key: item.version for item in page.items}
+            revision = page.revision
+            async with metadata.watch(start, prefix_end(start), after_revision=revision) as watch:
+                while True:
+                    batch = await watch.next()
+                    if batch.revision < revision:
+                        raise Violation(f"M6: told of {batch.revision} after {revision}")
+                    revision = batch.revision
+                    for event in batch.events:
+                        item = event.item
+                        before = versions.get(item.key, 0)
+                        if item.version != before + 1:
+                            raise Violation(
+                                f"M6: told of version {item.version} of {item.key!r} after {before}"
+                            )
+                        versions[item.key] = item.version
+        except DistributedLogError:
+            await trio.sleep(REST_S)
+
+
 async def use_registers(
     metadata: Metadata, process: str, history: History, chance: Random, *, keys: int = 3
 ) -> None:
@@ -215,7 +251,7 @@ async def use_registers(
     counter = 0
     while True:
         await trio.sleep(chance.expovariate(3.0))
-        key = f"verify/register/{chance.randrange(keys)}"
+        key = f"{REGISTERS}{chance.randrange(keys)}"
         counter += 1
         kind = "get" if chance.random() < 0.5 else "cas"
         call = RegisterCall(process, key, kind, trio.current_time())
