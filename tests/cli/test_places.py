@@ -1,0 +1,60 @@
+"""Where a command looks, on a live cluster: --uri before DLOG_URI before the chosen context."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distributedlog.cluster.processes import environment
+from tests.cluster.story import dlog
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def root() -> Iterator[str]:
+    """The URI of a cluster, up to its namespace."""
+    process = subprocess.Popen(
+        dlog("local", "--memory", "--metadata-nodes", "1", "--bookies", "1"),
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stdout is not None
+    yield str(json.loads(process.stdout.readline())["uri"]).rpartition("/")[0]
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 0
+    process.stdout.close()
+
+
+def test_the_place_is_the_flags_then_the_variables_then_the_contexts(
+    root: str, tmp_path: Path
+) -> None:
+    """design/product.md, Configuration; a namespace each tells who was heard."""
+    clean = {name: value for name, value in environment().items() if not name.startswith("DLOG_")}
+    clean["XDG_CONFIG_HOME"] = str(tmp_path)
+
+    def run(code: int, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[bytes]":
+        done = subprocess.run(
+            dlog(*arguments), capture_output=True, timeout=60, env=clean | variables, check=False
+        )
+        assert done.returncode == code, (arguments, done.stderr)
+        return done
+
+    assert b"dlog context set" in run(2, "log", "create", "a").stderr
+    run(0, "context", "set", "here", f"{root}/context")
+    run(0, "log", "create", "a")
+    run(0, "log", "create", "b", DLOG_URI=f"{root}/variable")
+    run(0, "log", "create", "c", "--uri", f"{root}/flag", DLOG_URI=f"{root}/variable")
+
+    for namespace, name in (("context", b"a\n"), ("variable", b"b\n"), ("flag", b"c\n")):
+        assert run(0, "log", "list", "--uri", f"{root}/{namespace}").stdout == name
+    listed = run(0, "log", "list", DLOG_LOG_LIST_JSON="1", DLOG_LOG_LIST_URI=f"{root}/flag")
+    assert json.loads(listed.stdout) == {"name": "c"}
+    assert b"--yes" in run(2, "log", "delete", "a").stderr
+    run(0, "log", "delete", "a", DLOG_LOG_DELETE_YES="1")
+    assert run(0, "log", "list").stdout == b""
+    assert os.listdir(tmp_path / "dlog") == ["contexts.toml"]
