@@ -1,0 +1,52 @@
+"""H13: a ledger that a log refers to is deleted by that log only."""
+
+import pytest
+from trio.testing import MockClock
+
+from distributedlog.ledger.keys import ledger_key
+from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
+from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
+from distributedlog.runtime.errors import InvalidRequest
+
+from .model_bookie import ModelCluster, model_cluster
+
+
+async def state_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
+    found = await cluster.store.get(ledger_key(ledger_id))
+    assert found is not None
+    return LedgerMetadata.decode(found.value)
+
+
+async def test_an_owned_ledger_is_not_deleted(autojump_clock: MockClock) -> None:
+    """The segment that refers to it would dangle."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        prepared = await client.prepare(owner=(7, 1))
+        await cluster.store.transact(prepared.transaction())
+
+        with pytest.raises(InvalidRequest, match="belongs to log 7, segment 1"):
+            await client.delete(prepared.ledger_id)
+
+        assert (await state_of(cluster, prepared.ledger_id)).state is LedgerState.OPEN
+
+
+async def test_an_owner_that_comes_between_wins(autojump_clock: MockClock) -> None:
+    """Link and deletion meet on the ledger's own key: one of them sees the other."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        await writer.close()
+        transact = cluster.store.transact
+
+        async def linked_first(transaction: Transaction) -> TransactionReply:
+            cluster.store.transact = transact  # type: ignore[method-assign]
+            owned = (await state_of(cluster, writer.ledger_id)).owned_by((7, 1))
+            put = Put(ledger_key(writer.ledger_id), owned.encode())
+            await transact(Transaction((), (put,)))
+            return await transact(transaction)
+
+        cluster.store.transact = linked_first  # type: ignore[method-assign]
+        with pytest.raises(InvalidRequest):
+            await client.delete(writer.ledger_id)
+
+        assert (await state_of(cluster, writer.ledger_id)).owner == (7, 1)

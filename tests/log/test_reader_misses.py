@@ -1,0 +1,77 @@
+"""H30: a reader's miss is judged by the log's state as it is now, not as the reader last saw it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.log.dlsn import DLSN
+from distributedlog.metadata.transaction import Delete, Transaction
+from distributedlog.runtime.errors import LogNotFound, LogTruncated, NoSuchLedger
+from tests.log.conftest import World
+from tests.log.test_reader import change_state, fill, state_key
+
+
+class SilentWatch:
+    """A watch whose news are late: the reader's picture of the log stays as it was."""
+
+    async def next(self) -> None:
+        await trio.sleep_forever()
+
+
+@asynccontextmanager
+async def silent(*_: object, **__: object) -> AsyncIterator[SilentWatch]:
+    yield SilentWatch()
+
+
+@pytest.mark.parametrize("ledger_goes", [True, False])
+async def test_a_purge_between_planning_and_reading(
+    world: World, autojump_clock: MockClock, ledger_goes: bool
+) -> None:
+    """Truncation took the segment's ledger away, or moved on behind the reader's back."""
+    async with world.process(read_ahead_bytes=1) as ns:
+        log = ns.open_log("l")
+        await fill(log, [[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+        world.metadata.watch = silent  # type: ignore[method-assign,assignment]
+        async with log.open_reader() as reader:
+            await trio.sleep(1)
+            await change_state(
+                world, await ns.find("l"), truncated_to=DLSN(3, 0, 0), first_segment=3
+            )
+            if ledger_goes:
+                original = world.ledgers.open
+
+                async def without(ledger_id: int):  # type: ignore[no-untyped-def]
+                    raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+
+                world.ledgers.open = without  # type: ignore[method-assign]
+                assert [r.txid for r in await reader.read_bulk(3)] == [1, 2, 3]
+                with pytest.raises(LogTruncated, match=r"first position is 3\.0\.0"):
+                    await reader.read_next()
+                world.ledgers.open = original  # type: ignore[method-assign]
+            else:  # what it can still read is what was there; nothing is skipped
+                assert [r.txid for r in await reader.read_bulk(9, wait_s=5)] == list(range(1, 10))
+
+
+async def test_a_deletion_between_planning_and_reading(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """The log is gone, and its ledgers: that is `LogNotFound`, not data loss."""
+    async with world.process(read_ahead_bytes=1) as ns:
+        log = ns.open_log("l")
+        await fill(log, [[1, 2, 3], [4, 5, 6]])
+        world.metadata.watch = silent  # type: ignore[method-assign,assignment]
+        async with log.open_reader() as reader:
+            await trio.sleep(1)
+            key = state_key(await ns.find("l"))
+            await world.metadata.transact(Transaction((), (Delete(key),)))
+
+            async def without(ledger_id: int):  # type: ignore[no-untyped-def]
+                raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+
+            world.ledgers.open = without  # type: ignore[method-assign]
+            assert [r.txid for r in await reader.read_bulk(3)] == [1, 2, 3]
+            with pytest.raises(LogNotFound):
+                await reader.read_next()
