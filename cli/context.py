@@ -29,7 +29,10 @@ def command() -> None:
 @click.argument("location", metavar="URI")
 @common
 def set_(settings: Settings, name: str, location: str) -> None:
-    """Name a cluster; the first one named is chosen at once."""
+    """Name a cluster; the first one named is chosen at once. It need not run now."""
+    from ..uri import parse_uri
+
+    parse_uri(location)
     contexts = _load()
     contexts["contexts"][name] = location
     contexts["current"] = contexts["current"] or name
@@ -78,10 +81,10 @@ def _path() -> Path:
 
 def _load() -> dict[str, Any]:
     try:
-        value = tomllib.loads(_path().read_text())
+        value = tomllib.loads(_path().read_text(encoding="utf-8"))
     except FileNotFoundError:
         value = {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise click.UsageError(f"{_path()} cannot be read: {error}") from None
     contexts = value.get("contexts", {})
     if not isinstance(contexts, dict):
@@ -94,10 +97,12 @@ def _store(contexts: dict[str, Any]) -> None:
 
     path = _path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f"current = {json.dumps(contexts['current'])}", "", "[contexts]"]
-    lines += [
-        f"{json.dumps(name)} = {json.dumps(uri)}" for name, uri in contexts["contexts"].items()
-    ]
+
+    def quoted(text: str) -> str:
+        return json.dumps(text, ensure_ascii=False)  # TOML knows no surrogate pairs
+
+    lines = [f"current = {quoted(contexts['current'])}", "", "[contexts]"]
+    lines += [f"{quoted(name)} = {quoted(uri)}" for name, uri in contexts["contexts"].items()]
     aside = path.with_suffix(".aside")
-    aside.write_text("\n".join(lines) + "\n")
+    aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
     aside.rename(path)

@@ -55,6 +55,7 @@ COMMANDS = _leaves(command, ())
         ["serve", "bookie", "--data", "x", "--metadata", "nonsense"],
         ["serve", "bookie", "--data", "x", "--metadata", "a:1", "--listen", "nonsense"],
         ["context", "use", "nowhere"],
+        ["context", "set", "x", "nonsense"],
         ["bench", "floor", "--size", "0"],
     ],
 )  # fmt: skip
@@ -95,12 +96,15 @@ def test_a_flag_can_come_from_its_variable(
 def test_contexts_name_clusters(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["context", "set", "a", "distributedlog://h:1/n"]) == 0
     assert run(["context", "set", "b", "distributedlog://h:2/n"]) == 0
+    assert run(["context", "set", "c ä 😀", "distributedlog://h:3/n"]) == 0
     assert run(["context", "use", "b"]) == 0
     capsys.readouterr()
 
     assert run(["context", "list"]) == 0
 
-    assert capsys.readouterr().out == "  a  distributedlog://h:1/n\n* b  distributedlog://h:2/n\n"
+    assert capsys.readouterr().out == (
+        "  a  distributedlog://h:1/n\n* b  distributedlog://h:2/n\n  c ä 😀  distributedlog://h:3/n\n"
+    )
 
 
 def test_deleting_asks_for_consent_and_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
