@@ -8,10 +8,11 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
+from distributedlog.log.keys import state_key
 from distributedlog.metadata.transaction import Delete, Transaction
 from distributedlog.runtime.errors import LogNotFound, LogTruncated, NoSuchLedger
 from tests.log.conftest import World
-from tests.log.test_reader import change_state, fill, state_key
+from tests.log.test_reader import change_state, fill
 
 
 class SilentWatch:
