@@ -177,7 +177,7 @@ def test_three_bookies_one_dead_for_a_while(cluster: Cluster) -> None:
 def test_a_write_that_loses_every_bookie_says_what_is_certainly_stored(cluster: Cluster) -> None:
     """G7: the rest is unknown, exit code 7; what was said to be stored is there after the restart."""
     assert cluster.run("log", "create", "cut").returncode == 0
-    writer = _Writer(cluster, "cut", "a")
+    writer = _Writer(cluster, "cut", "a", "--timeout", "8")
     writer.feed(500)
     _wait_lines(cluster, "cut", 500)
     cluster.kill("bookie1", "bookie2", "bookie3")
