@@ -55,7 +55,7 @@ def command(settings: Settings, probe: bool, wait: str | None) -> None:
     if settings.json:
         emit(found)
     else:
-        _print(found)
+        show(found)
     if not found["healthy"]:
         raise Answer(NO)
 
@@ -94,7 +94,8 @@ async def _probe(logs: Any) -> dict[str, float]:
     return steps
 
 
-def _print(found: dict[str, Any]) -> None:
+def show(found: dict[str, Any]) -> None:
+    """The status for eyes."""
     print("healthy" if found["healthy"] else "NOT healthy")
     for reason in found["reasons"]:
         print(f"  - {reason}")
@@ -112,10 +113,13 @@ def _print(found: dict[str, Any]) -> None:
         ]
         for bookie in found["bookies"]
     ]
-    table(("bookie", "state", "address", "ledgers", "free"), rows, empty="no bookies")
-    print()
-    logs = "unknown" if found["logs"] is None else found["logs"]
-    print(f"logs {logs}, ledgers with missing copies {len(found['under_replicated'])}")
+    if found["logs"] is None:  # nobody could be asked: that is not "none"
+        print("bookies, logs, ledgers with missing copies: unknown")
+    else:
+        table(("bookie", "state", "address", "ledgers", "free"), rows, empty="no bookies")
+        print()
+        missing = len(found["under_replicated"])
+        print(f"logs {found['logs']}, ledgers with missing copies {missing}")
     if "probe" in found:
         print(
             "probe  " + ", ".join(f"{key[:-3]} {value} ms" for key, value in found["probe"].items())

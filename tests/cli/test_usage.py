@@ -8,6 +8,7 @@ import pytest
 
 from distributedlog.cli.errors import innermost, report
 from distributedlog.cli.main import command, run
+from distributedlog.cli.status import show
 from distributedlog.runtime.errors import BY_CODE, InvalidUri, LogNotFound
 
 
@@ -132,3 +133,16 @@ def test_exit_codes_are_those_of_the_contract() -> None:
     assert {cls.exit_code for cls in BY_CODE.values()} <= {1, 2, 3, 4, 5, 7}
     assert report(InvalidUri("x"), verbose=0) == 2
     assert report(KeyboardInterrupt(), verbose=0) == 130
+
+
+def test_a_status_without_a_quorum_does_not_say_that_there_is_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Unknown is never "no"."""
+    nobody = {"bookies": [], "logs": None, "under_replicated": [], "metadata": []}
+    show({"healthy": False, "reasons": ["no metadata quorum"], **nobody})
+
+    said = capsys.readouterr().out
+    assert said.startswith("NOT healthy\n  - no metadata quorum\n")
+    assert "bookies, logs, ledgers with missing copies: unknown" in said
+    assert "no bookies" not in said
