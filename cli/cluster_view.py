@@ -14,6 +14,7 @@ from ..runtime.errors import DistributedLogError
 from ..runtime.frames import unpack
 
 NAME_PREFIX = b"name/"
+UNREACHABLE = "unreachable"
 WRITABLE_BOOKIES_MIN = 2
 """Of the default quorums 3/3/2: with fewer no new ledger can be made (H22b)."""
 
@@ -71,7 +72,8 @@ async def status(metadata: Metadata, timeout_s: float) -> dict[str, Any]:
     alive = [member for member in members if member.alive]
     for member in members:
         if not member.alive:
-            reasons.append(f"metadata node {member.name} at {member.address} does not answer")
+            why = f" ({member.role})" if member.role != UNREACHABLE else ""
+            reasons.append(f"metadata node {member.name} at {member.address} does not answer{why}")
     error: DistributedLogError | None = None
     # Half of the time: a status without a quorum is an answer too.
     with trio.move_on_after(timeout_s / 2) as scope:
@@ -120,7 +122,7 @@ def _member(member: MemberStatus) -> dict[str, Any]:
     return {
         "name": member.name,
         "address": member.address,
-        "role": member.role,
+        "role": member.role if member.alive else UNREACHABLE,  # what it refused is in the reasons
         "term": member.term,
         "applied": member.applied,
         "alive": member.alive,

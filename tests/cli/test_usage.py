@@ -139,7 +139,12 @@ def test_a_status_without_a_quorum_does_not_say_that_there_is_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Unknown is never "no"."""
-    nobody = {"bookies": [], "logs": None, "under_replicated": [], "metadata": []}
+    nobody: dict[str, object] = {
+        "bookies": [],
+        "logs": None,
+        "under_replicated": [],
+        "metadata": [],
+    }
     show({"healthy": False, "reasons": ["no metadata quorum"], **nobody})
 
     said = capsys.readouterr().out
