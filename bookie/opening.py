@@ -318,6 +318,13 @@ class _Opening:
         decision = replay.decision
         if replay.number in names and replay.number not in replay.sealed and replay.first:
             replay.sealed[replay.number] = (replay.first, decision.tail_from - 1)
+        # Survivors count where they are copied to, never again where they were found: their sync may
+        # have failed, and then the cache shows what the next power cut takes away (H4).
+        for number, (first, last) in [*replay.sealed.items()]:
+            if first > decision.durable_to:
+                del replay.sealed[number]
+            elif last > decision.durable_to:
+                replay.sealed[number] = (first, decision.durable_to)
         for number in sorted(names):
             if number in replay.sealed and (saved is None or number >= saved.file_number):
                 await self._sync(names[number])
