@@ -14,14 +14,17 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.client import LedgerClient, LedgerOptions
+from distributedlog.log.lock import LockRecord, claim
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.options import LogOptions
 from distributedlog.log.record import LogRecord
+from distributedlog.log.state import LogState
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Transaction, TransactionReply
-from distributedlog.runtime.errors import DistributedLogError
+from distributedlog.runtime.errors import DistributedLogError, WriterFenced
 from distributedlog.runtime.host import Host
 from tests.ledger.model_bookie import ModelCluster, model_cluster
+from tests.log.conftest import World
 
 T = TypeVar("T")
 STEPS = 14
@@ -183,3 +186,29 @@ async def test_a_zombie_between_any_two_steps(
             assert c.acked == [0, 1, 2]
         else:
             assert b.acked or a.acked
+
+
+async def test_a_zombie_opens_no_segment_in_a_log_that_is_being_deleted(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H13: who deletes raises the epoch like a writer; else a ledger would be made that nobody deletes."""
+    async with world.process("alpha") as a:
+        writer = await a.open_log("l").open_writer()
+        await writer.write(LogRecord(0, b"x"))
+        log_id = await a.find("l")
+        await claim(
+            world.metadata,
+            log_id,
+            LockRecord("beta", "its id", 0),
+            lease_s=5,
+            takeover=True,
+            wait_s=0,
+            raised=LogState.claimed_for_deletion,
+        )
+        made = len(world.ledgers.writers)
+
+        world.ledgers.writers[-1].wants_roll = True
+        await trio.sleep(60)
+
+        assert isinstance(writer.error, WriterFenced)
+        assert len(world.ledgers.writers) == made
