@@ -23,6 +23,9 @@ from .sync_mode import Syncer
 BUFFERS_MAX = 1024
 """Linux' IOV_MAX: how many buffers one write takes."""
 
+READ_AHEAD_BYTES = 8 * 1024 * 1024
+"""Asked of the device behind a cold read that follows another one: catch-up runs at its rate."""
+
 
 class DirectoryFile:
     """An open file. ``direct_fd`` is a second descriptor, for writes past the page cache, or None."""
@@ -101,12 +104,16 @@ class DirectoryFile:
     async def read_cold(self, offset: int, length: int) -> bytes:
         """As `read_at`, in one of the disk's two workers. Reads in sequence are read ahead."""
         self._check_alive()
-        in_sequence = offset == self._next_cold
+        # What was read ahead is hot since, and was not asked for here: a reader in sequence comes back
+        # with the first stretch behind it.
+        in_sequence = 0 <= offset - self._next_cold <= READ_AHEAD_BYTES + length
         self._next_cold = offset + length
 
         def read() -> bytes:
             if in_sequence:
-                os.posix_fadvise(self._fd, offset + length, length, os.POSIX_FADV_WILLNEED)
+                os.posix_fadvise(
+                    self._fd, offset + length, READ_AHEAD_BYTES, os.POSIX_FADV_WILLNEED
+                )
             return self._read(offset, length)
 
         self._users += 1
