@@ -29,7 +29,8 @@ from .link import Link, ReceiveSpace, Session
 __all__ = ["ClientLink", "Endpoint", "Hello", "Link", "PendingReply", "Reply", "Session"]
 
 RECEIVE_BYTES = 1024 * 1024
-PARTIAL_BYTES_MAX = 64 * 1024 * 1024
+PARTIAL_BYTES_MAX = 32 * 1024 * 1024
+"""Incomplete frames of all connections of a process: a server stays below 96 MB with it."""
 OUTGOING_BYTES_MAX = 256 * 1024 * 1024
 """A link whose peer reads nothing is ended here; the users of links have lower bounds of their own."""
 STRANGER_FRAME_BYTES_MAX = 64 * 1024
