@@ -1,8 +1,8 @@
 """One connection with frames: a queue of outgoing bytes, and whole frames out of what comes in.
 
-Two tasks a connection: `send_loop` and `receive_loop`. `Link.send` only queues; the sender task sends
-what has gathered by the end of the loop turn (H35), so that many small frames of a turn share a system
-call. Received bytes land in one buffer a process; a frame that is not complete moves to a buffer of its
+Two tasks a connection: `send_loop` and `receive_loop`. `Link.send` on an idle connection sends at once; on
+a busy one it queues, and the sender task sends what has gathered by the end of the loop turn (H35), so that
+many small frames of a turn share a system call. Received bytes land in one buffer a process; a frame that is not complete moves to a buffer of its
 own that grows as its bytes arrive, out of the process' budget (H36).
 """
 
@@ -29,6 +29,8 @@ from .hello import Hello
 from .host import Buffer, Connection
 
 SEND_BUFFERS_MAX = 64
+GATHER_S = 0.0002
+"""A connection that sent nothing for so long is idle: what it is given leaves at once, not with the turn."""
 RECEIVE_WINDOW_BYTES = 1024 * 1024
 PARTIAL_FIRST_BYTES = 512 * 1024
 """A frame not yet complete gets this much at first, and four times as much when that is full."""
@@ -104,6 +106,7 @@ class Link:
         self.principal = "anonymous"
         """Who the peer proved to be; passed to every permission check to come."""
         self.outgoing_bytes = 0
+        self._sent_at = -float("inf")
         self.received_at = trio.current_time()
         self.frame_deadline = float("inf")
         """When the frame that has begun must be complete."""
@@ -156,8 +159,15 @@ class Link:
                 )
             )
             return
-        if not self._wake.is_set():
-            self._wake.set()
+        if self._wake.is_set():
+            return  # the sender's turn comes, with all that gathers until then
+        now = trio.current_time()
+        if now - self._sent_at > GATHER_S:
+            self._sent_at = now
+            self.flush()
+            if not self._queue:
+                return
+        self._wake.set()
 
     def reply(self, ident: int, *body: Buffer, flags: int = 0) -> None:
         """Answer request ``ident``."""
