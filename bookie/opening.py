@@ -20,7 +20,16 @@ from .journal import Journal, file_number
 from .ledgers import Ledger, Note
 from .options import BookieOptions
 from .reads import JournalFiles
-from .replay import Decision, Replayed, decide, read_footer, read_records, scan_file
+from .replay import (
+    Decision,
+    Replayed,
+    decide,
+    is_within,
+    read_footer,
+    read_records,
+    scan_file,
+    skipped_ranges,
+)
 from .seed import SEED_NAME, Seed, seed_of
 from .store import LIMBO_ALL, Store
 
@@ -194,9 +203,10 @@ class _Opening:
             self.limbo_below = head.limbo_below
         self._take_states((*decision.durable, *decision.survivors), index)
         removed = self.removed
+        skipped = skipped_ranges((*decision.durable, *decision.survivors))
         for number in sorted(set(names) - set(scanned) - removed):
             if number in sealed:
-                await self._rebuild_file(index, names, number, sealed[number])
+                await self._rebuild_file(index, names, number, sealed[number], skipped)
         for block in decision.durable:
             for run in block.runs:
                 await self._add_run(index, run, block.file_number, names)
@@ -204,19 +214,25 @@ class _Opening:
         return replay
 
     async def _rebuild_file(
-        self, index: Index, names: dict[int, str], number: int, span: tuple[int, int]
+        self,
+        index: Index,
+        names: dict[int, str],
+        number: int,
+        span: tuple[int, int],
+        skipped: list[tuple[int, int]],
     ) -> None:
         footer = await read_footer(self.disk, names[number], number, self.seed)
         if footer is not None:
             for run in footer[1]:
                 await self._add_run(index, run, number, names)
             return
+        counting = [n for n in range(span[0], span[1] + 1) if not is_within(n, skipped)]
         blocks = [
             block
             for block in await self._scan(names, number)
-            if span[0] <= block.sequence <= span[1]
+            if span[0] <= block.sequence <= span[1] and not is_within(block.sequence, skipped)
         ]
-        if len(blocks) != span[1] - span[0] + 1:
+        if len(blocks) != len(counting):
             self.lost = True
         for block in blocks:
             for run in block.runs:
@@ -318,13 +334,6 @@ class _Opening:
         decision = replay.decision
         if replay.number in names and replay.number not in replay.sealed and replay.first:
             replay.sealed[replay.number] = (replay.first, decision.tail_from - 1)
-        # Survivors count where they are copied to, never again where they were found: their sync may
-        # have failed, and then the cache shows what the next power cut takes away (H4).
-        for number, (first, last) in [*replay.sealed.items()]:
-            if first > decision.durable_to:
-                del replay.sealed[number]
-            elif last > decision.durable_to:
-                replay.sealed[number] = (first, decision.durable_to)
         for number in sorted(names):
             if number in replay.sealed and (saved is None or number >= saved.file_number):
                 await self._sync(names[number])
@@ -357,6 +366,7 @@ class _Opening:
             block.controls.append(control)
         await journal.flush(store.on_synced)
         journal.prove_survivors()
+        _leave_survivors(journal.sealed, decision.durable_to)
         proof = ring.newest()
         assert proof is not None, "an empty ring has room"
         proof.watermark = True
@@ -446,6 +456,16 @@ class _Replay:
             self.sealed[number] = (spans[number][0], spans[following][0] - 1)
         if numbers:
             self.first = spans[numbers[-1]][0]
+
+
+def _leave_survivors(sealed: dict[int, tuple[int, int]], durable_to: int) -> None:
+    """Survivors are copied and synced: from now on they count there, never again where they were found.
+
+    Their own sync may have failed; then the cache shows what the next power cut takes away (H4).
+    """
+    for number, (first, last) in [*sealed.items()]:
+        if last > durable_to:
+            sealed[number] = (first, max(durable_to, first - 1))
 
 
 def _whole_head(found: list[Replayed]) -> bool:

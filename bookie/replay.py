@@ -119,11 +119,11 @@ def decide(found: Iterable[Replayed], *, from_sequence: int) -> Decision:
     # Blocks that are cut still bear witness: what they say was synced, was.
     known = max((from_sequence - 1, *(block.durable_to for block in kept)))
     while True:
-        skipped = _skipped(block for block in kept if block.sequence < tail)
+        skipped = skipped_ranges(block for block in kept if block.sequence < tail)
         counting = [
             block
             for block in kept
-            if block.sequence < tail and not _within(block.sequence, skipped)
+            if block.sequence < tail and not is_within(block.sequence, skipped)
         ]
         meta = [(block.sequence, block.durable_to) for block in counting]
         for first, last in skipped:
@@ -159,7 +159,8 @@ def _cut_by_later_starts(found: Sequence[Replayed]) -> list[Replayed]:
     return kept
 
 
-def _skipped(found: Iterable[Replayed]) -> list[tuple[int, int]]:
+def skipped_ranges(found: Iterable[Replayed]) -> list[tuple[int, int]]:
+    """What the SKIP records of these blocks name: sequences, both ends inclusive."""
     return [
         (control.a, control.b)
         for block in found
@@ -168,7 +169,8 @@ def _skipped(found: Iterable[Replayed]) -> list[tuple[int, int]]:
     ]
 
 
-def _within(sequence: int, ranges: list[tuple[int, int]]) -> bool:
+def is_within(sequence: int, ranges: list[tuple[int, int]]) -> bool:
+    """Does one of the ranges hold the sequence?"""
     return any(first <= sequence <= last for first, last in ranges)
 
 

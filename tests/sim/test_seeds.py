@@ -31,6 +31,8 @@ PAST_BOOKIE: dict[int, str] = {
     318: "rot of the very last sync, before any block could witness it, was held against the bookie",
     324: "a survivor whose sync had failed was indexed where it was found, not where it was copied to",
     454: "the same, met when the index was built anew before the next power cut",
+    743: "a first cure forgot the survivor before its copy was durable",
+    974: "the same, with a fence",
 }
 
 
