@@ -79,7 +79,7 @@ def bug(layer: str, *, seeds: int = 0, directed: str = "") -> Callable[[Callable
 
     def register(plant: Callable[[], None]) -> None:
         name = plant.__name__.replace("_", " ")
-        budget = seeds or (150 if layer == "bookie" else 12)
+        budget = seeds or (150 if layer == "bookie" else 20)
         BUGS[name] = Bug(name, layer, plant, budget, directed)
 
     return register

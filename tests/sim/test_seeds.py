@@ -32,7 +32,7 @@ PAST_BOOKIE: dict[int, str] = {
     324: "a survivor whose sync had failed was indexed where it was found, not where it was copied to",
     454: "the same, met when the index was built anew before the next power cut",
     743: "a first cure forgot the survivor before its copy was durable",
-    974: "the same, with a fence",
+    974: "the same, found in the same hour",
 }
 
 
