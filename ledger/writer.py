@@ -31,6 +31,8 @@ from .slot_care import SlotCare
 from .streams import SlotStreams
 from .striping import Striping
 
+LAC_TURNS = 4
+"""Turns of the loop in which an add may follow: its writer is woken, decides, and its batch is packed."""
 LAG_S = 0.2
 """What slots that lag get before a close."""
 
@@ -86,6 +88,7 @@ class LedgerWriter:
             failed=lambda slot, bookie, error: self._care.on_slot_failed(slot, bookie, error),
         )
         self._length = 0
+        self._lac_due = trio.Event()
         self._published = -1
         self._throttled = False
         self._room_event: trio.Event | None = None
@@ -157,11 +160,10 @@ class LedgerWriter:
         self.lac = window.lac
         self.on_confirmed(window.lac)
         if window.lac == window.last:
-            # Nothing follows that would carry the LAC: a lone record is readable at once.
-            self.publish_lac()
+            self._lac_due.set()
 
     def publish_lac(self) -> None:
-        """Tell the bookies how far is confirmed. Done already whenever nothing is in flight."""
+        """Tell the bookies how far is confirmed, now. Done soon whenever nothing is in flight."""
         if self.error is None and self._published < self._window.lac:
             self._published = self._window.lac
             self._streams.send_lac(self._published)
@@ -194,8 +196,25 @@ class LedgerWriter:
             await self._room_event.wait()
 
     async def run(self) -> None:
-        """Look after the slots until the writer ends; started by the client."""
-        await self._care.run()
+        """Look after the slots and the LAC until the writer ends; started by the client."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_lac)
+            await self._care.run()
+            nursery.cancel_scope.cancel()
+
+    async def _tell_lac(self) -> None:
+        """A lone record is readable within a few turns of the loop, unless an add follows and says so.
+
+        Whoever writes one record after the other would otherwise pay three messages a record for a LAC
+        that its next add carries.
+        """
+        while True:
+            await self._lac_due.wait()
+            self._lac_due = trio.Event()
+            for _ in range(LAC_TURNS):
+                await trio.lowlevel.checkpoint()
+            if self._window.lac == self._window.last:
+                self.publish_lac()
 
     @property
     def wants_roll(self) -> bool:
