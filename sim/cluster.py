@@ -17,9 +17,10 @@ from ..cluster.options import BookieNodeConfig, MetadataNodeConfig
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Address, Host
+from .connection import NetworkFaults
 from .disk import DiskFaults, SimDisk
 from .host import SimHost
-from .network import NetworkFaults, SimNetwork
+from .network import SimNetwork
 from .scheduler import Simulation
 from .taps import Oracles
 

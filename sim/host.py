@@ -15,8 +15,9 @@ import trio
 
 from ..runtime.errors import CorruptData, DiskFailed, DistributedLogError, ForeignData
 from ..runtime.host import Address, Connection, Host, Listener
+from .connection import HostDown
 from .disk import SimDisk
-from .network import HostDown, SimNetwork
+from .network import SimNetwork
 from .scheduler import EPOCH_S, Simulation, count_stall, machine_of_task
 
 log = logging.getLogger("distributedlog.sim")

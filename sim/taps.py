@@ -8,9 +8,9 @@ from typing import Any
 from ..metadata.kv import KeyValueState
 from ..verify.checkers import Violation
 from ..verify.oracles import BookieOracle, FrameCutter, MetadataOracle
+from .connection import SimConnection
 from .disk import SimDisk
 from .host import SimHost
-from .network import SimConnection
 from .scheduler import Simulation, machine_of_task
 
 

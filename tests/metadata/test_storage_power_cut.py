@@ -10,9 +10,10 @@ from distributedlog.metadata.messages import Entry
 from distributedlog.metadata.raft_log import RaftLog
 from distributedlog.metadata.ready import HardState, Ready, Snapshot
 from distributedlog.metadata.storage import Loaded, RaftStorage
+from distributedlog.sim.connection import HostDown
 from distributedlog.sim.disk import DiskFaults, SimDisk
 from distributedlog.sim.host import SimHost
-from distributedlog.sim.network import HostDown, SimNetwork
+from distributedlog.sim.network import SimNetwork
 
 from ..runtime.sim_sides import Unwalled, running
 from .test_storage import ready

@@ -7,9 +7,10 @@ from typing import Any
 import trio
 
 from distributedlog.runtime.host import Address, Disk, Host
+from distributedlog.sim.connection import NetworkFaults
 from distributedlog.sim.disk import DiskFaults, SimDisk
 from distributedlog.sim.host import SimHost
-from distributedlog.sim.network import NetworkFaults, SimNetwork
+from distributedlog.sim.network import SimNetwork
 from distributedlog.sim.scheduler import Simulation
 
 

@@ -5,8 +5,8 @@ import trio
 
 from distributedlog.runtime.errors import CorruptData, DiskFailed, DiskFull
 from distributedlog.runtime.host import Disk, File, Host
+from distributedlog.sim.connection import HostDown
 from distributedlog.sim.disk import SECTOR_BYTES, SimDisk
-from distributedlog.sim.network import HostDown
 from tests.sim.toy import ToyWorld, run
 
 

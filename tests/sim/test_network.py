@@ -5,8 +5,8 @@ import trio
 
 from distributedlog.runtime.errors import AddressInUse, ConnectionLost
 from distributedlog.runtime.host import Connection, Host
+from distributedlog.sim.connection import HostDown, SimConnection
 from distributedlog.sim.host import SimHost
-from distributedlog.sim.network import HostDown, SimConnection
 from tests.sim.toy import PORT, SERVER_IP, ToyWorld, run, send_all
 
 
