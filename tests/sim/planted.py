@@ -51,6 +51,7 @@ from distributedlog.metadata.storage import RaftStorage  # noqa: E402
 from distributedlog.metadata.transaction import Transaction  # noqa: E402
 from distributedlog.runtime import blocks  # noqa: E402
 from distributedlog.runtime.errors import WriteFailed  # noqa: E402
+from distributedlog.sim import ledger_planted  # noqa: E402
 from distributedlog.sim.bookie_world import BookieWorld  # noqa: E402
 from distributedlog.sim.seed import SeedRun  # noqa: E402
 
@@ -633,6 +634,12 @@ def main(arguments: list[str] | None = None) -> int:
             )
             survivors += run.returncode != 0 and not planted.directed
     if options.layer is None:
+        for name in ledger_planted.PLANTED:
+            seed = ledger_planted.seeds_until_found(name, range(2000))
+            verdict = "survives 2000" if seed is None else str(seed + 1)
+            print(
+                f"{name} | ledger core | {verdict} | {'' if seed is None else 'seeds'}", flush=True
+            )
         subprocess.run([sys.executable, "-m", "distributedlog.sim.raft_planted", "500"], cwd=ROOT)
     return 1 if survivors else 0
 
