@@ -159,6 +159,8 @@ class Journal:
                     continue
                 before_take()
                 await self._commit_one(on_synced)
+                if self._ring.has_work:  # on a loop that syncs inline nobody else had a turn
+                    await trio.lowlevel.checkpoint()
 
     async def _commit_one(self, on_synced: Callable[[GatheringBlock, int, int], None]) -> None:
         block = self._ring.take()

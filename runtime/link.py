@@ -2,8 +2,8 @@
 
 Two tasks a connection: `send_loop` and `receive_loop`. `Link.send` on an idle connection sends at once; on
 a busy one it queues, and the sender task sends what has gathered by the end of the loop turn (H35), so that
-many small frames of a turn share a system call. Received bytes land in one buffer a process; a frame that is not complete moves to a buffer of its
-own that grows as its bytes arrive, out of the process' budget (H36).
+many small frames of a turn share a system call. Received bytes land in one buffer a process; a frame that is
+not complete moves to a buffer of its own that grows as its bytes arrive, out of the process' budget (H36).
 """
 
 from collections import deque

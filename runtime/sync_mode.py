@@ -66,16 +66,16 @@ class Syncer:
         watch_forks(self)
 
     async def run(self, call: Callable[[], None]) -> None:
-        """Have ``call`` run; return or raise as it does, after a checkpoint.
+        """Have ``call`` run; return or raise as it does. A point of cancellation, before it begins.
 
-        Once begun it is not cancelled: the caller's buffers are in use until this returns.
+        Once begun it is not cancelled: the caller's buffers are in use until this returns. On the loop there
+        is no turn between the sync and the return: what waits for the sync is told at once.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._dead:
             raise AlreadyClosed(self._dead)
         if self.mode == "inline":
             call()
-            await trio.lowlevel.cancel_shielded_checkpoint()
         else:
             await self._run_in_thread(call)
 
