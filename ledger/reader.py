@@ -407,21 +407,23 @@ class LedgerReader:
         order = [bookies[(turn + k) % len(bookies)] for k in range(len(bookies))]
         order.sort(key=lambda bookie: self._pool.get(bookie) is None)
         self._poll_turn += 1
+        polls = min(2, len(order))
+
+        async def poll(bookie: str) -> None:
+            nonlocal polls
+            news = await self._poll_one(metadata, bookie, after)
+            polls -= 1
+            if news or not polls:
+                changed.set()
+
+        changed = self._changed
         async with trio.open_nursery() as nursery:
-
-            async def poll(bookie: str) -> None:
-                if await self._poll_one(metadata, bookie, after):
-                    nursery.cancel_scope.cancel()
-
-            async def both() -> None:
-                async with trio.open_nursery() as polls:
-                    for bookie in order[:2]:
-                        polls.start_soon(poll, bookie)
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(both)
-            await self._changed.wait()
+            for bookie in order[:2]:
+                nursery.start_soon(poll, bookie)
+            await changed.wait()
             nursery.cancel_scope.cancel()
+        if changed is self._changed:  # what set it was a poll's end, not the ledger's record
+            self._changed = trio.Event()
 
     async def _poll_one(self, metadata: LedgerMetadata, bookie: str, after: int) -> bool:
         """True: there is news."""
