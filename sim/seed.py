@@ -28,6 +28,8 @@ LOG = "story"
 CHAOS_S = 30.0
 FORMING_S = 60.0
 LIVENESS_S = 60.0
+ENTRIES_MIN = 100
+"""Acknowledged entries of a seed: what its faults did not let through is written after them."""
 VIRTUAL_S_MAX = 400.0
 
 
@@ -154,7 +156,10 @@ class SeedRun:
                     await workload.prove_alive(namespace, LOG, self.history, host.random)
                     for name in cluster.clients[:2]:  # nobody writes any more
                         cluster.machines[name].kill()
-                    await workload.prove_alive(namespace, LOG, self.history, host.random)
+                    missing = ENTRIES_MIN - cluster.oracles.bookies.confirmed
+                    await workload.prove_alive(
+                        namespace, LOG, self.history, host.random, entries=max(0, missing)
+                    )
                     finals.append(await workload.read_final(namespace, LOG))
                     done.set()
                 except DistributedLogError as error:

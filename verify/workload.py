@@ -192,12 +192,19 @@ async def read_whole(reader: LogReader) -> list[ReadRecord]:
     return [as_read(record) async for record in reader]
 
 
-async def prove_alive(namespace: Namespace, log: str, history: History, chance: Random) -> None:
-    """Take the log over, write a few records, commit, close. Raises if any of it fails."""
+async def prove_alive(
+    namespace: Namespace, log: str, history: History, chance: Random, *, entries: int = 0
+) -> None:
+    """Take the log over, write a few records, commit, close. Raises if any of it fails.
+
+    ``entries``: at least so many records one by one, each an entry of its own.
+    """
     writer = await namespace.open_log(log).open_writer(takeover=True)
     session = WriterSession(writer, history, chance, Rates(burst_s=0.01))
     try:
         await session.burst(3)
+        for _ in range(entries):
+            await session.burst(1)
         await writer.commit()
         await writer.aclose()
     except BaseException:
