@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.processes import environment
+from .machine import cpu_seconds
 
 SAMPLE_S = 0.25
 READY_S = 60.0
@@ -70,7 +71,7 @@ class Watch:
 
     def __init__(self, pids: list[int]) -> None:
         self._pids = pids
-        self._start = {pid: (_cpu_s(pid), _written(pid)) for pid in pids}
+        self._start = {pid: (cpu_seconds(pid), _written(pid)) for pid in pids}
         self._anonymous = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
@@ -84,7 +85,7 @@ class Watch:
         """What was used since the start."""
         self._over.set()
         self._thread.join()
-        cpu = sum(_cpu_s(pid) - self._start[pid][0] for pid in self._pids)
+        cpu = sum(cpu_seconds(pid) - self._start[pid][0] for pid in self._pids)
         written = sum(_written(pid) - self._start[pid][1] for pid in self._pids)
         return Usage(cpu, self._anonymous, written)
 
@@ -214,12 +215,6 @@ def _await_ready(ready: Path, cluster: "subprocess.Popen[bytes]") -> dict[str, A
             return said
         time.sleep(0.05)
     raise SystemExit(f"the cluster did not serve within {READY_S:g} s")
-
-
-def _cpu_s(pid: int) -> float:
-    from .machine import cpu_seconds
-
-    return cpu_seconds(pid)
 
 
 def _anonymous(pid: int) -> int:

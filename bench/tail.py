@@ -135,17 +135,12 @@ async def read(uri: str, name: str, total: int, take: str) -> None:
 
 
 async def _read_while_wanted(uri: str, name: str, total: int, take: str) -> None:
+    from ..cluster.child import cancel_at_end_of_stdin
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_end_with_stdin, nursery.cancel_scope)
+        nursery.start_soon(cancel_at_end_of_stdin, nursery.cancel_scope)
         await read(uri, name, total, take)
         nursery.cancel_scope.cancel()
-
-
-async def _end_with_stdin(scope: trio.CancelScope) -> None:
-    async with trio.lowlevel.FdStream(os.dup(0)) as stdin:
-        while await stdin.receive_some(4096):
-            pass
-    scope.cancel()
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ async def until_told(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_on_signal, told)
                 if stdin:
-                    nursery.start_soon(_cancel_at_end_of_stdin, told)
+                    nursery.start_soon(cancel_at_end_of_stdin, told)
                 value = await nursery.start(_running, run)
                 line = {**value, "pid": os.getpid()}
                 if ready is not None:
@@ -120,7 +120,8 @@ async def _cancel_on_signal(scope: trio.CancelScope) -> None:
             scope.cancel()
 
 
-async def _cancel_at_end_of_stdin(scope: trio.CancelScope) -> None:
+async def cancel_at_end_of_stdin(scope: trio.CancelScope) -> None:
+    """End with the life line: stdin ends by a close, or by the parent's death of any kind."""
     async with trio.lowlevel.FdStream(_own_stdin()) as stream:
         while await stream.receive_some(4096):
             pass
