@@ -16,7 +16,7 @@ LAYERS: list[set[str]] = [
     {"cluster"},
     {"distributedlog"},
     {"verify"},
-    {"sim", "bench"},
+    {"sim", "bench", "chaos"},
     {"cli"},
 ]
 """A part may import those of earlier layers, and itself; never a neighbour of its own layer."""
@@ -46,7 +46,7 @@ SEAM = {
     "runtime/tcp.py",
 }
 """The only files of the nodes' world that touch the machine."""
-OUTSIDE = ("cli/", "bench/", "sim/__main__.py")
+OUTSIDE = ("cli/", "bench/", "chaos/", "sim/__main__.py")
 """Stand outside the simulated world: they run nodes, they are none."""
 
 TYPES_ONLY = {"random"}
