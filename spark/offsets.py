@@ -1,0 +1,106 @@
+"""How far each log has been read, as the canonical JSON that Spark keeps in its checkpoint (pure).
+
+    {"ids": {"orders": "<log id>.<incarnation>"}, "logs": {"orders": "1.13.0"}, "v": 1}
+
+Each position is the *next* one to read, and ``ids`` tells a log that was deleted and made again from the
+one that was read. Spark compares offsets as text: one order, one spelling, no time in it. A source that
+spells one position in two ways makes empty micro-batches for ever.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..log.dlsn import DLSN
+from ..runtime.errors import InvalidRequest, UnsupportedFormat
+
+FORMAT = 1
+
+Word = Literal["earliest", "latest"]
+
+
+@dataclass(slots=True)
+class Offset:
+    """The next position of each log. A value: never changed once it was given to Spark."""
+
+    logs: dict[str, DLSN] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """For Spark, whose ``json.dumps`` keeps the order of keys."""
+        return {
+            "ids": {name: self.ids[name] for name in sorted(self.logs)},
+            "logs": {name: str(self.logs[name]) for name in sorted(self.logs)},
+            "v": FORMAT,
+        }
+
+    @classmethod
+    def from_json(cls, found: Any) -> "Offset":
+        """Raises `UnsupportedFormat`, `InvalidRequest`: this checkpoint is another source's."""
+        if not isinstance(found, dict) or "v" not in found:
+            raise InvalidRequest(
+                f"not an offset of distributedlog: {str(found)[:120]}; the checkpoint belongs to another "
+                "source: use a new checkpointLocation"
+            )
+        if found["v"] != FORMAT:
+            raise UnsupportedFormat(
+                f"an offset of format {found['v']}, this version reads {FORMAT}: a newer version wrote "
+                "the checkpoint"
+            )
+        logs, ids = found.get("logs"), found.get("ids")
+        if not isinstance(logs, dict) or not isinstance(ids, dict) or set(logs) != set(ids):
+            raise InvalidRequest(f"an offset without logs and ids: {str(found)[:120]}")
+        return cls(
+            {name: DLSN.parse(str(text)) for name, text in logs.items()},
+            {name: str(one) for name, one in ids.items()},
+        )
+
+
+def log_identity(log_id: int, incarnation: int) -> str:
+    """Which log of a name it is: another one after it was deleted and made again."""
+    return f"{log_id:016x}.{incarnation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Where one log is to begin or to end: a word, or a position, perhaps of a certain incarnation."""
+
+    word: Word | None = None
+    dlsn: DLSN | None = None
+    identity: str | None = None
+
+
+def positions(given: Any, names: Iterable[str], option: str, otherwise: Word) -> dict[str, Wanted]:
+    """What an option such as ``startingPosition`` says of each log.
+
+    ``given``: None, a word, or JSON by log, in the short form or as `Offset.to_json`. A log that the JSON
+    does not name begins ``otherwise``; a name that is not read is an error, for it is a mistake.
+    Raises `InvalidRequest`.
+    """
+    names = list(names)
+    if given is None or isinstance(given, str):
+        word: Word = given if given in ("earliest", "latest") else otherwise  # type: ignore[assignment]
+        return dict.fromkeys(names, Wanted(word))
+    identities: Mapping[str, str] = {}
+    if "v" in given and isinstance(given.get("logs"), dict):
+        offset = Offset.from_json(given)
+        given, identities = given["logs"], offset.ids
+    strangers = sorted(set(given) - set(names))
+    if strangers:
+        raise InvalidRequest(
+            f'option "{option}" names {strangers[0]!r}, which is not among the logs that are read: '
+            f"{', '.join(sorted(names)[:20]) or 'none'}"
+        )
+    found = {}
+    for name in names:
+        value = given.get(name, otherwise)
+        if value in ("earliest", "latest"):
+            found[name] = Wanted(value)
+            continue
+        try:
+            found[name] = Wanted(dlsn=DLSN.parse(str(value)), identity=identities.get(name))
+        except InvalidRequest as error:
+            raise InvalidRequest(
+                f'option "{option}", log {name!r}: {error}, or earliest, or latest'
+            ) from None
+    return found

@@ -1,0 +1,454 @@
+"""The options of the Spark source and sink: name, type, default, meaning, in one typed table each.
+
+`docs/spark.md` is generated from these tables (`docs.py`). Names are case-insensitive, as Spark's are; an
+unknown one is an error that names its nearest neighbours, and a wrong value one that names what is legal.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar
+
+from ..runtime.errors import InvalidRequest
+
+MIB = 1024 * 1024
+
+SPARKS_OWN = frozenset(
+    {
+        "path",
+        "checkpointlocation",
+        "queryname",
+        "outputmode",
+        "asyncprogresstrackingenabled",
+        "asyncprogresstrackingcheckpointintervalms",
+    }
+)
+"""What Spark itself puts among the options, lower case."""
+
+SIZES = {"": 1, "b": 1, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": 1024 * 1024 * MIB}
+TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+TXID_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+"""Microseconds a unit, for the column ``timestamp``."""
+
+Where = Literal["batch", "stream"]
+
+
+class Bad(ValueError):
+    """A value that cannot be meant; its text says what would be."""
+
+
+# --- how a value is read --------------------------------------------------------------------------
+
+
+def text(value: str) -> str:
+    """Anything but nothing."""
+    if not value.strip():
+        raise Bad("some text")
+    return value
+
+
+def flag(value: str) -> bool:
+    """``true`` or ``false``, in any case."""
+    if value.strip().lower() not in ("true", "false"):
+        raise Bad("true or false")
+    return value.strip().lower() == "true"
+
+
+def whole(value: str) -> int:
+    """A whole number from 1 up."""
+    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value) or int(value) < 1:
+        raise Bad("a whole number from 1 up")
+    return int(value)
+
+
+def number(value: str) -> int:
+    """A txid or a version: a whole number from 0 up."""
+    if not re.fullmatch(r"\s*[0-9]{1,19}\s*", value) or int(value) > 2**63 - 2:
+        raise Bad("a whole number from 0 to 2^63 - 2")
+    return int(value)
+
+
+def size(value: str) -> int:
+    """Bytes: ``131072``, ``128k``, ``128 MiB``."""
+    match = re.fullmatch(r"\s*([0-9]{1,15})\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
+    if match is None or int(match[1]) < 1:
+        raise Bad("a size from 1 byte up, such as 131072, 256k or 128m")
+    return int(match[1]) * SIZES[match[2]]
+
+
+def duration(value: str) -> float:
+    """Seconds: ``5``, ``500ms``, ``10s``, ``15 min``, ``24h``."""
+    match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|min|m|h|d|)\s*", value.lower())
+    if match is None:
+        raise Bad("a duration, such as 5s, 500ms, 15min or 24h (a bare number is seconds)")
+    return float(match[1]) * TIMES[match[2]]
+
+
+def names(value: str) -> tuple[str, ...]:
+    """A comma list, each name once, in the order given."""
+    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if not found:
+        raise Bad("names of logs, separated by commas")
+    return found
+
+
+def one_of(*legal: str) -> Callable[[str], str]:
+    """One of a few words, in any case."""
+
+    def read(value: str) -> str:
+        if value.strip().lower() not in legal:
+            raise Bad(" or ".join(legal))
+        return value.strip().lower()
+
+    return read
+
+
+def instant(value: str) -> int:
+    """Microseconds since 1970 of an ISO 8601 time; without an offset it is UTC."""
+    try:
+        at = datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise Bad("an ISO 8601 time, such as 2026-01-31T12:00:00Z") from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def position(value: str) -> Any:
+    """``earliest``, ``latest``, or the JSON of positions by log; taken apart by `offsets.positions`."""
+    word = value.strip()
+    if word.lower() in ("earliest", "latest"):
+        return word.lower()
+    legal = 'earliest, latest, or JSON such as {"orders": "1.12.3"}'
+    try:
+        found = json.loads(word)
+    except ValueError as error:
+        raise Bad(f"{legal} (this is no JSON: {error})") from None
+    if not isinstance(found, dict) or not found:
+        raise Bad(legal)
+    return found
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+
+def option(
+    name: str,
+    read: Callable[[str], Any],
+    meaning: str,
+    *,
+    default: Any = None,
+    shown: str = "none",
+    kafka: str = "–",
+) -> Any:
+    """One row of a table. ``shown`` is the default as a user would write it."""
+    return field(
+        default=default,
+        metadata={"name": name, "read": read, "meaning": meaning, "shown": shown, "kafka": kafka},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What ``spark.read`` and ``spark.readStream`` take."""
+
+    uri: str = option(
+        "uri", text, "the namespace: `distributedlog://HOST:PORT[;HOST:PORT…]/NAMESPACE`; also as "
+        "`.load(uri)`", default="", shown="required", kafka="kafka.bootstrap.servers",
+    )  # fmt: skip
+    log: str | None = option(
+        "log", text, "one log; exactly one of `log`, `logs`, `logPattern`", kafka="assign"
+    )
+    logs: tuple[str, ...] | None = option(
+        "logs", names, "several logs, separated by commas", kafka="subscribe"
+    )
+    log_pattern: str | None = option(
+        "logPattern", text, "a glob for the whole name (`orders/*`); looked at again while a query runs",
+        kafka="subscribePattern",
+    )  # fmt: skip
+    starting_position: object = option(
+        "startingPosition", position, "inclusive; `earliest`, `latest` or JSON "
+        '`{"LOG": "1.12.3" or "earliest" or "latest"}`, also what `positions()` returns; only for a new '
+        "query", shown="batch `earliest`, stream `latest`", kafka="startingOffsets",
+    )  # fmt: skip
+    starting_txid: int | None = option(
+        "startingTxid", number, "begin at the first record of each log with a txid of at least this",
+        kafka="startingOffsetsByTimestamp",
+    )  # fmt: skip
+    starting_timestamp: int | None = option(
+        "startingTimestamp", instant, "the same by time (ISO 8601); needs `txidUnit`",
+        kafka="startingTimestamp",
+    )  # fmt: skip
+    ending_position: object = option(
+        "endingPosition", position, "exclusive; as `startingPosition`; batch only", shown="`latest`",
+        kafka="endingOffsets",
+    )  # fmt: skip
+    ending_txid: int | None = option(
+        "endingTxid", number, "end before the first record with a txid of at least this; batch only",
+        kafka="endingOffsetsByTimestamp",
+    )  # fmt: skip
+    ending_timestamp: int | None = option(
+        "endingTimestamp", instant, "the same by time; needs `txidUnit`; batch only",
+        kafka="endingTimestamp",
+    )  # fmt: skip
+    new_logs: str = option(
+        "newLogs", one_of("earliest", "latest", "ignore"), "where a log that is found while a query "
+        "runs begins: `earliest`, `latest`, `ignore`", default="earliest", shown="`earliest`",
+        kafka="always earliest",
+    )  # fmt: skip
+    fail_on_data_loss: bool = option(
+        "failOnDataLoss", flag, "`false`: go on at the truncation point, with a warning that says what "
+        "is missing", default=True, shown="`true`", kafka="failOnDataLoss",
+    )  # fmt: skip
+    max_records_per_trigger: int | None = option(
+        "maxRecordsPerTrigger", whole, "of a micro-batch, all logs together, in proportion to what each "
+        "has; whole entries, at least one; this or the next one", kafka="maxOffsetsPerTrigger",
+    )  # fmt: skip
+    max_bytes_per_trigger: int | None = option(
+        "maxBytesPerTrigger", size, "the same in bytes of entries", kafka="–"
+    )
+    min_records_per_trigger: int | None = option(
+        "minRecordsPerTrigger", whole, "wait for this many before a micro-batch begins; not under "
+        "AvailableNow", kafka="minOffsetsPerTrigger",
+    )  # fmt: skip
+    max_trigger_delay_s: float = option(
+        "maxTriggerDelay", duration, "but not longer than this", default=900.0, shown="`15min`",
+        kafka="maxTriggerDelay",
+    )  # fmt: skip
+    max_bytes_per_partition: int = option(
+        "maxBytesPerPartition", size, "how much a task reads", default=128 * MIB, shown="`128m`"
+    )
+    min_partitions: int | None = option(
+        "minPartitions", whole, "a hint: more and smaller tasks, of at least 1 MiB",
+        kafka="minPartitions",
+    )  # fmt: skip
+    batch_bytes: int = option(
+        "batchBytes", size, "small entries are gathered into Arrow batches of about this size",
+        default=2 * MIB, shown="`2m`",
+    )  # fmt: skip
+    pushdown: bool = option(
+        "pushdown", flag, "filters on position, txid and time choose what is read; batch only, needs "
+        "`spark.sql.python.filterPushdown.enabled`", default=False, shown="`false`",
+    )  # fmt: skip
+    txid_unit: str | None = option(
+        "txidUnit", one_of(*TXID_UNITS), "txids are times: `s`, `ms` or `us` since 1970; adds the column "
+        "`timestamp`",
+    )  # fmt: skip
+    subscriber: str | None = option(
+        "subscriber", text, "a query stores how far it has come under this name, one micro-batch late",
+        kafka="kafka.group.id (loosely)",
+    )  # fmt: skip
+    discovery_interval_s: float = option(
+        "discoveryInterval", duration, "between two looks for new logs of a `logPattern`", default=5.0,
+        shown="`5s`", kafka="kafka.metadata.max.age.ms",
+    )  # fmt: skip
+    request_timeout_s: float = option(
+        "requestTimeout", duration, "of one request to the cluster", default=10.0, shown="`10s`"
+    )
+    read_timeout_s: float = option(
+        "readTimeout", duration, "a task without any progress for this long fails", default=120.0,
+        shown="`120s`", kafka="kafkaConsumer.pollTimeoutMs",
+    )  # fmt: skip
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], where: Where) -> "SourceOptions":
+        """Read and check a reader's options. Raises `InvalidRequest`, one line that names the option."""
+        options = cls(**_parse(cls, given))
+        options._check(where)
+        return options
+
+    def _check(self, where: Where) -> None:
+        _exactly_one(self, "log", "logs", "log_pattern")
+        _at_most_one(self, "starting_position", "starting_txid", "starting_timestamp")
+        _at_most_one(self, "ending_position", "ending_txid", "ending_timestamp")
+        _at_most_one(self, "max_records_per_trigger", "max_bytes_per_trigger")
+        for name in ("starting_timestamp", "ending_timestamp"):
+            if getattr(self, name) is not None and self.txid_unit is None:
+                raise InvalidRequest(
+                    f'option "{shown_name(self, name)}" needs "txidUnit": s, ms or us, what a txid counts'
+                )
+        if where == "stream":
+            for name in ("ending_position", "ending_txid", "ending_timestamp"):
+                if getattr(self, name) is not None:
+                    raise InvalidRequest(
+                        f'option "{shown_name(self, name)}" is for spark.read alone: a stream has no end '
+                        "(trigger(availableNow=True) ends at what is there at its start)"
+                    )
+            if self.pushdown:
+                raise InvalidRequest('option "pushdown" is for spark.read alone')
+        elif self.subscriber is not None:
+            raise InvalidRequest('option "subscriber" is for spark.readStream alone')
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The logs named one by one; None with a pattern."""
+        return (self.log,) if self.log is not None else self.logs
+
+    @property
+    def start(self) -> "Start":
+        """Where to begin, whichever option said it."""
+        return self._bound("starting")
+
+    @property
+    def end(self) -> "Start":
+        """Where to end, whichever option said it."""
+        return self._bound("ending")
+
+    def _bound(self, which: str) -> "Start":
+        txid = getattr(self, f"{which}_txid")
+        at_us = getattr(self, f"{which}_timestamp")
+        if at_us is not None and self.txid_unit is not None:
+            # The first txid that is not before: rounded up.
+            txid = max(0, -(-at_us // TXID_UNITS[self.txid_unit]))
+        return Start(getattr(self, f"{which}_position"), txid)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A bound of what is read: a position option (word or JSON), or a txid, or neither."""
+
+    position: Any = None
+    txid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What ``df.write`` and ``df.writeStream`` take."""
+
+    uri: str = option(
+        "uri", text, "the namespace, as for the source; also as `.save(uri)`", default="",
+        shown="required", kafka="kafka.bootstrap.servers",
+    )  # fmt: skip
+    log: str | None = option(
+        "log", text, "the log that is written; without it the frame has a column `log`",
+        shown="required, or a column `log`", kafka="topic",
+    )  # fmt: skip
+    mode: str = option(
+        "mode", one_of("segments", "append"), "`segments`: exactly once, a batch appears whole. "
+        "`append`: at least once, through the log's writer, as records come", default="segments",
+        shown="`segments`", kafka="at least once only",
+    )  # fmt: skip
+    txn_app_id: str | None = option(
+        "txnAppId", text, "who writes, where that is not the streaming query itself (`foreachBatch`, "
+        "batch jobs); with `txnVersion`", shown="the query's id",
+    )  # fmt: skip
+    txn_version: int | None = option(
+        "txnVersion", number, "which batch of that writer; one that is in already is skipped",
+        shown="the micro-batch's id",
+    )  # fmt: skip
+    entry_bytes: int = option(
+        "entryBytes", size, "payload of one entry, up to 4m", default=256 * 1024, shown="`256k`",
+        kafka="kafka.batch.size",
+    )  # fmt: skip
+    segment_bytes: int = option(
+        "segmentBytes", size, "a task begins another segment at this size", default=1024 * MIB,
+        shown="`1g`",
+    )  # fmt: skip
+    orphan_ttl_s: float = option(
+        "orphanTtl", duration, "segments of attempts that never finished are removed after this",
+        default=86_400.0, shown="`24h`",
+    )  # fmt: skip
+    create_logs: bool = option(
+        "createLogs", flag, "make logs that do not exist", default=False, shown="`false`",
+        kafka="auto.create.topics.enable",
+    )  # fmt: skip
+    takeover: bool = option(
+        "takeover", flag, "fence a live writer of the log instead of refusing", default=False,
+        shown="`false`",
+    )  # fmt: skip
+    request_timeout_s: float = option(
+        "requestTimeout", duration, "of one request to the cluster", default=10.0, shown="`10s`"
+    )
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], where: Where) -> "SinkOptions":
+        """Read and check a writer's options. Raises `InvalidRequest`, one line that names the option."""
+        options = cls(**_parse(cls, given))
+        if (options.txn_app_id is None) != (options.txn_version is None) and where == "batch":
+            raise InvalidRequest(
+                'options "txnAppId" and "txnVersion" go together: who writes, and which batch of theirs'
+            )
+        if options.txn_version is not None and where == "stream":
+            raise InvalidRequest(
+                'option "txnVersion" is for batch writes (also in foreachBatch): a stream counts its own '
+                "micro-batches"
+            )
+        if options.mode == "append" and (options.txn_app_id or options.txn_version is not None):
+            raise InvalidRequest(
+                'mode "append" is at least once and remembers no batch: "txnAppId" and "txnVersion" '
+                'belong to mode "segments"'
+            )
+        if options.entry_bytes > 4 * MIB:
+            raise InvalidRequest('option "entryBytes": an entry has at most 4m')
+        return options
+
+
+def shown_name(options: Any, attribute: str) -> str:
+    """The name of an option as users write it."""
+    for one in fields(options):
+        if one.name == attribute:
+            return str(one.metadata["name"])
+    raise AssertionError(attribute)
+
+
+T = TypeVar("T")
+
+
+def _parse(cls: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
+    table = {one.metadata["name"].lower(): one for one in fields(cls)}
+    found: dict[str, Any] = {}
+    for key in sorted(given, key=str.lower):
+        name, value = key.lower(), str(given[key])
+        if name in SPARKS_OWN or name.startswith(("__", "spark.")):
+            continue
+        one = table.get(name)
+        if one is None:
+            raise InvalidRequest(_unknown(key, [row.metadata["name"] for row in fields(cls)]))
+        try:
+            found[one.name] = one.metadata["read"](value)
+        except Bad as bad:
+            raise InvalidRequest(
+                f'option "{one.metadata["name"]}": {value[:80]!r} is not {bad}'
+            ) from None
+    path = next((str(given[key]) for key in given if key.lower() == "path"), "")
+    if path and found.get("uri", path) != path:
+        raise InvalidRequest(
+            f'option "uri" says {found["uri"]!r} and load() or save() says {path!r}: give one of them'
+        )
+    if path:
+        found["uri"] = path
+    if not found.get("uri"):
+        raise InvalidRequest(
+            'option "uri" is missing: distributedlog://HOST:PORT/NAMESPACE, where the cluster is'
+        )
+    assert all(one.default is not MISSING for one in fields(cls))
+    return found
+
+
+def _unknown(key: str, known: list[str]) -> str:
+    by_lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(key.lower(), by_lower, n=3, cutoff=0.6)
+    meant = f"; did you mean {' or '.join(by_lower[name] for name in near)}?" if near else ""
+    return f'unknown option "{key}"{meant} (known: {", ".join(known)})'
+
+
+def _exactly_one(options: Any, *attributes: str) -> None:
+    given = [name for name in attributes if getattr(options, name) is not None]
+    shown = [shown_name(options, name) for name in attributes]
+    if len(given) != 1:
+        what = (
+            "none is given"
+            if not given
+            else f"{' and '.join(shown_name(options, n) for n in given)} are"
+        )
+        raise InvalidRequest(f"which logs: exactly one of the options {', '.join(shown)}; {what}")
+
+
+def _at_most_one(options: Any, *attributes: str) -> None:
+    given = [shown_name(options, name) for name in attributes if getattr(options, name) is not None]
+    if len(given) > 1:
+        raise InvalidRequest(f"options {' and '.join(given)} contradict each other: give one")

@@ -1,0 +1,49 @@
+"""Offsets: one spelling, and a checkpoint of something else is refused (S20)."""
+
+import json
+
+import pytest
+
+from distributedlog.log.dlsn import DLSN
+from distributedlog.runtime.errors import InvalidRequest, UnsupportedFormat
+from distributedlog.spark.offsets import Offset, Wanted, log_identity, positions
+
+
+def test_one_position_has_one_spelling() -> None:
+    one = Offset({"b": DLSN(1, 2, 0), "a": DLSN(3, 0, 1)}, {"b": "x", "a": "y"})
+    other = Offset({"a": DLSN(3, 0, 1), "b": DLSN(1, 2, 0)}, {"a": "y", "b": "x"})
+
+    assert json.dumps(one.to_json()) == json.dumps(other.to_json())
+    assert json.dumps(one.to_json()) == (
+        '{"ids": {"a": "y", "b": "x"}, "logs": {"a": "3.0.1", "b": "1.2.0"}, "v": 1}'
+    )
+    assert Offset.from_json(json.loads(json.dumps(one.to_json()))) == one
+
+
+def test_a_foreign_checkpoint_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="another source"):
+        Offset.from_json({"topic": {"0": 12}})
+    with pytest.raises(UnsupportedFormat, match="newer version"):
+        Offset.from_json({"v": 2, "logs": {}, "ids": {}})
+    with pytest.raises(InvalidRequest, match="without logs and ids"):
+        Offset.from_json({"v": 1, "logs": {"a": "1.0.0"}, "ids": {}})
+
+
+def test_positions_by_word_by_json_and_by_an_offset() -> None:
+    offset = Offset({"a": DLSN(1, 2, 0)}, {"a": log_identity(7, 0)})
+
+    assert positions(None, ["a"], "startingPosition", "latest") == {"a": Wanted("latest")}
+    assert positions({"a": "1.2.0"}, ["a", "b"], "startingPosition", "earliest") == {
+        "a": Wanted(dlsn=DLSN(1, 2, 0)),
+        "b": Wanted("earliest"),
+    }
+    assert positions(offset.to_json(), ["a"], "startingPosition", "earliest") == {
+        "a": Wanted(dlsn=DLSN(1, 2, 0), identity="0000000000000007.0")
+    }
+
+
+def test_a_position_of_a_log_that_is_not_read_is_a_mistake() -> None:
+    with pytest.raises(InvalidRequest, match="'c', which is not among"):
+        positions({"c": "earliest"}, ["a"], "startingPosition", "latest")
+    with pytest.raises(InvalidRequest, match="option \"endingPosition\", log 'a': not a DLSN"):
+        positions({"a": "1.2"}, ["a"], "endingPosition", "latest")
