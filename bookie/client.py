@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..runtime.errors import AlreadyClosed, ConnectionLost, DistributedLogError, ProtocolError
-from ..runtime.frames import Op, envelope, unpack
+from ..runtime.frames import REPLY_MORE, Op, envelope, unpack
 from ..runtime.host import Buffer
-from ..runtime.rpc import ClientLink, PendingReply
+from ..runtime.rpc import ClientLink, PendingReply, Reply
 from . import messages as m
 
 
@@ -238,6 +238,35 @@ class BookieClient:
         reply = await self.link.request(Op.WAIT_LAC, request.encode(), timeout_s=timeout_s)
         lac, fenced, body = m.decode_wait(reply.body)
         return WaitAnswer(lac, fenced, body)
+
+    def follow_lac(
+        self,
+        request: m.WaitLac,
+        on_answer: Callable[[WaitAnswer | DistributedLogError, bool], None],
+        *,
+        standing: bool,
+    ) -> PendingReply:
+        """Wait there without a task: ``on_answer`` gets the answer, or the error that ended it.
+
+        ``standing``: an answer for each move of the LAC, each with all records since the one before,
+        until the time is over or ``request.bytes_max`` are used up; the second value is whether more
+        follow. Not answering is the caller's to notice, and to `forget`. Raises what closed the link.
+        """
+
+        def on_reply(reply: Reply | DistributedLogError) -> None:
+            if not isinstance(reply, Reply):
+                on_answer(reply, False)
+                return
+            lac, fenced, body = m.decode_wait(reply.body)
+            on_answer(WaitAnswer(lac, fenced, body), bool(reply.flags & REPLY_MORE))
+
+        return self.link.stand(
+            Op.WAIT_LAC,
+            request.encode(),
+            flags=m.WAIT_STANDING if standing else 0,
+            timeout_s=request.wait_ms / 1000,
+            on_reply=on_reply,
+        )
 
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
         """Which entries are there."""

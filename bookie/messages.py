@@ -15,7 +15,10 @@ flags. Entry records (`entry.py`) follow a body's fixed part verbatim, back to b
     FENCE, READ_LAC  ledger u64 | key 16s
        REPLY     flag 1: known  | lac i64 | last entry i64
     WAIT_LAC     ledger u64 | key 16s | previous lac i64 | wait ms u32 | bytes max u32
-       REPLY     lac i64 | fenced u32 | reserved u32 | records previous+1..lac that are here and fit
+                 flag 1: standing: answered each time the LAC moves, until the time is over, bytes max
+                 are used up in all, or an answer had not all of its records
+       REPLY     flag 128: more follow | lac i64 | fenced u32 | reserved u32
+                 | records previous+1..lac that are here and fit
     LIST_ENTRIES ledger u64 | key 16s
        REPLY     flag 1: known  | n x (first u64, count u64), ascending
 """
@@ -35,6 +38,8 @@ STREAM_RECOVERY = 1
 STREAM_CLOSE = 2
 READ_FENCE = 1
 """Fence first: a recovery's read."""
+WAIT_STANDING = 1
+"""Flag of a WAIT_LAC's envelope."""
 READ_PAST_LAC = 2
 """The reader may see entries that are not known to be confirmed."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from ..runtime.errors import DistributedLogError, LedgerStateUnknown, ProtocolError, TooBusy
-from ..runtime.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX, Op, envelope, pack
+from ..runtime.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX, REPLY_MORE, Op, envelope, pack
 from ..runtime.rpc import Link
 from . import messages as m
 from .ledgers import AddStream, Ledger
@@ -76,7 +76,7 @@ class BookieSession:
         elif op == Op.READ:
             self._on_read(ident, m.ReadRequest.decode(body))
         elif op == Op.WAIT_LAC:
-            self._on_wait_lac(ident, m.WaitLac.decode(body))
+            self._on_wait_lac(ident, m.WaitLac.decode(body), flags)
         elif op == Op.WRITE_LAC:
             self._on_write_lac(ident, m.decode_lac(body))
         elif op == Op.STREAM_OPEN:
@@ -227,7 +227,7 @@ class BookieSession:
         body = m.encode_ends(ledger.lac, ledger.last_entry)
         self._link.reply(ident, body, flags=0 if ledger.limbo else m.FLAG_KNOWN)
 
-    def _on_wait_lac(self, ident: int, request: m.WaitLac) -> None:
+    def _on_wait_lac(self, ident: int, request: m.WaitLac, flags: int) -> None:
         wait_s = min(request.wait_ms, self._options.wait_ms_max) / 1000
 
         def waiter_of(ledger: Ledger) -> Waiter:
@@ -239,6 +239,7 @@ class BookieSession:
                 request.previous_lac,
                 request.bytes_max,
                 trio.current_time() + wait_s,
+                bool(flags & m.WAIT_STANDING),
             )
             self._waiters[waiter] = None
             return waiter
@@ -249,6 +250,31 @@ class BookieSession:
             for waiter in [each for each in self._waiters if each.ident == ident]:
                 del self._waiters[waiter]
             self._link.reply_error(ident, error)
+
+    def on_wait_news(self, waiter: Waiter) -> bool:
+        """Answer a standing poll and let it stand, where all new records are at hand and fit."""
+        if self._closed or not self._has_credit:
+            return False
+        ledger = waiter.ledger
+        # What is confirmed, but here still on its way to the disk, is told with its record.
+        lac = min(ledger.lac, ledger.last_entry)
+        if lac <= waiter.previous_lac:
+            return ledger.top >= ledger.lac
+        bytes_max = min(waiter.bytes_max, self._options.reply_bytes_max)
+        try:
+            self._store.check_waiter(waiter)
+            found = self._store.collect(ledger, waiter.previous_lac + 1, lac, bytes_max)
+        except DistributedLogError:
+            return False  # `on_wait_over` says it
+        if found.complete_to < lac or found.size >= bytes_max:
+            return False  # cold, or more than may be sent: the reader catches up, and comes again
+        waiter.previous_lac = lac
+        waiter.bytes_max -= found.size
+        self._store.stats.read_bytes += found.size
+        self._server.note_reply(self, found.size)
+        head = m.encode_wait_head(lac, ledger.fence_durable)
+        self._link.reply(waiter.ident, head, *found.parts, flags=REPLY_MORE)
+        return True
 
     def on_wait_over(self, waiter: Waiter, error: DistributedLogError | None) -> None:
         """Answer a long poll, with the records that are at hand."""

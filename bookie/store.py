@@ -315,7 +315,9 @@ class Store:
             ledger = self._ledger(ledger_id)
         waiter = waiter_of(ledger)
         self.stats.waits += 1
-        if ledger.lac > waiter.previous_lac:
+        if ledger.lac > waiter.previous_lac and not (
+            waiter.standing and waiter.owner.on_wait_news(waiter)
+        ):
             waiter.over = True
             waiter.owner.on_wait_over(waiter, None)
             return
@@ -410,9 +412,12 @@ class Store:
     def on_synced(self, block: GatheringBlock, file_number: int, shift: int) -> None:
         """A block is durable: index it, publish LACs, acknowledge; all for one commit."""
         index = self._index
+        awaited: dict[Ledger, None] = {}
         for note in block.notes:
             ledger = note.ledger
             ledger.drop_pending(note)
+            if ledger.waiters:
+                awaited[ledger] = None  # its LAC may be known already
             if not ledger.deleted:
                 index.add(
                     ledger, note.first, note.count, file_number, note.position + shift, note.length
@@ -429,7 +434,9 @@ class Store:
                 ledger.lac = lac
                 index.note_state(ledger)
                 if ledger.waiters:
-                    self.waiters.wake(ledger)
+                    awaited[ledger] = None
+        for ledger in awaited:
+            self.waiters.wake(ledger)
         for callback in block.after_sync:
             callback()
         if self._journal.unproven:

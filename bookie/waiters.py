@@ -1,6 +1,7 @@
 """Long polls: requests that wait for a ledger's LAC to move, parked without a task each.
 
-A waiter lies in its ledger's list and in one heap by deadline. One task sweeps the heap.
+A standing one stays parked after an answer: a tail reader then pays one request for a second of entries,
+not one for each. A waiter lies in its ledger's list and in one heap by deadline. One task sweeps the heap.
 """
 
 from dataclasses import dataclass, field
@@ -25,6 +26,10 @@ class WaiterOwner(Protocol):
         """The LAC moved, the ledger was fenced, the time is over, or ``error``."""
         ...
 
+    def on_wait_news(self, waiter: "Waiter") -> bool:
+        """The LAC moved under a standing wait. False: it is to be over now, `on_wait_over` follows."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Waiter:
@@ -36,7 +41,9 @@ class Waiter:
     key: bytes
     previous_lac: int
     bytes_max: int
+    """What answers may carry; of a standing one all together."""
     deadline: float
+    standing: bool = False
     over: bool = field(default=False)
 
 
@@ -65,7 +72,10 @@ class Waiters:
         everyone = error is not None or ledger.fence_durable
         waiting, ledger.waiters = ledger.waiters, []
         for waiter in waiting:
-            if everyone or ledger.lac > waiter.previous_lac:
+            if everyone or (
+                ledger.lac > waiter.previous_lac
+                and not (waiter.standing and waiter.owner.on_wait_news(waiter))
+            ):
                 self._answer(waiter, error)
             else:
                 ledger.waiters.append(waiter)

@@ -23,7 +23,6 @@ from ..runtime.errors import (
     LedgerStateUnknown,
     NoSuchEntry,
     NoSuchLedger,
-    RequestTimeout,
     UnsupportedFormat,
 )
 from ..runtime.rpc import PendingReply
@@ -32,9 +31,7 @@ from .options import LedgerOptions
 from .pool import BookiePool
 from .records import LedgerRecords
 from .striping import Striping
-
-ERROR_PAUSE_S = 0.1
-"""Before a long poll that failed at once is tried elsewhere."""
+from .tail import TailPolls
 
 
 class LedgerReader:
@@ -61,10 +58,11 @@ class LedgerReader:
         )
         self._lac = NO_ENTRY
         self._replica = first_replica
-        self._poll_turn = first_replica
-        self._ahead: list[EntryRecord] = []  # came with a long poll
         self._next: tuple[BookieClient, ReadRequest, PendingReply] | None = None
         self._changed = trio.Event()
+        self._polls = TailPolls(
+            self.ledger_id, pool, options, turn=first_replica, on_news=self._on_news
+        )
         self._stop: Callable[[], None] | None = None
         self._take_record(metadata)
         if not self.closed:
@@ -78,6 +76,7 @@ class LedgerReader:
 
     def close(self) -> None:
         """Stop following the ledger. Idempotent."""
+        self._polls.close()
         if self._next is not None:
             self._next[0].forget(self._next[2])
             self._next = None
@@ -111,8 +110,7 @@ class LedgerReader:
             self._lac = max(self._lac, metadata.last_fragment.first_entry - 1)
         if self.closed or self.deleted:
             self.close()
-        self._changed.set()
-        self._changed = trio.Event()
+        self._tell()
 
     async def _refresh(self) -> None:
         """Read the ledger's record anew. Raises `NoSuchLedger` where it is gone."""
@@ -184,7 +182,7 @@ class LedgerReader:
             raise InvalidRequest(
                 f"ledger {self.ledger_id}: entries {first} to {last}, readable are 0 to {self.lac}"
             )
-        ahead = self._from_ahead(first, last)
+        ahead = self._polls.take(first, last)
         if ahead:
             return ahead
         for attempt in range(2):
@@ -205,12 +203,6 @@ class LedgerReader:
                 if attempt or metadata.fragment_of(first) == self.metadata.fragment_of(first):
                     raise
         raise AssertionError("the second attempt returns or raises")
-
-    def _from_ahead(self, first: int, last: int) -> list[EntryRecord]:
-        ahead, self._ahead = self._ahead, []
-        if not ahead or not ahead[0].entry <= first <= ahead[-1].entry:
-            return []
-        return [one for one in ahead if first <= one.entry <= last]
 
     async def _read_replicas(
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
@@ -387,77 +379,36 @@ class LedgerReader:
     async def wait(self, after: int, *, wait_s: float) -> int:
         """The LAC, once it is above ``after``, or the ledger is closed, or ``wait_s`` is over.
 
-        Two bookies hold a long poll at a time, a second at most, and the next two take their turn: a
-        bookie that is cut off, or paused, hides nothing for longer (H23). Entries may come with the
-        answer; the next `read` has them. Raises `NoSuchLedger` when the ledger was deleted.
+        Entries may come with the news (`tail.py`); the next `read` has them. Raises `NoSuchLedger` when
+        the ledger was deleted.
         """
-        with trio.move_on_after(wait_s):
-            while self.lac <= after and not self.closed and not self.deleted:
-                await self._poll(after)
+        end = trio.current_time() + wait_s
+        while self.lac <= after and not self.closed and not self.deleted:
+            if self._polls.fenced:
+                await self._look_at_record()
+                continue
+            due = self._polls.arm(self.metadata, after)
+            changed = self._changed
+            with trio.CancelScope(deadline=min(due, end)):
+                await changed.wait()
+            if trio.current_time() >= end:
+                break
         if self.deleted:
             raise NoSuchLedger(f"ledger {self.ledger_id} was deleted")
         return self.lac
 
-    async def _poll(self, after: int) -> None:
-        """One round of long polls; returns on news, or when both are over."""
-        metadata = self.metadata
-        bookies = metadata.last_fragment.bookies
-        turn = self._poll_turn
-        # Connected ones first, so that a dead bookie does not take one of the two places.
-        order = [bookies[(turn + k) % len(bookies)] for k in range(len(bookies))]
-        order.sort(key=lambda bookie: self._pool.get(bookie) is None)
-        self._poll_turn += 1
-        polls = min(2, len(order))
+    async def _look_at_record(self) -> None:
+        """Somebody recovers: the record will say how it ends; the bookies have no more to tell."""
+        with trio.move_on_after(self._options.long_poll_s / 2):
+            await self._changed.wait()
+        self._polls.fenced = False
+        await self._refresh()
 
-        async def poll(bookie: str) -> None:
-            nonlocal polls
-            news = await self._poll_one(metadata, bookie, after)
-            polls -= 1
-            if news or not polls:
-                changed.set()
+    def _on_news(self, lac: int) -> None:
+        """A poll was answered."""
+        self._lac = max(self._lac, lac)
+        self._tell()
 
-        changed = self._changed
-        async with trio.open_nursery() as nursery:
-            for bookie in order[:2]:
-                nursery.start_soon(poll, bookie)
-            await changed.wait()
-            nursery.cancel_scope.cancel()
-        if changed is self._changed:  # what set it was a poll's end, not the ledger's record
-            self._changed = trio.Event()
-
-    async def _poll_one(self, metadata: LedgerMetadata, bookie: str, after: int) -> bool:
-        """True: there is news."""
-        hold_s = self._options.long_poll_s
-        client = self._pool.get(bookie)
-        if client is None:
-            with trio.move_on_after(hold_s):
-                await self._pool.wait_change()
-            return False
-        try:
-            answer = await client.wait_lac(
-                self.ledger_id,
-                metadata.key,
-                after,
-                wait_s=hold_s,
-                bytes_max=self._options.read_bytes_max,
-                timeout_s=hold_s + 0.5,
-            )
-        except RequestTimeout:
-            return False
-        except DistributedLogError:
-            await trio.sleep(ERROR_PAUSE_S)
-            return False
-        if answer.lac > after:
-            self._lac = max(self._lac, answer.lac)
-            found: list[EntryRecord] = []
-            with suppress(CorruptData, UnsupportedFormat):  # the read proper will say so
-                self._take(answer.body, after + 1, answer.lac, found)
-            self._ahead = found
-            return True
-        if answer.fenced:
-            # Somebody recovers: the record will say how it ends; the bookies have no more to tell.
-            with trio.move_on_after(hold_s / 2):
-                await self._changed.wait()
-            await self._refresh()
-            return True
-        return False
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()

@@ -25,6 +25,10 @@ CONTROL_BYTES_MAX = 2 * 1024 * 1024
 assert ENVELOPE_BYTES == 24
 
 
+REPLY_MORE = 0x80
+"""Flag of a REPLY: another one to the same request follows (see `ClientLink.stand`)."""
+
+
 class Op:
     """What a frame asks or answers. Below 16: every connection; 16–63: bookies; 64–: metadata."""
 

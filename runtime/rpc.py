@@ -21,7 +21,15 @@ from .errors import (
     RequestTimeout,
     WrongPeer,
 )
-from .frames import ENVELOPE_BYTES, FRAME_BYTES_MAX, Op, envelope, error_from, pack
+from .frames import (
+    ENVELOPE_BYTES,
+    FRAME_BYTES_MAX,
+    REPLY_MORE,
+    Op,
+    envelope,
+    error_from,
+    pack,
+)
 from .hello import Greeting, Hello
 from .host import Address, Buffer, Connection, Host, Listener
 from .link import Link, ReceiveSpace, Session
@@ -51,14 +59,19 @@ class Reply:
     body: memoryview
 
 
+OnReply = Callable[[Reply | DistributedLogError], None]
+
+
 class PendingReply:
     """A request under way."""
 
-    __slots__ = ("done", "error", "ident", "op", "reply")
+    __slots__ = ("done", "error", "ident", "on_reply", "op", "reply")
 
-    def __init__(self, op: int, ident: int) -> None:
+    def __init__(self, op: int, ident: int, on_reply: OnReply | None = None) -> None:
         self.op = op
         self.ident = ident
+        self.on_reply = on_reply
+        """Gets the replies instead of whoever waits for `done`."""
         self.done = trio.Event()
         self.reply: Reply | None = None
         self.error: DistributedLogError | None = None
@@ -107,10 +120,31 @@ class ClientLink(Link):
 
     def begin(self, op: int, *body: Buffer, flags: int = 0, timeout_s: float) -> "PendingReply":
         """Ask, and go on: `finish` or `forget` what is returned. Raises what closed the link."""
+        return self._begin(op, body, flags, timeout_s, None)
+
+    def stand(
+        self, op: int, *body: Buffer, flags: int = 0, timeout_s: float, on_reply: OnReply
+    ) -> "PendingReply":
+        """Ask what may be answered more than once, without a task: ``on_reply`` gets each answer.
+
+        The last one has no `REPLY_MORE`, or is an error, also the one that closed the link. The caller
+        looks after the deadline, and may `forget` it before. Raises what closed the link.
+        """
+        return self._begin(op, body, flags, timeout_s, on_reply)
+
+    def _begin(
+        self,
+        op: int,
+        body: tuple[Buffer, ...],
+        flags: int,
+        timeout_s: float,
+        on_reply: OnReply | None,
+    ) -> "PendingReply":
         if self.closed is not None:
             raise self.closed
         self._last_request += 1
-        pending = self._pending[self._last_request] = PendingReply(op, self._last_request)
+        pending = PendingReply(op, self._last_request, on_reply)
+        self._pending[self._last_request] = pending
         size = sum(len(part) for part in body)
         deadline_ms = max(1, int(timeout_s * 1000))
         self.send(
@@ -156,6 +190,15 @@ class ClientLink(Link):
             pending = self._pending.get(ident)
             if pending is None or pending.done.is_set():
                 return  # the one who asked has given up
+            if pending.on_reply is not None:
+                if status or not flags & REPLY_MORE:
+                    self.forget(pending)
+                pending.on_reply(
+                    error_from(status, body)
+                    if status
+                    else Reply(flags, body if owned else memoryview(bytes(body)))
+                )
+                return
             if status:
                 pending.error = error_from(status, body)
             else:
@@ -190,7 +233,9 @@ class ClientLink(Link):
                 self.close(reason)
             pendings, self._pending = self._pending, {}
             for pending in pendings.values():
-                if not pending.done.is_set():
+                if pending.on_reply is not None:
+                    pending.on_reply(_lost(reason, self.peer_address))
+                elif not pending.done.is_set():
                     pending.error = _lost(reason, self.peer_address)
                     pending.done.set()
             self._welcome.set()

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from distributedlog.bookie.client import EntryList, FenceAnswer, ReadAnswer, WaitAnswer
-from distributedlog.bookie.messages import ReadRequest
+from distributedlog.bookie.messages import ReadRequest, WaitLac
 from distributedlog.ledger.bookies import BookieRegistration
 from distributedlog.ledger.client import LedgerClient, LedgerOptions
 from distributedlog.metadata.local import LocalMetadata
@@ -94,8 +94,9 @@ class ModelClient:
             timeout_s=timeout_s,
         )
 
-    def forget(self, pending: ReadRequest) -> None:
-        pass
+    def forget(self, pending: ReadRequest | trio.CancelScope) -> None:
+        if isinstance(pending, trio.CancelScope):
+            pending.cancel()
 
     async def read(
         self,
@@ -134,6 +135,44 @@ class ModelClient:
         ids = [e for e in sorted(held.entries) if previous_lac < e <= held.lac][:2]
         body = b"".join(held.entries[e] for e in ids) if bytes_max else b""
         return WaitAnswer(held.lac, held.fenced, memoryview(body))
+
+    def follow_lac(
+        self,
+        request: WaitLac,
+        on_answer: Callable[[WaitAnswer | DistributedLogError, bool], None],
+        *,
+        standing: bool,
+    ) -> trio.CancelScope:
+        if self.closed is not None:
+            raise self.closed
+        scope = trio.CancelScope()
+        kind = "stand" if standing else "wait"
+        self.node.asked[kind] = self.node.asked.get(kind, 0) + 1
+
+        async def answer() -> None:
+            with scope:
+                end = trio.current_time() + request.wait_ms / 1000
+                after, more = request.previous_lac, True
+                while more:
+                    left = max(0.0, end - trio.current_time())
+                    try:
+                        found = await self.wait_lac(
+                            request.ledger,
+                            request.key,
+                            after,
+                            wait_s=left,
+                            bytes_max=request.bytes_max,
+                            timeout_s=1e9,
+                        )
+                    except DistributedLogError as error:
+                        on_answer(error, False)
+                        return
+                    more = standing and found.lac > after
+                    after = found.lac
+                    on_answer(found, more)
+
+        trio.lowlevel.spawn_system_task(answer)
+        return scope
 
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
         await self._ask(timeout_s)
