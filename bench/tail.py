@@ -9,7 +9,7 @@ import os
 import struct
 import subprocess
 import sys
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import trio
@@ -61,7 +61,10 @@ async def measure(plan: Plan) -> dict[str, Any]:
         seconds = perf_counter() - start
     found = json.loads(said)
     histogram = Histogram.from_pairs(found["pairs"], found["max_s"])
-    return result(plan, found["records"], seconds, histogram, others)
+    return {
+        **result(plan, found["records"], seconds, histogram, others),
+        "reader_cpu_us": round(found["cpu_s"] / found["records"] * 1e6, 1),
+    }
 
 
 async def _write(writer: Any, plan: Plan, rate: float, total: int, start: float) -> None:
@@ -118,6 +121,7 @@ async def read(uri: str, name: str, total: int, take: str) -> None:
     async with open_namespace(uri) as namespace, namespace.open_log(name).open_reader() as reader:
         await reader.read_bulk(1)
         print("ready", flush=True)
+        cpu_s = -process_time()
         while count < total:
             if take == "columns":
                 columns = await reader.read_columns()
@@ -130,7 +134,13 @@ async def read(uri: str, name: str, total: int, take: str) -> None:
             for payload in payloads:
                 histogram.add(now - STAMP.unpack_from(payload)[0])
             count += len(payloads)
-    found = {"records": count, "max_s": histogram.max_s, "pairs": histogram.as_pairs()}
+    cpu_s += process_time()
+    found = {
+        "records": count,
+        "cpu_s": cpu_s,
+        "max_s": histogram.max_s,
+        "pairs": histogram.as_pairs(),
+    }
     print(json.dumps(found), flush=True)
 
 
