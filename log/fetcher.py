@@ -59,7 +59,8 @@ class Fetcher:
 
     async def wait_filled(self) -> None:
         """Until there is something in the queue, or nothing more will come. Yields at least once."""
-        await trio.lowlevel.checkpoint()
+        if self.queue or self.ended:
+            await trio.lowlevel.checkpoint()
         while not self.queue and not self.ended:
             if self._filled.is_set():
                 self._filled = trio.Event()

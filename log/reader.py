@@ -70,9 +70,11 @@ class LogReader:
                 return []
             found = list(islice(self._records, number))
         while len(found) < number:
-            left = deadline - trio.current_time() if wait_s else 0.0
+            left_s = deadline - trio.current_time() if wait_s else 0.0
+            if left_s <= 0 and not self._fetcher.queue:
+                break  # what is here was taken: nothing is waited for, no error is met
             try:
-                if not await self._advance(max(0.0, left)):
+                if not await self._advance(max(0.0, left_s)):
                     break
             except DistributedLogError:
                 break  # it sticks, and is the next call's
