@@ -65,7 +65,7 @@ PURE = {
         "placement", "holes",
     },
     "log": {"dlsn", "record", "segments", "state", "keys", "names"},
-    "spark": {"offsets"},
+    "spark": {"offsets", "planning", "sharing"},
 }  # fmt: skip
 """Sans-I/O modules: inputs are calls, outputs are values; time and chance are arguments."""
 

@@ -1,0 +1,181 @@
+"""Entries as Arrow record batches: views of the entry's own bytes wherever it is one entry.
+
+An entry's txids, offsets and payloads lie in Arrow's own layout, so its columns are wrapped and not copied;
+the batch keeps the entry's memory alive, which is owned and never used again (H17). Small entries are
+gathered into one batch at the price of one copy. Only the columns that are asked for are built.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..log.record import Columns
+from ..runtime.errors import InvalidRequest
+from .options import TXID_UNITS
+from .schema import Projection
+
+ENTRY_BYTES_ALONE = 64 * 1024
+"""An entry from this size up is a batch of its own."""
+BATCH_BYTES_MAX = 1 << 30
+"""Arrow's offsets end at 2 GiB a column and batch."""
+BATCH_RECORDS_MAX = 65_536
+MICROSECONDS_MAX = 2**63 - 1
+
+
+class Builder:
+    """Builds the batches of one task. ``built`` counts the columns that were made, by name."""
+
+    def __init__(self, projection: Projection) -> None:
+        self.built: Counter[str] = Counter()
+        self._projection = projection
+        self._makers = [(name, getattr(self, f"_{name}")) for name in projection.names]
+        self._last: dict[str, tuple[Any, int, pa.Array]] = {}
+        self._ramp: Any = np.arange(4096, dtype=np.int32)
+
+    def batch(self, log: str, parts: Sequence[Columns]) -> pa.RecordBatch:
+        """The records of one or more entries of a log, in order. Raises `InvalidRequest`."""
+        arrays = []
+        for name, make in self._makers:
+            self.built[name] += 1
+            arrays.append(make(log, parts))
+        if not arrays:  # count(*) asks for no column at all
+            rows = sum(part.count for part in parts)
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._projection.arrow)
+
+    # --- one column each --------------------------------------------------------------------------
+
+    def _log(self, log: str, parts: Sequence[Columns]) -> pa.Array:
+        return self._constant("log", pa.scalar(log, pa.string()), log, _rows(parts))
+
+    def _segment(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        first = parts[0].origin.segment
+        if all(part.origin.segment == first for part in parts):
+            return self._constant("segment", pa.scalar(first, pa.int64()), first, _rows(parts))
+        return _repeated([part.origin.segment for part in parts], parts)
+
+    def _entry(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        if len(parts) == 1:
+            return pa.repeat(pa.scalar(parts[0].origin.entry, pa.int64()), parts[0].count)
+        return _repeated([part.origin.entry for part in parts], parts)
+
+    def _slot(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        longest = max(part.first_slot + part.count for part in parts)
+        if longest > len(self._ramp):
+            self._ramp = np.arange(2 * longest, dtype=np.int32)
+        ramps = [self._ramp[part.first_slot : part.first_slot + part.count] for part in parts]
+        return pa.array(ramps[0] if len(ramps) == 1 else np.concatenate(ramps))
+
+    def _sequence_id(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        ids: list[Any] = [
+            np.arange(part.first_sequence_id, part.first_sequence_id + part.count, dtype=np.int64)
+            for part in parts
+        ]
+        return pa.array(ids[0] if len(ids) == 1 else np.concatenate(ids))
+
+    def _txid(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        if len(parts) == 1:
+            return _view(pa.int64(), parts[0].count, parts[0].txids)
+        return pa.array(_txids(parts))
+
+    def _payload(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        if len(parts) == 1:
+            part = parts[0]
+            return pa.Array.from_buffers(
+                pa.binary(),
+                part.count,
+                [None, pa.py_buffer(part.offsets), pa.py_buffer(part.payload)],
+            )
+        offsets, payload = _gathered(parts)
+        return pa.Array.from_buffers(
+            pa.binary(), _rows(parts), [None, pa.py_buffer(offsets), pa.py_buffer(payload)]
+        )
+
+    def _timestamp(self, log: str, parts: Sequence[Columns]) -> pa.Array:
+        unit = self._projection.txid_unit
+        assert unit is not None, "the schema was checked"
+        kind, factor = pa.timestamp("us", tz="UTC"), TXID_UNITS[unit]
+        txids = _txids(parts)
+        if len(txids) and int(txids.max()) > MICROSECONDS_MAX // factor:
+            raise InvalidRequest(
+                f'log "{log}": txid {int(txids.max())} is no time in {unit}; option "txidUnit" is for logs '
+                "whose txids are times"
+            )
+        return _view(kind, len(txids), txids if factor == 1 else txids * factor)
+
+    def _dlsn(self, log: str, parts: Sequence[Columns]) -> pa.Array:
+        if self._projection.dlsn_as_text:
+            texts = [
+                f"{part.origin.segment}.{part.origin.entry}.{slot}"
+                for part in parts
+                for slot in range(part.first_slot, part.first_slot + part.count)
+            ]
+            return pa.array(texts, pa.string())
+        fields = [self._segment(log, parts), self._entry(log, parts), self._slot(log, parts)]
+        return pa.StructArray.from_arrays(
+            fields, fields=list(self._projection.arrow.field("dlsn").type)
+        )
+
+    def _constant(self, name: str, scalar: pa.Scalar, value: Any, rows: int) -> pa.Array:
+        """A column of one value; made anew only where it grows."""
+        last = self._last.get(name)
+        if last is None or last[0] != value or last[1] < rows:
+            last = (value, rows, pa.repeat(scalar, rows))
+            self._last[name] = last
+        return last[2] if last[1] == rows else last[2].slice(0, rows)
+
+
+def gathered(entries: Iterable[Columns], batch_bytes: int) -> Iterator[list[Columns]]:
+    """Large entries one by one, small ones together up to about ``batch_bytes``."""
+    held: list[Columns] = []
+    held_bytes = records = 0
+    bound = min(batch_bytes, BATCH_BYTES_MAX)
+    for part in entries:
+        size = part.payload_bytes
+        if held and (held_bytes + size > bound or records + part.count > BATCH_RECORDS_MAX):
+            yield held
+            held, held_bytes, records = [], 0, 0
+        held.append(part)
+        held_bytes += size
+        records += part.count
+        if size >= ENTRY_BYTES_ALONE or held_bytes >= bound:
+            yield held
+            held, held_bytes, records = [], 0, 0
+    if held:
+        yield held
+
+
+def _rows(parts: Sequence[Columns]) -> int:
+    return sum(part.count for part in parts)
+
+
+def _view(kind: Any, rows: int, data: Any) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
+
+
+def _txids(parts: Sequence[Columns]) -> Any:
+    views = [np.frombuffer(part.txids, np.int64, part.count) for part in parts]
+    return views[0] if len(views) == 1 else np.concatenate(views)
+
+
+def _repeated(values: list[int], parts: Sequence[Columns]) -> pa.Array:
+    return pa.array(np.repeat(np.array(values, np.int64), [part.count for part in parts]))
+
+
+def _gathered(parts: Sequence[Columns]) -> tuple[Any, bytes]:
+    """Offsets from 0 and the payloads back to back: the one copy of small entries."""
+    offsets: Any = np.empty(_rows(parts) + 1, np.int32)
+    offsets[0] = 0
+    at, end = 1, 0
+    pieces = []
+    for part in parts:
+        first = part.offsets[0]
+        own = np.frombuffer(part.offsets, np.int32, part.count + 1)
+        offsets[at : at + part.count] = own[1:] + (end - first)
+        pieces.append(part.payload[first : own[-1]])
+        at += part.count
+        end += int(own[-1]) - first
+    return offsets, b"".join(pieces)

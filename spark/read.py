@@ -1,0 +1,118 @@
+"""Reading: the batch reader on the driver, and what a task does with its ranges."""
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from ..log.dlsn import DLSN
+from .catalog import Catalog
+from .client import Client, client, run, settle
+from .feed import Feed
+from .offsets import Offset
+from .options import SourceOptions
+from .planning import EntryRange, pack
+from .schema import Projection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Task(InputPartition):
+    """The ranges of one task, in order. Travels to it."""
+
+    def __init__(self, ranges: list[EntryRange]) -> None:
+        self.value = None
+        self.ranges = ranges
+
+    def __repr__(self) -> str:
+        if not self.ranges:
+            return "Task(nothing)"
+        return f"Task({self.ranges[0].log} from {self.ranges[0].start}, {len(self.ranges)} ranges)"
+
+
+def read_task(
+    options: SourceOptions, projection: Projection, task: Task
+) -> "Iterator[pa.RecordBatch]":
+    """The record batches of one task; runs in a worker process."""
+    from .batches import Builder, gathered
+
+    if not task.ranges:
+        return
+    settle()
+    builder = Builder(projection)
+    feed = Feed(
+        client(options.uri, options.request_timeout_s),
+        task.ranges,
+        timeout_s=options.read_timeout_s,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+    try:
+        for name, entries in feed.by_log():
+            for parts in gathered(entries, options.batch_bytes):
+                yield builder.batch(name, parts)
+    finally:
+        feed.close()
+
+
+class BatchReader(DataSourceReader):
+    """Plans one ``spark.read``: which logs, from where to where, in which tasks."""
+
+    def __init__(self, options: SourceOptions, projection: Projection) -> None:
+        self.options = options
+        self.projection = projection
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks, in (log, position) order; one without ranges where there is nothing to read."""
+        ranges = run(self.options.uri, self.options.request_timeout_s, self.plan)
+        tasks = pack(ranges, self.options.max_bytes_per_partition, self.options.min_partitions)
+        return [Task(one) for one in tasks] or [Task([])]
+
+    async def plan(self, held: Client) -> list[EntryRange]:
+        """The ranges between the bounds that the options set. In the background loop."""
+        catalog = Catalog(held, self.options)
+        try:
+            names = sorted(await catalog.discover())
+            starts = await catalog.starts(names, "earliest")
+            ends = await catalog.ends(names)
+            return [
+                one
+                for name in names
+                for one in self.log_ranges(catalog, name, starts[name], ends[name])
+            ]
+        finally:
+            catalog.close()
+
+    def log_ranges(self, catalog: Catalog, name: str, start: DLSN, end: DLSN) -> list[EntryRange]:
+        """Of one log; what filters may narrow."""
+        return catalog.views[name].ranges(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Runs in a worker process, on an unpickled copy."""
+        assert isinstance(partition, Task)
+        return read_task(self.options, self.projection, partition)
+
+
+def positions(
+    uri: str, logs: list[str] | str, *, at: str = "latest", request_timeout_s: float = 10.0
+) -> str:
+    """Where logs begin or end now, as JSON for ``startingPosition`` and ``endingPosition``.
+
+    The same pair of positions gives the same rows in the same order, today and in another session (G5).
+    ``logs``: names, or one glob. ``at``: ``earliest`` or ``latest``. Raises `LogNotFound`.
+    """
+    which = {"logPattern": logs} if isinstance(logs, str) else {"logs": ",".join(logs)}
+    given = {"uri": uri, "startingPosition": at, **which}
+    options = SourceOptions.parse(given, "batch")
+
+    async def ask(held: Client) -> Offset:
+        catalog = Catalog(held, options)
+        try:
+            names = await catalog.discover()
+            found = await catalog.starts(names, "latest")
+            return Offset(found, {name: catalog.views[name].identity for name in names})
+        finally:
+            catalog.close()
+
+    return json.dumps(run(uri, request_timeout_s, ask).to_json())
