@@ -75,6 +75,8 @@ class AddStream:
         """Records handed to `send`."""
         self.acked = 0
         """Records known to be durable there: the first so many of those sent."""
+        self.watched = False
+        """Did somebody wait for the ledger's LAC there, when last it was acked?"""
         self.refused: DistributedLogError | None = None
 
     @property
@@ -291,6 +293,7 @@ class BookieClient:
             for number, count in m.decode_pairs(body, "ADD_ACKS"):
                 stream = self.streams.get(number)
                 if stream is not None:
+                    stream.watched = bool(flags & m.ACK_WATCHED)
                     stream.take_ack(count)
         elif op == Op.STREAM_REFUSED:
             error, position = m.decode_refusal(status, body)

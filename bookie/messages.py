@@ -8,6 +8,7 @@ flags. Entry records (`entry.py`) follow a body's fixed part verbatim, back to b
                  flags: 1 recovery, 2 close: the stream of that number is over, forget it
     ADD          ident = stream | entry records of the stream's ledger
     ADD_ACKS     ident = 0      | n x (stream u64, count u64): the first ``count`` records are durable (H1)
+                 flag 1: somebody waits here for the LAC of one of these streams' ledgers
     STREAM_REFUSED ident = stream, status = code | msgpack [message, detail, position]
     WRITE_LAC    ident = stream | lac i64                                              no reply
     READ         ledger u64 | key 16s | first u64 | last u64 | bytes max u32 | flags u32
@@ -34,6 +35,8 @@ from ..runtime.host import Buffer
 KEY_BYTES = 16
 FLAG_KNOWN = 1
 """Reply flag: what the reply does not name is known to be absent here (no limbo)."""
+ACK_WATCHED = 1
+"""Flag of ADD_ACKS: a LAC that is written now is news to somebody."""
 STREAM_RECOVERY = 1
 STREAM_CLOSE = 2
 READ_FENCE = 1

@@ -195,7 +195,12 @@ class BookieSession:
         if self._closed:
             return
         body = m.encode_acks(acks)
-        self._link.send(envelope(Op.ADD_ACKS, len(body)) + body)
+        flags = 0
+        for number, _ in acks:
+            stream = self._streams.get(number)
+            if stream is not None and stream.ledger.waiters:
+                flags = m.ACK_WATCHED
+        self._link.send(envelope(Op.ADD_ACKS, len(body), flags=flags) + body)
         self._link.flush()
 
     def on_refused(self, stream: AddStream, error: DistributedLogError, position: int) -> None:

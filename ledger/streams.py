@@ -16,6 +16,9 @@ from .add_window import AddWindow, Stream
 class AddSink(Protocol):
     """What is used of a bookie's add stream (`bookie/client.py`)."""
 
+    watched: bool
+    """Does somebody wait for the ledger's LAC there?"""
+
     def send(self, record: Buffer) -> None:
         """Queue one record; nothing is awaited."""
         ...
@@ -145,10 +148,16 @@ class SlotStreams:
             assert record is not None, "what was never sent is kept"
             self.send(entry, record)
 
-    def send_lac(self, lac: int) -> None:
-        """Tell the bookies of all open streams."""
+    @property
+    def watched(self) -> bool:
+        """Does somebody wait for the LAC at one of the bookies?"""
+        return any([sink.watched for sink in self._live])
+
+    def send_lac(self, lac: int, *, watched_only: bool = False) -> None:
+        """Tell the bookies of all open streams, or those at which somebody waits for it."""
         for sink in self._live:
-            sink.send_lac(lac)
+            if sink.watched or not watched_only:
+                sink.send_lac(lac)
 
     def end_all(self, slots: Iterable[int] | None = None) -> None:
         """Drop the streams of these slots, or of all."""

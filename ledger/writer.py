@@ -33,6 +33,8 @@ from .striping import Striping
 
 LAC_TURNS = 4
 """Turns of the loop in which an add may follow: its writer is woken, decides, and its batch is packed."""
+LAC_REST_S = 0.005
+"""How much later than those at which a reader waits the other bookies hear of a LAC."""
 LAG_S = 0.2
 """What slots that lag get before a close."""
 
@@ -206,14 +208,23 @@ class LedgerWriter:
         """A lone record is readable within a few turns of the loop, unless an add follows and says so.
 
         Whoever writes one record after the other would otherwise pay three messages a record for a LAC
-        that its next add carries.
+        that its next add carries. Where readers wait it is told at once; the other bookies get it with
+        the next add, or when there was none for `LAC_REST_S`.
         """
+        window = self._window
         while True:
             await self._lac_due.wait()
             self._lac_due = trio.Event()
-            for _ in range(LAC_TURNS):
-                await trio.lowlevel.checkpoint()
-            if self._window.lac == self._window.last:
+            if self._streams.watched:
+                if window.lac == window.last and self.error is None:
+                    self._streams.send_lac(window.lac, watched_only=True)
+                with trio.move_on_after(LAC_REST_S):
+                    await self._lac_due.wait()
+                    continue
+            else:
+                for _ in range(LAC_TURNS):
+                    await trio.lowlevel.checkpoint()
+            if window.lac == window.last:
                 self.publish_lac()
 
     @property

@@ -173,6 +173,7 @@ class SimSink:
         self._told = 0
         self._acking = False
         self._closed = False
+        self.watched = False
 
     def send(self, record: Buffer) -> None:
         """One record to the bookie."""

@@ -202,6 +202,7 @@ class ModelAddStream:
         self._recovery = recovery
         self.acked = 0
         self.told = False
+        self.watched = False
 
     def send(self, record: Buffer) -> None:
         self._node.post(lambda: self._arrive(record))
