@@ -14,9 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from .log.dlsn import DLSN
 from .log.handle import Log
+from .log.link import AppVersion, LinkResult
 from .log.namespace import Namespace
+from .log.range_reader import RangeReader
+from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
 from .log.reader import LogReader
 from .log.record import LogRecord
+from .log.segment_writer import SegmentWriter
 from .log.writer import LogWriter
 from .runtime.errors import (
     AlreadyClosed,
@@ -25,9 +29,11 @@ from .runtime.errors import (
     InvalidLogName,
     InvalidRequest,
     InvalidUri,
+    LinkOutOfOrder,
     LogEmpty,
     LogExists,
     LogNotFound,
+    LogRecreated,
     LogTruncated,
     NotEnoughBookies,
     OutcomeUnknown,
@@ -49,17 +55,22 @@ if TYPE_CHECKING:
 __all__ = [
     "DLSN",
     "AlreadyClosed",
+    "AppVersion",
     "DistributedLogError",
     "EndOfStream",
     "InvalidLogName",
     "InvalidRequest",
     "InvalidUri",
+    "LinkOutOfOrder",
+    "LinkResult",
     "Log",
     "LogEmpty",
     "LogExists",
     "LogNotFound",
     "LogReader",
     "LogRecord",
+    "LogRecreated",
+    "LogSnapshot",
     "LogTruncated",
     "LogWriter",
     "Namespace",
@@ -67,8 +78,13 @@ __all__ = [
     "OutcomeUnknown",
     "OwnershipAcquireFailed",
     "QuorumUnreachable",
+    "RangeReader",
     "RecordTooLarge",
     "RecoveryIncomplete",
+    "SegmentInfo",
+    "SegmentRange",
+    "SegmentToken",
+    "SegmentWriter",
     "TransactionIdOutOfOrder",
     "WriteCancelled",
     "WriteFailed",

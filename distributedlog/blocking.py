@@ -17,13 +17,17 @@ from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
 
 from . import open_namespace as open_trio_namespace
+from .blocking_segments import RangeReader, SegmentWriter
 from .flavours import Chunk, Cursor, Feed, Held
 from .log.dlsn import DLSN
+from .log.handle import LINK_WAIT_S, LogDescription, Opening
 from .log.handle import Log as TrioLog
-from .log.handle import LogDescription
+from .log.link import AppVersion, LinkResult
 from .log.namespace import Namespace as TrioNamespace
+from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
+from .log.segment_writer import ENTRY_BYTES
 from .runtime.background import Background
 from .runtime.errors import AlreadyClosed, EndOfStream, InvalidRequest, RequestTimeout
 
@@ -239,6 +243,68 @@ class Log:
 
         return LogReader(self._background, self._background.run(open_it))
 
+    def open_segment_writer(
+        self,
+        *,
+        app: str = "",
+        version: int = 0,
+        custom: Mapping[str, bytes] | None = None,
+        entry_bytes: int = ENTRY_BYTES,
+    ) -> SegmentWriter:
+        """Write a segment outside the log. See `distributedlog.Log.open_segment_writer`."""
+        opening = self._log.open_segment_writer(
+            app=app, version=version, custom=custom, entry_bytes=entry_bytes
+        )
+        return SegmentWriter(self._background, self._opened(opening))
+
+    def open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
+        """Read stretches of entries that a `snapshot` named. See `distributedlog.Log.open_ranges`."""
+        return RangeReader(self._background, self._opened(self._log.open_ranges(ranges)))
+
+    def snapshot(self) -> LogSnapshot:
+        """The log as it can be read now, for planners. See `distributedlog.Log.snapshot`."""
+        return self._background.run(self._log.snapshot)
+
+    def link_segments(
+        self,
+        segments: Sequence[SegmentToken],
+        *,
+        app: str = "",
+        version: int = 0,
+        identity: str = "",
+        takeover: bool = False,
+        wait_s: float = LINK_WAIT_S,
+        truncate_before: bool = False,
+    ) -> LinkResult:
+        """Make ledgers the log's next segments, once. See `distributedlog.Log.link_segments`."""
+
+        async def call() -> LinkResult:
+            return await self._log.link_segments(
+                segments,
+                app=app,
+                version=version,
+                identity=identity,
+                takeover=takeover,
+                wait_s=wait_s,
+                truncate_before=truncate_before,
+            )
+
+        return self._background.run(call)
+
+    def linked_version(self, app: str) -> AppVersion | None:
+        """What an application has linked last. See `distributedlog.Log.linked_version`."""
+        return self._background.run(self._log.linked_version, app)
+
+    def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
+        """Delete segments unless they are linked; those that are."""
+        return self._background.run(self._log.discard_segments, segments)
+
+    def _opened(self, opening: Opening[Any]) -> Any:
+        async def open_it() -> Any:
+            return await opening
+
+        return self._background.run(open_it)
+
     def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
         return self._background.run(self._log.last_dlsn)
@@ -283,9 +349,16 @@ class Namespace:
 
         self._background.run(call)
 
-    def open_log(self, name: str, *, config: Mapping[str, Any] | None = None) -> Log:
-        """Name a log; never asks whether it exists. ``config`` overlays the namespace's options."""
-        return Log(self._background, self._namespace, self._namespace.open_log(name, config=config))
+    def open_log(
+        self,
+        name: str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        incarnation: str | None = None,
+    ) -> Log:
+        """Name a log; never asks whether it exists. See `distributedlog.Namespace.open_log`."""
+        log = self._namespace.open_log(name, config=config, incarnation=incarnation)
+        return Log(self._background, self._namespace, log)
 
 
 class _Opened(Generic[T]):

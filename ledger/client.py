@@ -31,6 +31,9 @@ from .writer import LedgerWriter
 
 __all__ = ["LedgerClient", "LedgerOptions", "PreparedLedger"]
 
+CUSTOM_BYTES_MAX = 4096
+"""Keys and values of a ledger's custom metadata, in sum."""
+
 log = logging.getLogger("distributedlog.ledger")
 
 
@@ -52,6 +55,70 @@ class PreparedLedger:
         bookies = self.metadata.last_fragment.bookies
         return shares.creation_share(
             self.metadata, [Hole(bookies[slot], 0, None) for slot in self.detached]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLedger:
+    """A ledger's record as it was read; shares made from it are conditional on its version."""
+
+    metadata: LedgerMetadata
+    version: int
+
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """(log id, segment) of the log that refers to it, or None."""
+        return self.metadata.owner
+
+    @property
+    def closed(self) -> bool:
+        """Is its end known for good?"""
+        return self.metadata.closed
+
+    @property
+    def incarnation(self) -> int:
+        """The id of the log it was made for; 0 for none."""
+        return self.metadata.incarnation
+
+    @property
+    def last_entry(self) -> int | None:
+        """-1 where it is empty, None where it is not closed."""
+        return self.metadata.last_entry
+
+    @property
+    def length(self) -> int | None:
+        """Payload bytes of all entries, None where it is not closed."""
+        return self.metadata.length
+
+    @property
+    def custom(self) -> Mapping[str, bytes]:
+        """What its creator, and who closed it, wrote beside it."""
+        return self.metadata.custom
+
+    def link_share(self, owner: tuple[int, int]) -> Transaction:
+        """The share of a transaction that makes it a log's segment. It is closed and has no owner."""
+        return shares.link_share(self.metadata, self.version, owner)
+
+    def deletion_share(self) -> Transaction:
+        """The share of a transaction that deletes it. Raises `InvalidRequest` where a log refers to it."""
+        if self.metadata.owner is not None:
+            log_id, segment = self.metadata.owner
+            raise InvalidRequest(
+                f"ledger {self.metadata.ledger_id} is segment {segment} of log {log_id:016x}"
+            )
+        return shares.deletion_share(self.metadata, self.version)
+
+
+def check_custom(custom: Mapping[str, bytes]) -> None:
+    """Refuse custom metadata above the bound, or of the wrong types. Raises `InvalidRequest`."""
+    size = 0
+    for key, value in custom.items():
+        if not isinstance(key, str) or not isinstance(value, bytes):
+            raise InvalidRequest(f"custom ledger metadata maps text to bytes, not {key!r:.80}")
+        size += len(key.encode()) + len(value)
+    if size > CUSTOM_BYTES_MAX:
+        raise InvalidRequest(
+            f"custom ledger metadata of {size} bytes; the most are {CUSTOM_BYTES_MAX}"
         )
 
 
@@ -94,10 +161,12 @@ class LedgerClient:
         quorums: tuple[int, int, int] | None = None,
         incarnation: int = 0,
     ) -> PreparedLedger:
-        """Choose an id and an ensemble. ``quorums``: E, Qw, Qa.
+        """Choose an id and an ensemble. ``quorums``: E, Qw, Qa. ``custom``: at most 4 KiB, kept with it.
 
-        Raises `NotEnoughBookies`, naming who is there; `InvalidRequest` for impossible quorums.
+        Raises `NotEnoughBookies`, naming who is there; `InvalidRequest` for impossible quorums, or too
+        much custom metadata.
         """
+        check_custom(custom or {})
         options = self.options
         sizes = quorums or (options.ensemble_size, options.write_quorum, options.ack_quorum)
         if not sizes[0] >= sizes[1] >= sizes[2] >= 1:
@@ -202,6 +271,10 @@ class LedgerClient:
         if found is None or found[0].state is LedgerState.DELETING:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         return found
+
+    async def find(self, ledger_id: int) -> FoundLedger:
+        """The record, for whoever links or deletes it. Raises `NoSuchLedger`."""
+        return FoundLedger(*await self.metadata(ledger_id))
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """Read without recovery: does not fence, sees up to the LAC. Raises `NoSuchLedger`."""

@@ -189,6 +189,10 @@ class LedgerMetadata:
         """Referred to by a log's segment, or by none."""
         return replace(self, owner=owner)
 
+    def with_custom(self, custom: Mapping[str, bytes]) -> "LedgerMetadata":
+        """More custom metadata, beside what is there."""
+        return replace(self, custom={**self.custom, **custom})
+
     def deleting(self) -> "LedgerMetadata":
         """No way back. Requires that no log refers to it (H13)."""
         assert self.owner is None, "H13: a ledger that a log refers to is not deleted"

@@ -22,6 +22,7 @@ __all__ = [
     "closing_share",
     "creation_share",
     "deletion_share",
+    "link_share",
     "live_candidates",
     "note_share",
     "recovered_share",
@@ -107,6 +108,16 @@ def deletion_share(metadata: LedgerMetadata, version: int) -> Transaction:
             *(Delete(keys.on_key(bookie, ledger_id)) for bookie in bookies),
             *(Put(keys.delete_key(bookie, ledger_id), b"") for bookie in bookies),
         ),
+    )
+
+
+def link_share(metadata: LedgerMetadata, version: int, owner: tuple[int, int]) -> Transaction:
+    """A closed ledger that no log refers to becomes the segment of one (H13)."""
+    assert metadata.closed, "what is linked is closed"
+    assert metadata.owner is None, "H13: what is linked belongs to no log"
+    return Transaction(
+        (Compare.version(keys.ledger_key(metadata.ledger_id), version),),
+        (Put(keys.ledger_key(metadata.ledger_id), metadata.owned_by(owner).encode()),),
     )
 
 

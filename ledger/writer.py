@@ -6,7 +6,7 @@ but the record. Slots that fail are `slot_care.py`'s.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 import trio
@@ -263,8 +263,8 @@ class LedgerWriter:
     def _lags(self, slot: int) -> bool:
         return self._streams.is_open(slot) and self._window.owed(slot)
 
-    def closing_share(self) -> Transaction:
-        """The share of a transaction that closes the ledger at its LAC.
+    def closing_share(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
+        """The share of a transaction that closes the ledger at its LAC, and adds to its custom metadata.
 
         From here on `add` raises `AlreadyClosed`. Nothing is in flight and no ensemble change is
         undecided (`settle`). When the transaction meets another version, the ledger is the recoverer's.
@@ -274,8 +274,9 @@ class LedgerWriter:
         window = self._window
         assert window.lac == window.last, "a ledger is closed when nothing is in flight"
         assert self._change.round is None, "a ledger is closed between ensemble changes"
+        closed = self._change.metadata.close_by_writer(window.lac, self._confirmed_length())
         share = shares.closing_share(
-            self._change.metadata.close_by_writer(window.lac, self._confirmed_length()),
+            closed if custom is None else closed.with_custom(custom),
             self._change.version,
             merged(window.all_holes(window.lac + 1)),
         )

@@ -6,7 +6,12 @@ from typing import Any
 
 import trio
 
-from ..runtime.errors import DistributedLogError, InvalidRequest, OwnershipAcquireFailed
+from ..runtime.errors import (
+    DistributedLogError,
+    InvalidRequest,
+    LogTruncated,
+    OwnershipAcquireFailed,
+)
 from .dlsn import DLSN
 
 _new_tuple = tuple.__new__
@@ -17,6 +22,8 @@ def again(error: DistributedLogError) -> DistributedLogError:
     """A copy of an error that sticks, so that each raise has a traceback of its own."""
     if isinstance(error, OwnershipAcquireFailed):
         return OwnershipAcquireFailed(str(error), error.owner)
+    if isinstance(error, LogTruncated):
+        return LogTruncated(str(error), error.first)
     return type(error)(str(error))
 
 

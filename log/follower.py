@@ -100,7 +100,9 @@ class StateFollower:
     def truncated(self) -> LogTruncated:
         """The error that names the first position that is left."""
         first = max(self.state.truncated_to, DLSN(self.state.first_segment, 0, 0))
-        return LogTruncated(f'log "{self._name}" was truncated: its first position is {first}')
+        return LogTruncated(
+            f'log "{self._name}" was truncated: its first position is {first}', str(first)
+        )
 
     async def _reload(self) -> None:
         self._take(await self._metadata.get(state_key(self._log_id)))

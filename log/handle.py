@@ -1,25 +1,35 @@
 """`Log`: a name in a namespace, and what can be done with the log of that name."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
-from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound
+from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound, LogRecreated
 from .dlsn import DLSN
 from .follower import StateFollower
-from .keys import lock_key
+from .keys import incarnation_id, incarnation_text, lock_key
+from .link import AppVersion, Linking, LinkResult, last_version
 from .locate import all_segments, last_readable
 from .lock import LockRecord, claim
+from .loose import delete_loose
 from .options import LogOptions
+from .range_reader import RangeReader
+from .ranges import LogSnapshot, SegmentRange, SegmentToken
 from .reader import LogReader
+from .segment_writer import ENTRY_BYTES, SegmentWriter
 from .segments import SegmentRecord
+from .snapshot import take_snapshot
 from .state import LogState
 from .writer import LogWriter
 
 if TYPE_CHECKING:
     from .namespace import Namespace
+
+
+LINK_WAIT_S = 5.0
+"""How long a link waits for another one's lock: links beside it take milliseconds, a writer stays."""
 
 
 class Closable(Protocol):
@@ -89,10 +99,19 @@ class LogDescription:
 class Log:
     """Names a log; asks nothing until it is used. Made by `Namespace.open_log`."""
 
-    def __init__(self, namespace: "Namespace", name: str, options: LogOptions) -> None:
+    def __init__(
+        self,
+        namespace: "Namespace",
+        name: str,
+        options: LogOptions,
+        incarnation: str | None = None,
+    ) -> None:
         self._namespace = namespace
         self.name = name
         self.options = options
+        self.incarnation = incarnation
+        """Which log of this name is meant; None: whichever there is."""
+        self._log_id = None if incarnation is None else incarnation_id(incarnation)
 
     def open_writer(
         self, *, takeover: bool = False, wait_s: float | None = None
@@ -157,8 +176,138 @@ class Log:
             last,
         )
 
-    async def _follower(self) -> StateFollower:
+    async def snapshot(self) -> LogSnapshot:
+        """The log as it can be read now, for planners: its segments, how far each goes, both ends.
+
+        What it names can be read from any process, with `open_ranges`. Raises `LogNotFound`,
+        `LedgerStateUnknown` when too few bookies answer.
+        """
+        follower = await self._follower()
+        return await take_snapshot(self._namespace.metadata, self._namespace.ledgers, follower)
+
+    def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
+        """Read stretches of entries that a `snapshot` named, in that order; ``async with`` or ``await`` it.
+
+        In any process; nothing is searched for, and nothing beyond the ranges is read. Raises
+        `LogRecreated`, `LogNotFound`, `LogTruncated`.
+        """
+        return Opening(lambda: self._open_ranges(ranges))
+
+    def open_segment_writer(
+        self,
+        *,
+        app: str = "",
+        version: int = 0,
+        custom: Mapping[str, bytes] | None = None,
+        entry_bytes: int = ENTRY_BYTES,
+    ) -> Opening[SegmentWriter]:
+        """Write a segment outside the log, for `link_segments`; ``async with`` or ``await`` it.
+
+        Any number at once, from any process, also while the log has a writer. ``app`` and ``version`` say
+        what it will be linked as, for `collect_unlinked`; ``custom`` goes into the ledger's metadata (4 KiB
+        at most). Raises `LogNotFound`, `LogRecreated`, `EndOfStream`, `NotEnoughBookies`, `InvalidRequest`.
+        """
+        return Opening(lambda: self._open_segment_writer(app, version, custom, entry_bytes))
+
+    async def link_segments(
+        self,
+        segments: Sequence[SegmentToken],
+        *,
+        app: str = "",
+        version: int = 0,
+        identity: str = "",
+        takeover: bool = False,
+        wait_s: float = LINK_WAIT_S,
+        truncate_before: bool = False,
+    ) -> LinkResult:
+        """Make ledgers the log's next segments, in this order, all in one transaction (G8).
+
+        Exactly once: with ``app`` and ``version`` a version that was linked already, with whatever ledgers,
+        is answered with ``already``; without, the same ledgers are. Versions of an application ascend.
+        ``identity`` says who counts them. ``truncate_before`` truncates all that was there before, in the
+        same transaction. Empty segments are left out (`discard_segments` deletes them). While a writer's
+        lock lives it waits up to ``wait_s`` and is refused; ``takeover`` fences the writer.
+
+        Raises `OwnershipAcquireFailed`, `LinkOutOfOrder` (a later version was linked, or another identity
+        counts), `TransactionIdOutOfOrder`, `EndOfStream`, `LogNotFound`, `LogRecreated`, `NoSuchLedger`
+        (deleted as an orphan), `InvalidRequest`, `TransactionTooLarge`: nothing was linked. Raises
+        `OutcomeUnknown` or `QuorumUnreachable`: ask again with the same arguments, until it is known.
+        """
+        log_id = await self._find()
+        namespace = self._namespace
+        linking = Linking(
+            namespace.metadata,
+            namespace.ledgers,
+            self.options,
+            log_id,
+            self.name,
+            namespace.lock_record(),
+            app=app,
+            version=version,
+            identity=identity,
+            now_ms=namespace.wall_ms(),
+            truncate_before=truncate_before,
+        )
+        return await linking.run(segments, takeover=takeover, wait_s=wait_s)
+
+    async def linked_version(self, app: str) -> AppVersion | None:
+        """What an application has linked last; None: nothing that the log remembers (30 days at least)."""
+        return await last_version(self._namespace.metadata, await self._find(), app)
+
+    async def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
+        """Delete what was written with `open_segment_writer`, unless it is linked; those that are.
+
+        Safe at any time, also after a link whose outcome is not known.
+        """
+        log_id = await self._find()
+        namespace = self._namespace
+        linked: list[SegmentToken] = []
+        for one in segments:
+            if not await delete_loose(namespace.metadata, namespace.ledgers, log_id, one.ledger_id):
+                linked.append(one)
+        return linked
+
+    async def _find(self) -> int:
+        """The log's id. Raises `LogNotFound`, `LogRecreated`."""
         log_id = await self._namespace.find(self.name)
+        if self._log_id is not None and log_id != self._log_id:
+            raise LogRecreated(
+                f'log "{self.name}" was deleted and made again: {self.incarnation} was meant, it is '
+                f"{incarnation_text(log_id)} now"
+            )
+        return log_id
+
+    async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
+        namespace = self._namespace
+        log_id = await self._find()
+        reader = RangeReader(
+            namespace.metadata, namespace.ledgers, self.options, log_id, self.name, ranges
+        )
+        await reader.open()
+        namespace.start(reader.run)
+        return reader
+
+    async def _open_segment_writer(
+        self, app: str, version: int, custom: Mapping[str, bytes] | None, entry_bytes: int
+    ) -> SegmentWriter:
+        namespace = self._namespace
+        follower = await self._follower()
+        writer = SegmentWriter(
+            namespace.metadata,
+            namespace.ledgers,
+            follower.state,
+            self.options,
+            namespace.wall_ms,
+            app=app,
+            version=version,
+            custom=custom,
+            entry_bytes=entry_bytes,
+        )
+        await writer.open()
+        return writer
+
+    async def _follower(self) -> StateFollower:
+        log_id = await self._find()
         follower = StateFollower(self._namespace.metadata, log_id, self.name)
         await follower.load()
         return follower
@@ -192,7 +341,7 @@ class Log:
         to: DLSN | Literal["end"] | None,
     ) -> LogReader:
         namespace = self._namespace
-        log_id = await namespace.find(self.name)
+        log_id = await self._find()
         reader = LogReader(namespace.metadata, namespace.ledgers, self.options, log_id, self.name)
         await reader.open(dlsn, txid, at, to)
         namespace.start(reader.run)
@@ -200,9 +349,9 @@ class Log:
 
     async def _find_or_create(self) -> int:
         try:
-            return await self._namespace.find(self.name)
+            return await self._find()
         except LogNotFound:
-            if not self.options.create_if_missing:
+            if not self.options.create_if_missing or self._log_id is not None:
                 raise
         return await self._namespace.create_or_find(self.name)
 

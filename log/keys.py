@@ -4,9 +4,13 @@ name/<namespace path> 00 <log name>     -> log id
 log/<id>/state                          -> LogState (state.py), at most 1 KiB
 log/<id>/segment/<number, 16 hex>       -> SegmentRecord (segments.py)
 log/<id>/lock                           -> LockRecord (lock.py), under the owner's lease
+log/<id>/position/<name>                -> Position (positions.py): where a subscriber goes on
+log/<id>/txn/<application>              -> AppVersion (link.py): what it linked last
+loose/<log id>/<ledger id>              -> LooseLedger (segment_writer.py): made for the log, not linked yet
+purge/<log id>                          -> nothing: segments before the truncation point may be there
 """
 
-from ..runtime.errors import CorruptData
+from ..runtime.errors import CorruptData, InvalidRequest
 
 LOG_ID_BITS = 63
 """Ids are drawn at random; the transaction that creates a log refuses one that is taken."""
@@ -48,3 +52,49 @@ def decode_log_id(value: bytes) -> int:
         return int(value, 16)
     except ValueError:
         raise CorruptData(f"the id of a log is not a number: {value[:40]!r}") from None
+
+
+def incarnation_text(log_id: int) -> str:
+    """A log's id as users see it: 16 hex digits. A log that is deleted and made again has another."""
+    return f"{log_id:016x}"
+
+
+def incarnation_id(text: str) -> int:
+    """What `incarnation_text` wrote. Raises `InvalidRequest`."""
+    try:
+        return int(text, 16)
+    except (TypeError, ValueError):
+        raise InvalidRequest(f"an incarnation is 16 hex digits, not {text!r:.80}") from None
+
+
+def position_key(log_id: int, name: str) -> bytes:
+    """Where one subscriber of a log goes on."""
+    return b"log/%016x/position/" % log_id + name.encode()
+
+
+def txn_key(log_id: int, app: str) -> bytes:
+    """What one application has linked last."""
+    return b"log/%016x/txn/" % log_id + app.encode()
+
+
+def loose_key(log_id: int, ledger_id: int) -> bytes:
+    """A ledger that was made for a log and is not linked."""
+    return b"loose/%016x/%016x" % (log_id, ledger_id)
+
+
+def loose_prefix(log_id: int) -> bytes:
+    """All ledgers that were made for a log and are not linked."""
+    return b"loose/%016x/" % log_id
+
+
+PURGE_PREFIX = b"purge/"
+
+
+def purge_key(log_id: int) -> bytes:
+    """A log that was truncated: whole segments before the point may be there still."""
+    return b"purge/%016x" % log_id
+
+
+def log_id_of(key: bytes) -> int:
+    """The log id that ends a ``purge/`` key."""
+    return int(key[-16:], 16)

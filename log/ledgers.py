@@ -48,6 +48,11 @@ class EntryRecord(Protocol):
         """What the log put in."""
         ...
 
+    @property
+    def length_so_far(self) -> int:
+        """Payload bytes of the ledger up to this entry, itself included."""
+        ...
+
 
 class LedgerWriter(Protocol):
     """The ledger that this process writes. All but ``close`` is synchronous."""
@@ -88,9 +93,10 @@ class LedgerWriter(Protocol):
         """Until nothing is in flight and it may be closed. Raises `error`."""
         ...
 
-    def closing_share(self) -> Transaction:
+    def closing_share(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
         """The share of a transaction that closes it at its last entry, after `settle`.
 
+        ``custom`` is added to its custom metadata.
         From here on `error` is `AlreadyClosed`; may be asked again. Raises any other `error`.
         """
         ...
@@ -130,6 +136,48 @@ class LedgerReader(Protocol):
         ...
 
 
+class FoundLedger(Protocol):
+    """A ledger's record as it was read; shares made from it are conditional on its version."""
+
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """(log id, segment) of the log that refers to it, or None."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Is its end known for good?"""
+        ...
+
+    @property
+    def incarnation(self) -> int:
+        """The id of the log it was made for."""
+        ...
+
+    @property
+    def last_entry(self) -> int | None:
+        """-1 where it is empty, None where it is not closed."""
+        ...
+
+    @property
+    def length(self) -> int | None:
+        """Payload bytes of all entries, None where it is not closed."""
+        ...
+
+    @property
+    def custom(self) -> Mapping[str, bytes]:
+        """What its creator, and who closed it, wrote beside it."""
+        ...
+
+    def link_share(self, owner: tuple[int, int]) -> Transaction:
+        """The share of a transaction that makes it a log's segment. It is closed and has no owner."""
+        ...
+
+    def deletion_share(self) -> Transaction:
+        """The share of a transaction that deletes it. Raises `InvalidRequest` where a log refers to it."""
+        ...
+
+
 class Ledgers(Protocol):
     """The client of all ledgers."""
 
@@ -139,12 +187,17 @@ class Ledgers(Protocol):
         custom: Mapping[str, bytes] | None = None,
         owner: tuple[int, int] | None = None,
         quorums: tuple[int, int, int] | None = None,
+        incarnation: int = 0,
     ) -> PreparedLedger:
         """Choose an id and an ensemble. Raises `NotEnoughBookies`."""
         ...
 
     def writer(self, prepared: Any, version: int) -> LedgerWriter:
         """The writer of a ledger whose creating transaction succeeded."""
+        ...
+
+    async def find(self, ledger_id: int) -> FoundLedger:
+        """The record, for whoever links or deletes it. Raises `NoSuchLedger`."""
         ...
 
     async def open(self, ledger_id: int) -> LedgerReader:

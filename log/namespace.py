@@ -115,13 +115,20 @@ class Namespace:
             with goodbye, suppress(DistributedLogError):  # the lease ends by itself
                 await self.metadata.revoke_lease(claimed.lease)
 
-    def open_log(self, name: str, *, config: Mapping[str, Any] | None = None) -> Log:
+    def open_log(
+        self,
+        name: str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        incarnation: str | None = None,
+    ) -> Log:
         """Name a log; never asks whether it exists. ``config`` overlays the namespace's options.
 
-        Raises `InvalidLogName`, `InvalidRequest` for an unknown option.
+        ``incarnation`` (`LogSnapshot.incarnation`): calls raise `LogRecreated` where the log was deleted and
+        another one has its name. Raises `InvalidLogName`, `InvalidRequest` for an unknown option.
         """
         self._check_open()
-        return Log(self, check_log_name(name), self.options.overlaid(config))
+        return Log(self, check_log_name(name), self.options.overlaid(config), incarnation)
 
     # --- for the rest of the part -----------------------------------------------------------------
 

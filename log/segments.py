@@ -5,7 +5,7 @@ closes it fills in the rest, and writes the start sequence id of the next one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
@@ -117,6 +117,18 @@ class SegmentEnd:
     last_txid: int
     last_user_entry: int
     last_slot: int
+
+    def encode(self) -> bytes:
+        """As a packed list with a format number: a ledger's own account, kept in its record."""
+        return pack([FORMAT, *astuple(self)])
+
+    @classmethod
+    def decode(cls, value: Buffer) -> "SegmentEnd":
+        """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
+        fields = decode_fields(value, FORMAT, 8, "a segment's end")[:7]
+        if not all(isinstance(field, int) for field in fields):
+            raise CorruptData("a segment's end has a field that is not a number")
+        return cls(*fields)
 
 
 EMPTY_END = SegmentEnd(UNKNOWN, 0, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)

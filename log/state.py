@@ -94,6 +94,30 @@ class LogState:
         assert len(self.in_progress) <= 1, "at most two segments are in progress"
         return replace(self, last_segment=self.last_segment + 1)
 
+    def with_linked(self, segments: int, records: int, last_txid: int) -> "LogState":
+        """Closed segments follow behind the last one; none is in progress (H13)."""
+        assert not self.in_progress, "segments are linked behind closed ones"
+        assert not self.sealed, "a sealed log takes no more segments"
+        last = self.last_segment + segments
+        return replace(
+            self,
+            open_from=last + 1,
+            last_segment=last,
+            next_sequence_id=self.next_sequence_id + records,
+            last_txid=max(self.last_txid, last_txid),
+        )
+
+    def with_sealed(self) -> "LogState":
+        """The log ends here, for good."""
+        assert not self.in_progress, "a log is sealed when all its segments are closed"
+        return replace(self, sealed=True)
+
+    def with_truncated(self, to: DLSN, sequence_id: int) -> "LogState":
+        """Nothing before ``to`` is readable any more. It never goes back: a lower point changes nothing."""
+        if to <= self.truncated_to:
+            return self
+        return replace(self, truncated_to=to, truncated_sequence_id=sequence_id)
+
     def with_closed(self, segment: int, records: int, last_txid: int) -> "LogState":
         """The oldest segment in progress is complete; ``last_txid`` is -1 where it holds no record."""
         assert segment == self.open_from <= self.last_segment, "segments are closed in order"

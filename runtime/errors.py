@@ -3,10 +3,10 @@
     DistributedLogError
     ├── the caller's mistake           InvalidRequest, InvalidUri, InvalidLogName, RecordTooLarge,
     │                                  TransactionIdOutOfOrder, TransactionTooLarge, AlreadyClosed
-    ├── what is there, or is not       LogNotFound, LogExists, LogEmpty, EndOfStream, LogTruncated,
-    │                                  NoSuchLedger, NoSuchEntry, LedgerClosed
+    ├── what is there, or is not       LogNotFound, LogRecreated, LogExists, LogEmpty, EndOfStream,
+    │                                  LogTruncated, NoSuchLedger, NoSuchEntry, LedgerClosed
     ├── another one owns it            OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
-    │                                  VersionConflict, LeaseExpired
+    │                                  LinkOutOfOrder, VersionConflict, LeaseExpired
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  ConnectionLost, RequestTimeout, Compacted, NotReady
     ├── outcome or state unknown       OutcomeUnknown, WriteFailed, WriteCancelled, LedgerStateUnknown,
@@ -115,11 +115,22 @@ class EndOfStream(DistributedLogError):
     exit_code = 5
 
 
+class LogRecreated(LogNotFound):
+    """The log that was meant is deleted; there is another one of the same name."""
+
+    code = 2071
+
+
 class LogTruncated(DistributedLogError):
-    """The position asked for lies before the log's truncation point."""
+    """The position asked for lies before the log's truncation point; ``first`` is the first that is left,
+    as text (``1.12.3``)."""
 
     code = 511
     exit_code = 3
+
+    def __init__(self, message: str, first: str = "") -> None:
+        super().__init__(message)
+        self.first = first
 
 
 class NoSuchLedger(DistributedLogError):
@@ -186,6 +197,13 @@ class NotLeader(DistributedLogError):
     def __init__(self, message: str, leader: str = "") -> None:
         super().__init__(message)
         self.leader = leader
+
+
+class LinkOutOfOrder(DistributedLogError):
+    """The application has linked a later version already, or under another identity."""
+
+    code = 2072
+    exit_code = 5
 
 
 class VersionConflict(DistributedLogError):
@@ -406,9 +424,9 @@ BY_CODE: dict[int, type[DistributedLogError]] = {
 def from_code(code: int, message: str, detail: str = "") -> DistributedLogError:
     """The error a peer named by its code; an unknown code becomes the root class.
 
-    ``detail`` is the one extra field that some classes carry (``owner``, ``leader``).
+    ``detail`` is the one extra field that some classes carry (``owner``, ``leader``, ``first``).
     """
     cls = BY_CODE.get(code, DistributedLogError)
-    if cls is OwnershipAcquireFailed or cls is NotLeader:
+    if cls is OwnershipAcquireFailed or cls is NotLeader or cls is LogTruncated:
         return cls(message, detail)
     return cls(message)

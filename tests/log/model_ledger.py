@@ -16,6 +16,7 @@ from distributedlog.metadata.transaction import Compare, Put, Transaction
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
+    InvalidRequest,
     LedgerFenced,
     NoSuchLedger,
     RecoveryIncomplete,
@@ -31,6 +32,7 @@ DELAY_S = 0.001
 class ModelEntry:
     entry: int
     payload: memoryview
+    length_so_far: int
 
 
 @dataclass(slots=True)
@@ -59,17 +61,53 @@ class Store:
 
 
 class ModelPrepared:
-    def __init__(self, ledger_id: int, owner: tuple[int, int] | None) -> None:
+    def __init__(
+        self,
+        ledger_id: int,
+        owner: tuple[int, int] | None,
+        incarnation: int = 0,
+        custom: Mapping[str, bytes] | None = None,
+    ) -> None:
         self.ledger_id = ledger_id
         self.owner = owner
+        self.incarnation = incarnation
+        self.custom = dict(custom or {})
 
     @property
     def key(self) -> bytes:
         return b"ledger/%016x" % self.ledger_id
 
     def transaction(self) -> Transaction:
-        value = pack(["open", -1, 0, self.owner])
+        value = pack(["open", -1, 0, self.owner, self.incarnation, self.custom])
         return Transaction((Compare.version(self.key, 0),), (Put(self.key, value),))
+
+
+class ModelFound:
+    """A ledger's record as it was read."""
+
+    def __init__(self, ledger_id: int, version: int, fields: list[Any]) -> None:
+        self._key = b"ledger/%016x" % ledger_id
+        self._version = version
+        self._fields = fields
+        state, last, length, owner, self.incarnation, self.custom = fields
+        self.owner = None if owner is None else (owner[0], owner[1])
+        self.closed = state == "closed"
+        self.last_entry = last if self.closed else None
+        self.length = length if self.closed else None
+
+    def _share(self, state: str, owner: tuple[int, int] | None) -> Transaction:
+        value = pack([state, *self._fields[1:3], owner, *self._fields[4:]])
+        return Transaction((Compare.version(self._key, self._version),), (Put(self._key, value),))
+
+    def link_share(self, owner: tuple[int, int]) -> Transaction:
+        assert self.closed
+        assert self.owner is None
+        return self._share("closed", owner)
+
+    def deletion_share(self) -> Transaction:
+        if self.owner is not None:
+            raise InvalidRequest(f"{self._key!r} belongs to {self.owner}")
+        return self._share("deleting", None)
 
 
 class ModelWriter:
@@ -86,7 +124,7 @@ class ModelWriter:
         self.published: list[int] = []
         self._cluster = cluster
         self._key = prepared.key
-        self._owner = prepared.owner
+        self._prepared = prepared
         self._version = version
         self._lengths: list[int] = []
         self.over = False
@@ -129,12 +167,15 @@ class ModelWriter:
         if self.error is not None:
             raise self.error
 
-    def closing_share(self) -> Transaction:
+    def closing_share(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
         if self.error is not None and not isinstance(self.error, AlreadyClosed):
             raise self.error
         self.error = AlreadyClosed("closed by its writer")
         assert self.lac == self.added - 1, "all adds are confirmed"
-        value = pack(["closed", self.lac, sum(self._lengths), self._owner])
+        made = self._prepared
+        custom = {**made.custom, **(custom or {})}
+        end = ["closed", self.lac, sum(self._lengths)]
+        value = pack([*end, made.owner, made.incarnation, custom])
         return Transaction((Compare.version(self._key, self._version),), (Put(self._key, value),))
 
     def abort(self) -> None:
@@ -172,7 +213,7 @@ class ModelReader:
         self.over = True
 
     async def look(self) -> None:
-        state, last, _, _ = await self._cluster.record(self._ledger_id)
+        state, last, *_ = await self._cluster.record(self._ledger_id)
         if state == "closed":
             self._last = last
 
@@ -184,7 +225,8 @@ class ModelReader:
         assert 0 <= first <= last <= self.lac
         found: list[ModelEntry] = []
         for entry in range(first, last + 1):
-            found.append(ModelEntry(entry, memoryview(entries[entry])))
+            length = sum(map(len, entries[: entry + 1]))
+            found.append(ModelEntry(entry, memoryview(entries[entry]), length))
             bytes_max -= len(entries[entry])
             if bytes_max <= 0:
                 break
@@ -270,18 +312,26 @@ class ModelLedgers:
         custom: Mapping[str, bytes] | None = None,
         owner: tuple[int, int] | None = None,
         quorums: tuple[int, int, int] | None = None,
+        incarnation: int = 0,
     ) -> ModelPrepared:
         await trio.lowlevel.checkpoint()
         if self.away:
             raise RecoveryIncomplete("the model's bookies are away")
         self._next_id += 1
-        return ModelPrepared(self._next_id - 1, owner)
+        return ModelPrepared(self._next_id - 1, owner, incarnation, custom)
 
     def writer(self, prepared: ModelPrepared, version: int) -> ModelWriter:
         self.stores[prepared.ledger_id] = Store()
         made = ModelWriter(self, prepared, version)
         self.writers.append(made)
         return made
+
+    async def find(self, ledger_id: int) -> ModelFound:
+        found = await self.metadata.get(b"ledger/%016x" % ledger_id)
+        fields = None if found is None else unpack(found.value, "a ledger")
+        if found is None or fields is None or fields[0] == "deleting":
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+        return ModelFound(ledger_id, found.version, fields)
 
     async def open(self, ledger_id: int) -> ModelReader:
         self.stores.setdefault(ledger_id, Store())
@@ -293,7 +343,7 @@ class ModelLedgers:
         await trio.sleep(DELAY_S)
         if self.away:
             raise RecoveryIncomplete(f"ledger {ledger_id}: the model's bookies are away")
-        state, last, length, owner = await self.record(ledger_id)
+        state, last, length, *rest = await self.record(ledger_id)
         store = self.stores.setdefault(ledger_id, Store())
         if state == "closed":
             return ModelClosed(last, length)
@@ -311,7 +361,7 @@ class ModelLedgers:
         reply = await self.metadata.transact(
             Transaction(
                 (Compare.version(key, found.version),),
-                (Put(key, pack(["closed", last, length, owner])),),
+                (Put(key, pack(["closed", last, length, *rest])),),
             )
         )
         if not reply.succeeded:
@@ -325,5 +375,6 @@ class ModelLedgers:
         if found is None:
             return Transaction()
         return Transaction(
-            (Compare.version(key, found.version),), (Put(key, pack(["deleting", -1, 0, None])),)
+            (Compare.version(key, found.version),),
+            (Put(key, pack(["deleting", -1, 0, None, 0, {}])),),
         )

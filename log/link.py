@@ -1,0 +1,407 @@
+"""Linking: ledgers that were written outside the log become its next segments, in one transaction (H13, H14).
+
+The order is fixed. (1) Was this very version linked already? Then that is the answer. (2) The log is claimed
+as a writer claims it: lock, epoch, recovery of what a dead writer left; refused while another one's lock
+lives. (3) One transaction, conditional on the log's state (our epoch, not sealed, no segment in progress),
+on each ledger's record (closed, no owner) and on the application's own key: segments appended, owners set,
+the version noted, the log released. All of it or nothing, whatever fails; asked again, (1) tells.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import trio
+
+from ..metadata.interface import Metadata, prefix_end
+from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
+from ..runtime.errors import (
+    CorruptData,
+    DistributedLogError,
+    InvalidRequest,
+    LinkOutOfOrder,
+    LogNotFound,
+    LogRecreated,
+    RecoveryIncomplete,
+    TooBusy,
+    TransactionIdOutOfOrder,
+    VersionConflict,
+    WriterFenced,
+)
+from ..runtime.frames import pack
+from .dlsn import DLSN
+from .keys import incarnation_text, loose_key, segment_key, state_key, txn_key
+from .ledgers import FoundLedger, Ledgers
+from .lock import Claim, LockRecord, claim
+from .options import LogOptions
+from .ownership import may_pass
+from .ranges import SegmentToken
+from .segments import SegmentEnd, SegmentRecord
+from .state import LogState, decode_fields
+from .takeover import recover_segments
+
+FORMAT = 1
+LINK_LEDGERS_MAX = 800
+"""Ledgers of one link: four operations each, and some 900 bytes, of one transaction's 4,096 and 1 MiB."""
+APPS_MAX = 10_000
+"""Applications whose last version a log remembers."""
+APP_AGE_MS = 30 * 24 * 3600 * 1000
+"""One that has linked nothing for longer than this is forgotten, and only when there is no room."""
+APP_BYTES_MAX = 255
+PAGE = 1000
+GOODBYE_S = 2.0
+RETRY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class AppVersion:
+    """The value of ``log/<id>/txn/<application>``: what it linked last."""
+
+    version: int
+    identity: str
+    """Which run of the application counts these versions, such as a query's id; "" when none was given."""
+    linked_ms: int
+    first_segment: int
+    """0 when nothing was in it."""
+    last_segment: int
+
+    def encode(self) -> bytes:
+        """As a packed list with a format number."""
+        return pack(
+            [
+                FORMAT,
+                self.version,
+                self.identity,
+                self.linked_ms,
+                self.first_segment,
+                self.last_segment,
+            ]
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> "AppVersion":
+        """Raises `CorruptData`, or `UnsupportedFormat`."""
+        version, identity, linked_ms, first, last = decode_fields(
+            value, FORMAT, 6, "a link's note"
+        )[:5]
+        if not all(isinstance(field, int) for field in (version, linked_ms, first, last)):
+            raise CorruptData("a link's note has a field that is not a number")
+        return cls(version, str(identity), linked_ms, first, last)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkResult:
+    """What became of a link."""
+
+    already: bool
+    """It had been linked before this call."""
+    first_segment: int
+    """Of those that were linked then; 0 when none of the ledgers held a record."""
+    last_segment: int
+
+    @property
+    def first_dlsn(self) -> DLSN | None:
+        """The first position of what was linked."""
+        return DLSN(self.first_segment, 0, 0) if self.first_segment else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A ledger that may be linked, and what is in it."""
+
+    ledger_id: int
+    found: FoundLedger
+    end: SegmentEnd
+
+
+class Linking:
+    """One call of `Log.link_segments`."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        ledgers: Ledgers,
+        options: LogOptions,
+        log_id: int,
+        name: str,
+        record: LockRecord,
+        *,
+        app: str,
+        version: int,
+        identity: str,
+        now_ms: int,
+        truncate_before: bool = False,
+    ) -> None:
+        self._metadata = metadata
+        self._ledgers = ledgers
+        self._options = options
+        self._log_id = log_id
+        self._name = name
+        self._record = record
+        self._app = app
+        self._version = version
+        self._identity = identity
+        self._now_ms = now_ms
+        self._truncate_before = truncate_before
+
+    async def run(
+        self, tokens: Sequence[SegmentToken], *, takeover: bool, wait_s: float
+    ) -> LinkResult:
+        """Link, or say that it was. See `Log.link_segments`."""
+        self._check(tokens)
+        deadline = trio.current_time() + self._options.recover_timeout_s
+        while True:
+            linked, txn = await self._already(tokens)
+            if linked is not None:
+                return linked
+            if self._app and txn is None:
+                await self._make_room()
+            try:
+                return await self._claim_and_link(tokens, txn, takeover=takeover, wait_s=wait_s)
+            except (VersionConflict, WriterFenced) as error:
+                # A key beside the state changed, or somebody took the log over while the outcome was
+                # open: what stands now decides.
+                if trio.current_time() >= deadline:
+                    raise VersionConflict(f"{error}; it was tried for too long") from error
+            except DistributedLogError as error:
+                if error.definite or not may_pass(error) or trio.current_time() >= deadline:
+                    raise
+            await trio.sleep(RETRY_S)
+
+    # --- before -----------------------------------------------------------------------------------
+
+    def _check(self, tokens: Sequence[SegmentToken]) -> None:
+        if len(tokens) > LINK_LEDGERS_MAX:
+            raise InvalidRequest(
+                f"{len(tokens)} ledgers in one link; the most are {LINK_LEDGERS_MAX}: write larger ones"
+            )
+        if len({token.ledger_id for token in tokens}) < len(tokens):
+            raise InvalidRequest("a ledger is named twice in one link")
+        if len(self._app.encode()) > APP_BYTES_MAX or len(self._identity.encode()) > APP_BYTES_MAX:
+            raise InvalidRequest(f"an application's name has at most {APP_BYTES_MAX} bytes")
+        if self._version < 0:
+            raise InvalidRequest(f"a version counts from 0, it is not {self._version}")
+        ours = incarnation_text(self._log_id)
+        for token in tokens:
+            if token.incarnation != ours:
+                raise LogRecreated(
+                    f'log "{self._name}" was deleted and made again: ledger {token.ledger_id} was written'
+                    f" for incarnation {token.incarnation}, this one is {ours}"
+                )
+
+    async def _already(
+        self, tokens: Sequence[SegmentToken]
+    ) -> tuple[LinkResult | None, KeyValue | None]:
+        """The result of an earlier link of the same, if there was one; and the application's key."""
+        if self._app:
+            txn = await self._metadata.get(txn_key(self._log_id, self._app))
+            if txn is None:
+                return None, None
+            last = AppVersion.decode(txn.value)
+            if last.identity and self._identity and last.identity != self._identity:
+                raise LinkOutOfOrder(
+                    f'log "{self._name}": application {self._app!r} counts its versions as '
+                    f"{last.identity!r}, this call as {self._identity!r}; use another application name"
+                )
+            if last.version > self._version:
+                raise LinkOutOfOrder(
+                    f'log "{self._name}": application {self._app!r} has linked version {last.version}, '
+                    f"{self._version} comes too late"
+                )
+            if last.version == self._version:
+                return LinkResult(True, last.first_segment, last.last_segment), txn
+            return None, txn
+        owners: list[int] = []
+        for token in tokens:
+            found = await self._ledgers.find(token.ledger_id)
+            if found.owner is not None and found.owner[0] == self._log_id:
+                owners.append(found.owner[1])
+        # One transaction sets them all, so one says it for all that hold a record.
+        return (LinkResult(True, min(owners), max(owners)) if owners else None), None
+
+    async def _make_room(self) -> None:
+        """At the bound the longest silent ones go, by age alone (H14); else a new one is refused."""
+        start = txn_key(self._log_id, "")
+        end = prefix_end(start)
+        found: list[KeyValue] = []
+        while True:
+            page = await self._metadata.range(start, end, limit=PAGE)
+            found += page.items
+            if not page.more or not page.items:
+                break
+            start = page.items[-1].key + b"\x00"
+        if len(found) < APPS_MAX:
+            return
+        stamps = [(AppVersion.decode(item.value).linked_ms, item) for item in found]
+        # Against the newest stamp that is stored, not this machine's clock alone (H18).
+        newest = min(self._now_ms, max(stamp for stamp, _ in stamps))
+        old = [item for stamp, item in stamps if stamp < newest - APP_AGE_MS][:PAGE]
+        if not old:
+            raise TooBusy(
+                f'log "{self._name}" remembers {len(found)} applications, all younger than 30 days: '
+                "link without an application name, or under one that is there"
+            )
+        await self._metadata.transact(
+            Transaction(
+                tuple(Compare.version(item.key, item.version) for item in old),
+                tuple(Delete(item.key) for item in old),
+            )
+        )
+
+    # --- the link ---------------------------------------------------------------------------------
+
+    async def _claim_and_link(
+        self,
+        tokens: Sequence[SegmentToken],
+        txn: KeyValue | None,
+        *,
+        takeover: bool,
+        wait_s: float,
+    ) -> LinkResult:
+        ready = await self._look(tokens)
+        claimed = await claim(
+            self._metadata,
+            self._log_id,
+            self._record,
+            lease_s=self._options.lock_lease_s,
+            takeover=takeover,
+            wait_s=wait_s,
+        )
+        try:
+            await self._recover(claimed)
+            return await self._link(claimed, ready, txn)
+        finally:
+            goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
+            with goodbye, suppress(DistributedLogError):  # the lease ends by itself
+                await self._metadata.revoke_lease(claimed.lease)
+
+    async def _look(self, tokens: Sequence[SegmentToken]) -> list[_Ready]:
+        """The ledgers' records. Raises `InvalidRequest` for one that cannot be linked, `NoSuchLedger`."""
+        ready: list[_Ready] = []
+        for token in tokens:
+            found = await self._ledgers.find(token.ledger_id)
+            note = found.custom.get("end")
+            if found.incarnation != self._log_id:
+                raise InvalidRequest(
+                    f'ledger {token.ledger_id} was not written for log "{self._name}" '
+                    f"({incarnation_text(self._log_id)})"
+                )
+            if not found.closed or note is None:
+                raise InvalidRequest(f"ledger {token.ledger_id} was not closed by its writer")
+            end = SegmentEnd.decode(note)
+            if (end.last_entry, end.size_bytes) != (found.last_entry, found.length):
+                raise CorruptData(
+                    f"ledger {token.ledger_id} ends at entry {found.last_entry}, its writer counted "
+                    f"{end.last_entry}"
+                )
+            if found.owner is not None:
+                raise VersionConflict(f"ledger {token.ledger_id} belongs to a log")
+            if end.records:
+                ready.append(_Ready(token.ledger_id, found, end))
+        return ready
+
+    async def _recover(self, claimed: Claim) -> None:
+        """Close what a dead writer left in progress, for as long as an opening writer would try."""
+        last: DistributedLogError | None = None
+        with trio.move_on_after(self._options.recover_timeout_s):
+            while True:
+                try:
+                    await recover_segments(claimed.owned, self._ledgers, closed_ms=self._now_ms)
+                    return
+                except DistributedLogError as error:
+                    if not may_pass(error):
+                        raise
+                    last = error
+                await trio.sleep(RETRY_S)
+        raise RecoveryIncomplete(
+            f'log "{self._name}": its end could not be made certain within '
+            f"{self._options.recover_timeout_s:g} s: {last}"
+        )
+
+    async def _link(
+        self, claimed: Claim, ready: Sequence[_Ready], txn: KeyValue | None
+    ) -> LinkResult:
+        owned = claimed.owned
+        first = owned.state.last_segment + 1 if ready else 0
+        last = owned.state.last_segment if ready else 0
+        last += len(ready)
+
+        def apply(state: LogState) -> LogState:
+            self._check_order(state, ready)
+            records = sum(one.end.records for one in ready)
+            last_txid = max((one.end.last_txid for one in ready), default=-1)
+            linked = state.with_linked(len(ready), records, last_txid)
+            if self._truncate_before:
+                # An overwrite: what was there before goes in the same moment.
+                linked = linked.with_truncated(
+                    DLSN(state.last_segment + 1, 0, 0), state.next_sequence_id
+                )
+            return linked.released()
+
+        def share(state: LogState) -> Transaction:
+            return self._share(state, ready, txn, first, last)
+
+        # Nobody but this call releases the log under its epoch: that tells that it went through.
+        await owned.change(apply, done=lambda state: not state.writer_id, share=share)
+        return LinkResult(False, first, last)
+
+    def _check_order(self, state: LogState, ready: Sequence[_Ready]) -> None:
+        if not self._options.max_txid_check:
+            return
+        floor, behind = state.last_txid, f'the end of log "{self._name}"'
+        for one in ready:
+            if one.end.first_txid < floor:
+                raise TransactionIdOutOfOrder(
+                    f'log "{self._name}": ledger {one.ledger_id} has txids {one.end.first_txid} to '
+                    f"{one.end.last_txid}, and would follow {floor} at {behind}; nothing was linked"
+                )
+            floor, behind = one.end.last_txid, f"the end of ledger {one.ledger_id}"
+
+    def _share(
+        self,
+        state: LogState,
+        ready: Sequence[_Ready],
+        txn: KeyValue | None,
+        first: int,
+        last: int,
+    ) -> Transaction:
+        share = Transaction()
+        sequence_id, last_txid = state.next_sequence_id, state.last_txid
+        for number, one in enumerate(ready, first):
+            last_txid = max(last_txid, one.end.last_txid)
+            record = SegmentRecord(number, one.ledger_id, state.epoch, self._now_ms).with_end(
+                one.end,
+                start_sequence_id=sequence_id,
+                last_txid=last_txid,
+                closed_ms=self._now_ms,
+            )
+            sequence_id += one.end.records
+            share += one.found.link_share((self._log_id, number)) + Transaction(
+                (),
+                (
+                    Put(segment_key(self._log_id, number), record.encode()),
+                    Delete(loose_key(self._log_id, one.ledger_id)),
+                ),
+            )
+        if self._app:
+            key = txn_key(self._log_id, self._app)
+            note = AppVersion(self._version, self._identity, self._now_ms, first, last)
+            version = 0 if txn is None else txn.version
+            share += Transaction((Compare.version(key, version),), (Put(key, note.encode()),))
+        return share
+
+
+async def last_version(metadata: Metadata, log_id: int, app: str) -> AppVersion | None:
+    """What an application has linked last to this log; None: nothing that is remembered.
+
+    Raises `LogNotFound` where the log is gone.
+    """
+    found = await metadata.get(txn_key(log_id, app))
+    if found is not None:
+        return AppVersion.decode(found.value)
+    if await metadata.get(state_key(log_id)) is None:
+        raise LogNotFound(f"log {incarnation_text(log_id)} was deleted")
+    return None
+
+
+__all__ = ["LINK_LEDGERS_MAX", "AppVersion", "LinkResult", "Linking", "last_version"]

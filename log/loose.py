@@ -1,0 +1,90 @@
+"""Ledgers that were made for a log and are not linked: found, and deleted (H13).
+
+Link and deletion are conditional on the same key, the ledger's record: whichever comes first wins, and the
+other one is told. So nothing that is linked is ever deleted here, whoever asks, however late.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..metadata.interface import Metadata, prefix_end
+from ..metadata.transaction import Delete, Transaction
+from ..runtime.errors import CorruptData, NoSuchLedger, OutcomeUnknown, VersionConflict
+from ..runtime.frames import pack
+from .keys import loose_key, loose_prefix
+from .ledgers import Ledgers
+from .state import decode_fields
+
+FORMAT = 1
+PAGE = 500
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LooseLedger:
+    """The value of ``loose/<log id>/<ledger id>``."""
+
+    app: str
+    version: int
+    created_ms: int
+    """Wall clock of its writer."""
+
+    def encode(self) -> bytes:
+        """As a packed list with a format number."""
+        return pack([FORMAT, self.app, self.version, self.created_ms])
+
+    @classmethod
+    def decode(cls, value: bytes) -> "LooseLedger":
+        """Raises `CorruptData`, or `UnsupportedFormat`."""
+        app, version, created_ms = decode_fields(value, FORMAT, 4, "a loose ledger's note")[:3]
+        if not isinstance(version, int) or not isinstance(created_ms, int):
+            raise CorruptData("a loose ledger's note has a field that is not a number")
+        return cls(str(app), version, created_ms)
+
+
+async def list_loose(metadata: Metadata, log_id: int) -> list[tuple[int, LooseLedger]]:
+    """The ledgers of a log that are not linked, by id, finished or not."""
+    start = loose_prefix(log_id)
+    end = prefix_end(start)
+    found: list[tuple[int, LooseLedger]] = []
+    while True:
+        page = await metadata.range(start, end, limit=PAGE)
+        found += [(int(item.key[-16:], 16), LooseLedger.decode(item.value)) for item in page.items]
+        if not page.more or not page.items:
+            return found
+        start = page.items[-1].key + b"\x00"
+
+
+async def delete_loose(metadata: Metadata, ledgers: Ledgers, log_id: int, ledger_id: int) -> bool:
+    """Delete a ledger unless a log refers to it. True: it is gone (also when it was already).
+
+    Raises what the metadata raises: then it may be gone or not, and the call may be repeated.
+    """
+    note = Transaction((), (Delete(loose_key(log_id, ledger_id)),))
+    for _ in range(ATTEMPTS):
+        try:
+            found = await ledgers.find(ledger_id)
+        except NoSuchLedger:
+            await metadata.transact(note)
+            return True
+        if found.owner is not None:
+            return False
+        try:
+            if (await metadata.transact(found.deletion_share() + note)).succeeded:
+                return True
+        except OutcomeUnknown:
+            continue
+    raise VersionConflict(
+        f"ledger {ledger_id} changes while it is deleted; it is tried again later"
+    )
+
+
+async def delete_all_loose(
+    metadata: Metadata, ledgers: Ledgers, log_id: int, ledger_ids: Sequence[int]
+) -> list[int]:
+    """Delete those that are not linked; the ids of those that are."""
+    return [
+        ledger_id
+        for ledger_id in ledger_ids
+        if not await delete_loose(metadata, ledgers, log_id, ledger_id)
+    ]

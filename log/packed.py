@@ -1,0 +1,66 @@
+"""An entry from columns that are packed already, as Arrow lays them out (pure): no work a record."""
+
+from dataclasses import dataclass
+
+from ..runtime.errors import InvalidRequest, RecordTooLarge
+from ..runtime.host import Buffer
+from .record import HEADER, HEADER_BYTES, MAGIC, RECORD_BYTES_MAX, TXID_MAX, VERSION
+
+PACKED_BYTES_MAX = RECORD_BYTES_MAX
+"""Columns and payloads of one entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The buffers of one entry, and what its writer counts."""
+
+    buffers: list[Buffer]
+    length: int
+    count: int
+    first_txid: int
+    last_txid: int
+    ascending: bool
+    """Do the txids not decrease?"""
+
+
+def build_packed(
+    txids: Buffer, offsets: Buffer, payloads: Buffer, *, records_before: int, wall_ms: int
+) -> Packed:
+    """As `record.build`, from an int64, an int32 and a byte buffer.
+
+    Raises `InvalidRequest` for columns that do not fit each other, `RecordTooLarge`. A reader checks the
+    offsets of every entry; here they are checked too, so that nobody writes what nobody can read.
+    """
+    ids = memoryview(txids).cast("B").cast("q")
+    ends = memoryview(offsets).cast("B").cast("i")
+    data = memoryview(payloads).cast("B")
+    number = len(ids)
+    if number == 0 or len(ends) != number + 1:
+        raise InvalidRequest(f"an entry of {number} txids and {len(ends)} offsets")
+    listed = ends.tolist()
+    if listed[0] != 0 or listed[-1] != len(data) or sorted(listed) != listed:
+        raise InvalidRequest(
+            f"offsets of an entry ascend from 0 to its {len(data)} payload bytes, these go from "
+            f"{listed[0]} to {listed[-1]}"
+        )
+    column_bytes = 12 * number + 4 + len(data)
+    if column_bytes > PACKED_BYTES_MAX:
+        raise RecordTooLarge(
+            f"an entry of {number} records and {len(data)} payload bytes; the most are "
+            f"{PACKED_BYTES_MAX} in sum with 12 bytes a record"
+        )
+    values = ids.tolist()
+    if min(values) < 0 or max(values) > TXID_MAX:
+        raise InvalidRequest(f"a txid is 0 to 2**63 - 2; here are {min(values)} to {max(values)}")
+    header = HEADER.pack(
+        MAGIC, VERSION, 0, number, len(data), column_bytes, 0,
+        values[0], values[-1], records_before, wall_ms, 0,
+    )  # fmt: skip
+    return Packed(
+        [header, ids.cast("B"), ends.cast("B"), data],
+        HEADER_BYTES + column_bytes,
+        number,
+        values[0],
+        values[-1],
+        sorted(values) == values,
+    )

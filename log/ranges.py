@@ -1,0 +1,172 @@
+"""What a planner knows of a log, and ships to whoever reads or writes a part of it elsewhere (pure).
+
+All of it is numbers and text: it pickles, and `to_json` gives what ``json.dumps`` takes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from ..runtime.errors import InvalidRequest
+from .dlsn import DLSN
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """Entries ``first_entry`` to ``last_entry`` of one segment, both included, that can be read now.
+
+    Made by `SegmentInfo.range`; read by `Log.open_ranges`, in any process.
+    """
+
+    incarnation: str
+    segment: int
+    ledger_id: int
+    start_sequence_id: int
+    first_entry: int
+    last_entry: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``json.dumps``."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "SegmentRange":
+        """The other way round. Raises `InvalidRequest`."""
+        return _made(cls, value)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentInfo:
+    """A segment as it was when the log was looked at. Counts are of user records."""
+
+    incarnation: str
+    segment: int
+    ledger_id: int
+    closed: bool
+    first_entry: int
+    """The first that is not truncated; its first slots may be."""
+    last_entry: int
+    """The last that can be read: of the segment in progress its LAC; ``first_entry - 1`` for none."""
+    records: int
+    """Of the whole segment; of the one in progress up to ``last_entry``."""
+    size_bytes: int
+    """Entry bytes without replication, of the whole segment; of the one in progress up to ``last_entry``."""
+    first_txid: int
+    """-1: no record yet."""
+    last_txid: int
+    """The greatest of the log up to here; -1: no record yet."""
+    start_sequence_id: int
+    """The sequence id of the segment's first record, truncated or not."""
+    created_ms: int
+    closed_ms: int
+    """Wall clock of who closed it; 0 while it is in progress."""
+
+    @property
+    def state(self) -> str:
+        """``closed`` or ``open``."""
+        return "closed" if self.closed else "open"
+
+    @property
+    def entries(self) -> int:
+        """How many entries can be read."""
+        return self.last_entry - self.first_entry + 1
+
+    def range(self, first_entry: int | None = None, last_entry: int | None = None) -> SegmentRange:
+        """Some of its entries, or all. Raises `InvalidRequest` for what is not there."""
+        first = self.first_entry if first_entry is None else first_entry
+        last = self.last_entry if last_entry is None else last_entry
+        if not self.first_entry <= first <= last + 1 or last > self.last_entry:
+            raise InvalidRequest(
+                f"segment {self.segment}: entries {first} to {last}, readable are "
+                f"{self.first_entry} to {self.last_entry}"
+            )
+        return SegmentRange(
+            self.incarnation, self.segment, self.ledger_id, self.start_sequence_id, first, last
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``json.dumps``."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "SegmentInfo":
+        """The other way round. Raises `InvalidRequest`."""
+        return _made(cls, value)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSnapshot:
+    """A log as it could be read at one moment: what is below ``end`` is there, and stays as it is (G5)."""
+
+    name: str
+    incarnation: str
+    """16 hex digits; a log that is deleted and made again has another."""
+    first_dlsn: DLSN
+    """The first position that is not truncated; in an empty log where the first record will be."""
+    first_sequence_id: int
+    """The sequence id of the record there, or of the one that comes there."""
+    end_dlsn: DLSN
+    """The first position behind everything that can be read: where a reader goes on."""
+    end_sequence_id: int
+    """How many records the log ever had up to there."""
+    last_txid: int
+    """The greatest up to there; -1: none yet."""
+    sealed: bool
+    owner: str
+    """Whose lock lives: a writer; "" for nobody's."""
+    segments: tuple[SegmentInfo, ...]
+    """Those that have something to read, ascending; the one in progress also while it is empty."""
+
+    @property
+    def records(self) -> int:
+        """How many can be read."""
+        return self.end_sequence_id - self.first_sequence_id
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``json.dumps``."""
+        return {
+            **asdict(self),
+            "first_dlsn": str(self.first_dlsn),
+            "end_dlsn": str(self.end_dlsn),
+            "segments": [segment.to_json() for segment in self.segments],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentToken:
+    """A ledger that was written for a log and is closed: what `Log.link_segments` takes.
+
+    The link believes the ledger's own record and not this; here it is for planning.
+    """
+
+    incarnation: str
+    """Of the log that it was made for."""
+    ledger_id: int
+    records: int
+    size_bytes: int
+    first_txid: int
+    """-1: it holds no record."""
+    last_txid: int
+    last_entry: int
+    last_slot: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``json.dumps``."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "SegmentToken":
+        """The other way round. Raises `InvalidRequest`."""
+        return _made(cls, value)
+
+
+T = TypeVar("T")
+
+
+def _made(cls: type[T], value: Mapping[str, Any]) -> T:
+    try:
+        return cls(**value)
+    except TypeError as error:
+        raise InvalidRequest(f"not a {cls.__name__}: {error}") from None

@@ -1,0 +1,319 @@
+"""Writing a segment outside its log: a ledger that no log refers to until it is linked (H13).
+
+Any number of processes write such ledgers at the same time, beside each other and beside the log's writer;
+nobody reads them. `Log.link_segments` makes them the log's next segments, whole, in one transaction. What
+is never linked is deleted: by whoever gives it up (`abort`, `discard`), or later by `collect` (`loose.py`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+
+import trio
+
+from ..metadata.interface import Metadata
+from ..metadata.transaction import Compare, Put, Transaction
+from ..runtime.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    EndOfStream,
+    InvalidRequest,
+    LogNotFound,
+    NotEnoughBookies,
+    OutcomeUnknown,
+    RecordTooLarge,
+    WriteFailed,
+)
+from ..runtime.host import Buffer
+from .admission import admit_columns, out_of_order
+from .keys import incarnation_text, loose_key, state_key
+from .ledgers import Ledgers, LedgerWriter
+from .loose import LooseLedger, delete_loose
+from .options import LogOptions
+from .packed import PACKED_BYTES_MAX, build_packed
+from .ranges import SegmentToken
+from .record import LogRecord, build
+from .segments import EMPTY_END, SegmentEnd
+from .state import LogState
+
+ENTRY_BYTES = 256 * 1024
+CREATE_ATTEMPTS = 5
+CLOSE_ATTEMPTS = 5
+GOODBYE_S = 2.0
+RESERVED = ("log", "app", "version", "end")
+"""Keys of a ledger's custom metadata that are ours."""
+
+
+class SegmentWriter:
+    """Writes one ledger for a log, then closes it. Made by `Log.open_segment_writer`; for one task.
+
+    Records are not acknowledged one by one: `aclose` returns when all are durable (G2), and `token` is what
+    `Log.link_segments` takes. Leaving its ``async with`` on an exception deletes the ledger.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        ledgers: Ledgers,
+        state: LogState,
+        options: LogOptions,
+        wall_ms: Callable[[], int],
+        *,
+        app: str = "",
+        version: int = 0,
+        custom: Mapping[str, bytes] | None = None,
+        entry_bytes: int = ENTRY_BYTES,
+    ) -> None:
+        if not 1 <= entry_bytes <= PACKED_BYTES_MAX:
+            raise InvalidRequest(f"entry_bytes is 1 to {PACKED_BYTES_MAX}, not {entry_bytes}")
+        for key in custom or {}:
+            if key in RESERVED:
+                raise InvalidRequest(f"the custom metadata key {key!r} is reserved")
+        self._metadata = metadata
+        self._ledgers = ledgers
+        self._state = state
+        self._options = options
+        self._wall_ms = wall_ms
+        self._loose = LooseLedger(app, version, wall_ms())
+        self._custom = dict(custom or {})
+        self._entry_bytes = entry_bytes
+        self._ordered = options.max_txid_check
+        self._floor = 0
+        self._txids: list[int] = []
+        self._payloads: list[bytes] = []
+        self._bytes = 0
+        self._end: SegmentEnd = EMPTY_END
+        self._ledger: LedgerWriter
+        self._closed = False
+        self.token: SegmentToken | None = None
+        """Set by `aclose`."""
+
+    # --- for the caller ---------------------------------------------------------------------------
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that is written."""
+        return self._ledger.ledger_id
+
+    @property
+    def size_bytes(self) -> int:
+        """Entry bytes so far, what is buffered included."""
+        return self._end.size_bytes + self._bytes
+
+    @property
+    def records(self) -> int:
+        """Records taken so far."""
+        return self._end.records + len(self._txids)
+
+    async def write(self, record: LogRecord) -> None:
+        """Take one record; waits for room only. Raises as `write_columns`."""
+        await self.write_columns([record.txid], [record.payload])
+
+    async def write_bulk(self, records: Sequence[LogRecord]) -> None:
+        """Take records, in order; waits for room only. Raises as `write_columns`."""
+        await self.write_columns([r.txid for r in records], [r.payload for r in records])
+
+    async def write_columns(self, txids: Sequence[int], payloads: Sequence[bytes]) -> None:
+        """Take records as a list of txids and one of payloads; waits for room only.
+
+        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (those before the one that is
+        refused are taken), `AlreadyClosed`, or what ended the ledger, for good.
+        """
+        self._check_open()
+        taken = admit_columns(list(txids), payloads, self._floor, self._ordered, self._name)
+        at = 0
+        while at < taken.number:
+            stop = taken.stop(at, self._entry_bytes, self._bytes)
+            if stop > at:
+                self._txids += txids[at:stop]
+                self._payloads += taken.payloads[at:stop]
+                self._bytes += taken.bytes_of(at, stop)
+                if self._ordered:
+                    self._floor = self._txids[-1]
+                at = stop
+            if at < taken.number or self._bytes >= self._entry_bytes:
+                await self.flush()
+        if taken.refusal is not None:
+            raise taken.refusal
+
+    async def write_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> None:
+        """Write one entry whose columns are there already, as Arrow lays them out: no work a record.
+
+        ``txids``: int64 each; ``offsets``: int32, one more than txids, the first 0; ``payloads``: the bytes
+        back to back, as long as the last offset says; all little-endian, none without records, at most
+        1,040,384 bytes in sum. What was buffered before goes first. The buffers are copied. Raises as
+        `write_columns`.
+        """
+        self._check_open()
+        await self.flush()
+        try:
+            built = build_packed(
+                txids,
+                offsets,
+                payloads,
+                records_before=self._end.records,
+                wall_ms=self._wall_ms(),
+            )
+        except RecordTooLarge as error:
+            raise RecordTooLarge(f'log "{self._name}": {error}') from None
+        if self._ordered:
+            if built.first_txid < self._floor:
+                raise out_of_order(built.first_txid, self._floor, self._name)
+            if not built.ascending:
+                raise out_of_order(built.last_txid, built.first_txid, self._name)
+            self._floor = built.last_txid
+        await self._add(built.buffers, built.length, built.count, built.first_txid, built.last_txid)
+
+    async def flush(self) -> None:
+        """Send what is buffered; waits for room only."""
+        self._check_open()
+        if not self._txids:
+            return
+        txids, payloads = self._txids, self._payloads
+        self._txids, self._payloads, self._bytes = [], [], 0
+        buffers, length = build(
+            txids, payloads, records_before=self._end.records, wall_ms=self._wall_ms()
+        )
+        await self._add(buffers, length, len(txids), txids[0], txids[-1])
+
+    async def aclose(self) -> SegmentToken:
+        """Wait until everything is durable, close the ledger, return its token. Idempotent.
+
+        Raises what ended the ledger, `WriteFailed`, `OutcomeUnknown`: then nothing can be linked, and
+        the ledger is left to be collected.
+        """
+        if self.token is not None:
+            return self.token
+        await self.flush()
+        with trio.move_on_after(self._options.close_timeout_s) as scope:
+            await self._ledger.settle()
+            await self._close_ledger()
+        if scope.cancelled_caught:
+            self._closed = True
+            self._ledger.abort()
+            raise WriteFailed(
+                f'log "{self._name}": a segment was not durable within '
+                f"{self._options.close_timeout_s:g} s of its end; it cannot be linked"
+            )
+        end = self._end
+        self._closed = True
+        self.token = SegmentToken(
+            incarnation_text(self._state.log_id),
+            self.ledger_id,
+            end.records,
+            end.size_bytes,
+            end.first_txid,
+            end.last_txid,
+            end.last_entry,
+            end.last_slot,
+        )
+        return self.token
+
+    async def abort(self) -> None:
+        """Send nothing more, and delete the ledger if the metadata answers. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._ledger.abort()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S):
+            try:
+                await delete_loose(
+                    self._metadata, self._ledgers, self._state.log_id, self.ledger_id
+                )
+            except DistributedLogError:
+                return  # the next `collect` finds it
+
+    async def __aenter__(self) -> "SegmentWriter":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.aclose()
+        else:
+            await self.abort()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Create the ledger, with a note under the log that it is not linked.
+
+        Raises `NotEnoughBookies`, `LogNotFound`, `EndOfStream`.
+        """
+        state = self._state
+        if state.sealed:
+            raise EndOfStream(f'log "{self._name}" is sealed: it takes no more records')
+        custom = {
+            **self._custom,
+            "log": state.name.encode(),
+            "app": self._loose.app.encode(),
+            "version": b"%d" % self._loose.version,
+        }
+        log_at = state_key(state.log_id)
+        for _ in range(CREATE_ATTEMPTS):
+            prepared = await self._ledgers.prepare(
+                custom=custom, quorums=state.quorums, incarnation=state.log_id
+            )
+            note = Put(loose_key(state.log_id, prepared.ledger_id), self._loose.encode())
+            try:
+                reply = await self._metadata.transact(
+                    Transaction((Compare.exists(log_at),), (note,)) + prepared.transaction()
+                )
+            except OutcomeUnknown:
+                continue  # with another id; the first one, if it is there, is collected
+            if reply.succeeded:
+                self._ledger = self._ledgers.writer(prepared, 1)
+                return
+            if reply.current[0] is None:
+                raise LogNotFound(f'log "{self._name}" was deleted')
+        raise NotEnoughBookies(
+            f'log "{self._name}": {CREATE_ATTEMPTS} times a bookie went while a ledger was created'
+        )
+
+    @property
+    def _name(self) -> str:
+        return self._state.name
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed(f'log "{self._name}": this segment writer is closed')
+
+    async def _add(
+        self, buffers: Sequence[Buffer], length: int, count: int, first_txid: int, last_txid: int
+    ) -> None:
+        ledger = self._ledger
+        if ledger.room:
+            await trio.lowlevel.checkpoint()
+        else:
+            await ledger.wait_room()
+        entry = ledger.add(buffers, length)
+        end = self._end
+        self._end = SegmentEnd(
+            last_entry=entry,
+            size_bytes=end.size_bytes + length,
+            records=end.records + count,
+            first_txid=end.first_txid if end.records else first_txid,
+            last_txid=max(end.last_txid, last_txid),
+            last_user_entry=entry,
+            last_slot=count - 1,
+        )
+
+    async def _close_ledger(self) -> None:
+        """Close it, with its own account of what it holds in its record: what a link goes by."""
+        note = {"end": self._end.encode()}
+        share = self._ledger.closing_share(note)
+        for _ in range(CLOSE_ATTEMPTS):
+            try:
+                if (await self._metadata.transact(share)).succeeded:
+                    return
+            except OutcomeUnknown:
+                pass
+            found = await self._ledgers.find(self.ledger_id)
+            if found.closed:
+                if found.custom.get("end") == note["end"]:
+                    return
+                break  # somebody recovered it
+        raise WriteFailed(
+            f'log "{self._name}": ledger {self.ledger_id} could not be closed by its writer; '
+            "it cannot be linked"
+        )
