@@ -84,7 +84,7 @@ class _Opening:
             states=lambda: [
                 ledger.state_record() for ledger in self.ledgers.values() if ledger.stored
             ],
-            limbo_below=lambda: store.limbo_below,
+            limbo_below=lambda: store.limbo.below,
         )
         store = Store(
             self.disk,
@@ -103,7 +103,7 @@ class _Opening:
             replay = await self._rebuild(index, names)
         if self.lost or replay.decision.corrupt:
             self._into_limbo(index)
-        store.limbo_below = self.limbo_below
+        store.limbo.below = self.limbo_below
         store.stats.corrupt_ranges = len(replay.decision.corrupt)
         await self._begin(store, journal, ring, index, replay, saved, names)
         files.close()

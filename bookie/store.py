@@ -33,6 +33,7 @@ from .gather import GatheringBlock, GatherRing
 from .index import Index, IndexDamaged
 from .journal import Journal, Position
 from .ledgers import AddStream, Ledger, StreamOwner
+from .limbo import Limbo
 from .options import BookieOptions
 from .reads import ColdReader, Collected, JournalFiles, Reader, Stretch
 from .runs import Located
@@ -71,8 +72,7 @@ class Store:
         self.options = self._options = options
         self._seed = seed
         self.bookie_id = bookie_id
-        self.limbo_below = 0
-        """Ledgers with a lower id that are not known here are in limbo (H7); see `confine_limbo`."""
+        self.limbo = Limbo(self, ledgers)
         self.stats = Stats()
         self.reader = Reader(ring, files, index)
         self.cold = ColdReader(files, options)
@@ -174,7 +174,7 @@ class Store:
                 return self._limbo_refusal(ledger)
             if ledger.flags & jb.FENCED and not stream.recovery:
                 return LedgerFenced(f"ledger {ledger.id} was fenced by a recovery")
-        if not ledger.stored and ledger.id < self.limbo_below and not stream.recovery:
+        if not ledger.stored and ledger.id < self.limbo.below and not stream.recovery:
             return self._limbo_refusal(ledger)
         if self.read_only and not stream.recovery:
             return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: low on space")
@@ -225,11 +225,11 @@ class Store:
         if not ledger.fenced:
             self.stats.fences += 1
             ledger.flags |= jb.FENCED
-            if not ledger.stored and ledger.id < self.limbo_below:
+            if not ledger.stored and ledger.id < self.limbo.below:
                 ledger.flags |= jb.LIMBO
             ledger.stored = True
         # Asked again before it is durable: written again, for the first record may still wait for room.
-        self._write_state(ledger, durable)
+        self.write_state(ledger, durable)
 
     def write_lac(self, stream: AddStream, lac: int) -> None:
         """The writer says what is confirmed: published at once, durable with the next sync (H24)."""
@@ -255,28 +255,11 @@ class Store:
         ledger.flags |= jb.DELETED
         ledger.stored = True
         durable = trio.Event()
-        self._write_state(ledger, durable.set)
+        self.write_state(ledger, durable.set)
         await durable.wait()
         if not known:
             self._index.forget_runs(ledger)
             self.waiters.wake(ledger, error=NoSuchLedger(f"ledger {ledger_id} was deleted"))
-
-    async def confine_limbo(self, below: int) -> None:
-        """Ledgers with ids from ``below`` on were created after this bookie lost data: they are sound.
-
-        To be called with the cluster's next ledger id, after a start that found a loss.
-        """
-        if below >= self.limbo_below:
-            return
-        durable = trio.Event()
-        self.limbo_below = below
-
-        def write(block: GatheringBlock) -> None:
-            block.controls.append(jb.limbo_below_record(below))
-            block.after_sync.append(durable.set)
-
-        self.with_block(write)
-        await durable.wait()
 
     async def checkpoint(self) -> None:
         """Write the index as it stands, so that a start has little to replay. Raises `DiskFull`."""
@@ -288,7 +271,7 @@ class Store:
         """A ledger that is known here. Raises `NoSuchLedger`, `LedgerStateUnknown`, `WrongLedgerKey`."""
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or not ledger.stored:
-            if ledger_id < self.limbo_below:
+            if ledger_id < self.limbo.below:
                 raise LedgerStateUnknown(f"ledger {ledger_id}: this bookie lost data (limbo)")
             raise NoSuchLedger(f"ledger {ledger_id} is not known here")
         self._check_key(ledger, key)
@@ -348,11 +331,6 @@ class Store:
         )
 
     @property
-    def limbo_ledgers(self) -> int:
-        """How many ledgers are in limbo."""
-        return sum(1 for ledger in self._ledgers.values() if ledger.limbo and not ledger.deleted)
-
-    @property
     def unsynced_bytes(self) -> int:
         """Gathered, and not yet durable."""
         return self._ring.unsynced_bytes
@@ -384,8 +362,8 @@ class Store:
             "sequence": journal.sequence,
             "unsynced_bytes": self._ring.unsynced_bytes,
             "ledgers": len(self._ledgers),
-            "limbo_ledgers": self.limbo_ledgers,
-            "limbo_below": self.limbo_below,
+            "limbo_ledgers": self.limbo.ledgers,
+            "limbo_below": self.limbo.below,
             "runs_in_memory": self._index.runs_in_memory,
             "runs_in_map": self._index.map_runs,
             "live_bytes": sum(self._index.live_bytes.values()),
@@ -471,7 +449,9 @@ class Store:
             use(block)
             self._journal.wake()
 
-    def _write_state(self, ledger: Ledger, durable: Callable[[], None]) -> None:
+    def write_state(self, ledger: Ledger, durable: Callable[[], None]) -> None:
+        """Write the ledger's state with the next commit; ``durable`` is called after its sync."""
+
         def write(block: GatheringBlock) -> None:
             block.controls.append(ledger.state_record())
             block.after_sync.append(durable)
@@ -481,7 +461,7 @@ class Store:
 
     def make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
         """An add makes the ledger known: its key goes into the same block."""
-        if ledger.id < self.limbo_below:
+        if ledger.id < self.limbo.below:
             ledger.flags |= jb.FENCED | jb.LIMBO
         ledger.stored = True
         block.controls.append(ledger.state_record())
@@ -500,6 +480,14 @@ class Store:
         ledger = self._ledgers.get(ledger_id)
         if ledger is None:
             ledger = self._ledgers[ledger_id] = Ledger(ledger_id)
+        return ledger
+
+    def known(self, ledger_id: int, key: bytes) -> Ledger:
+        """The one object of this id, made where there is none, with its key. Raises `WrongLedgerKey`."""
+        ledger = self._ledger(ledger_id)
+        self._check_key(ledger, key)
+        if not ledger.key:
+            ledger.key = bytes(key)
         return ledger
 
     def release(self, ledger: Ledger) -> None:

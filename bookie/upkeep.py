@@ -104,7 +104,7 @@ class Upkeep:
             offset=applied.offset,
             first_sequence=applied.first_sequence,
             start_count=self._journal.start_count,
-            limbo_below=self._store.limbo_below,
+            limbo_below=self._store.limbo.below,
             next_file=self._journal.next_number,
             files=[(number, *span) for number, span in sorted(self._journal.sealed.items())],
         )

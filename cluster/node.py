@@ -17,7 +17,6 @@ from ..bookie.server import serve_bookie_protocol
 from ..bookie.store import Store
 from ..ledger import keys
 from ..ledger.bookies import BookieRegistration
-from ..ledger.pool import BookiePool
 from ..metadata.client import Metadata, MetadataClient
 from ..metadata.server import MetadataOptions, serve_metadata
 from ..runtime.errors import DistributedLogError, InvalidRequest
@@ -29,9 +28,11 @@ from .cookie import cookie_guard, take_identity
 from .deletion import Deletion
 from .membership import Membership
 from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
-from .repair import Repair
+from .repairing import repair_all
+from .watching import at_each_change
 
 LAST_CHECKPOINT_S = 5.0
+LEAVING_EVERY_S = 10.0
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 """To listen on; not to dial."""
 FIRST_QUESTION = b"cluster"
@@ -158,7 +159,7 @@ class _Bookie:
                 trio.current_time() - before,
             )
             await keep(store.run)
-            if store.limbo_below:
+            if store.limbo.below:
                 await confine(store, metadata)
             addresses = advertised(listeners, config.advertise)
             guard = cookie_guard(identity.node_id, cookie_revision)
@@ -184,8 +185,20 @@ class _Bookie:
                     nursery.start_soon(membership.run)
                     deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
                     nursery.start_soon(deletion.run)
+                    nursery.start_soon(self._leave_when_told, store, metadata)
                     if config.repair:
-                        nursery.start_soon(self._repair, endpoint, metadata, membership)
+                        nursery.start_soon(
+                            partial(
+                                repair_all,
+                                host,
+                                config,
+                                endpoint,
+                                metadata,
+                                membership,
+                                store.limbo,
+                                identity.node_id,
+                            )
+                        )
                     task_status.started(ready(config.name, "bookie", identity.node_id, listeners))
             finally:
                 # No more adds: say goodbye while the quorum's client still runs, then leave a short replay.
@@ -224,15 +237,17 @@ class _Bookie:
             len(store.ledgers()),
         )
 
-    async def _repair(
-        self, endpoint: Endpoint, metadata: MetadataClient, membership: Membership
-    ) -> None:
+    async def _leave_when_told(self, store: Store, metadata: MetadataClient) -> None:
+        """A bookie that is to leave takes no new entries; what it holds is stored elsewhere."""
         assert self.identity is not None
-        async with trio.open_nursery() as nursery:
-            pool = BookiePool(endpoint, metadata, metadata.listener)
-            await nursery.start(pool.run)
-            repair = Repair(metadata, pool, self.identity.node_id, lambda: membership.lease)
-            await repair.run()
+        key = keys.leaving_key(self.identity.node_id)
+        asked_before = store.read_only_asked
+
+        async def look() -> None:
+            leaving = await metadata.get(key) is not None
+            store.read_only_asked = leaving or asked_before
+
+        await at_each_change(metadata, key, look, every_s=LEAVING_EVERY_S)
 
 
 async def exists(metadata: Metadata, ledger_id: int) -> bool:
@@ -245,7 +260,7 @@ async def confine(store: Store, metadata: Metadata) -> None:
     found = await metadata.get(keys.NEXT_LEDGER)
     log.warning("this start found lost data: what it may have held is in limbo, not denied")
     if found is not None:
-        await store.confine_limbo(int(found.value))
+        await store.limbo.confine(int(found.value))
 
 
 async def listen_all(host: Host, addresses: Mapping[str, Address]) -> dict[str, Listener]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..runtime.host import Address
 from .config import overlay
+from .copying import RATE_BYTES_PER_S
 
 BOOKIE_LEASE_S = 6.0
 """A bookie that has said nothing for so long is taken for dead; a third of it is the renewal's step."""
@@ -42,6 +43,12 @@ class BookieNodeConfig:
     """How long a start waits for the quorum before it gives up, in seconds."""
     repair: bool = True
     """May this bookie be the one that fills holes of closed ledgers?"""
+    lost_after_s: float = 300.0
+    """What lay on a bookie that has been away for so long is stored elsewhere."""
+    audit_every_s: float = 3600.0
+    """Between two looks for copies that are missing and that nobody noted."""
+    repair_bytes_per_s: int = RATE_BYTES_PER_S
+    """Copied by this bookie, at most."""
     store: Mapping[str, Any] = field(default_factory=dict)
     """Options of bookie/store.py that differ from their defaults."""
 

@@ -5,7 +5,8 @@
     under/<id>             what silent slots miss (`holes.py`); work for the repairer
     delete/<bookie>/<id>   to do: this bookie must still remove that deleted ledger (H21)
     bookie/<bookie>        registration, leased (`bookies.py`)
-    cookie/<bookie>        who this bookie is, for ever
+    cookie/<bookie>        who this bookie is, until it is decommissioned
+    leaving/<bookie>       to be drained and decommissioned
     next/ledger            the next ledger id that nobody holds; clients take blocks
 
 Ledger ids are 16 hex digits, so that the order of keys is the order of ids. The reverse index changes in
@@ -16,6 +17,8 @@ LEDGER_PREFIX = b"ledger/"
 UNDER_PREFIX = b"under/"
 BOOKIE_PREFIX = b"bookie/"
 COOKIE_PREFIX = b"cookie/"
+LEAVING_PREFIX = b"leaving/"
+ON_PREFIX = b"on/"
 NEXT_LEDGER = b"next/ledger"
 LEDGER_ID_BLOCK = 1000
 """A client takes this many ids at a time (H40); what it does not use is never used."""
@@ -61,11 +64,16 @@ def cookie_key(bookie_id: str) -> bytes:
     return COOKIE_PREFIX + bookie_id.encode()
 
 
+def leaving_key(bookie_id: str) -> bytes:
+    """This bookie is to be drained; the value is empty."""
+    return LEAVING_PREFIX + bookie_id.encode()
+
+
 def ledger_id_of(key: bytes) -> int:
     """The ledger id that ends a ``ledger/``, ``on/``, ``under/`` or ``delete/`` key."""
     return int(key[-16:], 16)
 
 
 def bookie_id_of(key: bytes) -> str:
-    """The bookie id in a ``bookie/``, ``cookie/``, ``on/`` or ``delete/`` key."""
+    """The bookie id in a ``bookie/``, ``cookie/``, ``leaving/``, ``on/`` or ``delete/`` key."""
     return key.split(b"/")[1].decode()

@@ -38,7 +38,7 @@ async def test_rolls_restarts_and_a_lost_index(tmp_path: Path, sync: SyncMode) -
             sent += adder.sent
             assert list((await read_all(store, 7)).values()) == sent
             await fence(store, 8)
-            assert store.limbo_below == 0
+            assert store.limbo.below == 0
             assert store.info()["sync_mode"] == sync
         await journal.close()
         await index.close()

@@ -47,7 +47,7 @@ async def test_ack_means_durable(autojump_clock: Clock) -> None:
         assert 0 < acked < 30
         assert list(found.values()) == adder.sent[: len(found)]
         assert len(found) >= acked
-        assert store.limbo_below == 0
+        assert store.limbo.below == 0
 
 
 @pytest.mark.parametrize("mode_sync_s", [0.0, 0.002])
@@ -107,7 +107,7 @@ async def test_kills_around_rolls_lose_nothing_acked(autojump_clock: Clock) -> N
                         n = len(adder.sent) + len(found_records)
                         adder.send(record(adder.ledger, n, draw.randbytes(draw.randrange(2000))))
                     await trio.sleep(draw.random() * 0.002)
-                assert store.limbo_below == 0
+                assert store.limbo.below == 0
                 for adder, before, found_records in adders:
                     assert not adder.refused
                     before[:] = found_records + adder.sent[: adder.acked]
@@ -129,7 +129,7 @@ async def test_a_killed_process_and_then_a_power_cut(autojump_clock: Clock) -> N
             disk = disk.cut(random.Random(seed), survive=0.0)
         async with running(disk, SMALL) as store:
             assert (await read_all(store, 7)) == served
-            assert store.limbo_below == 0
+            assert store.limbo.below == 0
 
 
 async def test_a_torn_tail_is_cut_and_junk_behind_it_ignored(autojump_clock: Clock) -> None:
@@ -154,7 +154,7 @@ async def test_a_torn_tail_is_cut_and_junk_behind_it_ignored(autojump_clock: Clo
 
         async with running(disk) as store:
             assert list(await read_all(store, 7)) == ([0, 1, 2] if damage == "junk" else [0, 1])
-            assert store.limbo_below == 0
+            assert store.limbo.below == 0
 
 
 @pytest.mark.parametrize("field_", range(6))
@@ -194,7 +194,7 @@ async def test_rot_in_a_synced_block_is_limbo_and_never_no(autojump_clock: Clock
         disk.flip(name, hit, draw.randrange(8))
         for _ in range(2):
             async with running(disk) as store:
-                assert store.limbo_below == LIMBO_ALL
+                assert store.limbo.below == LIMBO_ALL
                 with pytest.raises(LedgerStateUnknown):
                     store.look_up(99, KEY)
                 adder = Adder(store, 7)
@@ -215,8 +215,8 @@ async def test_limbo_is_confined_to_the_ledgers_of_before(autojump_clock: Clock)
         await trio.sleep(0.1)
     disk.flip(journal_names(disk)[0], offset + 70)
     async with running(disk) as store:
-        await store.confine_limbo(100)
-        assert store.limbo_below == 100
+        await store.limbo.confine(100)
+        assert store.limbo.below == 100
     async with running(disk) as store:
         new, old = Adder(store, 100), Adder(store, 99)
         new.send(record(100, 0))
@@ -288,7 +288,7 @@ async def test_a_bookie_that_lost_its_journal_gives_no_negative_answers(
 
     async with running(CutDisk(), SMALL, index) as store:
         assert store.look_up(7, KEY).limbo
-        assert store.limbo_below == LIMBO_ALL
+        assert store.limbo.below == LIMBO_ALL
         with pytest.raises(LedgerStateUnknown):
             store.look_up(8, KEY)
 
@@ -319,7 +319,7 @@ async def test_the_index_is_built_again_from_footers_and_blocks(autojump_clock: 
         await trio.sleep(0.1)
 
     async with running(journal, SMALL, CutDisk()) as store:
-        assert store.limbo_below == 0
+        assert store.limbo.below == 0
         for adder in adders:
             assert list((await read_all(store, adder.ledger)).values()) == adder.sent
             assert store.look_up(adder.ledger, KEY).lac == 118
@@ -343,7 +343,7 @@ async def test_a_rebuild_without_a_file_of_the_chain_is_limbo(autojump_clock: Cl
     await journal.delete(journal_names(journal)[1])
 
     async with running(journal, SMALL, CutDisk()) as store:
-        assert store.limbo_below == LIMBO_ALL
+        assert store.limbo.below == LIMBO_ALL
         assert store.look_up(7, KEY).limbo
         assert store.look_up(7, KEY).fenced
 
@@ -380,7 +380,7 @@ async def test_a_damaged_index_is_dropped_and_built_again(autojump_clock: Clock)
             pairs.values[key] = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
             async with running(journal, SMALL, index) as store:
                 assert list((await read_all(store, 7)).values()) == adder.sent
-                assert store.limbo_below == 0
+                assert store.limbo.below == 0
             pairs = index._maps["bookie"]
             good = pairs.values.get(key, good)
 
@@ -401,7 +401,7 @@ async def test_a_stored_copy_of_the_journal_plants_no_blocks(autojump_clock: Clo
 
     async with running(disk) as store:
         assert list((await read_all(store, 7)).values()) == adder.sent
-        assert store.limbo_below == 0
+        assert store.limbo.below == 0
         assert store.ledgers() == [7, 8]
 
 
@@ -462,7 +462,7 @@ async def test_dead_files_go_and_their_fences_stay(autojump_clock: Clock) -> Non
         assert store.stats.files_removed > 2
 
     async with running(journal, SMALL, CutDisk()) as store:
-        assert store.limbo_below == 0
+        assert store.limbo.below == 0
         for ledger, wanted in ((1, LedgerFenced), (7, NoSuchLedger)):
             again = Adder(store, ledger)
             again.send(record(ledger, 0))
@@ -502,14 +502,14 @@ async def test_the_power_goes_off_at_every_step(
                         await trio.sleep(0.001)
                     await store.checkpoint()
                     await trio.sleep(6)
-                    assert store.limbo_below == 0
+                    assert store.limbo.below == 0
             except* PowerCut:
                 died = True
             disk = disk.cut(draw, survive)
         async with running(disk, SMALL) as store:
             found = await read_all(store, 7) if acked else {}
             assert list(found.values())[: len(acked)] == acked
-            assert store.limbo_below == 0
+            assert store.limbo.below == 0
     assert steps > 50
 
 
@@ -530,7 +530,7 @@ async def test_more_state_than_a_file_holds(autojump_clock: Clock) -> None:
         await adder.all_acked()
         assert store._journal.rolls > 1
     async with running(disk, SMALL, CutDisk()) as store:
-        assert store.limbo_below == 0
+        assert store.limbo.below == 0
         assert len(store.ledgers()) == 4001
         assert all(store.look_up(ledger, KEY).fenced for ledger in range(4000))
         assert list((await read_all(store, 5000)).values()) == adder.sent
@@ -545,7 +545,7 @@ async def test_a_journal_and_an_index_that_vanished_are_a_loss(autojump_clock: C
         await journal.delete(name)
 
     async with running(journal, SMALL, CutDisk()) as store:
-        assert store.limbo_below == LIMBO_ALL
+        assert store.limbo.below == LIMBO_ALL
 
 
 async def test_a_deletion_that_is_replayed_frees_its_files(autojump_clock: Clock) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.cluster.repair import wanted, without
+from distributedlog.cluster.copying import wanted, without
 from distributedlog.ledger import keys
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import LedgerMetadata

@@ -12,7 +12,8 @@ from distributedlog.bookie.entry import encode, records
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
-from distributedlog.cluster.repair import ELECTION_KEY, Repair
+from distributedlog.cluster.copying import Copier
+from distributedlog.cluster.repair import ELECTION_KEY, Election, Repair
 from distributedlog.ledger import holes as notes
 from distributedlog.ledger import keys
 from distributedlog.ledger.holes import Hole
@@ -44,7 +45,9 @@ class _World:
         self.nursery = nursery
         self.metadata = LocalMetadata()
         self.pool = _Pool()
-        self.repair = Repair(self.metadata, self.pool, "r", lambda: 1)
+        self.copier = Copier(self.pool)
+        self.election = Election(self.metadata, "r", lambda: 1)
+        self.repair = Repair(self.metadata, self.pool, self.election, self.copier)
 
     async def start_bookie(self, name: str) -> None:
         host = real_host(name, disks={"journal": MemoryDisk(), "index": MemoryDisk()})
@@ -120,7 +123,7 @@ async def test_a_bookie_that_was_away_gets_the_same_bytes_and_the_note_goes() ->
 
         assert await world.held("b3", 99) == await world.held("b1", 99)
         assert len(await world.held("b3", 99)) == 100
-        assert world.repair.copied_entries == 70  # 25 to 29 were there
+        assert world.copier.copied_entries == 70  # 25 to 29 were there
         assert await world.metadata.get(keys.under_key(LEDGER)) is None
 
 
@@ -202,9 +205,8 @@ async def test_a_note_without_a_ledger_is_swept_up() -> None:
 async def test_one_bookie_is_elected_and_another_follows_when_its_lease_ends() -> None:
     metadata = LocalMetadata()
     leases = [await metadata.grant_lease(6000), await metadata.grant_lease(6000)]
-    pool = _Pool()
-    one = Repair(metadata, pool, "b1", lambda: leases[0])
-    two = Repair(metadata, pool, "b2", lambda: leases[1])
+    one = Election(metadata, "b1", lambda: leases[0])
+    two = Election(metadata, "b2", lambda: leases[1])
 
     assert await one.elected()
     assert not await two.elected()

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributedlog.cluster.repair import Missing, wanted, without
+from distributedlog.cluster.copying import Missing, wanted, without
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.striping import Striping

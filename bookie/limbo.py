@@ -1,0 +1,80 @@
+"""Which ledgers are in limbo here, and how they get out (inv. 22, H7).
+
+A bookie that lost data cannot tell what it had: ledgers that it knows are marked, unknown ones below a
+bound are taken for marked. The bound falls to the cluster's next ledger id; a mark is lifted when somebody
+who knows the ledger's end has seen that all of it is here.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..runtime.errors import NoSuchLedger
+from . import journal_blocks as jb
+from .gather import GatheringBlock
+
+if TYPE_CHECKING:
+    from .ledgers import Ledger
+    from .store import Store
+
+
+class Limbo:
+    """The limbo of one store."""
+
+    def __init__(self, store: "Store", ledgers: "dict[int, Ledger]") -> None:
+        self._store = store
+        self._ledgers = ledgers
+        self.below = 0
+        """Ledgers with a lower id that are not known here are in limbo; see `confine`."""
+
+    @property
+    def any_limbo(self) -> bool:
+        """May a ledger, known or not, be in limbo here?"""
+        return self.below > 0 or self.ledgers > 0
+
+    @property
+    def ledgers(self) -> int:
+        """How many known ledgers are in limbo."""
+        return sum(1 for ledger in self._ledgers.values() if ledger.limbo and not ledger.deleted)
+
+    def in_limbo(self, ledger_id: int) -> bool:
+        """Is this one?"""
+        ledger = self._ledgers.get(ledger_id)
+        if ledger is None or not ledger.stored:
+            return ledger_id < self.below
+        return ledger.limbo and not ledger.deleted
+
+    async def confine(self, below: int) -> None:
+        """Ledgers with ids from ``below`` on were created after this bookie lost data: they are sound.
+
+        To be called with the cluster's next ledger id, after a start that found a loss. Durable.
+        """
+        if below >= self.below:
+            return
+        durable = trio.Event()
+        self.below = below
+
+        def write(block: GatheringBlock) -> None:
+            block.controls.append(jb.limbo_below_record(below))
+            block.after_sync.append(durable.set)
+
+        self._store.with_block(write)
+        await durable.wait()
+
+    async def lift_limbo(self, ledger_id: int, key: bytes) -> None:
+        """Take the mark off, durably. The fence stays: nobody knows whether one was lost.
+
+        Call when the ledger is closed, and all that its record wants here was read back and is sound: then
+        no entry that this bookie denies was ever acknowledged by it. Raises `NoSuchLedger`, `WrongLedgerKey`.
+        """
+        ledger = self._store.known(ledger_id, key)
+        if ledger.deleted:
+            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+        ledger.flags = (ledger.flags & ~jb.LIMBO) | jb.FENCED
+        ledger.stored = True
+        durable = trio.Event()
+        written: Callable[[], None] = durable.set
+        self._store.write_state(ledger, written)
+        await durable.wait()
+        ledger.fence_durable = True

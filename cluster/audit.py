@@ -1,0 +1,114 @@
+"""The slow audit: does every bookie hold what the records of closed ledgers say? What nobody noted is noted.
+
+A writer that dies before its first note of holes is stored leaves a closed ledger with fewer copies than
+its record says (H22b). Each bookie lists the runs it holds, from its index and without reading an entry;
+what it should hold and does not list goes into the ledger's note, and `repair.py` copies it. A bookie that does not answer is passed over: nothing is known of it.
+"""
+
+import logging
+
+import trio
+
+from ..ledger import holes as notes
+from ..ledger import keys
+from ..ledger.holes import Hole
+from ..ledger.metadata import NO_ENTRY, LedgerMetadata
+from ..metadata.client import Metadata, prefix_end
+from ..metadata.transaction import Compare, KeyValue, Put, Transaction
+from ..runtime.errors import DistributedLogError
+from .copying import Connections, Missing, lacking, list_held
+from .repair import PAGE, Election
+
+LEDGER_PAUSE_S = 0.01
+"""Between two ledgers: a hundred a second at most."""
+HOLES_MAX = 100
+"""Stretches of one bookie that are named one by one; more are named as one that claims too much."""
+
+log = logging.getLogger("distributedlog.cluster.audit")
+
+
+class EntryAudit:
+    """Compares entry lists with records, all ledgers in turn, while this bookie is the elected repairer."""
+
+    def __init__(
+        self, metadata: Metadata, pool: Connections, election: Election, *, every_s: float
+    ) -> None:
+        self._metadata = metadata
+        self._pool = pool
+        self._election = election
+        self._every_s = every_s
+        self.noted_ledgers = 0
+        """Ledgers in whose notes something was written since the start."""
+
+    async def run(self) -> None:
+        """One pass, a pause, and so on; until cancelled."""
+        while True:
+            await trio.sleep(self._every_s)
+            try:
+                if await self._election.elected():
+                    await self.look_at_all()
+            except DistributedLogError as error:
+                log.warning("the audit ended early: %s: %s", type(error).__name__, error)
+
+    async def look_at_all(self) -> None:
+        """One pass over all ledgers."""
+        start, end = keys.LEDGER_PREFIX, prefix_end(keys.LEDGER_PREFIX)
+        while True:
+            page = await self._metadata.range(start, end, limit=PAGE)
+            for item in page.items:
+                try:
+                    await self.look_at(item)
+                except DistributedLogError as error:
+                    log.info("ledger %d is not audited: %s", keys.ledger_id_of(item.key), error)
+                await trio.sleep(LEDGER_PAUSE_S)
+            if not page.more or not await self._election.elected():
+                return
+            start = page.items[-1].key + b"\0"
+
+    async def look_at(self, item: KeyValue) -> tuple[Hole, ...]:
+        """One ledger's record as it was read; return the holes that its bookies' lists show."""
+        ledger = LedgerMetadata.decode(item.value)
+        if not ledger.closed or ledger.last_entry == NO_ENTRY:
+            return ()
+        found: list[Hole] = []
+        for bookie in ledger.bookies():
+            target = self._pool.get(bookie)
+            if target is None:
+                continue
+            try:
+                held = await list_held(ledger, target)
+            except DistributedLogError as error:
+                log.info("ledger %d: bookie %s lists nothing: %s", ledger.ledger_id, bookie, error)
+                continue
+            found += _holes(bookie, lacking(ledger, bookie, held))
+        holes = notes.merged(found)
+        if holes:
+            await self._note(item, ledger, holes)
+        return holes
+
+    async def _note(self, item: KeyValue, ledger: LedgerMetadata, holes: tuple[Hole, ...]) -> None:
+        """Add to the ledger's note, while record and note are as they were read."""
+        key = keys.under_key(ledger.ledger_id)
+        before = await self._metadata.get(key)
+        noted = () if before is None else notes.decode(before.value)
+        after = notes.merged((*noted, *holes))
+        if after == notes.merged(noted):
+            return
+        unchanged = (
+            Compare.mod_revision(item.key, item.mod_revision),
+            Compare.mod_revision(key, 0 if before is None else before.mod_revision),
+        )
+        put = Put(key, notes.encode(after))
+        if (await self._metadata.transact(Transaction(unchanged, (put,)))).succeeded:
+            self.noted_ledgers += 1
+            log.warning(
+                "ledger %d: entries that nobody noted are missing on %s",
+                ledger.ledger_id,
+                ", ".join(sorted({hole.bookie for hole in holes})),
+            )
+
+
+def _holes(bookie: str, missing: list[Missing]) -> list[Hole]:
+    if len(missing) > HOLES_MAX:
+        return [Hole(bookie, missing[0].first, missing[-1].last + 1)]
+    return [Hole(bookie, one.first, one.last + 1) for one in missing]

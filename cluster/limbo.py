@@ -1,0 +1,132 @@
+"""A bookie that lost something heals itself: what its limbo hides is copied, verified, and the mark lifted.
+
+In limbo a bookie denies nothing, for it may have held it (inv. 22). For a closed ledger the record says
+what it should hold: when that is all there, read back and verified, no true answer of this bookie can
+truncate anything, and the mark goes, durably. The fence stays. A ledger that is not closed stays in limbo:
+only its bookies know how far it goes.
+"""
+
+import logging
+from typing import Protocol
+
+import trio
+
+from ..ledger import keys
+from ..ledger.holes import Hole
+from ..ledger.metadata import LedgerMetadata
+from ..metadata.client import Metadata, prefix_end
+from ..runtime.errors import DistributedLogError
+from .copying import Connections, Copier, wanted
+from .repair import EVERY_S, PAGE
+
+EVERY_MAX_S = 80.0
+"""Between two tries while nothing gets better: open ledgers are closed when they are."""
+
+log = logging.getLogger("distributedlog.cluster.limbo")
+
+
+class LocalStore(Protocol):
+    """This bookie's own store."""
+
+    @property
+    def any_limbo(self) -> bool:
+        """Is there a ledger, known or not, that is in limbo here?"""
+        ...
+
+    def in_limbo(self, ledger_id: int) -> bool:
+        """Is this one?"""
+        ...
+
+    async def confine(self, below: int) -> None:
+        """Ledgers that are not known here are in limbo only below this id; durable."""
+        ...
+
+    async def lift_limbo(self, ledger_id: int, key: bytes) -> None:
+        """All that the ledger's record says is here, verified: deny the rest from now on; durable."""
+        ...
+
+
+class LimboHealing:
+    """Heals one bookie, by itself."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        pool: Connections,
+        copier: Copier,
+        store: LocalStore,
+        bookie_id: str,
+    ) -> None:
+        self._metadata = metadata
+        self._pool = pool
+        self._copier = copier
+        self._store = store
+        self._bookie_id = bookie_id
+        self.healed = 0
+        """Ledgers since the start."""
+
+    async def run(self) -> None:
+        """Until cancelled: often while something gets better, else seldom."""
+        pause_s = EVERY_S
+        while True:
+            await trio.sleep(pause_s)
+            pause_s = min(EVERY_MAX_S, 2 * pause_s)
+            if not self._store.any_limbo:
+                continue
+            before = self.healed
+            try:
+                await self.work()
+            except DistributedLogError as error:
+                log.warning("limbo stays for now: %s: %s", type(error).__name__, error)
+            if self.healed > before:
+                pause_s = EVERY_S
+
+    async def work(self) -> bool:
+        """Try each ledger that should be here and is in limbo; True when none of them is any more."""
+        start, end = keys.on_prefix(self._bookie_id), prefix_end(keys.on_prefix(self._bookie_id))
+        left = 0
+        more = True
+        while more:
+            page = await self._metadata.range(start, end, limit=PAGE)
+            for item in page.items:
+                start = item.key + b"\0"
+                ledger_id = keys.ledger_id_of(item.key)
+                if not self._store.in_limbo(ledger_id):
+                    continue
+                try:
+                    if await self.heal(ledger_id):
+                        continue
+                except DistributedLogError as error:
+                    log.warning("ledger %d stays in limbo for now: %s", ledger_id, error)
+                left += 1
+            more = page.more
+        if left:
+            return False
+        # A ledger that names this bookie only from now on lost nothing here: whatever it was told before
+        # it was told as one of the ledger's ensemble, and would stand in the index that was just read.
+        await self._store.confine(0)
+        return True
+
+    async def heal(self, ledger_id: int) -> bool:
+        """Copy, verify, lift. False: the ledger is not closed, or something of it cannot be had now."""
+        found = await self._metadata.get(keys.ledger_key(ledger_id))
+        if found is None:
+            return False
+        ledger = LedgerMetadata.decode(found.value)
+        own = self._pool.get(self._bookie_id)
+        if not ledger.closed or own is None:
+            return False
+        stretches = wanted(ledger, Hole(self._bookie_id, 0, None))
+        copied = await self._copier.copy(ledger, stretches, self._bookie_id, own)
+        damaged = await self._copier.verify(ledger, stretches, own)
+        if damaged is not None:
+            log.warning(
+                "ledger %d stays in limbo: entry %d cannot be read back here",
+                ledger_id,
+                damaged.first,
+            )
+            return False
+        await self._store.lift_limbo(ledger_id, ledger.key)
+        self.healed += 1
+        log.warning("ledger %d is out of limbo: %d entries were copied", ledger_id, copied)
+        return True

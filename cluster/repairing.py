@@ -1,0 +1,49 @@
+"""All that a bookie does to bring copies back: holes, lost bookies, the audit, and its own limbo.
+
+One copier for all four, so that their rates add up to one; they take turns at their awaits.
+"""
+
+import trio
+
+from ..ledger.pool import BookiePool
+from ..ledger.shares import live_candidates
+from ..metadata.client import MetadataClient
+from ..runtime.host import Host
+from ..runtime.rpc import Endpoint
+from .audit import EntryAudit
+from .copying import Copier
+from .limbo import LimboHealing, LocalStore
+from .lost import LostBookies
+from .membership import Membership
+from .options import BookieNodeConfig
+from .repair import Election, Repair
+
+
+async def repair_all(
+    host: Host,
+    config: BookieNodeConfig,
+    endpoint: Endpoint,
+    metadata: MetadataClient,
+    membership: Membership,
+    store: LocalStore,
+    bookie_id: str,
+) -> None:
+    """Until cancelled. ``membership``'s lease holds the election's key."""
+    async with trio.open_nursery() as nursery:
+        pool = BookiePool(endpoint, metadata, metadata.listener)
+        await nursery.start(pool.run)
+        copier = Copier(pool, bytes_per_s=config.repair_bytes_per_s)
+        election = Election(metadata, bookie_id, lambda: membership.lease)
+        nursery.start_soon(Repair(metadata, pool, election, copier).run)
+        lost = LostBookies(
+            metadata,
+            pool,
+            election,
+            copier,
+            lambda: live_candidates(pool),
+            host.random.random,
+            lost_after_s=config.lost_after_s,
+        )
+        nursery.start_soon(lost.run)
+        nursery.start_soon(EntryAudit(metadata, pool, election, every_s=config.audit_every_s).run)
+        nursery.start_soon(LimboHealing(metadata, pool, copier, store, bookie_id).run)
