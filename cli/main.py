@@ -27,6 +27,7 @@ from .options import Group, Settings, lay
         "bookies": (".bookies", "List the bookies."),
         "status": (".status", "Is the cluster healthy? Who is there?"),
         "bench": (".bench", "Measure rates and latencies, and what the machine allows."),
+        "chaos": (".chaos", "Break a cluster of its own in every way, and judge what was promised."),
         "context": (".context", "Name clusters and choose one."),
     },
 )

@@ -1,0 +1,332 @@
+"""One run: a cluster, clients, faults, heal, the last reading, the verdict.
+
+Everything is kept in one directory: the notes of each client, their whole (``history``), the report
+(``report.html``, ``result.json``), and what the nodes said. The verdict comes from the history alone, so
+`dlog chaos check` gives the same one later.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import trio
+
+from ..metadata.client import MetadataClient
+from ..runtime.errors import DistributedLogError
+from ..runtime.machine import real_host
+from ..runtime.rpc import Endpoint, Hello
+from ..uri import parse_uri
+from ..verify.judgement import FINISH, Judgement, judge, to_json
+from ..verify.notes import FORMAT, Notebook, Notes, read_notes
+from .adapter import Adapter, ChaosFailed, Needs
+from .client import after, before
+from .crew import Crew
+from .nemesis import Nemesis
+from .scenario import KINDS, Scenario
+
+FIRST_ACK_S = 60.0
+STATUS_S = 2.0
+HISTORY = "history"
+RUNNER = "runner"
+
+
+class MakeAdapter(Protocol):
+    """Makes an adapter for a scenario's needs."""
+
+    def __call__(self, needs: Needs, store: dict[str, Any]) -> Adapter:
+        """See `Needs`; ``store`` are the options of the bookies' stores."""
+        ...
+
+
+class Refused(Exception):
+    """The scenario needs what this place does not have; each in words."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a run."""
+
+    judgement: Judgement
+    notes: Notes
+    result: dict[str, Any]
+    directory: Path
+    history: Path = field(default_factory=Path)
+
+
+def refusals(scenario: Scenario, adapter: Adapter) -> list[str]:
+    """What the scenario needs and this place does not have, a line each."""
+    found = []
+    for kind in sorted({fault.kind for fault in scenario.faults}):
+        why = adapter.refusal(KINDS[kind].needs)
+        if why is not None:
+            found.append(f"{kind} on {adapter.kind}: {why}")
+    return found
+
+
+async def play(
+    scenario: Scenario,
+    make: MakeAdapter,
+    directory: Path,
+    *,
+    seed: int,
+    seconds: float,
+    node_module: str = "",
+    say: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Play a scenario in ``directory`` (created, must be empty).
+
+    Raises `Refused` before anything is started, `ChaosFailed` when the place does not do what it must.
+    """
+    needs = Needs(
+        directory / "cluster",
+        scenario.cluster.bookies,
+        scenario.cluster.metadata_nodes,
+        scenario.needs,
+        scenario.cluster.disk_mb,
+        *([node_module] if node_module else []),
+    )
+    adapter = make(needs, dict(scenario.cluster.store))
+    refused = refusals(scenario, adapter)
+    if refused:
+        raise Refused("; ".join(refused))
+    _make(directory, needs.directory)
+    run = _Run(scenario, adapter, directory, seed, seconds, say)
+    await run.whole()
+    return run.judged()
+
+
+def _make(directory: Path, inner: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise ChaosFailed(f"{directory} is not empty: each run has a directory of its own")
+    inner.mkdir()
+
+
+class _Run:
+    """One run's state."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        adapter: Adapter,
+        directory: Path,
+        seed: int,
+        seconds: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self.scenario = scenario
+        self.adapter = adapter
+        self.directory = directory
+        self.seed = seed
+        self.seconds = seconds
+        self.failures: list[str] = []
+        self._start = time.monotonic()
+        self._said = say
+        self._file = (directory / f"{RUNNER}.notes").open("ab", buffering=0)
+        self._notes = Notebook(RUNNER, self._file.write)
+        self._faults = 0
+        self.crew: Crew
+
+    def say(self, words: str) -> None:
+        """Tell and note."""
+        self._said(f"{time.monotonic() - self._start:6.1f} s  {words}")
+        self._notes.note("note", before(), words)
+
+    async def whole(self) -> None:
+        """Everything but the verdict."""
+        notes = self._notes
+        notes.note("begin", FORMAT, os.getpid(), before())
+        notes.note(
+            "run",
+            before(),
+            {
+                "scenario": self.scenario.name,
+                "about": self.scenario.about,
+                "seed": self.seed,
+                "seconds": self.seconds,
+                "adapter": self.adapter.kind,
+                "bookies": self.scenario.cluster.bookies,
+                "metadata_nodes": self.scenario.cluster.metadata_nodes,
+                "bounds": asdict(self.scenario.bounds),
+                "machine": machine(),
+            },
+        )
+        async with self.adapter as adapter:
+            self.say(f"{len(adapter.nodes)} nodes serve at {adapter.uri}")
+            self.crew = Crew(
+                self.scenario,
+                self.directory,
+                adapter.uri,
+                adapter.client_environment,
+                self.seed,
+                adapter.client_started,
+            )
+            try:
+                async with _asking(adapter.uri) as ask:
+                    await self._load(ask)
+                await self._finish()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self.crew.kill_all()
+                self._keep_words()
+
+    async def _load(self, ask: "Callable[[], Any]") -> None:
+        nemesis = Nemesis(
+            self.scenario,
+            self.adapter,
+            self.seed,
+            leader=ask,
+            fault_begins=self._fault_begins,
+            fault_ends=self._fault_ends,
+            say=self.say,
+            crew=self.crew,
+        )
+        await self.crew.start_all()
+        await self._first_ack()
+        self.say("clients write; faults begin")
+        self._notes.note("run", before(), {"begun_at": before()})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(nemesis.run)
+            await trio.sleep(self.seconds)
+            nemesis.over.set()
+        await nemesis.heal()
+        ended = {"ended_at": after(), "gone": nemesis.gone}
+        self._notes.note("run", before(), ended)
+        self.say("no more faults; every node that can run runs")
+        self.failures += nemesis.deaths
+
+    async def _first_ack(self) -> None:
+        with trio.move_on_after(FIRST_ACK_S):
+            while not self.crew.acknowledged():  # noqa: ASYNC110 (files of other processes tell)
+                await trio.sleep(0.1)
+            return
+        raise ChaosFailed(f"no client had a record acknowledged within {FIRST_ACK_S:g} s")
+
+    async def _finish(self) -> None:
+        """The promise of liveness: after the faults a writer works, and the log can be read whole."""
+        self.failures += await self.crew.end_all()
+        await self.crew.start(FINISH)
+        begun = time.monotonic()
+        code: int | None = None
+        with trio.move_on_after(self.scenario.settle_s + 2 * self.seconds):
+            code = await self.crew.wait(FINISH)
+        if code != 0:
+            wrong = await self.crew.end(FINISH)
+            self.failures.append(
+                f"liveness: after the faults no writer could work, or no reader could read it all:"
+                f" {wrong or 'it went on trying'}"
+            )
+        self.say(f"every log was written and read whole, in {time.monotonic() - begun:.1f} s")
+        self._notes.note("run", before(), {"failures": self.failures})
+
+    def _fault_begins(self, kind: str, names: Sequence[str], words: str) -> int:
+        self._faults += 1
+        self._notes.note("fault", self._faults, kind, list(names), before(), words)
+        self._said(
+            f"{time.monotonic() - self._start:6.1f} s  fault {self._faults}: {kind} {', '.join(names)}"
+        )
+        return self._faults
+
+    def _fault_ends(self, number: int, words: str) -> None:
+        self._notes.note("over", number, after(), words)
+        self._said(f"{time.monotonic() - self._start:6.1f} s  fault {number} over: {words[:160]}")
+
+    def _keep_words(self) -> None:
+        words = self.directory / "words"
+        words.mkdir(exist_ok=True)
+        for node in self.adapter.nodes:
+            (words / f"{node.name}.txt").write_text(self.adapter.log_of(node.name))
+
+    def judged(self) -> Outcome:
+        """The history in one file, and the verdict that it gives."""
+        self._file.close()
+        history = self.directory / HISTORY
+        with history.open("wb") as out:
+            for path in [self.directory / f"{RUNNER}.notes", *self.crew.notes()]:
+                content = path.read_bytes()
+                out.write(content[: content.rfind(b"\n") + 1])
+        outcome = check(history)
+        outcome.directory = self.directory
+        outcome.result["command"] = self._command()
+        return outcome
+
+    def _command(self) -> str:
+        """What plays it again."""
+        named = shlex.quote(self.scenario.name)
+        extra = f" --seconds {self.seconds:g}" if self.seconds != self.scenario.seconds else ""
+        extra += " --on containers" if self.adapter.kind == "containers" else ""
+        return f"dlog chaos run {named} --seed {self.seed}{extra}"
+
+
+def check(history: Path) -> Outcome:
+    """The verdict on a kept history."""
+    content = history.read_bytes()
+    notes = read_notes(content.splitlines(keepends=True))
+    judgement = judge(notes)
+    run = {
+        key: value for key, value in notes.run.items() if key not in ("bounds", "failures")
+    }
+    result = {
+        **run,
+        **to_json(judgement, notes),
+        "history": {
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        },
+    }
+    return Outcome(judgement, notes, result, history.parent, history)
+
+
+def write_result(outcome: Outcome) -> Path:
+    """``result.json`` beside the history."""
+    path = outcome.directory / "result.json"
+    path.write_text(json.dumps(outcome.result, indent=1) + "\n")
+    return path
+
+
+def clean(directory: Path) -> None:
+    """Remove the nodes' data; history, report and words stay."""
+    shutil.rmtree(directory / "cluster", ignore_errors=True)
+
+
+def machine() -> str:
+    """Where it ran."""
+    return f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, Python {sys.version.split()[0]}"
+
+
+@asynccontextmanager
+async def _asking(uri: str) -> AsyncIterator[Callable[[], Any]]:
+    """A question to the quorum: who leads? None when nobody says so in time."""
+    host = real_host("chaos")
+    endpoint = Endpoint(host, lambda: Hello(kind="client", label="chaos"))
+    client = MetadataClient(
+        endpoint,
+        parse_uri(uri).addresses,
+        client_id=f"{host.random.getrandbits(64):016x}",
+        timeout_s=STATUS_S,
+    )
+
+    async def ask() -> str | None:
+        with trio.move_on_after(STATUS_S):
+            try:
+                for member in await client.status():
+                    if member.alive and member.role == "leader":
+                        return member.name
+            except DistributedLogError:
+                return None
+        return None
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(client.run)
+        yield ask
+        nursery.cancel_scope.cancel()

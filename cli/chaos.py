@@ -1,0 +1,215 @@
+"""`dlog chaos`: faults on real processes or containers, judged by what the clients saw."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .errors import NO, Answer, say
+from .options import Command, Group, Settings, common
+from .output import emit
+
+REFUSED = 5
+VERDICTS = {"OK": 0, "VOID": NO, "FAIL": NO}
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog chaos list
+    dlog chaos run kills                               60 s of kill -9 and SIGSTOP; a report at the end
+    dlog chaos run kills --seed 7 --seconds 300 --out ./kills-7
+    dlog chaos run my.toml --on containers
+    dlog chaos check ./kills-7/history                 the verdict once more, from the history alone
+    """,
+)
+def command() -> None:
+    """Kill, pause, cut, fill and break a cluster of its own, and prove that nothing acknowledged was lost."""
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog chaos run kills
+    dlog chaos run power-all --seed 3 --json
+    dlog chaos run my.toml --out ./run --keep-data
+    """,
+)
+@click.argument("file", metavar="FILE")
+@click.option("--seed", type=click.IntRange(0), help="Default: the file's.")
+@click.option(
+    "--seconds", type=click.FloatRange(1), help="How long faults are played (default: the file's)."
+)
+@click.option(
+    "--on",
+    "place",
+    type=click.Choice(["processes", "containers"]),
+    default="processes",
+    show_default=True,
+    help="Where the nodes run.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A new directory for history and report (default: ./chaos-NAME-SEED-TIME).",
+)
+@click.option("--keep-data", is_flag=True, help="Keep the nodes' data directories too.")
+@click.option(
+    "--node-module",
+    default="",
+    metavar="MODULE",
+    help="Run nodes as another module than dlog's own: how planted bugs are tried.",
+)
+@common
+def run(
+    settings: Settings,
+    file: str,
+    seed: int | None,
+    seconds: float | None,
+    place: str,
+    out: Path | None,
+    keep_data: bool,
+    node_module: str,
+) -> None:
+    """Play a scenario (a TOML file, or the name of a packaged one) on a fresh cluster, and judge it.
+
+    Exit codes: 0 the verdict is OK, 6 it is FAIL or VOID, 5 the scenario needs what this machine does not
+    have (root, a loop device, Docker), 1 the run itself failed.
+    """
+    import trio
+
+    from ..chaos import runner
+    from ..chaos.adapter import ChaosFailed
+    from ..chaos.report import write_report
+    from ..chaos.scenario import load
+
+    scenario = load(file)
+    seed = scenario.seed if seed is None else seed
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    directory = out or Path(f"chaos-{scenario.name}-{seed}-{stamp}")
+    make = _adapter(place)
+
+    async def work() -> Any:
+        return await runner.play(
+            scenario,
+            make,
+            directory.absolute(),
+            seed=seed,
+            seconds=seconds or scenario.seconds,
+            node_module=node_module,
+            say=settings.note,
+        )
+
+    try:
+        outcome = trio.run(work)
+    except runner.Refused as refused:
+        say(f"error: refused: {refused}")
+        raise Answer(REFUSED) from None
+    except ChaosFailed as failed:
+        raise click.ClickException(f"the run failed: {failed}; see {directory}") from None
+    runner.write_result(outcome)
+    report = write_report(outcome.result, outcome.directory / "report.html")
+    if not keep_data:
+        runner.clean(outcome.directory)
+    _show(settings, outcome.result)
+    settings.note(f"report: {report}")
+    if VERDICTS[outcome.judgement.verdict]:
+        raise Answer(VERDICTS[outcome.judgement.verdict])
+
+
+@command.command(cls=Command, examples="dlog chaos check ./kills-7/history --json")
+@click.argument("history", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@common
+def check(settings: Settings, history: Path) -> None:
+    """Judge a kept history once more. Exit code 0 for OK, 6 for FAIL and VOID."""
+    from ..chaos import runner
+
+    outcome = runner.check(history)
+    _show(settings, outcome.result)
+    if VERDICTS[outcome.judgement.verdict]:
+        raise Answer(VERDICTS[outcome.judgement.verdict])
+
+
+@command.command(name="list", cls=Command, examples="dlog chaos list --json")
+@click.option(
+    "--on",
+    "place",
+    type=click.Choice(["processes", "containers"]),
+    default="processes",
+    show_default=True,
+    help="For which place to say what is available.",
+)
+@common
+def list_(settings: Settings, place: str) -> None:
+    """The packaged scenarios, and which of them can be played here."""
+    from ..chaos import runner
+    from ..chaos.adapter import Needs
+    from ..chaos.scenario import load, packaged
+
+    make = _adapter(place)
+    for name in packaged():
+        scenario = load(name)
+        cluster = scenario.cluster
+        needs = Needs(Path("."), cluster.bookies, cluster.metadata_nodes, scenario.needs)
+        missing = runner.refusals(scenario, make(needs, {}))
+        if settings.json:
+            emit(
+                {
+                    "name": name,
+                    "about": scenario.about,
+                    "seconds": scenario.seconds,
+                    "faults": sorted({fault.kind for fault in scenario.faults}),
+                    "refused": missing,
+                }
+            )
+            continue
+        click.echo(f"{name:22} {scenario.seconds:4g} s  {scenario.about}")
+        for line in missing:
+            click.echo(f"{'':22} not here: {line}")
+
+
+def _adapter(place: str) -> Any:
+    """How to make the adapter of a place."""
+    if place == "containers":
+        from importlib import import_module
+
+        try:
+            return import_module("..chaos.containers", __package__).Containers
+        except ModuleNotFoundError:
+            say("error: refused: this package has no adapter for containers")
+            raise Answer(REFUSED) from None
+    from ..chaos.local_processes import LocalProcesses
+
+    return LocalProcesses
+
+
+def _show(settings: Settings, result: dict[str, Any]) -> None:
+    if settings.json:
+        brief = {key: value for key, value in result.items() if key != "time_line"}
+        emit(brief)
+        return
+    latency = result["latency_ms"]
+    click.echo(
+        f"{result['verdict']}  {result.get('scenario', '?')}, seed {result.get('seed', '?')}"
+    )
+    for reason in result["reasons"]:
+        click.echo(f"  - {reason}")
+    click.echo(
+        f"  acknowledged {result['acked']:,} ({result['acked_per_s']:,.0f}/s), lost {result['lost']:,},"
+        f" unknown {result['unknown']:,}, refused {result['refused']:,}"
+    )
+    click.echo(
+        f"  read {result['read']:,} records in {result['readings']} readings,"
+        f" {result['register_calls']:,} calls on registers, {len(result['faults'])} faults"
+    )
+    if latency:
+        shown = ", ".join(f"{name} {ms:g}" for name, ms in latency.items())
+        click.echo(f"  latency in ms: {shown}")
+    click.echo(
+        f"  longest time without an acknowledged write: {result['gap_s']:.2f} s,"
+        f" at {result['gap_at_s']:.1f} s"
+    )
+    click.echo(
+        f"  history: {result['history']['bytes']:,} bytes, sha256 {result['history']['sha256']}"
+    )
