@@ -284,7 +284,7 @@ class LedgerClient:
             records=self._records,
             pool=self.pool,
             options=self.options,
-            first_replica=int(self._host.random.random() * metadata.ensemble_size),
+            first_poll=int(self._host.random.random() * metadata.ensemble_size),
         )
         if not reader.closed:
             await reader.refresh_lac()

@@ -7,8 +7,6 @@ replicas miss: only a miss under the current record is a loss (H30). What it ret
 """
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from dataclasses import replace
 
 import trio
 
@@ -23,12 +21,13 @@ from ..runtime.errors import (
     LedgerStateUnknown,
     NoSuchEntry,
     NoSuchLedger,
+    RequestTimeout,
     UnsupportedFormat,
 )
-from ..runtime.rpc import PendingReply
 from .metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
 from .options import LedgerOptions
 from .pool import BookiePool
+from .read_ahead import ReadAhead
 from .records import LedgerRecords
 from .striping import Striping
 from .tail import TailPolls
@@ -44,7 +43,7 @@ class LedgerReader:
         records: LedgerRecords,
         pool: BookiePool,
         options: LedgerOptions,
-        first_replica: int = 0,
+        first_poll: int = 0,
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self.metadata = metadata
@@ -57,11 +56,12 @@ class LedgerReader:
             metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
         )
         self._lac = NO_ENTRY
-        self._replica = first_replica
-        self._next: tuple[BookieClient, ReadRequest, PendingReply] | None = None
+        # The same for all who read the ledger: then one bookie's page cache serves them all.
+        self._replica = metadata.ledger_id
+        self._ahead = ReadAhead(options.request_timeout_s)
         self._changed = trio.Event()
         self._polls = TailPolls(
-            self.ledger_id, pool, options, turn=first_replica, on_news=self._on_news
+            self.ledger_id, pool, options, turn=first_poll, on_news=self._on_news
         )
         self._stop: Callable[[], None] | None = None
         self._take_record(metadata)
@@ -77,9 +77,7 @@ class LedgerReader:
     def close(self) -> None:
         """Stop following the ledger. Idempotent."""
         self._polls.close()
-        if self._next is not None:
-            self._next[0].forget(self._next[2])
-            self._next = None
+        self._ahead.forget()
         if self._stop is not None:
             self._stop()
             self._stop = None
@@ -192,9 +190,11 @@ class LedgerReader:
             upto = last if end is None else min(last, end - 1)
             try:
                 if self._striping.everywhere:
-                    return await self._read_replicas(
-                        metadata, metadata.ensembles[index], first, upto, bytes_max
-                    )
+                    fragment = metadata.ensembles[index]
+                    asked = (metadata, fragment, first, upto, bytes_max)
+                    found = await self._read_ahead(*asked) or await self._read_replicas(*asked)
+                    self._ask_ahead(fragment, found, upto, bytes_max)
+                    return found
                 return await self._read_striped(
                     metadata, metadata.ensembles[index], first, upto, bytes_max
                 )
@@ -250,7 +250,7 @@ class LedgerReader:
                     break
         if isinstance(answer, DistributedLogError):
             raise self._best_error(first, errors)
-        if self._striping.everywhere and bookie != order[0]:
+        if self._striping.everywhere:
             self._replica = fragment.bookies.index(bookie)
         return answer
 
@@ -286,14 +286,8 @@ class LedgerReader:
             request = ReadRequest(
                 self.ledger_id, metadata.key, first, last, bytes_max, past_lac=True
             )
-            pending = self._take_next(client, request) if again else None
-            if pending is None:
-                pending = client.begin_read(request, timeout_s)
-            answer = await client.finish_read(pending, timeout_s)
+            answer = await client.finish_read(client.begin_read(request, timeout_s), timeout_s)
             self._lac = max(self._lac, answer.lac)
-            if first <= answer.complete_to < last and self._striping.everywhere:
-                following = replace(request, first=answer.complete_to + 1)
-                self._ask_next(client, following, timeout_s)
             found: list[EntryRecord] = []
             try:
                 self._take(answer.body, first, last, found)
@@ -306,23 +300,42 @@ class LedgerReader:
                 break
         raise NoSuchEntry(f"bookie {bookie} does not have it")
 
-    def _ask_next(self, client: BookieClient, request: ReadRequest, timeout_s: float) -> None:
-        """Ask for what follows while the caller is busy with what came: a reply is under way always."""
-        if self._next is not None:  # of a replica that was asked before, and gave nothing
-            self._next[0].forget(self._next[2])
-            self._next = None
-        with suppress(DistributedLogError):
-            self._next = (client, request, client.begin_read(request, timeout_s))
+    async def _read_ahead(
+        self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
+    ) -> list[EntryRecord]:
+        """What was asked for before; nothing where that is not to be had, and `_read_replicas` will know."""
+        bookie = fragment.bookies[self._replica % len(fragment.bookies)]
+        client = self._pool.get(bookie)
+        if client is None:
+            self._ahead.forget()
+            return []
+        request = ReadRequest(self.ledger_id, metadata.key, first, last, bytes_max, past_lac=True)
+        found: list[EntryRecord] = []
+        try:
+            answer = await self._ahead.take(client, request, self._options.speculative_s)
+            if answer is None:
+                return []
+            self._lac = max(self._lac, answer.lac)
+            self._take(answer.body, first, last, found)
+        except RequestTimeout:
+            self._replica += 1  # it is slow: another one first
+        except DistributedLogError:
+            pass
+        if not found:
+            self._ahead.forget()
+        return found
 
-    def _take_next(self, client: BookieClient, request: ReadRequest) -> PendingReply | None:
-        """The reply that was asked for ahead, if it is to this very question."""
-        ahead, self._next = self._next, None
-        if ahead is None:
-            return None
-        if ahead[0] is client and ahead[1].first == request.first and ahead[1].last <= request.last:
-            return ahead[2]
-        ahead[0].forget(ahead[2])
-        return None
+    def _ask_ahead(
+        self, fragment: Fragment, found: list[EntryRecord], last: int, bytes_max: int
+    ) -> None:
+        """Ask for what follows ``found`` while the caller is busy with it."""
+        first = found[-1].entry + 1
+        client = self._pool.get(fragment.bookies[self._replica % len(fragment.bookies)])
+        if first <= last and client is not None:
+            self._ahead.note(len(found), sum([len(one.raw) for one in found]))
+            key = self.metadata.key
+            request = ReadRequest(self.ledger_id, key, first, last, bytes_max, past_lac=True)
+            self._ahead.ask(client, request)
 
     def _take(self, body: memoryview, first: int, last: int, found: list[EntryRecord]) -> None:
         """Append the sound records ``first``, first + 1, ... of a reply."""
