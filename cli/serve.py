@@ -60,6 +60,11 @@ def node_options(function: Function) -> Function:
             help="What others should dial for that listener (default: where it listens).",
         ),
         click.option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Answer GET /health there: 200 when this node is well, 503 when not. For containers.",
+        ),
+        click.option(
             "--end-with-stdin",
             is_flag=True,
             help="End when stdin ends: for whoever starts it as a child.",
@@ -174,6 +179,7 @@ def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
     import trio
 
     from ..cluster.child import run_node, until_told
+    from ..cluster.config import parse_address
     from ..cluster.logs import log_to_stderr
     from ..cluster.options import to_json
 
@@ -187,6 +193,7 @@ def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
         "config": to_json(config),
         "data": str(_needed(given, "data", "--data").absolute()),
         "index": str(given["index_dir"].absolute()) if given.get("index_dir") else None,
+        "http": parse_address(given["http"], "--http") if given["http"] else None,
     }
     trio.run(
         lambda: until_told(

@@ -11,14 +11,17 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from ..runtime.errors import ConnectionLost, DistributedLogError
-from ..runtime.host import Host
+from ..runtime.host import Address, Host
 from .logs import log_to_stderr
 from .options import NodeReady, from_json
+
+if TYPE_CHECKING:
+    from .health import Health
 
 Run = Callable[[trio.TaskStatus[dict[str, Any]]], Awaitable[None]]
 
@@ -53,7 +56,10 @@ async def _main(spec: dict[str, Any]) -> None:
 async def run_node(
     spec: dict[str, Any], *, task_status: trio.TaskStatus[dict[str, Any]] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run the node of ``spec`` (config, data, index) until cancelled; its started value is the ready line."""
+    """Run the node of ``spec`` (config, data, index, http) until cancelled.
+
+    Its started value is the ready line. Over HTTP it answers from the beginning, also while it starts.
+    """
     from .directories import host_of, memory_host
     from .node import serve_node
 
@@ -63,7 +69,14 @@ async def run_node(
 
     async def serve(host: Host) -> None:
         async with trio.open_nursery() as nursery:
+            place: list[Address] = []
+            if spec.get("http"):
+                from .http import serve_http
+
+                http = await host.listen((spec["http"][0], int(spec["http"][1])))
+                nursery.start_soon(serve_http, http, lambda: health_of(host, place))
             ready: NodeReady = await nursery.start(serve_node, host, config)
+            place.append(ready.address)
             task_status.started(ready_line(ready, str(data) if data else None))
 
     if data is None:
@@ -71,6 +84,15 @@ async def run_node(
     else:
         async with host_of(config, data, index) as host:
             await serve(host)
+
+
+async def health_of(host: Host, place: list[Address]) -> "Health":
+    """What the node at ``place`` (empty: it has not started yet) says of itself over its own protocol."""
+    from .health import Health, ask_health, dialled
+
+    if not place:
+        return Health(False, "starting")
+    return await ask_health(host, dialled(place[0]))
 
 
 def ready_line(ready: NodeReady, data: str | None) -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""Is a node well? Asked of the node itself, through its own protocol, as any client would.
+
+What is found is about this node alone: a node that waits for a quorum is well, for starting it again
+would help nobody. Whether the cluster takes writes is what `dlog status` says.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from ..metadata.wire import decode_rows
+from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError, RequestTimeout
+from ..runtime.frames import Op, pack, unpack
+from ..runtime.host import Address, Host
+from ..runtime.rpc import ClientLink, Endpoint, Hello
+
+ASK_S = 2.0
+"""A node that does not answer within this many seconds is not well."""
+DAMAGED = "damaged"
+"""How the role of a metadata node begins that never votes again (metadata/server.py)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a node said of itself, or why it said nothing."""
+
+    healthy: bool
+    state: str
+    """Of a metadata node its role (``leader``, ``waiting``, …), of a bookie ``up`` or ``read-only``; or why not."""
+    answer_ms: float = 0.0
+    """From the dial to the answer."""
+
+    def as_json(self) -> dict[str, Any]:
+        """For `/health`."""
+        return {
+            "healthy": self.healthy,
+            "state": self.state,
+            "answer_ms": round(self.answer_ms, 3),
+        }
+
+
+async def ask_health(host: Host, address: Address, *, timeout_s: float = ASK_S) -> Health:
+    """Dial the node, greet it, ask it. Raises nothing that a node can cause.
+
+    A full bookie (``read-only``) is well: it serves reads. A metadata node with a damaged log is not.
+    """
+    endpoint = Endpoint(host, lambda: Hello(kind="client", label="health"))
+    begun = trio.current_time()
+    state: str | None = None
+    error: DistributedLogError = RequestTimeout(f"no answer within {timeout_s:g} s")
+    with trio.move_on_after(timeout_s):
+        async with trio.open_nursery() as nursery:
+            try:
+                link = await endpoint.dial(address, nursery=nursery)
+                try:
+                    state = await _state(link, timeout_s)
+                finally:
+                    link.close(ConnectionLost("the question is answered"))
+            except DistributedLogError as caught:
+                error = caught
+            nursery.cancel_scope.cancel()
+    if state is None:
+        return Health(False, f"{type(error).__name__}: {error}")
+    took_ms = (trio.current_time() - begun) * 1e3
+    return Health(not state.startswith(DAMAGED), state, took_ms)
+
+
+def dialled(listening: Address) -> Address:
+    """Where a node that listens there is dialled from its own machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listening[0], listening[0]), listening[1]
+
+
+async def _state(link: ClientLink, timeout_s: float) -> str:
+    """Raises `DistributedLogError`."""
+    if link.peer.kind == "metadata":
+        reply = await link.request(Op.META_STATUS, pack(["self"]), timeout_s=timeout_s)
+        (row,) = decode_rows(reply.body)
+        return row.status.role
+    reply = await link.request(Op.INFO, timeout_s=timeout_s)
+    value = unpack(reply.body, "INFO")
+    if not isinstance(value, dict):
+        raise ProtocolError("INFO: not a map")
+    return "read-only" if value.get("read_only") else "up"

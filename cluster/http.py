@@ -1,0 +1,106 @@
+"""What a node answers over HTTP: ``GET /health``, for those who start and watch containers.
+
+200 when the node is well, 503 when not or not yet; the body is JSON either way. One request a connection,
+few connections at once, a deadline on each: this door must not become a way to slow the node down.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+
+import h11
+import trio
+
+from ..runtime.errors import ConnectionLost
+from ..runtime.host import Connection, Listener
+from .health import Health
+
+CONNECTIONS_MAX = 16
+"""At once; who comes beyond them is hung up on."""
+REQUEST_S = 10.0
+"""From the connection to the end of the answer."""
+RECEIVE_BYTES = 4096
+HEADER_BYTES_MAX = 16 * 1024
+
+Ask = Callable[[], Awaitable[Health]]
+
+
+async def serve_http(listener: Listener, ask: Ask) -> None:
+    """Answer on ``listener`` until cancelled; closes it."""
+    busy = 0
+
+    async def one(connection: Connection) -> None:
+        nonlocal busy
+        busy += 1
+        try:
+            with trio.move_on_after(REQUEST_S):
+                await _answer(connection, ask)
+        except (ConnectionLost, h11.RemoteProtocolError):
+            pass  # a peer that hung up or speaks something else: its loss
+        finally:
+            busy -= 1
+            connection.close()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            while True:
+                connection = await listener.accept()
+                if busy < CONNECTIONS_MAX:
+                    nursery.start_soon(one, connection)
+                else:
+                    connection.close()
+    finally:
+        listener.close()
+
+
+async def _answer(connection: Connection, ask: Ask) -> None:
+    """Read one request, answer it."""
+    http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
+    try:
+        request = await _request(connection, http)
+    except h11.RemoteProtocolError as error:
+        await _send(connection, http, error.error_status_hint, {"error": str(error)})
+        return
+    if request is None:
+        return
+    path = request.target.split(b"?", 1)[0]
+    if path != b"/health":
+        await _send(connection, http, 404, {"error": "there is /health, nothing else"})
+    elif request.method not in (b"GET", b"HEAD"):
+        await _send(connection, http, 405, {"error": "GET it"})
+    else:
+        health = await ask()
+        await _send(connection, http, 200 if health.healthy else 503, health.as_json())
+
+
+async def _request(connection: Connection, http: h11.Connection) -> h11.Request | None:
+    """The request's head, or None when the peer hangs up before. Raises `h11.RemoteProtocolError`."""
+    buffer = memoryview(bytearray(RECEIVE_BYTES))
+    while True:
+        event = http.next_event()
+        if isinstance(event, h11.Request):
+            return event
+        if event is not h11.NEED_DATA:
+            return None
+        count = await connection.receive_into(buffer)
+        http.receive_data(bytes(buffer[:count]))
+
+
+async def _send(
+    connection: Connection, http: h11.Connection, status: int, body: dict[str, object]
+) -> None:
+    content = json.dumps(body).encode() + b"\n"
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(content)),
+        (b"connection", b"close"),
+    ]
+    events: list[h11.Event] = [
+        h11.Response(status_code=status, headers=headers),
+        h11.Data(data=content),
+        h11.EndOfMessage(),
+    ]
+    rest = memoryview(b"".join(http.send(event) or b"" for event in events))
+    while rest:
+        rest = rest[connection.try_send([rest]) :]
+        if rest:
+            await connection.wait_writable()
