@@ -1,0 +1,46 @@
+#!/usr/bin/env -S python3 -ISE
+"""The container's health check: asks the node in it, over ``dlog serve … --http``. Exit code 0 or 1.
+
+Standard library only and few imports of it: it runs every few seconds in every container.
+"""
+
+import os
+import socket
+import sys
+
+LIMIT_S = 3.0
+KINDS = {"metadata": "DLOG_SERVE_METADATA_HTTP", "bookie": "DLOG_SERVE_BOOKIE_HTTP"}
+
+
+def place() -> str:
+    """Where this container's node answers: process 1 says what it is, its environment where."""
+    with open("/proc/1/cmdline", "rb") as file:
+        words = file.read().decode(errors="replace").split("\0")
+    kind = next((kind for kind in KINDS if "serve" in words and kind in words), "")
+    return os.environ.get(KINDS.get(kind, ""), "")
+
+
+def main() -> int:
+    """Ask, print the node's answer (`docker inspect` shows it), say yes or no."""
+    where = place()
+    if not where:
+        print("no node with --http in this container: nobody to ask")
+        return 1
+    host, _, port = where.rpartition(":")
+    host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
+    try:
+        with socket.create_connection((host, int(port)), timeout=LIMIT_S) as sock:
+            sock.sendall(b"GET /health HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+            answer = b""
+            while part := sock.recv(65536):
+                answer += part
+    except OSError as error:
+        print(f"{where}: {error}")
+        return 1
+    head, _, body = answer.partition(b"\r\n\r\n")
+    print(body.decode(errors="replace").strip())
+    return 0 if head.split(b" ", 2)[1:2] == [b"200"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
