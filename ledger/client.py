@@ -26,11 +26,14 @@ from .pool import BookiePool
 from .reader import LedgerReader
 from .records import LedgerRecords
 from .recovering import RecoveryDriver
+from .slot_care import SWEEPS
 from .striping import Striping
 from .writer import LedgerWriter
 
 __all__ = ["LedgerClient", "LedgerOptions", "PreparedLedger"]
 
+SWEPT_A_TURN = 64
+"""Writers swept in one turn of the loop."""
 CUSTOM_BYTES_MAX = 4096
 """Keys and values of a ledger's custom metadata, in sum."""
 
@@ -140,6 +143,7 @@ class LedgerClient:
         self._store = metadata
         self._records = LedgerRecords(metadata)
         self._nursery: trio.Nursery | None = None
+        self._writers: list[LedgerWriter] = []  # those whose tasks run, oldest first
         self._ids: list[int] = []  # of the block we hold, next one last
         self._id_lock = trio.Lock()
 
@@ -149,7 +153,24 @@ class LedgerClient:
             await nursery.start(self._records.run)
             self._nursery = nursery
             task_status.started()
-            await trio.sleep_forever()
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        """Look after all writers with one timer: a thousand idle ones are no thousand wake-ups (H35)."""
+        interval_s = self.options.slot_silence_s / SWEEPS
+        while True:
+            await trio.sleep(interval_s)
+            for count, writer in enumerate(self._writers.copy(), 1):
+                writer.sweep(2 * interval_s)
+                if count % SWEPT_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
+
+    async def _look_after(self, writer: LedgerWriter) -> None:
+        self._writers.append(writer)
+        try:
+            await writer.run()
+        finally:
+            self._writers.remove(writer)
 
     # --- creating and writing ---------------------------------------------------------------------
 
@@ -240,7 +261,7 @@ class LedgerClient:
             chance=self._host.random,
             detached=prepared.detached,
         )
-        self._nursery.start_soon(writer.run)
+        self._nursery.start_soon(self._look_after, writer)
         return writer
 
     async def create(

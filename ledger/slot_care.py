@@ -2,8 +2,9 @@
 
 A slot whose connection broke is given a new stream when the pool has the bookie again, within
 ``slot_silence_s``; beyond it, or when the bookie refuses, it is replaced (metadata first, D4), or gone
-without while every write set keeps its ack quorum (H22). One task sweeps twice a second for what is late; a
-change of the ensemble has a task of its own while it lasts. Nothing here is done per entry.
+without while every write set keeps its ack quorum (H22). The client sweeps all its writers twice a second
+for what is late (one timer a process, whatever the number of ledgers: H35); a change of the ensemble has a
+task of its own while it lasts. Nothing here is done per entry.
 """
 
 import logging
@@ -186,26 +187,17 @@ class SlotCare:
     # --- tasks --------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Sweep until the writer ends; started by the client."""
+        """Change the ensemble where that is wanted, until the writer ends."""
         stop = self._pool.subscribe(self._on_pool_change)
-        interval_s = self._options.slot_silence_s / SWEEPS
         self._swept_at = trio.current_time()
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self._look_at_slots()
                 while self._owner.error is None:
-                    with trio.move_on_after(interval_s):
-                        await self._wake.wait()
+                    await self._wake.wait()
                     self._wake = trio.Event()
-                    self._sweep(2 * interval_s)
-                    due = trio.current_time() >= self._change_not_before
-                    if (
-                        due
-                        and self._change.failed
-                        and self._change.round is None
-                        and not self.settled
-                    ):
+                    if self._owner.error is None and self._change_due():
                         self._begin_change()
                 nursery.cancel_scope.cancel()
         finally:
@@ -217,9 +209,17 @@ class SlotCare:
         if self._nursery is not None:  # else the writer has ended
             self._nursery.start_soon(run, *arguments)
 
-    def _sweep(self, late_s: float) -> None:
-        """Look for adds, slots and bounds that are late."""
-        if self._owner.error is not None:
+    def _change_due(self) -> bool:
+        return (
+            bool(self._change.failed)
+            and self._change.round is None
+            and not self.settled
+            and trio.current_time() >= self._change_not_before
+        )
+
+    def sweep(self, late_s: float) -> None:
+        """Look for adds, slots and bounds that are late; a sweep is at most ``late_s`` after another."""
+        if self._owner.error is not None or self._nursery is None:
             return
         now, window, options = trio.current_time(), self._window, self._options
         # Whoever sweeps late was stalled itself: nobody else is to blame for that time.
@@ -243,6 +243,8 @@ class SlotCare:
         self._sweep_slots(clock)
         self._sweep_bound(clock)
         self._note_holes()
+        if self._change_due():
+            self._wake.set()
 
     def _sweep_slots(self, clock: float) -> None:
         for number, slot in enumerate(self._window.slots):
