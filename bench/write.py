@@ -20,6 +20,7 @@ from .plan import Plan, own_logs, result
 SAMPLE = 32
 """At full speed one record in so many is timed."""
 TIMED_RATE_MAX = 20_000
+OPENED_AT_ONCE = 32
 BULK_BYTES = 64 * 1024
 BULK_RECORDS_MAX = 1000
 
@@ -32,17 +33,35 @@ async def measure(plan: Plan) -> dict[str, Any]:
     others = OthersCpu()
     written: list[int] = []
     async with open_namespace(plan.uri) as namespace, own_logs(namespace, plan) as names:
-        writers = [await stack_writer(namespace, name) for name in names]
+        writers: list[Any] = []
         try:
+            await _open_all(namespace, names, writers)
             start = perf_counter()
-            async with trio.open_nursery() as nursery:
-                for writer in writers:
-                    nursery.start_soon(_write_one, plan, writer, start, histogram, written)
+            if plan.rate:
+                written.append(await _at_a_rate(plan, writers, start, histogram))
+            else:
+                async with trio.open_nursery() as nursery:
+                    for writer in writers:
+                        nursery.start_soon(_write_one, plan, writer, start, histogram, written)
             seconds = perf_counter() - start
         finally:
-            for writer in writers:
-                await writer.__aexit__(None, None, None)
+            async with trio.open_nursery() as nursery:
+                for writer in writers:
+                    nursery.start_soon(writer.__aexit__, None, None, None)
     return result(plan, sum(written), seconds, histogram, others)
+
+
+async def _open_all(namespace: Any, names: list[str], writers: list[Any]) -> None:
+    """A few at a time: opening is metadata's work, and a thousand one after the other take long."""
+    limit = trio.CapacityLimiter(OPENED_AT_ONCE)
+
+    async def open_one(name: str) -> None:
+        async with limit:
+            writers.append(await stack_writer(namespace, name))
+
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(open_one, name)
 
 
 async def stack_writer(namespace: Any, name: str) -> Any:
@@ -65,11 +84,7 @@ async def _write_one(
 ) -> None:
     share = plan.records // plan.logs if plan.records else 0
     payload = os.urandom(plan.size)
-    if plan.rate:
-        count = await open_loop(
-            writer, payload, plan.rate / plan.logs, share, plan.seconds, start, histogram, plan.call
-        )
-    elif plan.outstanding == 1:
+    if plan.outstanding == 1:
         count = await _one_at_a_time(writer, payload, share, start + plan.seconds, histogram)
     elif plan.call == "bulk":
         count = await _bulk(plan, writer, payload, share, start + plan.seconds, histogram)
@@ -77,6 +92,18 @@ async def _write_one(
         count = await _submit(plan, writer, payload, share, start + plan.seconds, histogram)
     await writer.commit()
     written.append(count)
+
+
+async def _at_a_rate(plan: Plan, writers: list[Any], start: float, histogram: Histogram) -> int:
+    """All logs from one task, in turns: a timer a log would be what is measured."""
+    payload = os.urandom(plan.size)
+    count = await open_loop(
+        writers, payload, plan.rate, plan.records, plan.seconds, start, histogram, plan.call
+    )
+    async with trio.open_nursery() as nursery:
+        for writer in writers:
+            nursery.start_soon(writer.commit)
+    return count
 
 
 async def _one_at_a_time(
@@ -145,7 +172,7 @@ async def _bulk(
 
 
 async def open_loop(
-    writer: Any,
+    writers: list[Any],
     payload: bytes,
     rate: float,
     records: int,
@@ -154,10 +181,10 @@ async def open_loop(
     histogram: Histogram | None,
     call: str,
 ) -> int:
-    """Write at ``rate`` whatever the latency; a late call's record keeps its intended time."""
+    """Write at ``rate`` in sum whatever the latency; a late call's record keeps its intended time."""
     sample = max(1, int(rate / TIMED_RATE_MAX))
     total = records or int(rate * seconds)
-    count = 0
+    count = turn = 0
     async with Timed(histogram) as timed:
         while count < total:
             due = min(total, int((perf_counter() - start) * rate) + 1)
@@ -166,11 +193,13 @@ async def open_loop(
                 continue
             if call == "bulk":
                 batch = [LogRecord(txid, payload) for txid in range(count, due)]
+                writer = writers[turn % len(writers)]
+                turn += 1
                 timed.add(start + count / rate, await writer.submit_bulk(batch))
                 count = due
                 continue
             while count < due:
-                pending = await writer.submit(LogRecord(count, payload))
+                pending = await writers[count % len(writers)].submit(LogRecord(count, payload))
                 if count % sample == 0:
                     timed.add(start + count / rate, pending)
                 count += 1
