@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
+from .log.apps import AppVersion
 from .log.dlsn import DLSN
 from .log.handle import Log
-from .log.link import AppVersion, LinkResult
+from .log.link import LinkResult
 from .log.namespace import Namespace
 from .log.range_reader import RangeReader
 from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken

@@ -19,10 +19,11 @@ from typing import Any, Generic, Literal, TypeVar
 from . import open_namespace as open_trio_namespace
 from .blocking_segments import RangeReader, SegmentWriter
 from .flavours import Chunk, Cursor, Feed, Held
+from .log.apps import AppVersion
 from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, LogDescription, Opening
 from .log.handle import Log as TrioLog
-from .log.link import AppVersion, LinkResult
+from .log.link import LinkResult
 from .log.namespace import Namespace as TrioNamespace
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import LogReader as TrioReader

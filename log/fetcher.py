@@ -15,7 +15,7 @@ from ..runtime.errors import AlreadyClosed, DistributedLogError, NoSuchEntry, No
 from .dlsn import DLSN
 from .follower import StateFollower
 from .ledgers import EntryRecord, LedgerReader, Ledgers
-from .locate import first_with_txid, last_readable
+from .locate import first_with_txid, is_cut_off, last_readable
 from .options import LogOptions
 from .record import Columns, Origin, decode, decode_header
 from .segments import UNKNOWN
@@ -98,7 +98,9 @@ class Fetcher:
         else:
             self._to = to
         if dlsn is not None:
-            if dlsn < earliest and dlsn != DLSN.INITIAL:
+            if dlsn != DLSN.INITIAL and await is_cut_off(
+                self._metadata, self._ledgers, state, dlsn
+            ):
                 raise self._follower.truncated()
             self._start = max(dlsn, earliest)
         elif txid is not None:
@@ -189,9 +191,10 @@ class Fetcher:
         if not ledger.closed:
             ledger.note_lac(self._proven)
         while not self.ended:
-            self._follower.check_position(number, self._at_entry)
             closed, lac = ledger.closed, ledger.lac
             if self._at_entry <= lac:
+                # Only here: a reader that has had everything before the point has lost nothing.
+                self._follower.check_position(number, self._at_entry)
                 found = await ledger.read(self._at_entry, lac, bytes_max=self._options.read_bytes)
                 self._trouble_since = None
                 for entry in found:

@@ -7,27 +7,33 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound, LogRecreated
+from .apps import AppVersion, last_version
 from .dlsn import DLSN
 from .follower import StateFollower
 from .keys import incarnation_id, incarnation_text, lock_key
-from .link import AppVersion, Linking, LinkResult, last_version
-from .locate import all_segments, last_readable
+from .link import Linking, LinkResult
+from .locate import all_segments, find_time, find_txid, last_readable
 from .lock import LockRecord, claim
-from .loose import delete_loose
+from .loose import collect, delete_loose
 from .options import LogOptions
+from .positions import Positions
 from .range_reader import RangeReader
 from .ranges import LogSnapshot, SegmentRange, SegmentToken
 from .reader import LogReader
+from .seal import seal
 from .segment_writer import ENTRY_BYTES, SegmentWriter
 from .segments import SegmentRecord
 from .snapshot import take_snapshot
 from .state import LogState
+from .truncation import truncate
 from .writer import LogWriter
 
 if TYPE_CHECKING:
     from .namespace import Namespace
 
 
+UNLINKED_S = 24 * 3600.0
+"""Segments that nobody has linked for this long are given up."""
 LINK_WAIT_S = 5.0
 """How long a link waits for another one's lock: links beside it take milliseconds, a writer stays."""
 
@@ -176,6 +182,62 @@ class Log:
             last,
         )
 
+    async def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
+        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``.
+
+        Where the truncation point is then: it never goes back, and a point behind the end is taken as the
+        end. Nothing at or behind it is touched (G6); also while the log is being written. Open readers
+        below it get `LogTruncated`; the bytes go later, whole segments at a time. Raises `LogNotFound`,
+        `LedgerStateUnknown` when too few bookies answer.
+        """
+        if (dlsn is None) == (txid is None):
+            raise InvalidRequest("a log is truncated to a dlsn or to a txid: give one of them")
+        namespace = self._namespace
+        follower = await self._follower()
+        if dlsn is None:
+            assert txid is not None, "one of the two was given"
+            dlsn = await find_txid(namespace.metadata, follower, namespace.ledgers, txid)
+        return await truncate(namespace.metadata, namespace.ledgers, follower, dlsn)
+
+    async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
+        """End the log where it is, for good: it takes no more records, readers reach an end.
+
+        False: it was sealed already. While a writer's lock lives, as `open_writer`; the writer itself has
+        `LogWriter.mark_end_of_stream`. Raises `OwnershipAcquireFailed`, `LogNotFound`, `RecoveryIncomplete`.
+        """
+        namespace = self._namespace
+        return await seal(
+            namespace.metadata,
+            namespace.ledgers,
+            self.options,
+            await self._find(),
+            namespace.lock_record(),
+            takeover=takeover,
+            wait_s=wait_s,
+            now_ms=namespace.wall_ms(),
+        )
+
+    async def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
+        """The position of the first record with a txid of at least ``txid``, or of the first entry written
+        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; behind the end: the next one's.
+
+        Costs some reads of single entries. Txids must not decrease (``max_txid_check``). Raises
+        `LogNotFound`, `LedgerStateUnknown`.
+        """
+        namespace = self._namespace
+        if (txid is None) == (wall_ms is None):
+            raise InvalidRequest("find a txid or a time: give one of them")
+        follower = await self._follower()
+        if txid is not None:
+            return await find_txid(namespace.metadata, follower, namespace.ledgers, txid)
+        assert wall_ms is not None, "one of the two was given"
+        return await find_time(namespace.metadata, follower, namespace.ledgers, wall_ms)
+
+    @property
+    def positions(self) -> Positions:
+        """Where subscribers of this log go on, by name."""
+        return Positions(self._namespace.metadata, self._find, self._namespace.wall_ms)
+
     async def snapshot(self) -> LogSnapshot:
         """The log as it can be read now, for planners: its segments, how far each goes, both ends.
 
@@ -266,6 +328,22 @@ class Log:
             if not await delete_loose(namespace.metadata, namespace.ledgers, log_id, one.ledger_id):
                 linked.append(one)
         return linked
+
+    async def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
+        """Delete segments that nobody will link: their version or a later one is in, or they are too old.
+
+        How many. Links of them that come later are refused (`NoSuchLedger`), and nothing that is linked
+        goes. Ages are by the clocks of their writers and of this process.
+        """
+        namespace = self._namespace
+        gone = await collect(
+            namespace.metadata,
+            namespace.ledgers,
+            await self._find(),
+            older_than_ms=int(older_than_s * 1000),
+            now_ms=namespace.wall_ms(),
+        )
+        return len(gone)
 
     async def _find(self) -> int:
         """The log's id. Raises `LogNotFound`, `LogRecreated`."""

@@ -165,15 +165,17 @@ class SegmentKeeper:
                 await self._pause()
                 self._wake.set()
 
-    async def finish(self) -> None:
+    async def finish(self, then: Callable[[LogState], LogState] = LogState.released) -> None:
         """Complete the segment in progress and give the log up. All writes are settled.
+
+        ``then`` is what becomes of the log in the transaction that closes its last segment.
 
         The caller sets the deadline; until then what is retryable is tried again.
         """
         async with self._turn:
             while True:
                 try:
-                    await self._finish()
+                    await self._finish(then)
                     return
                 except DistributedLogError as error:
                     if not may_pass(error):
@@ -248,14 +250,14 @@ class SegmentKeeper:
             await close(segment.record, await read_end(self._ledgers, segment.record, closed))
         ledger.abort()
 
-    async def _finish(self) -> None:
+    async def _finish(self, then: Callable[[LogState], LogState]) -> None:
         if self._next is not None and self.current.ledger.error is None:
             self.look(drained=True)
         await self._complete_behind()
         if self._next is not None:
             await self._complete(self.current)
             self.current, self._next = self._next, None
-        await self._complete(self.current, LogState.released)
+        await self._complete(self.current, then)
 
     async def _open(self) -> OpenSegment:
         if self._opening is None:

@@ -20,25 +20,23 @@ from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
     LinkOutOfOrder,
-    LogNotFound,
     LogRecreated,
-    RecoveryIncomplete,
     TooBusy,
     TransactionIdOutOfOrder,
     VersionConflict,
     WriterFenced,
 )
-from ..runtime.frames import pack
+from .apps import AppVersion
 from .dlsn import DLSN
-from .keys import incarnation_text, loose_key, segment_key, state_key, txn_key
+from .keys import incarnation_text, loose_key, segment_key, txn_key
 from .ledgers import FoundLedger, Ledgers
 from .lock import Claim, LockRecord, claim
 from .options import LogOptions
 from .ownership import may_pass
 from .ranges import SegmentToken
 from .segments import SegmentEnd, SegmentRecord
-from .state import LogState, decode_fields
-from .takeover import recover_segments
+from .state import LogState
+from .takeover import recover_patiently
 
 FORMAT = 1
 LINK_LEDGERS_MAX = 800
@@ -51,42 +49,6 @@ APP_BYTES_MAX = 255
 PAGE = 1000
 GOODBYE_S = 2.0
 RETRY_S = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class AppVersion:
-    """The value of ``log/<id>/txn/<application>``: what it linked last."""
-
-    version: int
-    identity: str
-    """Which run of the application counts these versions, such as a query's id; "" when none was given."""
-    linked_ms: int
-    first_segment: int
-    """0 when nothing was in it."""
-    last_segment: int
-
-    def encode(self) -> bytes:
-        """As a packed list with a format number."""
-        return pack(
-            [
-                FORMAT,
-                self.version,
-                self.identity,
-                self.linked_ms,
-                self.first_segment,
-                self.last_segment,
-            ]
-        )
-
-    @classmethod
-    def decode(cls, value: bytes) -> "AppVersion":
-        """Raises `CorruptData`, or `UnsupportedFormat`."""
-        version, identity, linked_ms, first, last = decode_fields(
-            value, FORMAT, 6, "a link's note"
-        )[:5]
-        if not all(isinstance(field, int) for field in (version, linked_ms, first, last)):
-            raise CorruptData("a link's note has a field that is not a number")
-        return cls(version, str(identity), linked_ms, first, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +230,12 @@ class Linking:
             wait_s=wait_s,
         )
         try:
-            await self._recover(claimed)
+            await recover_patiently(
+                claimed.owned,
+                self._ledgers,
+                closed_ms=self._now_ms,
+                timeout_s=self._options.recover_timeout_s,
+            )
             return await self._link(claimed, ready, txn)
         finally:
             goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
@@ -299,24 +266,6 @@ class Linking:
             if end.records:
                 ready.append(_Ready(token.ledger_id, found, end))
         return ready
-
-    async def _recover(self, claimed: Claim) -> None:
-        """Close what a dead writer left in progress, for as long as an opening writer would try."""
-        last: DistributedLogError | None = None
-        with trio.move_on_after(self._options.recover_timeout_s):
-            while True:
-                try:
-                    await recover_segments(claimed.owned, self._ledgers, closed_ms=self._now_ms)
-                    return
-                except DistributedLogError as error:
-                    if not may_pass(error):
-                        raise
-                    last = error
-                await trio.sleep(RETRY_S)
-        raise RecoveryIncomplete(
-            f'log "{self._name}": its end could not be made certain within '
-            f"{self._options.recover_timeout_s:g} s: {last}"
-        )
 
     async def _link(
         self, claimed: Claim, ready: Sequence[_Ready], txn: KeyValue | None
@@ -389,19 +338,3 @@ class Linking:
             version = 0 if txn is None else txn.version
             share += Transaction((Compare.version(key, version),), (Put(key, note.encode()),))
         return share
-
-
-async def last_version(metadata: Metadata, log_id: int, app: str) -> AppVersion | None:
-    """What an application has linked last to this log; None: nothing that is remembered.
-
-    Raises `LogNotFound` where the log is gone.
-    """
-    found = await metadata.get(txn_key(log_id, app))
-    if found is not None:
-        return AppVersion.decode(found.value)
-    if await metadata.get(state_key(log_id)) is None:
-        raise LogNotFound(f"log {incarnation_text(log_id)} was deleted")
-    return None
-
-
-__all__ = ["LINK_LEDGERS_MAX", "AppVersion", "LinkResult", "Linking", "last_version"]

@@ -1,12 +1,16 @@
 """Positions in a log: the last readable one, and the first with a txid (distributedlog.md 3.5, 3.6)."""
 
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
 from ..metadata.interface import Metadata
+from ..runtime.errors import NoSuchEntry, NoSuchLedger
 from .dlsn import DLSN
 from .follower import StateFollower
 from .keys import segment_key
 from .ledgers import LedgerReader, Ledgers
-from .record import decode_header
-from .segments import SegmentRecord, first_at_or_after
+from .record import Columns, EntryHeader, Origin, decode, decode_header
+from .segments import UNKNOWN, SegmentRecord, first_at_or_after
 from .state import LogState
 from .takeover import read_header
 
@@ -67,18 +71,115 @@ async def first_with_txid(
     record = segments[at]
     reader = await ledgers.open(record.ledger_id)
     try:
-        return DLSN(record.segment, await _first_entry(reader, txid), 0)
+        return DLSN(
+            record.segment, await _first_not(reader, lambda header: header.last_txid < txid), 0
+        )
     finally:
         reader.close()
 
 
-async def _first_entry(reader: LedgerReader, txid: int) -> int:
-    """Binary search over the entries' last txids; lac + 1 when all are lower."""
+async def find_txid(
+    metadata: Metadata, follower: StateFollower, ledgers: Ledgers, txid: int
+) -> DLSN:
+    """The position of the first record whose txid is at least this one; behind the end: where the next one
+    will be. Never below the truncation point."""
+    segments = await all_segments(metadata, follower.state)
+    return await _search(
+        follower.state,
+        ledgers,
+        segments[first_at_or_after(segments, txid) :],
+        lambda header: header.last_txid < txid,
+        lambda columns: bisect_left(columns.txids, txid),
+    )
+
+
+async def find_time(
+    metadata: Metadata, follower: StateFollower, ledgers: Ledgers, wall_ms: int
+) -> DLSN:
+    """The position of the first entry written at ``wall_ms`` or later, by its writer's clock; as `find_txid`.
+
+    Clocks of writers that followed each other may differ by what the machines' clocks do: the answer is
+    as right as they are.
+    """
+    segments = await all_segments(metadata, follower.state)
+    at = bisect_left(
+        segments, True, key=lambda segment: not segment.closed or segment.closed_ms >= wall_ms
+    )
+    return await _search(
+        follower.state,
+        ledgers,
+        segments[at:],
+        lambda header: header.wall_ms < wall_ms,
+        lambda _: 0,
+    )
+
+
+async def _search(
+    state: LogState,
+    ledgers: Ledgers,
+    segments: Sequence[SegmentRecord],
+    below: Callable[[EntryHeader], bool],
+    slot: Callable[[Columns], int],
+) -> DLSN:
+    """The first entry of these segments that is not ``below``, and the slot in it."""
+    earliest = max(state.truncated_to, DLSN(state.first_segment, 0, 0))
+    end = earliest if segments else max(earliest, DLSN(state.last_segment + 1, 0, 0))
+    for record in segments:
+        if record.start_sequence_id == UNKNOWN:
+            break  # behind one in progress: not readable yet (H11)
+        reader = await ledgers.open(record.ledger_id)
+        try:
+            entry = await _first_not(reader, below)
+            while entry <= reader.lac:
+                found = await reader.read(entry, entry, bytes_max=1)
+                header = decode_header(found[0].payload)
+                if not header.control and not below(header):
+                    columns = decode(found[0].payload, header, Origin(record.segment, entry, 0))
+                    return max(earliest, DLSN(record.segment, entry, slot(columns)))
+                entry += 1
+        finally:
+            reader.close()
+        end = DLSN(record.segment + 1, 0, 0) if record.closed else DLSN(record.segment, entry, 0)
+    return max(earliest, end)
+
+
+async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> int:
+    """The sequence id of the first record at or behind a position of this segment, up to its end."""
+    if record.closed and (record.last_dlsn is None or at > record.last_dlsn):
+        return record.start_sequence_id + record.records
+    if at.entry == 0 and at.slot == 0:
+        return record.start_sequence_id
+    reader = await ledgers.open(record.ledger_id)
+    try:
+        header = await read_header(reader, at.entry)
+    finally:
+        reader.close()
+    return record.start_sequence_id + min(header.records_before + at.slot, header.records_through)
+
+
+async def is_cut_off(metadata: Metadata, ledgers: Ledgers, state: LogState, dlsn: DLSN) -> bool:
+    """Has anything at or behind this position been truncated? Different positions may name one place: the
+    last one's successor, the next entry's first, the next segment's first."""
+    if dlsn >= state.truncated_to:
+        return False
+    found = await metadata.get(segment_key(state.log_id, dlsn.segment))
+    if found is None:
+        return True
+    record = SegmentRecord.decode(found.value)
+    if record.start_sequence_id == UNKNOWN:
+        return True
+    try:
+        return await sequence_id_at(ledgers, record, dlsn) < state.truncated_sequence_id
+    except (NoSuchLedger, NoSuchEntry):
+        return True
+
+
+async def _first_not(reader: LedgerReader, below: Callable[[EntryHeader], bool]) -> int:
+    """Binary search over the entries; lac + 1 when all are below."""
     low, high = 0, reader.lac + 1
     while low < high:
         middle = (low + high) // 2
-        found = await reader.read(middle, middle, bytes_max=1)
-        if decode_header(found[0].payload).last_txid < txid:
+        if below(await read_header(reader, middle)):
             low = middle + 1
         else:
             high = middle

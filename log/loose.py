@@ -4,14 +4,14 @@ Link and deletion are conditional on the same key, the ledger's record: whicheve
 other one is told. So nothing that is linked is ever deleted here, whoever asks, however late.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Delete, Transaction
 from ..runtime.errors import CorruptData, NoSuchLedger, OutcomeUnknown, VersionConflict
 from ..runtime.frames import pack
-from .keys import loose_key, loose_prefix
+from .apps import AppVersion
+from .keys import loose_key, loose_prefix, txn_key
 from .ledgers import Ledgers
 from .state import decode_fields
 
@@ -79,12 +79,25 @@ async def delete_loose(metadata: Metadata, ledgers: Ledgers, log_id: int, ledger
     )
 
 
-async def delete_all_loose(
-    metadata: Metadata, ledgers: Ledgers, log_id: int, ledger_ids: Sequence[int]
+async def collect(
+    metadata: Metadata, ledgers: Ledgers, log_id: int, *, older_than_ms: int, now_ms: int
 ) -> list[int]:
-    """Delete those that are not linked; the ids of those that are."""
-    return [
-        ledger_id
-        for ledger_id in ledger_ids
-        if not await delete_loose(metadata, ledgers, log_id, ledger_id)
-    ]
+    """Delete unlinked ledgers that nobody will link any more; their ids.
+
+    Those whose application has linked their version or a later one, and those that are older than
+    ``older_than_ms`` by the clocks of their writers and ``now_ms``. A clock that is wrong costs a task that
+    is repeated, never a record of the log.
+    """
+    versions: dict[str, int | None] = {}
+    gone: list[int] = []
+    for ledger_id, loose in await list_loose(metadata, log_id):
+        if loose.app and loose.app not in versions:
+            note = await metadata.get(txn_key(log_id, loose.app))
+            versions[loose.app] = None if note is None else AppVersion.decode(note.value).version
+        last = versions.get(loose.app)
+        passed = last is not None and last >= loose.version
+        if (passed or now_ms - loose.created_ms > older_than_ms) and await delete_loose(
+            metadata, ledgers, log_id, ledger_id
+        ):
+            gone.append(ledger_id)
+    return gone

@@ -18,13 +18,14 @@ from ..runtime.errors import (
     LogNotFound,
 )
 from .deletion import delete_claimed
-from .handle import Log
+from .handle import Log, Opening
 from .keys import LOG_ID_BITS, decode_log_id, encode_log_id, name_key, name_of, state_key
 from .ledgers import Ledgers
 from .lock import LockRecord, claim
 from .names import check_log_name
 from .options import LogOptions
 from .state import LogState
+from .watch import LogWatch
 
 PAGE = 1000
 DRAWS = 5
@@ -92,6 +93,15 @@ class Namespace:
                 return
             start = page.items[-1].key + b"\x00"
 
+    def watch_logs(self, prefix: str = "") -> Opening[LogWatch]:
+        """Follow which logs there are; ``async with`` or ``await`` it.
+
+        It has the logs as they were (`LogWatch.logs`), then each one that is created or deleted, in order,
+        none left out between the two. Raises `QuorumUnreachable`.
+        """
+        self._check_open()
+        return Opening(lambda: self._open_watch(prefix))
+
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records.
 
@@ -139,6 +149,12 @@ class Namespace:
         if found is None:
             raise LogNotFound(f'log "{name}" does not exist in namespace {self.path}')
         return decode_log_id(found.value)
+
+    async def _open_watch(self, prefix: str) -> LogWatch:
+        watch = LogWatch(self.metadata, self.path, prefix)
+        await watch.open()
+        self.start(watch.run)
+        return watch
 
     async def create_or_find(self, name: str) -> int:
         """The id of the log of this name, which is made if it is missing."""

@@ -11,12 +11,15 @@ from . import lock as locks
 from .admission import admit, admit_columns, out_of_order
 from .batch import PendingBulk, PendingWrite, again
 from .dlsn import DLSN
+from .follower import StateFollower
 from .keeper import SegmentKeeper
 from .ledgers import Ledgers
 from .lock import Claim, LockRecord
 from .options import LogOptions
 from .pipeline import Pipeline
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
+from .state import LogState
+from .truncation import truncate
 
 GOODBYE_S = 2.0
 """How long a writer that ended tries to give its lock back."""
@@ -39,6 +42,7 @@ class LogWriter:
     ) -> None:
         self._claim = claimed
         self._lock_record = lock_record
+        self._ledgers = ledgers
         self._options = options
         self._name = claimed.owned.state.name
         self._scope = trio.CancelScope()
@@ -185,8 +189,25 @@ class LogWriter:
         Raises the writer's first error, or what kept the segment from being completed; then it is left
         in progress, and the next writer recovers it. All that was acknowledged stays (G2).
         """
-        if self._closed:
-            return
+        if not self._closed:
+            await self._finish(LogState.released)
+
+    async def mark_end_of_stream(self) -> None:
+        """As `aclose`, and the log ends here for good: it takes no more records, readers reach an end.
+
+        Raises as `aclose`; then the log is not sealed, or that is not known.
+        """
+        self._pipeline.raise_if_over()
+        await self._finish(lambda state: state.with_sealed().released())
+
+    async def truncate(self, dlsn: DLSN) -> DLSN:
+        """Give up all records before ``dlsn``; see `Log.truncate`. The writer goes on."""
+        owned = self._claim.owned
+        follower = StateFollower(owned.metadata, owned.log_id, self._name)
+        await follower.load()
+        return await truncate(owned.metadata, self._ledgers, follower, dlsn)
+
+    async def _finish(self, then: Callable[[LogState], LogState]) -> None:
         pipeline = self._pipeline
         if pipeline.error is not None:
             error = pipeline.error
@@ -198,7 +219,7 @@ class LogWriter:
                 if pipeline.batch.txids:
                     pipeline.close_batch()
                 await pipeline.settle()
-                await self._keeper.finish()
+                await self._keeper.finish(then)
         except trio.TooSlowError:
             await self.abort()
             raise WriteFailed(

@@ -1,0 +1,156 @@
+"""Named positions: where each subscriber of a log goes on. They never go back.
+
+A position is the DLSN of the next record to read: what `open_reader` takes. It belongs to one incarnation:
+its key goes by the log's id, so a log that is made again begins without any.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ..metadata.interface import Metadata, prefix_end
+from ..metadata.transaction import Compare, Delete, Put, Transaction
+from ..runtime.errors import CorruptData, InvalidRequest, LogNotFound, OutcomeUnknown
+from ..runtime.frames import pack
+from .dlsn import DLSN
+from .keys import position_key, segment_key, state_key
+from .segments import SegmentRecord
+from .state import LogState, decode_fields
+
+FORMAT = 1
+NAME_BYTES_MAX = 255
+PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The value of ``log/<id>/position/<name>``."""
+
+    dlsn: DLSN
+    """The next record to read, or where it will be; in a closed segment never behind its last record."""
+    moved_ms: int
+    """Wall clock of who moved it; for people."""
+
+    def encode(self) -> bytes:
+        """As a packed list with a format number."""
+        return pack([FORMAT, list(self.dlsn), self.moved_ms])
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Position":
+        """Raises `CorruptData`, or `UnsupportedFormat`."""
+        dlsn, moved_ms = decode_fields(value, FORMAT, 3, "a position")[:2]
+        try:
+            return cls(DLSN(*map(int, dlsn)), int(moved_ms))
+        except (TypeError, ValueError):
+            raise CorruptData("a position is not three numbers and a time") from None
+
+
+class Positions:
+    """The positions of one log. Made by `Log.positions`; asks the store at each call."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        find: Callable[[], Awaitable[int]],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._metadata = metadata
+        self._find = find
+        self._wall_ms = wall_ms
+
+    async def get(self, name: str) -> DLSN | None:
+        """Where this subscriber goes on; None: it has no position. Raises `LogNotFound`."""
+        found = await self._metadata.get(position_key(await self._find(), _checked(name)))
+        return None if found is None else Position.decode(found.value).dlsn
+
+    async def advance(self, name: str, dlsn: DLSN) -> DLSN:
+        """Move a position forwards, or make it; where it is then: never lower than before or than asked.
+
+        Raises `LogNotFound`, `InvalidRequest` for a position in a segment that does not exist yet.
+        """
+        if not isinstance(dlsn, DLSN):
+            raise InvalidRequest(f"a position is a DLSN, not {dlsn!r}")
+        log_id = await self._find()
+        key = position_key(log_id, _checked(name))
+        wanted = await self._normal(log_id, dlsn)
+        while True:
+            found = await self._metadata.get(key)
+            if found is not None:
+                stands = Position.decode(found.value).dlsn
+                if stands >= wanted:
+                    return stands
+            put = Put(key, Position(wanted, self._wall_ms()).encode())
+            compares = (
+                Compare.version(key, 0 if found is None else found.version),
+                Compare.exists(state_key(log_id)),
+            )
+            try:
+                reply = await self._metadata.transact(Transaction(compares, (put,)))
+            except OutcomeUnknown:
+                continue
+            if reply.succeeded:
+                return wanted
+            if reply.current[1] is None:
+                raise LogNotFound("the log was deleted while a position was moved")
+
+    async def list(self) -> dict[str, DLSN]:
+        """All positions, by name, in the order of names. Raises `LogNotFound`."""
+        prefix = position_key(await self._find(), "")
+        start, end = prefix, prefix_end(prefix)
+        found: dict[str, DLSN] = {}
+        while True:
+            page = await self._metadata.range(start, end, limit=PAGE)
+            for item in page.items:
+                found[item.key[len(prefix) :].decode()] = Position.decode(item.value).dlsn
+            if not page.more or not page.items:
+                return found
+            start = page.items[-1].key + b"\x00"
+
+    async def delete(self, name: str) -> bool:
+        """Forget a position; was there one? Raises `LogNotFound`."""
+        key = position_key(await self._find(), _checked(name))
+        gone = False
+        while True:
+            found = await self._metadata.get(key)
+            if found is None:
+                return gone
+            compare = Compare.version(key, found.version)
+            try:
+                gone = (
+                    await self._metadata.transact(Transaction((compare,), (Delete(key),)))
+                ).succeeded
+            except OutcomeUnknown:
+                gone = True  # by this call or another one
+            if gone:
+                return True
+
+    async def _normal(self, log_id: int, dlsn: DLSN) -> DLSN:
+        """Behind the last record of a closed segment is the first position of the next one."""
+        found = await self._metadata.get(state_key(log_id))
+        if found is None:
+            raise LogNotFound("the log was deleted")
+        state = LogState.decode(found.value)
+        if dlsn.segment > state.last_segment:
+            if dlsn > DLSN(state.last_segment + 1, 0, 0):
+                raise InvalidRequest(
+                    f'log "{state.name}" has no position {dlsn}: its last segment is {state.last_segment}'
+                )
+            return dlsn
+        at = await self._metadata.get(segment_key(log_id, dlsn.segment))
+        if at is not None:
+            record = SegmentRecord.decode(at.value)
+            if record.closed and (record.last_dlsn is None or dlsn > record.last_dlsn):
+                return DLSN(dlsn.segment + 1, 0, 0)
+        return dlsn
+
+
+def _checked(name: str) -> str:
+    if (
+        not isinstance(name, str)
+        or not name
+        or not name.isprintable()
+        or len(name.encode(errors="replace")) > NAME_BYTES_MAX
+    ):
+        raise InvalidRequest(
+            f"a position's name is printable text of 1 to {NAME_BYTES_MAX} bytes, not {name!r:.80}"
+        )
+    return name

@@ -1,0 +1,204 @@
+"""Following a namespace: which logs there are, and each one that comes or goes, without a gap.
+
+The names are listed page by page, then changes are followed from the revision of the first page; what a
+later page had seen already is told by its revision. A watch that fell behind the kept history lists again
+and tells the difference (H29): then a log that came and went in between is not told.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal
+
+import trio
+
+from ..metadata.interface import Event, Metadata, prefix_end
+from ..runtime.errors import AlreadyClosed, Compacted, DistributedLogError
+from .batch import again
+from .keys import decode_log_id, incarnation_text, name_key, name_of
+
+PAGE = 1000
+RETRY_S = 0.5
+CHANGES_MAX = 10_000
+"""Changes that nobody has taken; at the bound it follows no further until some are."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogChange:
+    """A log has come or gone."""
+
+    kind: Literal["created", "deleted"]
+    name: str
+    incarnation: str
+
+
+class LogWatch:
+    """The logs below a prefix, as they were at first, then their changes. Made by `Namespace.watch_logs`."""
+
+    def __init__(self, metadata: Metadata, path: str, prefix: str) -> None:
+        self._metadata = metadata
+        self._path = path
+        self._start = name_key(path, prefix)
+        self._end = prefix_end(self._start)
+        self._known: dict[str, tuple[int, int]] = {}  # name to log id and revision
+        self._changes: deque[LogChange] = deque()
+        self._revision = 0
+        self._scope = trio.CancelScope()
+        self._filled = trio.Event()
+        self._taken = trio.Event()
+        self._error: DistributedLogError | None = None
+
+    @property
+    def logs(self) -> dict[str, str]:
+        """Name to incarnation, in order: as listed at first, and as the changes that were taken made it."""
+        pending = dict(self._known)
+        # What waits in the queue has not been told yet: undo it, newest first.
+        for change in reversed(self._changes):
+            if change.kind == "created":
+                pending.pop(change.name, None)
+            else:
+                pending[change.name] = (int(change.incarnation, 16), 0)
+        return {name: incarnation_text(pending[name][0]) for name in sorted(pending, key=_by_bytes)}
+
+    async def next(self, wait_s: float | None = None) -> LogChange | None:
+        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here).
+
+        While the quorum is away it waits; it raises only what no retry can mend, and `AlreadyClosed`.
+        """
+        await trio.lowlevel.checkpoint()
+        with trio.move_on_after(float("inf") if wait_s is None else wait_s):
+            while not self._changes and self._error is None:
+                self._filled = trio.Event()
+                await self._filled.wait()
+        if not self._changes:
+            if self._error is not None:
+                raise again(self._error)
+            return None
+        change = self._changes.popleft()
+        self._taken.set()
+        return change
+
+    async def aclose(self) -> None:
+        """Stop following. Idempotent."""
+        self._close(AlreadyClosed("this watch is closed"))
+        await trio.lowlevel.checkpoint()
+
+    def __aiter__(self) -> "LogWatch":
+        return self
+
+    async def __anext__(self) -> LogChange:
+        change = await self.next()
+        assert change is not None, "without a limit there is a change in the end"
+        return change
+
+    async def __aenter__(self) -> "LogWatch":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._close(AlreadyClosed("this watch is closed"))
+
+    async def open(self) -> None:
+        """List the logs. Raises `QuorumUnreachable`."""
+        self._known, self._revision = await self._listed()
+
+    async def run(self) -> None:
+        """Follow until closed. A task of the namespace."""
+        failure: DistributedLogError = AlreadyClosed("the namespace was closed")
+        try:
+            with self._scope:
+                while True:
+                    await self._follow()
+        except DistributedLogError as error:
+            failure = error
+        finally:
+            self._close(failure)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    async def _listed(self) -> tuple[dict[str, tuple[int, int]], int]:
+        found: dict[str, tuple[int, int]] = {}
+        start, revision = self._start, 0
+        while True:
+            page = await self._metadata.range(start, self._end, limit=PAGE)
+            revision = revision or page.revision
+            for item in page.items:
+                name = name_of(self._path, item.key)
+                found[name] = (decode_log_id(item.value), item.mod_revision)
+            if not page.more or not page.items:
+                return found, revision
+            start = page.items[-1].key + b"\x00"
+
+    async def _follow(self) -> None:
+        """Queue changes until the watch ends; a change is in the queue and the revision moved, or neither."""
+        try:
+            async with self._metadata.watch(
+                self._start, self._end, after_revision=self._revision
+            ) as watch:
+                while True:
+                    batch = await watch.next()
+                    for event in batch.events:
+                        self._take(event)
+                    self._revision = max(self._revision, batch.revision)
+                    await self._room()
+        except Compacted:
+            await self._relist()
+        except DistributedLogError as error:
+            if not error.retryable:
+                raise
+            await trio.sleep(RETRY_S)
+
+    async def _room(self) -> None:
+        self._filled.set()
+        while len(self._changes) >= CHANGES_MAX:
+            self._taken = trio.Event()
+            await self._taken.wait()
+
+    def _close(self, error: DistributedLogError) -> None:
+        self._scope.cancel()
+        if self._error is None:
+            self._error = error
+        self._filled.set()
+
+    async def _relist(self) -> None:
+        try:
+            found, revision = await self._listed()
+        except DistributedLogError as error:
+            if not error.retryable:
+                raise
+            await trio.sleep(RETRY_S)
+            return
+        before, self._known, self._revision = self._known, found, revision
+        self._changes.extend(_difference(before, found))
+        await self._room()
+
+    def _take(self, event: Event) -> None:
+        item = event.item
+        name = name_of(self._path, item.key)
+        known = self._known.get(name)
+        if known is not None and item.mod_revision <= known[1]:
+            return  # the listing had seen it
+        if known is not None:
+            del self._known[name]
+            self._changes.append(LogChange("deleted", name, incarnation_text(known[0])))
+        if event.kind == "put":
+            log_id = decode_log_id(item.value)
+            self._known[name] = (log_id, item.mod_revision)
+            self._changes.append(LogChange("created", name, incarnation_text(log_id)))
+
+
+def _difference(
+    before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]
+) -> Iterator[LogChange]:
+    for name, (log_id, _) in before.items():
+        if name not in after or after[name][0] != log_id:
+            yield LogChange("deleted", name, incarnation_text(log_id))
+    for name, (log_id, _) in after.items():
+        if name not in before or before[name][0] != log_id:
+            yield LogChange("created", name, incarnation_text(log_id))
+
+
+def _by_bytes(name: str) -> bytes:
+    return name.encode()
