@@ -228,6 +228,8 @@ class LedgerWriter:
             else:
                 for _ in range(LAC_TURNS):
                     await trio.lowlevel.checkpoint()
+                    if window.lac < window.last:
+                        break  # an add has followed, and says it: idle turns cost the bookies' CPU
             if window.lac == window.last:
                 self.publish_lac()
 

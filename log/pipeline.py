@@ -35,6 +35,8 @@ class Pipeline:
         """The open one: `LogWriter.submit` appends to it."""
         self.pause = False
         """The next submit must look up: no room, a turn is due to others, closed, failed."""
+        self.direct = False
+        """`LogWriter.write` sends by itself what it is about to submit: nobody need be woken for it."""
         self.error: DistributedLogError | None = None
         """Why the writer has failed; sticks."""
         self.over: DistributedLogError | None = None
@@ -108,13 +110,19 @@ class Pipeline:
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            self._send()
+            self.send()
 
     def wake(self) -> None:
         """A batch has begun, or something changed that may let entries go."""
-        self._wake.set()
+        if not self.direct:
+            self._wake.set()
 
-    def _send(self) -> None:
+    @property
+    def idle(self) -> bool:
+        """Is nothing on its way or gathered, and room? Another record would go alone."""
+        return not (self.pause or self._in_flight or self._ready or self.batch.txids)
+
+    def send(self) -> None:
         """Send what the pipeline takes now. Synchronous: nothing slips between."""
         if self.error is not None:
             return
@@ -161,7 +169,8 @@ class Pipeline:
             segment.confirm(batch)
         self._room.set()
         # What gathered while the pipeline was busy goes now: its entry carries the LAC.
-        self._send()
+        if self.batch.txids or self._ready or not self.keeper.sendable:
+            self.send()
 
     def take_back(self) -> None:
         """The segment ended below what is in flight: that is sent again, in order, to the next (H11)."""

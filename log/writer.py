@@ -92,7 +92,17 @@ class LogWriter:
 
     async def write(self, record: LogRecord) -> DLSN:
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`."""
-        pending = await self.submit(record)
+        pipeline = self._pipeline
+        if not pipeline.idle:
+            return await (await self.submit(record))
+        # It goes alone in any case, and its caller writes nothing before it is durable: no turn of
+        # the loop is waited for. (`submit` does not wait here: it is called with room.)
+        pipeline.direct = True
+        try:
+            pending = await self.submit(record)
+        finally:
+            pipeline.direct = False
+        pipeline.send()
         return await pending
 
     async def submit_bulk(self, records: Sequence[LogRecord]) -> PendingBulk:

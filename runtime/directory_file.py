@@ -164,6 +164,8 @@ class DirectoryFile:
         try:
             while left:
                 count = os.pwritev(descriptor, left[:BUFFERS_MAX], at)
+                if at == offset and count == length:
+                    return  # all of it at once, as nearly always
                 at += count
                 _drop(left, count)
         except OSError as error:

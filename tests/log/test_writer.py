@@ -139,6 +139,34 @@ async def test_a_burst_is_one_entry_and_a_busy_pipeline_fills_batches(
         assert max(map(len, entries)) <= sizes[0]
 
 
+async def test_a_write_into_an_idle_pipeline_waits_for_no_turn_and_a_burst_still_gathers(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A lone write's entry is with the ledger before anybody else has had a turn."""
+    async with world.process() as ns, ns.open_log("l").open_writer() as writer:
+        with pytest.raises(InvalidRequest):
+            await writer.write(rec(-1))  # refused on the short way: the next one is as ever
+        world.ledgers.held = True
+        places: dict[int, DLSN] = {}
+
+        async def write(number: int) -> None:
+            places[number] = await writer.write(rec(7))
+
+        async with trio.open_nursery() as nursery:
+            first = writer.write(rec(7))
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await first  # it runs up to its first wait, and not one turn further
+            assert world.ledgers.writers[-1].added == 1
+            for number in range(50):
+                nursery.start_soon(write, number)
+            await trio.testing.wait_all_tasks_blocked()
+            assert world.ledgers.writers[-1].added == 2
+            world.ledgers.release()
+        assert {dlsn.entry for dlsn in places.values()} == {1}
+        assert sorted(dlsn.slot for dlsn in places.values()) == list(range(50))
+
+
 async def test_a_lone_record_goes_at_once_and_becomes_readable(
     world: World, autojump_clock: MockClock
 ) -> None:
