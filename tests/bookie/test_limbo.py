@@ -1,0 +1,96 @@
+"""The mark is lifted durably or not at all; what stands behind it, the fence, stays."""
+
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.bookie.journal import file_number
+from distributedlog.runtime.errors import LedgerFenced, NoSuchLedger, WrongLedgerKey
+
+from .kit import KEY, Adder, CutDisk, record, running
+from .test_restart import journal_names
+
+Clock = trio.testing.MockClock
+
+
+async def _disk_in_limbo(sync_s: float = 0.0) -> CutDisk:
+    """Two ledgers of two entries, and a rotten block."""
+    disk = CutDisk(sync_s=sync_s)
+    async with running(disk) as store:
+        offset = store._journal.position().offset
+        for ledger in (7, 8):
+            adder = Adder(store, ledger)
+            adder.send(record(ledger, 0), record(ledger, 1))
+            await adder.all_acked()
+        await trio.sleep(0.1)  # idle: proven by a watermark
+    disk.flip(journal_names(disk)[0], offset + 70)
+    return disk
+
+
+async def test_a_lifted_mark_stays_lifted_and_the_fence_stays(autojump_clock: Clock) -> None:
+    """Inv. 11, 22: also after a power cut right behind it, for a known ledger and an unknown one."""
+    disk = await _disk_in_limbo(sync_s=0.001)
+    async with running(disk) as store:
+        assert store.limbo.ledgers == 1
+        assert store.limbo.in_limbo(8)
+        assert store.limbo.in_limbo(9)
+        for ledger in (7, 8, 9):
+            healing = Adder(store, ledger, recovery=True)
+            healing.send(record(ledger, 0), record(ledger, 1))
+            await healing.all_acked()
+        await store.limbo.lift_limbo(8, KEY)
+        await store.limbo.lift_limbo(9, KEY)
+        disk = disk.cut(random.Random(1), survive=0.0)
+
+    for _ in range(2):
+        async with running(disk) as store:
+            assert store.limbo.in_limbo(7)
+            for ledger in (8, 9):
+                assert not store.look_up(ledger, KEY).limbo
+                adder = Adder(store, ledger)
+                adder.send(record(ledger, 2))
+                error, _ = await adder.refusal()
+                assert isinstance(error, LedgerFenced)
+
+
+async def test_a_bound_that_was_lowered_stays_low(autojump_clock: Clock) -> None:
+    disk = await _disk_in_limbo()
+    async with running(disk) as store:
+        await store.limbo.confine(0)
+        disk = disk.cut(random.Random(1), survive=0.0)
+    async with running(disk) as store:
+        with pytest.raises(NoSuchLedger):
+            store.look_up(99, KEY)
+        assert store.limbo.in_limbo(8)
+
+
+async def test_a_new_loss_marks_again_what_was_lifted(autojump_clock: Clock) -> None:
+    disk = await _disk_in_limbo()
+    async with running(disk) as store:
+        await store.limbo.lift_limbo(8, KEY)
+        offset = store._journal.position().offset
+        adder = Adder(store, 8, recovery=True)
+        adder.send(record(8, 2))
+        await adder.all_acked()
+        await trio.sleep(0.1)
+        (name,) = [n for n in journal_names(disk) if file_number(n) == store._journal.number]
+        assert not store.limbo.in_limbo(8)
+    disk.flip(name, offset + 70)
+    async with running(disk) as store:
+        assert store.limbo.in_limbo(8)
+
+
+async def test_only_who_knows_the_key_lifts_and_a_tombstone_stays(autojump_clock: Clock) -> None:
+    disk = await _disk_in_limbo()
+    async with running(disk) as store:
+        healing = Adder(store, 8, recovery=True)
+        healing.send(record(8, 0))
+        await healing.all_acked()
+        with pytest.raises(WrongLedgerKey):
+            await store.limbo.lift_limbo(8, bytes(16))
+        assert store.limbo.in_limbo(8)
+        await store.delete_ledger(8)
+        with pytest.raises(NoSuchLedger):
+            await store.limbo.lift_limbo(8, KEY)

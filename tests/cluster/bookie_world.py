@@ -1,0 +1,144 @@
+"""What the tests of repair share: real bookies on loopback beside a metadata store in memory."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+
+from distributedlog.bookie.client import BookieClient
+from distributedlog.bookie.entry import encode, records
+from distributedlog.bookie.options import BookieOptions
+from distributedlog.bookie.server import serve_bookie_protocol
+from distributedlog.bookie.store import Store
+from distributedlog.cluster.copying import Copier
+from distributedlog.cluster.repair import Election, Repair
+from distributedlog.ledger import holes as notes
+from distributedlog.ledger import keys, shares
+from distributedlog.ledger.holes import Hole
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.placement import Candidate
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import KeyValue, Put, Transaction
+from distributedlog.runtime.machine import real_host
+from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.rpc import Endpoint, Hello
+
+BOOKIES = ("b1", "b2", "b3")
+KEY = bytes(range(16))
+LEDGER = 7
+OPTIONS = BookieOptions(journal_file_bytes=4 << 20, gather_bytes=1 << 20)
+
+
+class Pool:
+    """Connections by bookie id; who is not here is down."""
+
+    def __init__(self) -> None:
+        self.clients: dict[str, BookieClient] = {}
+
+    def get(self, bookie_id: str) -> BookieClient | None:
+        return self.clients.get(bookie_id)
+
+
+class World:
+    """Bookies, their stores, and one who repairs."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.nursery = nursery
+        self.metadata = LocalMetadata()
+        self.pool = Pool()
+        self.stores: dict[str, Store] = {}
+        self.copier = Copier(self.pool)
+        self.election = Election(self.metadata, "r", lambda: 1)
+        self.repair = Repair(self.metadata, self.pool, self.election, self.copier)
+
+    async def start_bookie(self, name: str) -> None:
+        host = real_host(name, disks={"journal": MemoryDisk(), "index": MemoryDisk()})
+        endpoint = Endpoint(host, lambda: Hello("c", name, "bookie", name, "memory"))
+        store = self.stores[name] = await Store.open(host, OPTIONS, bookie_id=name)
+        listener = await host.listen(("127.0.0.1", 0))
+        await self.nursery.start(store.run)
+        await self.nursery.start(partial(serve_bookie_protocol, endpoint, {"": listener}, store))
+        link = await endpoint.dial(listener.address, nursery=self.nursery, expected_node_id=name)
+        self.pool.clients[name] = BookieClient(link, name)
+        await self.register(name)
+
+    async def register(self, name: str) -> None:
+        """Cookie and registration, as far as repair looks at them."""
+        puts = (Put(keys.cookie_key(name), b"c"), Put(keys.bookie_key(name), b"r"))
+        await self.metadata.transact(Transaction((), puts))
+
+    def candidates(self) -> list[Candidate]:
+        return [Candidate(name) for name in sorted(self.pool.clients)]
+
+    async def write(self, bookie: str, entries: Sequence[int], *, recovery: bool = False) -> None:
+        done = trio.Event()
+        stream = self.pool.clients[bookie].open_stream(
+            LEDGER,
+            KEY,
+            recovery=recovery,
+            fragment_epoch=0,
+            on_acked=lambda count: done.set() if count == len(entries) else None,
+            on_refused=lambda position, error: pytest.fail(str(error)),
+        )
+        for entry in entries:
+            payload = b"entry %d" % entry
+            stream.send(
+                encode(LEDGER, entry, 10 * (entry + 1), entry - 1, (payload,), len(payload))
+            )
+        with trio.fail_after(5):
+            await done.wait()
+        stream.close()
+
+    async def ledger(
+        self,
+        last_entry: int | None,
+        *,
+        sizes: tuple[int, int, int] = (3, 3, 2),
+        ensembles: tuple[Fragment, ...] = (Fragment(0, BOOKIES, 0),),
+    ) -> None:
+        """Create the ledger's record, closed where ``last_entry`` is given."""
+        ledger = LedgerMetadata(LEDGER, *sizes, ensembles, KEY)
+        await self.metadata.transact(shares.creation_share(ledger, ()))
+        if last_entry is not None:
+            closed = ledger.close_by_writer(last_entry, 10 * (last_entry + 1))
+            await self.metadata.transact(shares.closing_share(closed, 1, ()))
+
+    async def record(self) -> LedgerMetadata:
+        found = await self.metadata.get(keys.ledger_key(LEDGER))
+        assert found is not None
+        return LedgerMetadata.decode(found.value)
+
+    async def note(self, *holes: Hole) -> KeyValue:
+        put = Put(keys.under_key(LEDGER), notes.encode(holes))
+        await self.metadata.transact(Transaction((), (put,)))
+        found = await self.metadata.get(keys.under_key(LEDGER))
+        assert found is not None
+        return found
+
+    async def noted(self) -> tuple[Hole, ...]:
+        found = await self.metadata.get(keys.under_key(LEDGER))
+        return () if found is None else notes.decode(found.value)
+
+    async def held(self, bookie: str, last: int) -> list[bytes]:
+        answer = await self.pool.clients[bookie].read(
+            LEDGER, KEY, 0, last, 1 << 20, past_lac=True, timeout_s=5
+        )
+        return [bytes(record.raw) for record in records(answer.body)]
+
+    async def ids(self, bookie: str) -> list[int]:
+        listed = await self.pool.clients[bookie].list_entries(LEDGER, KEY, timeout_s=5)
+        return [entry for first, n in listed.ranges for entry in range(first, first + n)]
+
+
+@asynccontextmanager
+async def world(*names: str) -> AsyncIterator[World]:
+    """Three bookies, or the ones that are named."""
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            made = World(nursery)
+            for name in names or BOOKIES:
+                await made.start_bookie(name)
+            yield made
+            nursery.cancel_scope.cancel()

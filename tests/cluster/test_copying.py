@@ -1,0 +1,137 @@
+"""Copies on their way: verified, from whoever has them, no faster than allowed. Bookies without sockets."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.bookie.client import EntryList, ReadAnswer
+from distributedlog.bookie.entry import encode, records
+from distributedlog.bookie.session import LIST_RANGES_MAX
+from distributedlog.cluster.copying import Copier, Missing, consecutive, lacking
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.runtime.errors import ConnectionLost, LedgerStateUnknown
+
+LEDGER = LedgerMetadata(
+    7, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3"), 0),), bytes(16)
+).close_by_writer(49, 500)
+
+
+def _record(entry: int) -> bytes:
+    return bytes(encode(7, entry, 10 * (entry + 1), entry - 1, (b"x" * 8,), 8))
+
+
+@dataclass
+class _Shelf:
+    """A bookie's answers, from a dict."""
+
+    held: dict[int, bytes] = field(default_factory=dict)
+    limbo: bool = False
+    in_flight_max: int = 0
+
+    async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
+        await trio.lowlevel.checkpoint()
+        return EntryList([(entry, 1) for entry in sorted(self.held)], known=not self.limbo)
+
+    async def read(self, ledger: int, key: bytes, first: int, last: int, *_: Any, **__: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        if self.limbo and first not in self.held:
+            raise LedgerStateUnknown("limbo")
+        body = b"".join(self.held[e] for e in range(first, last + 1) if e in self.held)
+        return ReadAnswer(last, -1, True, memoryview(body))
+
+    def open_stream(self, *_: Any, on_acked: Callable[[int], None], **__: Any) -> "_Stream":
+        return _Stream(self, on_acked)
+
+
+@dataclass
+class _Stream:
+    shelf: _Shelf
+    on_acked: Callable[[int], None]
+    sent: int = 0
+
+    def send(self, raw: bytes) -> None:
+        record = next(records(raw))
+        self.shelf.held[record.entry] = bytes(raw)
+        self.sent += 1
+        self.on_acked(self.sent)
+
+    def close(self) -> None:
+        pass
+
+
+class _Shelves(dict[str, _Shelf]):
+    """A pool."""
+
+
+def _shelf(entries: Iterable[int]) -> _Shelf:
+    return _Shelf({entry: _record(entry) for entry in entries})
+
+
+async def _copy(pool: Any, **options: Any) -> int:
+    return await Copier(pool, **options).copy(LEDGER, [Missing(0, 49)], "b3", pool["b3"])
+
+
+async def test_copies_keep_to_their_rate(autojump_clock: trio.testing.MockClock) -> None:
+    """H42b: whoever repairs leaves the bookies to those who write."""
+    pool = _Shelves(b1=_shelf(range(50)), b3=_Shelf())
+    size = sum(map(len, pool["b1"].held.values()))
+    began = trio.current_time()
+
+    assert await _copy(pool, bytes_per_s=size // 10) == 50
+
+    assert trio.current_time() - began == pytest.approx(10, rel=0.01)
+
+
+async def test_a_damaged_copy_is_passed_over_where_the_damage_begins() -> None:
+    """Inv. 28: what was sound before it counts, the rest comes from another replica."""
+    pool = _Shelves(b1=_shelf(range(50)), b2=_shelf(range(50)), b3=_Shelf())
+    damaged = bytearray(pool["b1"].held[20])
+    damaged[60] ^= 1
+    pool["b1"].held[20] = bytes(damaged)
+
+    assert await _copy(pool) == 50
+
+    assert pool["b3"].held == pool["b2"].held
+
+
+async def test_without_any_sound_copy_it_says_who_said_what() -> None:
+    pool = _Shelves(b1=_Shelf(limbo=True), b2=_shelf(range(1, 50)), b3=_Shelf())
+
+    with pytest.raises(ConnectionLost, match="b1: limbo; b2: does not have it"):
+        await _copy(pool)
+
+
+async def test_what_cannot_be_read_back_is_named() -> None:
+    pool = _Shelves(b3=_shelf(range(50)))
+    copier = Copier(pool)  # type: ignore[arg-type]
+    whole = [Missing(0, 49)]
+
+    assert await copier.verify(LEDGER, whole, pool["b3"]) is None  # type: ignore[arg-type]
+    damaged = bytearray(pool["b3"].held[30])
+    damaged[60] ^= 1
+    pool["b3"].held[30] = bytes(damaged)
+    found = await copier.verify(LEDGER, whole, pool["b3"])  # type: ignore[arg-type]
+
+    assert found == Missing(30, 49)
+
+
+def test_records_of_another_ledger_or_out_of_order_do_not_count() -> None:
+    other = bytes(encode(8, 1, 10, 0, (b"x",), 1))
+
+    assert [r.entry for r in consecutive(_record(0) + other, 7, 0)] == [0]
+    assert consecutive(_record(1), 7, 0) == []
+    assert [r.entry for r in consecutive(_record(0) + _record(2), 7, 0)] == [0]
+
+
+def test_a_list_that_was_cut_says_nothing_of_what_lies_behind_it() -> None:
+    """Else each audit would copy the rest of a huge ledger again."""
+    cut = EntryList([(0, 1)] * (LIST_RANGES_MAX - 1) + [(30, 1)], known=False)
+    limbo = EntryList([(0, 30)], known=False)
+
+    assert lacking(LEDGER, "b1", EntryList([(0, 30)], known=True)) == [Missing(30, 49)]
+    assert lacking(LEDGER, "b1", limbo) == [Missing(30, 49)]
+    assert lacking(LEDGER, "b1", cut) == [Missing(1, 29)]

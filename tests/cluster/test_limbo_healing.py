@@ -1,0 +1,121 @@
+"""A bookie in limbo heals itself: copies, verifies, lifts the mark durably; the fence stays."""
+
+import pytest
+
+from distributedlog.bookie import journal_blocks as jb
+from distributedlog.cluster.limbo import LimboHealing
+from distributedlog.ledger.metadata import Fragment
+from distributedlog.runtime.errors import LedgerStateUnknown, NoSuchLedger
+
+from .bookie_world import KEY, LEDGER, World, world
+
+
+def _healing(w: World, bookie: str = "b3") -> LimboHealing:
+    return LimboHealing(w.metadata, w.pool, w.copier, w.stores[bookie].limbo, bookie)
+
+
+async def _in_limbo(w: World, bookie: str = "b3") -> None:
+    """As a start does that found a loss."""
+    store = w.stores[bookie]
+    for ledger in store._ledgers.values():
+        ledger.flags |= jb.FENCED | jb.LIMBO
+    store.limbo.below = 100
+
+
+async def test_a_closed_ledger_is_copied_verified_and_taken_out_of_limbo() -> None:
+    async with world() as w:
+        for bookie in ("b1", "b2"):
+            await w.write(bookie, range(40))
+        await w.write("b3", range(10))
+        await w.ledger(39)
+        await _in_limbo(w)
+
+        assert await _healing(w).work()
+
+        assert await w.held("b3", 39) == await w.held("b1", 39)
+        client = w.pool.clients["b3"]
+        absent = await client.read(LEDGER, KEY, 40, 40, 1000, past_lac=True, timeout_s=5)
+        assert absent.known
+        assert w.stores["b3"].limbo.below == 0
+        assert w.stores["b3"].look_up(LEDGER, KEY).fenced
+
+
+async def test_an_open_ledger_stays_in_limbo_and_so_does_what_is_not_known() -> None:
+    """Inv. 22: nobody can say yet what was lost of it."""
+    async with world() as w:
+        for bookie in ("b1", "b2", "b3"):
+            await w.write(bookie, range(10))
+        await w.ledger(None)
+        await _in_limbo(w)
+
+        assert not await _healing(w).work()
+
+        assert w.stores["b3"].limbo.in_limbo(LEDGER)
+        with pytest.raises(LedgerStateUnknown):
+            w.stores["b3"].look_up(99, KEY)
+
+
+async def test_what_no_other_replica_has_now_keeps_the_mark() -> None:
+    async with world() as w:
+        await w.write("b1", range(10))
+        await w.write("b3", range(5))
+        await w.ledger(9)
+        await _in_limbo(w)
+        away = w.pool.clients.pop("b1")
+
+        assert not await _healing(w).work()
+        assert w.stores["b3"].limbo.in_limbo(LEDGER)
+
+        w.pool.clients["b1"] = away
+        assert await _healing(w).work()
+        assert not w.stores["b3"].limbo.in_limbo(LEDGER)
+
+
+async def test_what_is_damaged_here_keeps_the_mark() -> None:
+    """The copy is in the index and its bytes are rotten: it counts as held and is no copy."""
+    async with world() as w:
+        for bookie in ("b1", "b2", "b3"):
+            await w.write(bookie, range(10))
+        await w.ledger(9)
+        await _in_limbo(w)
+        collect = w.stores["b3"].reader.collect
+
+        def rotten(*args: object, **kwargs: object) -> object:
+            found = collect(*args, **kwargs)  # type: ignore[arg-type]
+            last = bytearray(found.parts[-1])
+            last[-9] ^= 1
+            found.parts[-1] = bytes(last)
+            return found
+
+        w.stores["b3"].reader.collect = rotten  # type: ignore[assignment, method-assign]
+
+        assert not await _healing(w).work()
+
+        assert w.stores["b3"].limbo.in_limbo(LEDGER)
+
+
+async def test_a_ledger_of_which_all_is_lost_here_is_known_again() -> None:
+    """Also an empty one: then it is fenced, and denies what never was."""
+    async with world() as w:
+        await w.ledger(-1)
+        await _in_limbo(w)
+
+        assert await _healing(w).work()
+
+        ledger = w.stores["b3"].look_up(LEDGER, KEY)
+        assert ledger.fenced
+        assert not ledger.limbo
+
+
+async def test_a_ledger_that_is_elsewhere_now_is_no_business_of_this_bookie() -> None:
+    async with world("b1", "b2", "b3", "b4") as w:
+        for bookie in ("b1", "b2", "b3", "b4"):
+            await w.write(bookie, range(10))
+        await w.ledger(9, ensembles=(Fragment(0, ("b1", "b2", "b4"), 0),))
+        await _in_limbo(w)
+
+        assert await _healing(w).work()
+
+        assert w.stores["b3"].limbo.in_limbo(LEDGER)  # nobody asks it
+        with pytest.raises(NoSuchLedger):
+            w.stores["b3"].look_up(99, KEY)

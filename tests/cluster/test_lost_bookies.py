@@ -1,0 +1,233 @@
+"""Bookies that are gone, or are to leave: what they held is stored elsewhere, then the record says so."""
+
+import random
+from typing import Any
+
+import pytest
+
+from distributedlog.cluster.lost import STALE_S, Absences, LostBookies
+from distributedlog.ledger import keys
+from distributedlog.ledger.metadata import Fragment
+from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.runtime.errors import NotEnoughBookies
+
+from .bookie_world import LEDGER, World, world
+
+MEMBERS = {"b1", "b2", "b3"}
+
+
+def _lost(world: World, after_s: float = 300.0) -> LostBookies:
+    return LostBookies(
+        world.metadata,
+        world.pool,
+        world.election,
+        world.copier,
+        world.candidates,
+        random.Random(1).random,
+        lost_after_s=after_s,
+    )
+
+
+async def _dies(world: World, bookie: str) -> None:
+    del world.pool.clients[bookie]
+    await world.metadata.transact(Transaction((), (Delete(keys.bookie_key(bookie)),)))
+
+
+async def _is_to_leave(world: World, bookie: str) -> None:
+    await world.metadata.transact(Transaction((), (Put(keys.leaving_key(bookie), b""),)))
+
+
+def _see(absences: Absences, now: float, **changed: set[str]) -> dict[str, str]:
+    absences.see(
+        now,
+        named=sorted(MEMBERS),
+        registered=changed.get("registered", MEMBERS),
+        cookies=changed.get("cookies", MEMBERS),
+        leaving=changed.get("leaving", set()),
+    )
+    return absences.lost
+
+
+def test_who_is_away_for_the_whole_delay_is_lost_and_who_comes_back_is_not() -> None:
+    absences = Absences(60.0)
+    for now in range(0, 60, 5):
+        assert not _see(absences, float(now), registered={"b1", "b2"})
+    assert list(_see(absences, 60.0, registered={"b1", "b2"})) == ["b3"]
+    assert not _see(absences, 65.0)
+    assert not _see(absences, 70.0, registered={"b1", "b2"})
+
+
+def test_the_delay_begins_anew_after_a_time_in_which_nobody_looked() -> None:
+    """H19: the quorum was away, or this process was stalled: who knows who was there meanwhile?"""
+    absences = Absences(60.0)
+    for now in range(0, 60, 5):
+        _see(absences, float(now), registered={"b1"})
+
+    assert not _see(absences, 55.0 + STALE_S + 1.0, registered={"b1"})
+
+
+def test_who_is_to_leave_or_was_forgotten_is_lost_at_once() -> None:
+    absences = Absences(60.0)
+
+    assert list(_see(absences, 0.0, leaving={"b2"})) == ["b2"]
+    found = _see(absences, 1.0, registered={"b1", "b2"}, cookies={"b1", "b2"})
+    assert list(found) == ["b3"]
+
+
+async def test_a_lost_bookies_entries_are_copied_and_then_the_record_is_swapped() -> None:
+    """Scenario 37; inv. 28, and the reverse index with it."""
+    async with world("b1", "b2", "b3", "b4") as w:
+        for bookie in ("b1", "b2", "b3"):
+            await w.write(bookie, range(50))
+        await w.ledger(49)
+        lost = _lost(w, after_s=0.0)
+        await _dies(w, "b3")
+
+        await lost.look()
+        assert list(lost.absences.lost) == ["b3"]
+        assert await lost.empty("b3")
+
+        assert (await w.record()).bookies() == ("b1", "b2", "b4")
+        assert await w.held("b4", 49) == await w.held("b1", 49)
+        assert len(await w.held("b4", 49)) == 50
+        assert await w.metadata.get(keys.on_key("b3", LEDGER)) is None
+        assert await w.metadata.get(keys.on_key("b4", LEDGER)) is not None
+        assert (
+            await w.metadata.get(keys.cookie_key("b3")) is not None
+        )  # it may come back, empty-handed
+
+
+async def test_each_fragment_and_each_stripe_gets_its_own() -> None:
+    """E > Qw: only the entries of the slot are copied."""
+    async with world("b1", "b2", "b3", "b4", "b5") as w:
+        fragments = (Fragment(0, ("b1", "b2", "b3"), 0), Fragment(6, ("b4", "b3", "b1"), 1))
+        for entry in range(12):
+            members = fragments[entry >= 6].bookies
+            for slot in range(3):
+                if (slot - entry) % 3 < 2:
+                    await w.write(members[slot], [entry])
+        await w.ledger(11, sizes=(3, 2, 2), ensembles=fragments)
+        lost = _lost(w, after_s=0.0)
+        before = await w.ids("b3")
+        await _dies(w, "b3")
+        await lost.look()
+
+        assert await lost.empty("b3")
+
+        changed = (await w.record()).ensembles
+        first, second = changed[0].bookies[2], changed[1].bookies[1]
+        assert {first, second} & {"b3"} == set()
+        assert changed[0].bookies[:2] == ("b1", "b2")
+        assert (changed[1].bookies[0], changed[1].bookies[2]) == ("b4", "b1")
+        there = {*(await w.ids(first)), *(await w.ids(second))}
+        assert there >= set(before)
+
+
+async def test_the_record_names_nobody_before_the_copies_are_there() -> None:
+    """Inv. 28: no source, no swap."""
+    async with world("b1", "b2", "b3", "b4") as w:
+        await w.write("b3", range(5))
+        await w.ledger(4)
+        lost = _lost(w, after_s=0.0)
+        await _dies(w, "b3")
+        await lost.look()
+
+        assert not await lost.empty("b3")
+
+        assert (await w.record()).bookies() == ("b1", "b2", "b3")
+
+
+async def test_a_swap_fails_when_the_new_bookie_was_started_again_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may have lost what was copied to it: its cookie has moved on, and it is looked at anew."""
+    async with world("b1", "b2", "b3", "b4") as w:
+        for bookie in ("b1", "b2", "b3"):
+            await w.write(bookie, range(5))
+        await w.ledger(4)
+        lost = _lost(w, after_s=0.0)
+        await _dies(w, "b3")
+        await lost.look()
+        copy: Any = w.copier.copy
+
+        async def copy_and_restart(*args: Any) -> int:
+            copied: int = await copy(*args)
+            await w.register("b4")
+            return copied
+
+        monkeypatch.setattr(w.copier, "copy", copy_and_restart)
+        assert not await lost.move(LEDGER, "b3")
+        assert (await w.record()).bookies() == ("b1", "b2", "b3")
+        monkeypatch.setattr(w.copier, "copy", copy)
+        assert await lost.move(LEDGER, "b3")
+
+
+async def test_an_open_ledger_is_its_writers() -> None:
+    async with world("b1", "b2", "b3", "b4") as w:
+        await w.write("b1", range(5))
+        await w.ledger(None)
+        lost = _lost(w, after_s=0.0)
+        await _dies(w, "b3")
+        await lost.look()
+
+        assert not await lost.empty("b3")
+
+        assert (await w.record()).bookies() == ("b1", "b2", "b3")
+        await w.write("b1", range(5, 10))  # nobody fenced it
+
+
+async def test_without_a_spare_bookie_nothing_changes() -> None:
+    async with world() as w:
+        for bookie in ("b1", "b2", "b3"):
+            await w.write(bookie, range(5))
+        await w.ledger(4)
+        lost = _lost(w, after_s=0.0)
+        await _dies(w, "b3")
+        await lost.look()
+
+        with pytest.raises(NotEnoughBookies, match="nobody can take the place of b3"):
+            await lost.move(LEDGER, "b3")
+
+
+async def test_a_bookie_that_comes_back_in_time_cancels_it() -> None:
+    async with world("b1", "b2", "b3", "b4") as w:
+        for bookie in ("b1", "b2", "b3"):
+            await w.write(bookie, range(5))
+        await w.ledger(4)
+        lost = _lost(w, after_s=0.0)
+        client = w.pool.clients["b3"]
+        await _dies(w, "b3")
+        await lost.look()
+        w.pool.clients["b3"] = client
+        await w.register("b3")
+        await lost.look()
+
+        assert not await lost.empty("b3")
+
+        assert (await w.record()).bookies() == ("b1", "b2", "b3")
+
+
+async def test_a_bookie_that_is_to_leave_is_drained_and_forgotten_once_it_is_down() -> None:
+    """It is a source of the copies while it runs; its to-do list of deletions goes with it."""
+    async with world("b1", "b2", "b3", "b4") as w:
+        await w.write("b3", range(5))  # the only copy
+        await w.ledger(4, sizes=(3, 3, 1))
+        await _is_to_leave(w, "b3")
+        todo = Put(keys.delete_key("b3", 99), b"")
+        await w.metadata.transact(Transaction((), (todo,)))
+        lost = _lost(w)
+        await lost.look()
+
+        assert await lost.empty("b3")
+
+        assert (await w.record()).bookies() == ("b1", "b2", "b4")
+        assert len(await w.held("b4", 4)) == 5
+        for kept in (keys.cookie_key("b3"), keys.leaving_key("b3"), todo.key):
+            assert await w.metadata.get(kept) is not None, "it runs, and deletes for itself"
+        await _dies(w, "b3")
+        await lost.look()
+        assert await lost.empty("b3")
+        for gone in (keys.cookie_key("b3"), keys.leaving_key("b3"), todo.key):
+            assert await w.metadata.get(gone) is None
+        await lost.look()
+        assert not lost.absences.lost
