@@ -6,12 +6,18 @@ answered from memory; the cluster is asked again when the answer is older than `
 
 import fnmatch
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
 import trio
 
 from ..log.dlsn import DLSN
-from ..runtime.errors import DistributedLogError, InvalidRequest, LogNotFound, LogTruncated
+from ..runtime.errors import (
+    DistributedLogError,
+    InvalidRequest,
+    LogNotFound,
+    LogRecreated,
+    LogTruncated,
+)
 from .client import Client
 from .logview import LogView
 from .offsets import Wanted, Word, positions
@@ -33,8 +39,8 @@ class Catalog:
 
     def __init__(self, client: Client, options: SourceOptions) -> None:
         self.views: dict[str, LogView] = {}
-        self.gone: dict[str, DistributedLogError] = {}
-        """Logs that were deleted under the reader."""
+        self.gone: dict[str, DLSN] = {}
+        """Logs that were deleted under the reader, and how far they went when they were last seen."""
         self._namespace = client.namespace
         self._options = options
         self._refreshed_at = -1e9
@@ -43,26 +49,28 @@ class Catalog:
 
     # --- which logs -------------------------------------------------------------------------------
 
-    async def discover(self, *, every_s: float = 0.0) -> list[str]:
-        """Find the logs; those that are new. Raises `LogNotFound` for one that was named and is missing."""
+    async def discover(self, *, every_s: float = 0.0, missing: Container[str] = ()) -> list[str]:
+        """Find the logs; those that are new. Raises `LogNotFound` for one that was named and is not there,
+        unless it is among those that may be ``missing``."""
         now = trio.current_time()
         if now - self._discovered_at < every_s:
             return []
         named = self._options.names
         names = await self._matching() if named is None else list(named)
-        new = [name for name in names if name not in self.views and name not in self.gone]
+        new = [name for name in names if name not in self.views]
         found: dict[str, int] = {}
 
         async def find(name: str) -> None:
             try:
                 found[name] = await self._namespace.find(name)
             except LogNotFound:
-                if self._options.names is not None:
+                if self._options.names is not None and name not in missing:
                     raise
 
         await each(new, find)
         for name in new:
             if name in found:
+                self.gone.pop(name, None)
                 self.views[name] = LogView(self._namespace, name, found[name])
         self._discovered_at = now
         added = [name for name in new if name in found]
@@ -107,9 +115,10 @@ class Catalog:
                 return
             try:
                 await view.refresh()
-            except LogNotFound as error:
-                self.gone[name] = error
+            except LogNotFound:
                 self.views.pop(name).close()
+                if hasattr(view, "state"):
+                    self.gone[name] = view.end
             except DistributedLogError as error:
                 if not error.retryable or not hasattr(view, "state"):
                     raise
@@ -177,14 +186,14 @@ class Catalog:
             f'log "{view.name}" was truncated: wanted {dlsn}, its first position is {first}, {lost}'
         )
         if self._options.fail_on_data_loss:
-            raise LogTruncated(f'{what}; "failOnDataLoss"=false goes on from there')
+            raise LogTruncated(f'{what}; "failOnDataLoss"=false goes on from there', str(first))
         log.warning("%s (failOnDataLoss=false)", what)
         return first
 
 
-def remade(name: str, where: str) -> LogNotFound:
+def remade(name: str, where: str) -> LogRecreated:
     """The log of this name is another one than the one that was read."""
-    return LogNotFound(
+    return LogRecreated(
         f'log "{name}" was deleted and made again: {where} belongs to the old one; begin anew, or set '
         '"failOnDataLoss"=false to read the new one from its beginning'
     )

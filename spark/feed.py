@@ -226,7 +226,8 @@ class Feed:
             return at
         error = LogTruncated(
             f'log "{one.log}" was truncated while it was read: wanted {DLSN(one.segment, at, 0)}, its '
-            f'first position is {first}; "failOnDataLoss"=false goes on from there'
+            f'first position is {first}; "failOnDataLoss"=false goes on from there',
+            str(first),
         )
         if self._fail_on_data_loss:
             raise error
@@ -237,8 +238,6 @@ class Feed:
 def _state(one: EntryRange, state: LogState | None) -> LogState | DistributedLogError:
     if state is None or state.deleting:
         return LogNotFound(f'log "{one.log}" was deleted while it was read')
-    if state.incarnation != one.incarnation:
-        return LogNotFound(f'log "{one.log}" was deleted and made again while it was read')
     return state
 
 

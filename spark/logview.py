@@ -5,18 +5,17 @@ closed segments are read once and kept as numbers. Between refreshes everything 
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ledger.client import LedgerClient
 from ..ledger.reader import LedgerReader
 from ..log.dlsn import DLSN
-from ..log.keys import segment_key, state_key
+from ..log.keys import incarnation_text, segment_key, state_key
 from ..log.namespace import Namespace
 from ..log.record import EntryHeader, Origin, decode, decode_header
 from ..log.segments import SegmentRecord
 from ..log.state import LogState
 from ..runtime.errors import LogNotFound
-from .offsets import log_identity
 from .planning import EntryRange, Segment, ranges_between
 
 PAGE = 500
@@ -62,7 +61,7 @@ class LogView:
     @property
     def identity(self) -> str:
         """Which log of this name it is."""
-        return log_identity(self.log_id, self.state.incarnation)
+        return incarnation_text(self.log_id)
 
     @property
     def earliest(self) -> DLSN:
@@ -83,8 +82,16 @@ class LogView:
 
     def ranges(self, start: DLSN, end: DLSN) -> list[EntryRange]:
         """What lies between two positions, as far as it can be read."""
-        identity = (self.log_id, self.state.incarnation)
-        return ranges_between(self.name, identity, self.segments, start, end)
+        return ranges_between(self.name, self.log_id, self.segments, start, end)
+
+    def prove(self, dlsn: DLSN) -> None:
+        """Somebody was given ``dlsn`` as the end of what can be read, before a restart perhaps: then it is
+        confirmed up to there, whatever the bookies remember (H24)."""
+        tail = self.tail
+        if tail is not None and dlsn.segment == tail.segment and dlsn.entry - 1 > tail.last_entry:
+            assert self._reader is not None
+            self._reader.note_lac(dlsn.entry - 1)
+            self.tail = replace(tail, last_entry=dlsn.entry - 1)
 
     def close(self) -> None:
         """Follow nothing more."""
@@ -106,6 +113,20 @@ class LogView:
             )
         before = await self._before(one, min(dlsn.entry, one.last_entry + 1))
         return Mark(before.sequence_id + dlsn.slot, before.segment_bytes)
+
+    async def between(self, start: DLSN, end: DLSN) -> tuple[int, int]:
+        """Records and entry bytes from ``start`` to ``end``."""
+        if start >= end:
+            return 0, 0
+        records = (await self.mark(end)).sequence_id - (await self.mark(start)).sequence_id
+        size = 0
+        for one in self.segments:
+            if start.segment <= one.segment <= end.segment:
+                first = start.entry if one.segment == start.segment else 0
+                last = end.entry if one.segment == end.segment else one.last_entry + 1
+                size += (await self._before(one, last)).segment_bytes
+                size -= (await self._before(one, first)).segment_bytes
+        return max(0, records), max(0, size)
 
     async def _before(self, one: Segment, entry: int) -> Mark:
         if entry <= 0:
@@ -172,6 +193,11 @@ class LogView:
             else:
                 high, high_at = guess, at
         return low
+
+    def entry_behind(self, dlsn: DLSN) -> DLSN:
+        """The position behind the first entry at or after ``dlsn``."""
+        ranges = self.ranges(dlsn, self.end)
+        return DLSN(ranges[0].segment, ranges[0].first_entry + 1, 0) if ranges else dlsn
 
     async def first_with_txid(self, txid: int) -> DLSN:
         """The first position whose record has a txid of at least this; the end where there is none."""

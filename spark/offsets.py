@@ -1,9 +1,11 @@
 """How far each log has been read, as the canonical JSON that Spark keeps in its checkpoint (pure).
 
-    {"ids": {"orders": "<log id>.<incarnation>"}, "logs": {"orders": "1.13.0"}, "v": 1}
+    {"ids": {"orders": "<incarnation>"}, "logs": {"orders": "1.13.0"},
+     "sequence_ids": {"orders": 4711}, "v": 1}
 
-Each position is the *next* one to read, and ``ids`` tells a log that was deleted and made again from the
-one that was read. Spark compares offsets as text: one order, one spelling, no time in it. A source that
+Each position is the *next* one to read, ``ids`` tells a log that was deleted and made again from the one
+that was read, and the sequence id there (a function of the position) says later how many records a
+truncation took away. Spark compares offsets as text: one order, one spelling, no time in it. A source that
 spells one position in two ways makes empty micro-batches for ever.
 """
 
@@ -25,12 +27,25 @@ class Offset:
 
     logs: dict[str, DLSN] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
+    sequence_ids: dict[str, int] = field(default_factory=dict)
+    """Of the record at the position, where it is known."""
+
+    def put(self, name: str, dlsn: DLSN, identity: str, sequence_id: int | None) -> None:
+        """Set one log's position, while the offset is being made."""
+        self.logs[name], self.ids[name] = dlsn, identity
+        if sequence_id is not None:
+            self.sequence_ids[name] = sequence_id
+
+    def keep(self, name: str, other: "Offset") -> None:
+        """Take one log's position over as it is spelled."""
+        self.put(name, other.logs[name], other.ids[name], other.sequence_ids.get(name))
 
     def to_json(self) -> dict[str, Any]:
         """For Spark, whose ``json.dumps`` keeps the order of keys."""
         return {
             "ids": {name: self.ids[name] for name in sorted(self.logs)},
             "logs": {name: str(self.logs[name]) for name in sorted(self.logs)},
+            "sequence_ids": {name: self.sequence_ids[name] for name in sorted(self.sequence_ids)},
             "v": FORMAT,
         }
 
@@ -53,12 +68,8 @@ class Offset:
         return cls(
             {name: DLSN.parse(str(text)) for name, text in logs.items()},
             {name: str(one) for name, one in ids.items()},
+            {name: int(one) for name, one in found.get("sequence_ids", {}).items()},
         )
-
-
-def log_identity(log_id: int, incarnation: int) -> str:
-    """Which log of a name it is: another one after it was deleted and made again."""
-    return f"{log_id:016x}.{incarnation}"
 
 
 @dataclass(frozen=True, slots=True)

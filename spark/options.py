@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 from ..runtime.errors import InvalidRequest
 
 MIB = 1024 * 1024
+ENTRY_BYTES_MAX = 1_000_000
 
 SPARKS_OWN = frozenset(
     {
@@ -341,7 +342,7 @@ class SinkOptions:
         shown="the micro-batch's id",
     )  # fmt: skip
     entry_bytes: int = option(
-        "entryBytes", size, "payload of one entry, up to 4m", default=256 * 1024, shown="`256k`",
+        "entryBytes", size, "bytes of one entry, up to 1,000,000", default=256 * 1024, shown="`256k`",
         kafka="kafka.batch.size",
     )  # fmt: skip
     segment_bytes: int = option(
@@ -382,8 +383,10 @@ class SinkOptions:
                 'mode "append" is at least once and remembers no batch: "txnAppId" and "txnVersion" '
                 'belong to mode "segments"'
             )
-        if options.entry_bytes > 4 * MIB:
-            raise InvalidRequest('option "entryBytes": an entry has at most 4m')
+        if options.entry_bytes > ENTRY_BYTES_MAX:
+            raise InvalidRequest(
+                f'option "entryBytes": an entry has at most {ENTRY_BYTES_MAX} bytes'
+            )
         return options
 
 

@@ -49,7 +49,6 @@ class EntryRange:
 
     log: str
     log_id: int
-    incarnation: int
     segment: int
     ledger_id: int
     first_entry: int
@@ -75,12 +74,9 @@ class EntryRange:
 
 
 def ranges_between(
-    log: str, identity: tuple[int, int], segments: Iterable[Segment], start: DLSN, end: DLSN
+    log: str, log_id: int, segments: Iterable[Segment], start: DLSN, end: DLSN
 ) -> list[EntryRange]:
-    """What lies from ``start`` up to, and without, ``end``. ``segments`` ascend.
-
-    ``identity``: log id and incarnation.
-    """
+    """What lies from ``start`` up to, and without, ``end``. ``segments`` ascend."""
     found = []
     for one in segments:
         if one.segment < start.segment or one.segment > end.segment:
@@ -96,7 +92,7 @@ def ranges_between(
         found.append(
             EntryRange(
                 log,
-                *identity,
+                log_id,
                 one.segment,
                 one.ledger_id,
                 first,

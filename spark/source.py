@@ -5,13 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from .options import SourceOptions
+from ..runtime.errors import InvalidRequest
+from .options import SinkOptions, SourceOptions, Where
 from .schema import ddl, of_spark
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from .read import BatchReader
+    from .sink import BatchWriter, StreamWriter
+    from .stream import StreamReader
 
 
 class DistributedLogSource(DataSource):
@@ -36,6 +39,42 @@ class DistributedLogSource(DataSource):
 
         options = SourceOptions.parse(self._given(), "batch")
         return BatchReader(options, of_spark(schema, options.txid_unit))
+
+    def streamReader(self, schema: "StructType") -> "StreamReader":
+        """For ``spark.readStream``."""
+        from .stream import StreamReader
+
+        options = SourceOptions.parse(self._given(), "stream")
+        return StreamReader(options, of_spark(schema, options.txid_unit))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
+        """For ``df.write``."""
+        from .sink import BatchWriter
+
+        made = BatchWriter(*self._sink(schema, "batch"), overwrite=overwrite)
+        made.check()
+        return made
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamWriter":
+        """For ``df.writeStream``; Spark asks once a micro-batch, and once a commit."""
+        from .sink import StreamWriter
+
+        if overwrite:
+            raise InvalidRequest(
+                'outputMode("complete") would write the whole result anew with every micro-batch: use '
+                "append or update"
+            )
+        made = StreamWriter(*self._sink(schema, "stream"), overwrite=False)
+        made.check()
+        return made
+
+    def _sink(self, schema: "StructType", where: Where) -> tuple[SinkOptions, list[str]]:
+        from .rows import check_schema
+
+        options = SinkOptions.parse(self._given(), where)
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        check_schema(fields, log_given=options.log is not None)
+        return options, [name for name, _ in fields]
 
     def _given(self) -> dict[str, Any]:
         return dict(self.options.items())

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from distributedlog.log.dlsn import DLSN
+from distributedlog.log.keys import incarnation_text
 from distributedlog.runtime.errors import InvalidRequest, UnsupportedFormat
-from distributedlog.spark.offsets import Offset, Wanted, log_identity, positions
+from distributedlog.spark.offsets import Offset, Wanted, positions
 
 
 def test_one_position_has_one_spelling() -> None:
@@ -15,8 +16,9 @@ def test_one_position_has_one_spelling() -> None:
 
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())
     assert json.dumps(one.to_json()) == (
-        '{"ids": {"a": "y", "b": "x"}, "logs": {"a": "3.0.1", "b": "1.2.0"}, "v": 1}'
+        '{"ids": {"a": "y", "b": "x"}, "logs": {"a": "3.0.1", "b": "1.2.0"}, "sequence_ids": {}, "v": 1}'
     )
+    one.put("c", DLSN(1, 0, 0), "z", 12)
     assert Offset.from_json(json.loads(json.dumps(one.to_json()))) == one
 
 
@@ -30,7 +32,7 @@ def test_a_foreign_checkpoint_is_refused() -> None:
 
 
 def test_positions_by_word_by_json_and_by_an_offset() -> None:
-    offset = Offset({"a": DLSN(1, 2, 0)}, {"a": log_identity(7, 0)})
+    offset = Offset({"a": DLSN(1, 2, 0)}, {"a": incarnation_text(7)})
 
     assert positions(None, ["a"], "startingPosition", "latest") == {"a": Wanted("latest")}
     assert positions({"a": "1.2.0"}, ["a", "b"], "startingPosition", "earliest") == {
@@ -38,7 +40,7 @@ def test_positions_by_word_by_json_and_by_an_offset() -> None:
         "b": Wanted("earliest"),
     }
     assert positions(offset.to_json(), ["a"], "startingPosition", "earliest") == {
-        "a": Wanted(dlsn=DLSN(1, 2, 0), identity="0000000000000007.0")
+        "a": Wanted(dlsn=DLSN(1, 2, 0), identity="0000000000000007")
     }
 
 

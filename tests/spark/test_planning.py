@@ -19,7 +19,7 @@ def covered(ranges: list[EntryRange]) -> list[tuple[int, int]]:
 
 
 def between(start: DLSN, end: DLSN, segments: list[Segment]) -> list[EntryRange]:
-    return ranges_between("a", (7, 0), segments, start, end)
+    return ranges_between("a", 7, segments, start, end)
 
 
 def test_a_range_ends_before_its_end_position() -> None:

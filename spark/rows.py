@@ -1,0 +1,182 @@
+"""Arrow batches as the columns of entries: what the sink writes, without work a record.
+
+A batch's payload column is offsets and bytes already; an entry is a slice of both. The end of a batch that
+fills no entry waits for the next one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ..log.record import RECORD_COLUMN_BYTES, TXID_MAX
+from ..runtime.errors import InvalidRequest
+
+COLUMNS = {"payload": ("binary", "string"), "txid": ("bigint",), "log": ("string",)}
+"""What a frame that is written may have; `payload` it must have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some records as columns; payload k is ``data[offsets[k]:offsets[k + 1]]``, offsets begin anywhere."""
+
+    txids: Any
+    """int64[n]"""
+    offsets: Any
+    """int32[n + 1]"""
+    data: memoryview
+
+    @property
+    def count(self) -> int:
+        """Records."""
+        return len(self.txids)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of these records alone."""
+        return int(self.offsets[-1]) - int(self.offsets[0])
+
+    @property
+    def size_bytes(self) -> int:
+        """What they take in an entry, about."""
+        return self.payload_bytes + RECORD_COLUMN_BYTES * self.count
+
+    def part(self, start: int, stop: int) -> "Rows":
+        """Some of them: views."""
+        return Rows(self.txids[start:stop], self.offsets[start : stop + 1], self.data)
+
+    def packed(self) -> tuple[bytes, bytes, memoryview]:
+        """txids, offsets from 0, and payloads, as a segment writer takes them."""
+        first = int(self.offsets[0])
+        offsets = self.offsets if first == 0 else self.offsets - np.int32(first)
+        return self.txids.tobytes(), offsets.tobytes(), self.data[first : int(self.offsets[-1])]
+
+    def payloads(self) -> list[bytes]:
+        """One by one, for the few records that no packed entry takes."""
+        ends = self.offsets.tolist()
+        return [bytes(self.data[a:b]) for a, b in pairwise(ends)]
+
+
+def check_schema(fields: Sequence[tuple[str, str]], *, log_given: bool) -> None:
+    """Can a frame with these columns, as (name, Spark type), be written? Raises `InvalidRequest`."""
+    legal = "payload binary or string, txid bigint (optional), log string (optional)"
+    for name, kind in fields:
+        if name not in COLUMNS:
+            raise InvalidRequest(
+                f'column "{name}" cannot be written: a record has {legal}; select those'
+            )
+        if kind not in COLUMNS[name]:
+            raise InvalidRequest(f'column "{name}" is {" or ".join(COLUMNS[name])}, not {kind}')
+    names = [name for name, _ in fields]
+    if "payload" not in names:
+        raise InvalidRequest(f"the frame has no column payload: a record has {legal}")
+    if log_given and "log" in names:
+        raise InvalidRequest(
+            'both the option "log" and a column log say where records go: drop one of them'
+        )
+    if not log_given and "log" not in names:
+        raise InvalidRequest('which log: give the option "log", or a column log string')
+
+
+def rows_of(batch: pa.RecordBatch, txid: int | None, where: str) -> Rows:
+    """The records of a batch; ``txid`` for all of them where it has no column of its own.
+
+    ``where`` names log, partition and position for the error. Raises `InvalidRequest` for nulls.
+    """
+    payload = batch.column("payload")
+    _no_nulls(payload, "payload", where)
+    if payload.type not in (pa.binary(), pa.string()):
+        payload = payload.cast(pa.binary())  # large or view types, by Spark's configuration
+    _, offsets, data = payload.buffers()
+    count = len(payload)
+    if count:
+        ends: Any = np.frombuffer(offsets, np.int32, count + 1, 4 * payload.offset)
+    else:
+        ends = np.zeros(1, np.int32)
+    if "txid" in batch.schema.names:
+        column = batch.column("txid")
+        _no_nulls(column, "txid", where)
+        txids = column.to_numpy(zero_copy_only=False)
+        if count and not 0 <= int(txids.min()) <= int(txids.max()) <= TXID_MAX:
+            raise InvalidRequest(f"{where}: a txid is 0 to 2^63 - 2, not {int(txids.min())}")
+    else:
+        assert txid is not None
+        txids = np.full(count, txid, np.int64)
+    return Rows(txids, ends, memoryview(b"") if data is None else memoryview(data))
+
+
+def by_log(batch: pa.RecordBatch, where: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each log, in the order in which the batch has them; logs by their first row."""
+    column = batch.column("log")
+    _no_nulls(column, "log", where)
+    encoded = column.dictionary_encode()
+    if len(encoded.dictionary) == 1:
+        yield encoded.dictionary[0].as_py(), batch
+        return
+    for number, name in enumerate(encoded.dictionary.to_pylist()):
+        yield name, batch.filter(pc.equal(encoded.indices, number))
+
+
+def _no_nulls(column: pa.Array, name: str, where: str) -> None:
+    if column.null_count:
+        row = int(pc.index(column.is_null(), True).as_py())
+        raise InvalidRequest(f"{where}, row {row} of an Arrow batch: {name} is null")
+
+
+class Packer:
+    """Cuts rows into entries of about ``entry_bytes``; what is left waits in it. No record is copied but
+    those of entries that two batches fill."""
+
+    def __init__(self, entry_bytes: int) -> None:
+        self._entry_bytes = entry_bytes
+        self._held: list[Rows] = []
+        self._held_bytes = 0
+
+    def add(self, rows: Rows) -> Iterator[Rows]:
+        """Take rows; the entries that are full."""
+        at = 0
+        if self._held:
+            at = self._fitting(rows, 0, self._entry_bytes - self._held_bytes)
+            self._hold(rows.part(0, at))
+            if at < rows.count:
+                yield self._joined()
+        while at < rows.count:
+            stop = max(at + 1, self._fitting(rows, at, self._entry_bytes))
+            if stop == rows.count and rows.part(at, stop).size_bytes < self._entry_bytes:
+                self._hold(rows.part(at, stop))
+                return
+            yield rows.part(at, stop)
+            at = stop
+
+    def rest(self) -> Iterator[Rows]:
+        """What waits, as a last entry."""
+        if self._held:
+            yield self._joined()
+
+    def _hold(self, rows: Rows) -> None:
+        if rows.count:
+            self._held.append(rows)
+            self._held_bytes += rows.size_bytes
+
+    def _fitting(self, rows: Rows, at: int, room: int) -> int:
+        """The row behind the last one that still has room."""
+        ends = rows.offsets[at + 1 :].astype(np.int64) - int(rows.offsets[at])
+        ends += RECORD_COLUMN_BYTES * np.arange(1, len(ends) + 1, dtype=np.int64)
+        return at + int(np.searchsorted(ends, room, side="right"))
+
+    def _joined(self) -> Rows:
+        held, self._held, self._held_bytes = self._held, [], 0
+        if len(held) == 1:
+            return held[0]
+        offsets: Any = np.zeros(sum(one.count for one in held) + 1, np.int32)
+        at, end = 1, 0
+        for one in held:
+            offsets[at : at + one.count] = one.offsets[1:] + (end - int(one.offsets[0]))
+            at += one.count
+            end += one.payload_bytes
+        data = b"".join(one.data[int(one.offsets[0]) : int(one.offsets[-1])] for one in held)
+        return Rows(np.concatenate([one.txids for one in held]), offsets, memoryview(data))

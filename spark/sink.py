@@ -1,0 +1,216 @@
+"""The sink on the driver: checks before any task, then links what the tasks wrote, once.
+
+Mode ``segments``: for each log one metadata transaction appends a batch's segments and notes (application,
+batch); asked again, by a replay or after an answer that was lost, it finds the note. Spark calls `abort`
+with the same messages after a `commit` that raised, also when it raised *after* the link: so abort deletes
+only what the metadata says is linked to nothing (H13).
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import trio
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from ..log.ranges import SegmentToken
+from ..runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    EndOfStream,
+    LinkOutOfOrder,
+    OutcomeUnknown,
+    OwnershipAcquireFailed,
+    QuorumUnreachable,
+    RequestTimeout,
+    TransactionIdOutOfOrder,
+)
+from .client import Client, run
+from .options import SinkOptions
+from .sink_task import (
+    HINT,
+    Identity,
+    Message,
+    SinkPlan,
+    already_linked,
+    create_if_wanted,
+    write_task,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..log.handle import Log
+
+KNOW_S = 120.0
+"""How long a link whose outcome is not known is asked for again before the batch fails."""
+RETRY_S = 0.5
+OWNER_WAIT_S = 5.0
+"""Another link holds a log's lock for milliseconds; who holds it longer than this is a writer."""
+
+log = logging.getLogger("distributedlog.spark")
+
+
+class Sink:
+    """What batch and streaming writers share."""
+
+    def __init__(self, options: SinkOptions, names: Sequence[str], *, overwrite: bool) -> None:
+        self.plan = SinkPlan(options, "txid" in names, time.time_ns() // 1_000_000)
+        self.overwrite = overwrite
+
+    def check(self) -> None:
+        """Before any task: is there a log that can be written? Raises what says why not."""
+        options = self.plan.options
+        if options.log is not None:
+            run(options.uri, options.request_timeout_s, self._check)
+
+    async def _check(self, held: Client) -> None:
+        options = self.plan.options
+        assert options.log is not None
+        target = await create_if_wanted(held, options, options.log)
+        deadline = trio.current_time() + OWNER_WAIT_S
+        while True:
+            found = await target.snapshot()
+            if found.sealed:
+                raise EndOfStream(f'log "{options.log}" is sealed: it takes no more records')
+            if not found.owner or options.takeover or options.mode == "append":
+                return
+            if trio.current_time() > deadline:
+                raise OwnershipAcquireFailed(
+                    f'log "{options.log}" is being written by {found.owner}: end that writer, or set '
+                    '"takeover"=true to fence it',
+                    found.owner,
+                )
+            await trio.sleep(RETRY_S)
+
+    # --- linking ----------------------------------------------------------------------------------
+
+    def link(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make the batch visible, log by log. Raises when something is certainly not linked, or not known."""
+        if self.plan.options.mode != "segments":
+            return
+        by_log, identity = gathered(messages)
+        if identity is None:
+            return
+        options = self.plan.options
+
+        async def link_all(held: Client) -> None:
+            for name in sorted(by_log):
+                await self._link(held, name, by_log[name], identity)
+
+        run(options.uri, options.request_timeout_s, link_all)
+
+    async def _link(
+        self, held: Client, name: str, tokens: list[SegmentToken], identity: Identity
+    ) -> None:
+        check_order(name, tokens)
+        target = held.namespace.open_log(name, incarnation=tokens[0].incarnation)
+        deadline = trio.current_time() + KNOW_S
+        while True:
+            try:
+                result = await target.link_segments(
+                    tokens,
+                    app=identity.app,
+                    version=identity.version,
+                    identity=identity.query,
+                    takeover=self.plan.options.takeover,
+                    truncate_before=self.overwrite,
+                )
+                break
+            except (OutcomeUnknown, QuorumUnreachable, RequestTimeout, ConnectionLost) as error:
+                if trio.current_time() > deadline:
+                    raise
+                log.warning('log "%s": whether a batch is linked is asked again: %s', name, error)
+                await trio.sleep(RETRY_S)
+            except LinkOutOfOrder:
+                if not await already_linked(target, identity):
+                    raise
+                await target.discard_segments(
+                    tokens
+                )  # a later batch of this query is in: so is this
+                return
+            except TransactionIdOutOfOrder as error:
+                raise TransactionIdOutOfOrder(f"{error}; {HINT}") from None
+        if result.already:
+            await target.discard_segments(tokens)  # never those that are linked
+
+    def discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete what is certainly not linked; the rest is left as it is. Raises nothing."""
+        by_log, _ = gathered(messages)
+        options = self.plan.options
+
+        async def discard_all(held: Client) -> None:
+            for name, tokens in sorted(by_log.items()):
+                target: Log = held.namespace.open_log(name)
+                linked = await target.discard_segments(tokens)
+                if linked:
+                    log.warning(
+                        'log "%s": %d segments of a failed commit are linked', name, len(linked)
+                    )
+
+        try:
+            run(options.uri, options.request_timeout_s, discard_all)
+        except (
+            DistributedLogError
+        ) as error:  # orphans are found by age; the query's own error matters
+            log.warning("segments that were not linked are left for the collector: %s", error)
+
+
+class BatchWriter(Sink, DataSourceArrowWriter):
+    """``df.write``. Its pickle goes to the tasks, and to the process that commits."""
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Message:
+        """In a task."""
+        return write_task(self.plan, iterator, streaming=False)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks are through."""
+        self.link(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """The job failed, or a commit raised."""
+        self.discard(messages)
+
+
+class StreamWriter(Sink, DataSourceStreamArrowWriter):
+    """``df.writeStream``. The committing process makes a new one, which knows only the messages."""
+
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Message:
+        """In a task."""
+        return write_task(self.plan, iterator, streaming=True)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All tasks of a micro-batch are through."""
+        self.link(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """The micro-batch failed, or its commit raised."""
+        self.discard(messages)
+
+
+def gathered(
+    messages: Sequence[Any],
+) -> tuple[dict[str, list[SegmentToken]], Identity | None]:
+    """The segments of each log in the order of partitions, and whose they are."""
+    found: dict[str, list[SegmentToken]] = {}
+    sent = [one for one in messages if isinstance(one, Message)]
+    for message in sorted(sent, key=lambda one: one.partition):
+        for name, token in message.segments:
+            found.setdefault(name, []).append(token)
+    return found, sent[0].identity if sent else None
+
+
+def check_order(name: str, tokens: Sequence[SegmentToken]) -> None:
+    """Do the txids of consecutive segments ascend? Raises `TransactionIdOutOfOrder` naming both."""
+    for before, after in pairwise(tokens):
+        if after.first_txid < before.last_txid:
+            raise TransactionIdOutOfOrder(
+                f'log "{name}": a partition with txids {after.first_txid} to {after.last_txid} follows one '
+                f"with {before.first_txid} to {before.last_txid}; {HINT}"
+            )

@@ -1,0 +1,316 @@
+"""What a task of the sink does: its rows become segments that no log refers to yet, or go through the log's
+writer. Everything here may run twice, at the same time, or outlive its job: nothing it does can be seen
+before the driver links it (mode ``segments``), or is more than at least once (mode ``append``).
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from ..log.ranges import SegmentToken
+from ..runtime.errors import LinkOutOfOrder, LogNotFound, TransactionIdOutOfOrder
+from .client import Client, client, settle
+from .options import ENTRY_BYTES_MAX, SinkOptions
+from .rows import Packer, Rows, by_log, rows_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ..log.handle import Log
+    from ..log.segment_writer import SegmentWriter
+    from ..log.writer import LogWriter
+
+APPEND_WAIT_S = 60.0
+"""How long a task in mode ``append`` waits for its turn as the log's writer."""
+HINT = (
+    'txids may not go back: df.repartitionByRange("txid").sortWithinPartitions("txid") puts them in order, '
+    "or leave the column txid out"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """What the driver tells every task of one write."""
+
+    options: SinkOptions
+    has_txid: bool
+    now_ms: int
+    """The batch's txid where the frame has none and the log's last is lower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who writes which batch: what makes a replay recognizable."""
+
+    app: str
+    """"" for a batch job without one: then its ledgers alone tell a link that is asked twice."""
+    version: int
+    query: str
+    """The streaming query that counts the versions; "" outside of one."""
+
+
+@dataclass
+class Message(WriterCommitMessage):
+    """What a task reports to the driver."""
+
+    partition: int
+    identity: Identity
+    segments: list[tuple[str, SegmentToken]] = field(default_factory=list)
+    """(log, segment), in the order written."""
+    records: int = 0
+    skipped: list[str] = field(default_factory=list)
+    """Logs that hold this batch already."""
+
+
+def identity_of(options: SinkOptions, context: TaskContext, *, streaming: bool) -> Identity:
+    """From the options and the local properties that Spark gives each task."""
+    query = context.getLocalProperty("sql.streaming.queryId") or ""
+    if streaming:
+        batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
+        return Identity(options.txn_app_id or query, batch, query)
+    if options.txn_app_id is None:
+        return Identity("", 0, query)
+    return Identity(options.txn_app_id, options.txn_version or 0, query)
+
+
+def write_task(plan: SinkPlan, batches: "Iterator[pa.RecordBatch]", *, streaming: bool) -> Message:
+    """Write one task's rows. Raises what names log, partition and remedy."""
+    settle()
+    context = TaskContext.get()
+    assert context is not None, "tasks run in a worker of Spark's"
+    options = plan.options
+    message = Message(context.partitionId(), identity_of(options, context, streaming=streaming))
+    held = client(options.uri, options.request_timeout_s)
+    held.users += 1
+    work = _Work(held, plan, message)
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                work.take(batch)
+        work.finish()
+    except BaseException:
+        work.abort()
+        raise
+    finally:
+        held.users -= 1
+    return message
+
+
+class Target(Protocol):
+    """Where the entries of one log go."""
+
+    async def open(self) -> None:
+        """Before the first entry."""
+        ...
+
+    async def write(self, entries: list[Rows]) -> None:
+        """Take entries; waits for room only."""
+        ...
+
+    async def finish(self) -> list[SegmentToken]:
+        """All is durable."""
+        ...
+
+    async def abort(self) -> None:
+        """Forget what can be forgotten."""
+        ...
+
+
+class _Work:
+    """One task: splits batches by log, and keeps one hand-over to the loop under way while Spark computes."""
+
+    def __init__(self, held: Client, plan: SinkPlan, message: Message) -> None:
+        self._held = held
+        self._plan = plan
+        self._message = message
+        self._targets: dict[str, tuple[Target, Packer, int | None]] = {}
+        self._pending: Future[None] | None = None
+        self._row = 0
+
+    def take(self, batch: "pa.RecordBatch") -> None:
+        """Write one batch."""
+        name = self._plan.options.log
+        where = f"partition {self._message.partition}, from row {self._row} on"
+        self._row += batch.num_rows
+        parts = [(name, batch)] if name is not None else by_log(batch, where)
+        for name, part in parts:
+            opened = self._targets.get(name)
+            if opened is None and name not in self._message.skipped:
+                opened = self._open(name)
+            if opened is None:
+                continue
+            target, packer, txid = opened
+            rows = rows_of(part, txid, f'log "{name}", {where}')
+            self._message.records += rows.count
+            self._hand_over(target, list(packer.add(rows)))
+
+    def finish(self) -> None:
+        """Make everything durable; the message then says where it is."""
+        for target, packer, _ in self._targets.values():
+            self._hand_over(target, list(packer.rest()))
+        self._settle()
+        for name, (target, _, _) in self._targets.items():
+            tokens = self._held.run(target.finish)
+            self._message.segments += [(name, token) for token in tokens if token.records]
+
+    def abort(self) -> None:
+        """Delete what was begun; what a killed worker leaves is an orphan, for later."""
+        if self._pending is not None:
+            self._pending.cancel()
+        for target, _, _ in self._targets.values():
+            with suppress(Exception):  # the error that brought us here is the one to be told
+                self._held.run(target.abort)
+
+    def _open(self, name: str) -> tuple[Target, Packer, int | None] | None:
+        """The target of a log; None where the log holds this batch already."""
+        options = self._plan.options
+        log = self._held.run(create_if_wanted, self._held, options, name)
+        if options.mode == "segments":
+            if self._held.run(already_linked, log, self._message.identity):
+                self._message.skipped.append(name)
+                return None
+            target: Target = SegmentTarget(log, options, self._message)
+        else:
+            target = AppendTarget(log, options)
+        txid = None
+        if not self._plan.has_txid:
+            txid = max(self._plan.now_ms, self._held.run(_last_txid, log))
+        self._held.run(target.open)
+        opened = (target, Packer(options.entry_bytes), txid)
+        self._targets[name] = opened
+        return opened
+
+    def _hand_over(self, target: Target, entries: list[Rows]) -> None:
+        if entries:
+            self._settle()
+            self._pending = self._held.background.submit(target.write, entries)
+
+    def _settle(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            try:
+                pending.result()
+            except TransactionIdOutOfOrder as error:
+                raise TransactionIdOutOfOrder(
+                    f"partition {self._message.partition}: {error}; {HINT}"
+                ) from None
+
+
+class SegmentTarget:
+    """Sealed segments that no log refers to yet; another one begins at ``segmentBytes``."""
+
+    def __init__(self, log: "Log", options: SinkOptions, message: Message) -> None:
+        self._log = log
+        self._options = options
+        self._message = message
+        self._writer: SegmentWriter | None = None
+        self._tokens: list[SegmentToken] = []
+
+    async def open(self) -> None:
+        """Create the ledger."""
+        identity = self._message.identity
+        self._writer = await self._log.open_segment_writer(
+            app=identity.app,
+            version=identity.version,
+            custom={"partition": b"%d" % self._message.partition, "query": identity.query.encode()},
+            entry_bytes=self._options.entry_bytes,
+        )
+
+    async def write(self, entries: list[Rows]) -> None:
+        """Write entries as they are packed."""
+        for rows in entries:
+            if self._writer is not None and self._writer.size_bytes >= self._options.segment_bytes:
+                self._tokens.append(await self._writer.aclose())
+                self._writer = None
+            if self._writer is None:
+                await self.open()
+            assert self._writer is not None
+            if (
+                rows.size_bytes > ENTRY_BYTES_MAX
+            ):  # one record near the limit: no packed entry takes it
+                await self._writer.write_columns(rows.txids.tolist(), rows.payloads())
+            else:
+                await self._writer.write_packed(*rows.packed())
+
+    async def finish(self) -> list[SegmentToken]:
+        """Close the last segment; tokens in order."""
+        if self._writer is not None:
+            self._tokens.append(await self._writer.aclose())
+            self._writer = None
+        return self._tokens
+
+    async def abort(self) -> None:
+        """Delete them: nobody has been told of them."""
+        if self._writer is not None:
+            await self._writer.abort()
+        await self._log.discard_segments(self._tokens)
+
+
+class AppendTarget:
+    """The log's own writer: at least once, readable as it is written. Tasks take turns."""
+
+    def __init__(self, log: "Log", options: SinkOptions) -> None:
+        self._log = log
+        self._options = options
+        self._writer: LogWriter | None = None
+
+    async def open(self) -> None:
+        """Become the log's writer, after the tasks before this one."""
+        self._writer = await self._log.open_writer(
+            takeover=self._options.takeover, wait_s=APPEND_WAIT_S
+        )
+
+    async def write(self, entries: list[Rows]) -> None:
+        """Write records in the writer's own batches."""
+        assert self._writer is not None
+        for rows in entries:
+            await self._writer.submit_columns(rows.txids.tolist(), rows.payloads())
+
+    async def finish(self) -> list[SegmentToken]:
+        """Commit, and let the next task write."""
+        assert self._writer is not None
+        await self._writer.aclose()
+        return []
+
+    async def abort(self) -> None:
+        """What is sent stays: at least once."""
+        if self._writer is not None:
+            await self._writer.abort()
+
+
+async def already_linked(log: "Log", identity: Identity) -> bool:
+    """Is this batch of this application in the log? Raises `LinkOutOfOrder` for another query's app."""
+    if not identity.app:
+        return False
+    last = await log.linked_version(identity.app)
+    if last is None:
+        return False
+    if last.identity != identity.query:
+        theirs, ours = last.identity or "(none)", identity.query or "(none)"
+        raise LinkOutOfOrder(
+            f'log "{log.name}": txnAppId {identity.app!r} belongs to query {theirs}, which linked version '
+            f"{last.version}; this is query {ours}: a new checkpoint needs a new txnAppId, or its batches "
+            "up to there would be skipped"
+        )
+    return last.version >= identity.version
+
+
+async def create_if_wanted(held: Client, options: SinkOptions, name: str) -> "Log":
+    """The log to write, made by ``createLogs``. Raises `LogNotFound`."""
+    log = held.namespace.open_log(name, config={"create_if_missing": False})
+    if not await held.namespace.log_exists(name):
+        if not options.create_logs:
+            raise LogNotFound(
+                f'log "{name}" does not exist in {options.uri}; create it, or set "createLogs"=true'
+            )
+        await held.namespace.create_or_find(name)
+    return log
+
+
+async def _last_txid(log: "Log") -> int:
+    return (await log.snapshot()).last_txid

@@ -1,0 +1,91 @@
+"""From Arrow batches to entries: every record once, in order, in entries of the right size."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pa = pytest.importorskip("pyarrow")
+
+from distributedlog.runtime.errors import InvalidRequest  # noqa: E402
+from distributedlog.spark.rows import Packer, Rows, by_log, check_schema, rows_of  # noqa: E402
+
+
+def batch(payloads: Sequence[bytes | None], **columns: list[Any]) -> Any:
+    return pa.record_batch({"payload": pa.array(payloads, pa.binary()), **columns})
+
+
+def records(entries: list[Rows]) -> list[tuple[int, bytes]]:
+    return [
+        pair for one in entries for pair in zip(one.txids.tolist(), one.payloads(), strict=True)
+    ]
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=40), max_size=12), max_size=6),
+    st.integers(20, 300),
+    st.integers(0, 3),
+)
+def test_every_record_once_in_order_and_no_entry_above_its_size(
+    batches: list[list[bytes]], entry_bytes: int, cut: int
+) -> None:
+    packer, txid = Packer(entry_bytes), 0
+    entries: list[Rows] = []
+    wanted: list[tuple[int, bytes]] = []
+    for payloads in batches:
+        txids = list(range(txid, txid + len(payloads)))
+        txid += len(payloads)
+        made = batch(payloads, txid=txids).slice(
+            min(cut, len(payloads))
+        )  # offsets that begin anywhere
+        wanted += list(zip(txids, payloads, strict=True))[cut:]
+        entries += packer.add(rows_of(made, None, "here"))
+    entries += packer.rest()
+
+    assert records(entries) == wanted
+    assert all(one.size_bytes <= entry_bytes or one.count == 1 for one in entries)
+    assert all(one.count for one in entries)
+    for one in entries:
+        packed, offsets, data = one.packed()
+        assert len(packed) == 8 * one.count
+        assert offsets[:4] == bytes(4)
+        assert int.from_bytes(offsets[-4:], "little") == len(data)
+
+
+def test_a_null_is_named_with_its_place() -> None:
+    """S24."""
+    with pytest.raises(
+        InvalidRequest, match=r"log a, partition 3, row 1 of an Arrow batch: payload is null"
+    ):
+        rows_of(batch([b"x", None]), 0, "log a, partition 3")
+    with pytest.raises(InvalidRequest, match="a txid is 0 to"):
+        rows_of(batch([b"x"], txid=[-1]), None, "log a")
+
+
+def test_rows_go_to_their_logs_in_order() -> None:
+    made = batch([b"1", b"2", b"3"], log=["b", "a", "b"])
+
+    assert [(name, part.column("payload").to_pylist()) for name, part in by_log(made, "")] == [
+        ("b", [b"1", b"3"]),
+        ("a", [b"2"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "log_given", "said"),
+    [
+        ([("txid", "bigint")], True, "no column payload"),
+        ([("payload", "int")], True, "binary or string, not int"),
+        ([("payload", "binary"), ("key", "string")], True, 'column "key" cannot be written'),
+        ([("payload", "binary"), ("log", "string")], True, "drop one of them"),
+        ([("payload", "binary")], False, "which log"),
+    ],
+)
+def test_a_frame_that_cannot_be_written_is_refused_by_name(
+    fields: list[tuple[str, str]], log_given: bool, said: str
+) -> None:
+    """S24."""
+    with pytest.raises(InvalidRequest, match=said):
+        check_schema(fields, log_given=log_given)
