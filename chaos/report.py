@@ -38,8 +38,8 @@ body{font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif;color:#1c2833;b
 h1{font-size:24px;margin:0 0 4px} h2{font-size:17px;margin:30px 0 8px}
 .verdict{display:inline-block;color:#fff;font-weight:700;padding:3px 14px;border-radius:4px;margin-right:12px}
 .about{color:#566573;margin:0 0 14px} ul.reasons{margin:8px 0;padding-left:20px;color:#922b21}
-.numbers{display:flex;flex-wrap:wrap;gap:10px 34px;margin:14px 0}
-.numbers div{min-width:110px} .numbers b{display:block;font-size:20px;font-variant-numeric:tabular-nums}
+.numbers{display:grid;grid-template-columns:repeat(5,1fr);gap:10px 20px;margin:14px 0}
+.numbers b{display:block;font-size:20px;font-variant-numeric:tabular-nums}
 .numbers span{color:#566573;font-size:13px}
 table{border-collapse:collapse;width:100%;font-size:13.5px} th{text-align:left;color:#566573;font-weight:600}
 th,td{padding:4px 10px 4px 0;border-bottom:1px solid #eaecee;vertical-align:top}
@@ -147,7 +147,7 @@ class _Scale:
 
 def _picture(result: Mapping[str, Any]) -> str:
     line, faults = result["time_line"], result["faults"]
-    scale = _Scale(len(line["acked"]))
+    scale = _Scale(result["load_s"])
     lanes = _lanes(faults)
     lanes_top = 22
     rate_top = lanes_top + max(1, len(lanes)) * LANE_HEIGHT + 16
@@ -224,7 +224,9 @@ def _rate(acked: Sequence[int], scale: _Scale, top: float) -> list[str]:
         found.append(_grid(y(value), f"{value:,.0f}"))
     points = [f"{scale.x(0)},{base}"]
     for n, count in enumerate(acked):
-        points += [f"{scale.x(n)},{y(count)}", f"{scale.x(n + 1)},{y(count)}"]
+        part = min(1.0, scale.seconds - n)  # of the last second
+        height = y(min(most, count / part)) if part > 0.2 else y(count)
+        points += [f"{scale.x(n)},{height}", f"{scale.x(n + 1)},{height}"]
     points.append(f"{scale.x(len(acked))},{base}")
     found.append(
         f'<polygon points="{" ".join(points)}" fill="#2e86c1" fill-opacity="0.28" stroke="#2e86c1"'
@@ -347,8 +349,8 @@ def _again(result: Mapping[str, Any]) -> str:
     ]
     words = (
         f"{result.get('bookies', '?')} bookies, {result.get('metadata_nodes', '?')} metadata nodes as"
-        f" {result.get('adapter', '?')}, on {result.get('machine', '?')}. History: {history['bytes']:,} bytes,"
-        f" sha256 <code>{history['sha256']}</code>"
+        f" {result.get('adapter', '?')}, on {result.get('machine', '?')}."
+        f" History: {history['bytes']:,} bytes, sha256 <code>{history['sha256']}</code>"
     )
     return f"<pre>{escape(chr(10).join(lines))}</pre><p>{words}</p>"
 
@@ -360,6 +362,6 @@ def _data(result: Mapping[str, Any]) -> str:
         for fault in result["faults"]
     ]
     found = {
-        **line, "faults": faults, "seconds": len(line["acked"]), "width": WIDTH, "left": LEFT, "right": RIGHT,
+        **line, "faults": faults, "seconds": result["load_s"], "width": WIDTH, "left": LEFT, "right": RIGHT,
     }  # fmt: skip
     return json.dumps(found).replace("</", "<\\/")

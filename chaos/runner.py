@@ -273,9 +273,7 @@ def check(history: Path) -> Outcome:
     content = history.read_bytes()
     notes = read_notes(content.splitlines(keepends=True))
     judgement = judge(notes)
-    run = {
-        key: value for key, value in notes.run.items() if key not in ("bounds", "failures")
-    }
+    run = {key: value for key, value in notes.run.items() if key not in ("bounds", "failures")}
     result = {
         **run,
         **to_json(judgement, notes),

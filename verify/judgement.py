@@ -137,6 +137,7 @@ def to_json(found: Judgement, notes: Notes) -> dict[str, Any]:
         "remarks": found.remarks,
         **found.totals(),
         "register_calls": found.register_calls,
+        "load_s": round(found.line.ended_at - begun_at, 3),
         "acked_per_s": round(found.acked_per_s, 1),
         "gap_s": round(found.gap_s, 3),
         "gap_at_s": round(found.gap_at_s, 3),

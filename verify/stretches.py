@@ -64,7 +64,9 @@ class _Judge:
         self.floor: Position | None = max(floors, default=None)
         """What lies before may be gone: a truncation was asked for."""
         self.of: dict[int, list[Piece]] = {}
-        """The final pieces of each session, in order."""
+        """The final pieces of each session, in the order of the log."""
+        self.by_counter: dict[int, list[Piece]] = {}
+        """The same, in the order in which they were handed over."""
         self.sequences = [piece.sequence_id for piece in final]
         self.refused: dict[int, list[tuple[int, int]]] = {}
         """Of each session: [first, end) of records that were refused for certain."""
@@ -78,6 +80,8 @@ class _Judge:
                 span = (failed.first, failed.first + failed.count)
                 self.refused.setdefault(failed.session, []).append(span)
         self._check_final()
+        for session, pieces in self.of.items():
+            self.by_counter[session] = sorted(pieces, key=lambda piece: piece.counter)
         self._check_sessions()
         self._check_acks()
         self._check_refused()
@@ -225,7 +229,7 @@ class _Judge:
     def _check_place(self, acked: Acked, place: Position, counter: int, count: int) -> None:
         """``count`` records from ``counter`` on were acknowledged at ``place``: are they there?"""
         verdict = self.verdict
-        pieces = self.of.get(acked.session, [])
+        pieces = self.by_counter.get(acked.session, [])
         index = bisect_right(pieces, counter, key=lambda piece: piece.counter) - 1
         segment, entry, slot = place
         while count > 0:
@@ -246,7 +250,6 @@ class _Judge:
                 taken = min(count, piece.records - offset)
                 lies = (piece.segment, piece.entry, piece.slot + offset)
                 if lies != (segment, entry, slot):
-                    verdict.lost += taken
                     verdict.found(
                         f"G3 moved: record {counter} of session {acked.session} was acknowledged at"
                         f" {segment}.{entry}.{slot} and lies at {'.'.join(map(str, lies))}"
@@ -256,7 +259,7 @@ class _Judge:
 
     def _check_refused(self) -> None:
         for session, spans in self.refused.items():
-            for piece in self.of.get(session, []):
+            for piece in self.by_counter.get(session, []):
                 for first, end in spans:
                     if piece.counter < end and first < piece.counter + piece.records:
                         self.verdict.found(
@@ -293,7 +296,7 @@ class _Judge:
 
     def _places(self, session: int, counter: int, count: int) -> tuple[int, int] | None:
         """The lowest and highest sequence ids of records that are there; None: none of them is."""
-        pieces = self.of.get(session, [])
+        pieces = self.by_counter.get(session, [])
         index = max(0, bisect_right(pieces, counter, key=lambda piece: piece.counter) - 1)
         low = high = -1
         while index < len(pieces) and pieces[index].counter < counter + count:
@@ -314,7 +317,7 @@ class _Judge:
         # Killed: what is known of it is what was acknowledged, and what lies in the log.
         known = [a.first + a.count for a in self.notes.acked if a.session == number]
         known += [f.first + f.count for f in self.notes.failed if f.session == number]
-        known += [piece.counter + piece.records for piece in self.of.get(number, [])[-1:]]
+        known += [piece.counter + piece.records for piece in self.by_counter.get(number, [])[-1:]]
         return max(known, default=0)
 
     # --- readers --------------------------------------------------------------------------------------
