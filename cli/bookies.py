@@ -17,7 +17,9 @@ def command(settings: Settings) -> None:
 
     async def work() -> None:
         async with quorum(settings) as metadata:
-            found = await answer(settings, "listing the bookies", lambda: bookies(metadata))
+            found = await answer(
+                settings, "listing the bookies", lambda: bookies(metadata, metadata.listener)
+            )
         if settings.json:
             for bookie in found:
                 print(json.dumps(bookie))

@@ -8,7 +8,7 @@ import trio
 from ..cluster.config import format_address
 from ..ledger import holes, keys
 from ..ledger.bookies import BookieRegistration
-from ..metadata.client import MemberStatus, Metadata, prefix_end
+from ..metadata.client import MemberStatus, Metadata, MetadataClient, prefix_end
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import DistributedLogError
 from ..runtime.frames import unpack
@@ -31,8 +31,11 @@ async def items(metadata: Metadata, prefix: bytes) -> AsyncIterator[KeyValue]:
         start = page.items[-1].key + b"\0"
 
 
-async def bookies(metadata: Metadata) -> list[dict[str, Any]]:
-    """Every bookie that has a cookie, down ones included, in the order of ids."""
+async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]]:
+    """Every bookie that has a cookie, down ones included, in the order of ids.
+
+    Addresses are those for who came in on ``listener``.
+    """
     live = {
         keys.bookie_id_of(item.key): BookieRegistration.decode(item.value)
         async for item in items(metadata, keys.BOOKIE_PREFIX)
@@ -46,7 +49,7 @@ async def bookies(metadata: Metadata) -> list[dict[str, Any]]:
             {
                 "id": bookie_id,
                 "label": label,
-                "address": None if one is None else _address(one),
+                "address": None if one is None else _address(one, listener),
                 "state": "down" if one is None else "read-only" if one.read_only else "up",
                 "ledgers": None if one is None else one.ledgers,
                 "used_bytes": None if one is None else one.used_bytes,
@@ -57,7 +60,7 @@ async def bookies(metadata: Metadata) -> list[dict[str, Any]]:
     return found
 
 
-async def status(metadata: Metadata, timeout_s: float) -> dict[str, Any]:
+async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
     """The keys of `dlog status`. Also with nodes down, also without a quorum: then the reasons say so."""
     members = await metadata.status()
     found: dict[str, Any] = {
@@ -78,7 +81,7 @@ async def status(metadata: Metadata, timeout_s: float) -> dict[str, Any]:
     # Half of the time: a status without a quorum is an answer too.
     with trio.move_on_after(timeout_s / 2) as scope:
         try:
-            found["bookies"] = await bookies(metadata)
+            found["bookies"] = await bookies(metadata, metadata.listener)
             found["under_replicated"] = [
                 _note(item) async for item in items(metadata, keys.UNDER_PREFIX)
             ]
@@ -113,8 +116,8 @@ async def status(metadata: Metadata, timeout_s: float) -> dict[str, Any]:
     return found
 
 
-def _address(one: BookieRegistration) -> str | None:
-    place = one.address("")
+def _address(one: BookieRegistration, listener: str) -> str | None:
+    place = one.address(listener)
     return None if place is None else format_address(place)
 
 

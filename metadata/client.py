@@ -7,6 +7,7 @@ is `OutcomeUnknown`. Watches are in `watching.py`.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 
 import trio
 
@@ -153,9 +154,15 @@ class MetadataClient:
         return self._watcher.watch(WatchRequest(start, end, after_revision))
 
     async def status(self) -> list[MemberStatus]:
-        """See `interface.Metadata`. Any node answers, also one that waits to be let in."""
+        """See `interface.Metadata`. Any node answers, also one that waits to be let in.
+
+        Addresses are those of the side that we came in on, as far as a node advertises one.
+        """
         reply = await self.ask(Op.META_STATUS, pack(["all"]))
-        return [row.status for row in decode_rows(reply.body)]
+        return [
+            replace(row.status, address=row.advertised.get(self.listener, row.status.address))
+            for row in decode_rows(reply.body)
+        ]
 
     async def keep_alive(self, lease: int, ttl_ms: int) -> None:
         """Renew a lease every third of its time until it is gone; then raise `LeaseExpired`.
