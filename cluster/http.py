@@ -5,7 +5,7 @@ few connections at once, a deadline on each: this door must not become a way to 
 """
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import h11
 import trio
@@ -62,14 +62,16 @@ async def _answer(connection: Connection, ask: Ask) -> None:
         return
     if request is None:
         return
-    path = request.target.split(b"?", 1)[0]
-    if path != b"/health":
-        await _send(connection, http, 404, {"error": "there is /health, nothing else"})
+    head = request.method == b"HEAD"
+    if request.target.split(b"?", 1)[0] != b"/health":
+        what = {"error": "there is /health, nothing else"}
+        await _send(connection, http, 404, what, head=head)
     elif request.method not in (b"GET", b"HEAD"):
         await _send(connection, http, 405, {"error": "GET it"})
     else:
         health = await ask()
-        await _send(connection, http, 200 if health.healthy else 503, health.as_json())
+        status = 200 if health.healthy else 503
+        await _send(connection, http, status, health.as_json(), head=head)
 
 
 async def _request(connection: Connection, http: h11.Connection) -> h11.Request | None:
@@ -86,8 +88,14 @@ async def _request(connection: Connection, http: h11.Connection) -> h11.Request 
 
 
 async def _send(
-    connection: Connection, http: h11.Connection, status: int, body: dict[str, object]
+    connection: Connection,
+    http: h11.Connection,
+    status: int,
+    body: Mapping[str, object],
+    *,
+    head: bool = False,
 ) -> None:
+    """The answer; without its body when only the ``head`` was asked for."""
     content = json.dumps(body).encode() + b"\n"
     headers = [
         (b"content-type", b"application/json"),
@@ -96,7 +104,7 @@ async def _send(
     ]
     events: list[h11.Event] = [
         h11.Response(status_code=status, headers=headers),
-        h11.Data(data=content),
+        h11.Data(data=b"" if head else content),
         h11.EndOfMessage(),
     ]
     rest = memoryview(b"".join(http.send(event) or b"" for event in events))
