@@ -28,6 +28,8 @@ from .cookie import cookie_guard, take_identity
 from .deletion import Deletion
 from .membership import Membership
 from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
+from .purging import Purger
+from .repair import Election
 from .repairing import repair_all
 from .watching import at_each_change
 
@@ -186,6 +188,9 @@ class _Bookie:
                     deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
                     nursery.start_soon(deletion.run)
                     nursery.start_soon(self._leave_when_told, store, metadata)
+                    election = Election(metadata, identity.node_id, lambda: membership.lease)
+                    purger = Purger(metadata, election, grace_s=config.purge_grace_s)
+                    nursery.start_soon(purger.run)
                     if config.repair:
                         nursery.start_soon(
                             partial(

@@ -49,6 +49,8 @@ class BookieNodeConfig:
     """Between two looks for copies that are missing and that nobody noted."""
     repair_bytes_per_s: int = RATE_BYTES_PER_S
     """Copied by this bookie, at most."""
+    purge_grace_s: float = 60.0
+    """A segment's bytes go this long after a truncation has passed all of it."""
     store: Mapping[str, Any] = field(default_factory=dict)
     """Options of bookie/store.py that differ from their defaults."""
 

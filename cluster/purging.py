@@ -1,0 +1,128 @@
+"""The purger: whole segments below a log's truncation point go, some time after the point has passed them.
+
+Logs that were truncated have a key ``purge/<log>``. How long a segment has been below is counted by this
+process alone, from when it first saw it: no wall clock can make it delete early (H18), and a purger that
+starts anew begins to count again. Readers below the point have the grace to learn of it in peace (H30).
+"""
+
+import logging
+from typing import Protocol
+
+import trio
+
+from ..ledger import keys, shares
+from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..log.keys import PURGE_PREFIX, log_id_of, purge_key, state_key
+from ..log.purge import last_below, purge
+from ..log.state import LogState
+from ..metadata.client import Metadata, prefix_end
+from ..metadata.transaction import Compare, Delete, KeyValue, Transaction
+from ..runtime.errors import DistributedLogError
+
+PAGE = 500
+EVERY_S_MIN = 1.0
+
+log = logging.getLogger("distributedlog.cluster.purging")
+
+
+class Turn(Protocol):
+    """Who says whether this process is to work (`repair.Election`)."""
+
+    async def elected(self) -> bool:
+        """Is it?"""
+        ...
+
+
+class Purger:
+    """Removes truncated segments while this bookie is the elected one."""
+
+    def __init__(self, metadata: Metadata, election: Turn, *, grace_s: float) -> None:
+        self._metadata = metadata
+        self._election = election
+        self._grace_s = grace_s
+        self._seen: dict[int, list[tuple[int, float]]] = {}
+        """Log to (last segment below the point, when that was first seen), ascending."""
+        self.purged_segments = 0
+        """Since the start."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        # By the clock and not at each change: logs may be truncated many times a second.
+        every_s = max(EVERY_S_MIN, self._grace_s / 2)
+        while True:
+            try:
+                if await self._election.elected():
+                    await self.work()
+                else:
+                    self._seen.clear()
+            except DistributedLogError as error:
+                log.warning("%s: %s; trying again", type(error).__name__, error)
+            await trio.sleep(every_s)
+
+    async def work(self) -> None:
+        """Look at every truncated log once, remove what is due."""
+        start, end = PURGE_PREFIX, prefix_end(PURGE_PREFIX)
+        listed: dict[int, None] = {}
+        while True:
+            page = await self._metadata.range(start, end, limit=PAGE)
+            for item in page.items:
+                listed[log_id_of(item.key)] = None
+                try:
+                    await self._look_at(item)
+                except DistributedLogError as error:
+                    log.warning("%r: %s: %s", item.key, type(error).__name__, error)
+            if not page.more or not page.items:
+                break
+            start = page.items[-1].key + b"\x00"
+        self._seen = {log_id: seen for log_id, seen in self._seen.items() if log_id in listed}
+
+    async def _look_at(self, item: KeyValue) -> None:
+        log_id = log_id_of(item.key)
+        found = await self._metadata.get(state_key(log_id))
+        if found is None:
+            await self._metadata.transact(Transaction((), (Delete(item.key),)))
+            return
+        last = await last_below(self._metadata, LogState.decode(found.value))
+        if not last:
+            await self._nothing_left(item, found)
+            return
+        now = trio.current_time()
+        seen = self._seen.setdefault(log_id, [])
+        if not seen or seen[-1][0] < last:
+            seen.append((last, now))
+        due = max((number for number, since in seen if now - since >= self._grace_s), default=0)
+        if not due:
+            return
+        removed = await purge(self._metadata, log_id, due, self._deletion_share)
+        self._seen[log_id] = [one for one in seen if one[0] > due]
+        if removed:
+            self.purged_segments += removed
+            log.info("log %016x: %d truncated segments removed", log_id, removed)
+
+    async def _nothing_left(self, item: KeyValue, state: KeyValue) -> None:
+        """The key has had its use, unless the log is truncated further at this moment.
+
+        A point inside a segment in progress may be behind all of it in the end: that one is kept in view.
+        """
+        log_state = LogState.decode(state.value)
+        point = log_state.truncated_to
+        if point.segment in log_state.in_progress and (point.entry or point.slot):
+            return
+        await self._metadata.transact(
+            Transaction(
+                (
+                    Compare.version(item.key, item.version),
+                    Compare.version(state.key, state.version),
+                ),
+                (Delete(purge_key(log_id_of(item.key))),),
+            )
+        )
+
+    async def _deletion_share(self, ledger_id: int) -> Transaction:
+        found = await self._metadata.get(keys.ledger_key(ledger_id))
+        if found is None:
+            return Transaction()
+        record = LedgerMetadata.decode(found.value)
+        if record.state is LedgerState.DELETING:
+            return Transaction()
+        return shares.deletion_share(record, found.version)
