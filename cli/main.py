@@ -25,6 +25,8 @@ from .options import Group, Settings, lay
         "serve": (".serve", "Run one node: metadata or bookie."),
         "log": (".log", "Create, list, show, write, read, tail and delete logs."),
         "bookies": (".bookies", "List the bookies."),
+        "under-replicated": (".under_replicated", "List ledgers that miss copies."),
+        "decommission": (".decommission", "Take a bookie out of the cluster for good."),
         "status": (".status", "Is the cluster healthy? Who is there?"),
         "bench": (".bench", "Measure rates and latencies, and what the machine allows."),
         "chaos": (".chaos", "Break a cluster of its own in every way, and judge what was promised."),

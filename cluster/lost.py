@@ -25,6 +25,7 @@ from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import DistributedLogError, NotEnoughBookies
 from .copying import Connections, Copier, held_by_slot
 from .deletion import Deletion
+from .leaving import below, named
 from .repair import EVERY_S, PAGE, Election
 
 STALE_S = 4 * EVERY_S
@@ -124,14 +125,14 @@ class LostBookies:
 
     async def look(self) -> None:
         """See who is there."""
-        named = await self._named()
+        names = [bookie async for bookie in named(self._metadata)]
         cookies = await self._ids(keys.COOKIE_PREFIX)
         leaving = await self._ids(keys.LEAVING_PREFIX)
         registered = await self._ids(keys.BOOKIE_PREFIX)  # last: who just came back is seen
         before = self.absences.lost
         self.absences.see(
             trio.current_time(),
-            named=named,
+            named=names,
             registered=registered,
             cookies=cookies,
             leaving=leaving,
@@ -140,26 +141,8 @@ class LostBookies:
             if bookie not in before:
                 log.warning("bookie %s %s: its closed ledgers are stored elsewhere", bookie, why)
 
-    async def _named(self) -> list[str]:
-        """Every bookie that the reverse index names: one question each."""
-        found: list[str] = []
-        start, end = keys.ON_PREFIX, prefix_end(keys.ON_PREFIX)
-        while True:
-            page = await self._metadata.range(start, end, limit=1)
-            if not page.items:
-                return found
-            found.append(keys.bookie_id_of(page.items[0].key))
-            start = prefix_end(keys.on_prefix(found[-1]))
-
     async def _ids(self, prefix: bytes) -> set[str]:
-        found: set[str] = set()
-        start, end = prefix, prefix_end(prefix)
-        while True:
-            page = await self._metadata.range(start, end, limit=PAGE)
-            found.update(keys.bookie_id_of(item.key) for item in page.items)
-            if not page.more:
-                return found
-            start = page.items[-1].key + b"\0"
+        return {keys.bookie_id_of(item.key) async for item in below(self._metadata, prefix)}
 
     async def _work(self) -> None:
         while True:

@@ -1,0 +1,72 @@
+"""`dlog decommission`: take a bookie out of the cluster for good."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from .errors import NO, Answer
+from .options import Command, Settings, common
+from .output import emit
+
+POLL_S = 1.0
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    dlog decommission b3                               ask, and show how far it is
+    dlog decommission b3 --wait --timeout 3600         until it holds nothing any more
+    dlog decommission b3 --cancel                      it may stay after all
+    """,
+)
+@click.argument("bookie")
+@click.option("--wait", is_flag=True, help="Until it is drained, up to --timeout (exit code 6).")
+@click.option("--cancel", is_flag=True, help="It need not leave.")
+@common
+def command(settings: Settings, bookie: str, wait: bool, cancel: bool) -> None:
+    """Store what a bookie holds elsewhere, and forget it.
+
+    BOOKIE is a name, an id, or the beginning of one. A bookie that runs takes no new entries from now on
+    and is a source of the copies; one that is lost need not be there. To replace a bookie, start a new
+    one with an empty directory first. Ledgers that are being written follow when they are closed.
+    """
+    import trio
+
+    from ..cluster import leaving
+    from .connect import answer, quorum, run
+
+    if wait and cancel:
+        raise click.UsageError("--wait and --cancel exclude each other")
+    found: dict[str, Any] = {}
+
+    async def work() -> None:
+        deadline = trio.current_time() + settings.timeout_s
+        async with quorum(settings) as metadata:
+            bookie_id = await answer(
+                settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
+            )
+            change = leaving.ask_to_stay if cancel else leaving.ask_to_leave
+            await answer(settings, "asking", lambda: change(metadata, bookie_id))
+            while True:
+                state = await answer(
+                    settings, "how far it is", lambda: leaving.how_far(metadata, bookie_id)
+                )
+                if state.drained or not wait or trio.current_time() + POLL_S >= deadline:
+                    break
+                settings.note(f"{state.ledgers} ledgers left")
+                await trio.sleep(POLL_S)
+        found.update(asdict(state), drained=state.drained)
+
+    run(work)
+    if settings.json:
+        emit(found)
+    elif cancel:
+        print(f"bookie {found['bookie']} stays; {found['ledgers']} ledgers name it")
+    elif found["drained"]:
+        then = "stop it now" if found["running"] else "it is forgotten within seconds"
+        print(f"bookie {found['bookie']} holds nothing any more: {then}")
+    else:
+        print(f"bookie {found['bookie']} is to leave: {found['ledgers']} ledgers name it still")
+    if wait and not found["drained"]:
+        raise Answer(NO)
