@@ -5,6 +5,9 @@ Three places say it: ``FORMAT`` on the index disk, ``FORMAT`` on the journal dis
 the cookie is an older copy, and one that lacks what the others say is missing or somebody else's.
 A bookie that starts with such a disk would answer "no such entry" for what it had acknowledged; it is
 refused instead. An emptied disk makes a new bookie, never the old one again.
+
+Each start has a random name, on the disks before it is in the cookie. A start that is killed leaves a request
+under way, which may be done behind the next start's look: by its name that one knows it for its own.
 """
 
 import random
@@ -20,6 +23,8 @@ from ..runtime.frames import pack, unpack
 from ..runtime.host import Disk
 from ..runtime.identity import FILE_NAME, NodeIdentity, load_identity, new_node_id, store_identity
 
+STARTS_KEPT = 8
+"""Names of starts on the disks: so many starts in a row may have been killed before their cookie was in."""
 WRITTEN_BY = "distributedlog-py 0.1"
 
 
@@ -50,7 +55,7 @@ async def take_identity(
         _refuse_nameless(disks)
         node_id = new_node_id(chance)
         first = NodeIdentity(cluster_id, node_id, "bookie", label, 0, WRITTEN_BY)
-        return await _count_up(disks, metadata, first, None)
+        return await _count_up(disks, metadata, first, None, chance)
     cookie = await metadata.get(keys.cookie_key(known[0].node_id))
     if cookie is None:
         if not empty:
@@ -59,7 +64,7 @@ async def take_identity(
                 " this directory is another cluster's; start with an empty directory as a new bookie"
             )
         # A first start that ended between its disks and its cookie; nothing was ever acknowledged.
-        return await _count_up(disks, metadata, replace(known[0], incarnation=0), None)
+        return await _count_up(disks, metadata, replace(known[0], incarnation=0), None, chance)
     starts = int(_read(cookie)["incarnation"])
     for role, identity in found.items():
         if identity is None:
@@ -77,7 +82,7 @@ async def take_identity(
                 f"the {role} directory of bookie {identity.node_id} has seen {identity.incarnation} starts,"
                 f" the cluster only {starts}: the metadata is an older copy"
             )
-    return await _count_up(disks, metadata, replace(known[0], incarnation=starts), cookie)
+    return await _count_up(disks, metadata, replace(known[0], incarnation=starts), cookie, chance)
 
 
 def cookie_guard(node_id: str, revision: int) -> Compare:
@@ -86,9 +91,15 @@ def cookie_guard(node_id: str, revision: int) -> Compare:
 
 
 async def _count_up(
-    disks: Mapping[str, Disk], metadata: Metadata, before: NodeIdentity, cookie: KeyValue | None
+    disks: Mapping[str, Disk],
+    metadata: Metadata,
+    before: NodeIdentity,
+    cookie: KeyValue | None,
+    chance: random.Random,
 ) -> tuple[NodeIdentity, int]:
-    now = replace(before, incarnation=before.incarnation + 1)
+    earlier = before.starts.split()[: STARTS_KEPT - 1]
+    start = f"{chance.getrandbits(64):016x}"
+    now = replace(before, incarnation=before.incarnation + 1, starts=" ".join([start, *earlier]))
     await store_identity(disks["index"], now)  # first here: the journal alone makes a bookie
     await store_identity(disks["journal"], now)
     key = keys.cookie_key(now.node_id)
@@ -97,9 +108,21 @@ async def _count_up(
         if cookie is None
         else cookie_guard(now.node_id, cookie.mod_revision)
     )
-    value = pack({"cluster": now.cluster_id, "incarnation": now.incarnation, "label": now.label})
+    value = pack(
+        {
+            "cluster": now.cluster_id,
+            "incarnation": now.incarnation,
+            "label": now.label,
+            "start": start,
+        }
+    )
     reply = await metadata.transact(Transaction((expected,), (Put(key, value),)))
     if not reply.succeeded:
+        late = reply.current[0]
+        if late is not None and (said := _read(late)).get("start") in earlier:
+            # An earlier start of these very disks was killed, and what it had asked was done only now.
+            counted = replace(now, incarnation=int(said["incarnation"]))
+            return await _count_up(disks, metadata, counted, late, chance)
         raise ForeignData(
             f"bookie {now.node_id} was started somewhere else with a copy of this directory just now"
         )

@@ -40,6 +40,9 @@ class NodeIdentity:
     format: int = FORMAT
     reader_min: int = FORMAT
     """The oldest format number whose readers understand this directory."""
+    starts: str = ""
+    """Random names of the last starts, the newest first, blanks between: a word that one of them left in
+    the cluster, and that arrives late, is known as this directory's own."""
 
 
 def new_node_id(chance: random.Random) -> str:
@@ -75,9 +78,10 @@ async def load_identity(disk: Disk) -> NodeIdentity | None:
             f" format {said['reader_min']}; this version reads up to {FORMAT}"
         )
     known = {field.name: field.type for field in fields(NodeIdentity)}
-    values: dict[str, Any] = {name: said.get(name) for name in known}
+    values: dict[str, Any] = {"starts": ""} | {n: said[n] for n in known if n in said}
     if any(
-        not isinstance(values[name], int if kind is int else str) for name, kind in known.items()
+        not isinstance(values.get(name), int if kind is int else str)
+        for name, kind in known.items()
     ):
         raise CorruptData(f"{FILE_NAME}: a field is missing or of another type: {values}")
     if values["kind"] not in ("bookie", "metadata"):

@@ -1,16 +1,20 @@
 """A bookie id lives and dies with its data directory (H6)."""
 
+import json
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
+import xxhash
 
 from distributedlog.cluster.cookie import cookie_guard, take_identity
 from distributedlog.ledger import keys
 from distributedlog.metadata.local import LocalMetadata
-from distributedlog.metadata.transaction import Delete, Transaction
-from distributedlog.runtime.errors import ForeignData
+from distributedlog.metadata.transaction import Delete, Transaction, TransactionReply
+from distributedlog.runtime.atomic_file import replace_file
+from distributedlog.runtime.errors import ForeignData, OutcomeUnknown
 from distributedlog.runtime.identity import (
+    FILE_NAME,
     NodeIdentity,
     load_identity,
     new_node_id,
@@ -180,3 +184,72 @@ async def test_the_guard_fails_once_a_copy_was_started() -> None:
     await bookie.start(metadata)
 
     assert not (await metadata.transact(Transaction((guard,), ()))).succeeded
+
+
+class _Slow(LocalMetadata):
+    """Does what it was asked only when the next one asks: whoever asked first was killed meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Transaction] = []
+        self.holding = False
+
+    async def transact(self, transaction: Transaction) -> TransactionReply:
+        if self.holding:
+            self.held.append(transaction)
+            raise OutcomeUnknown("no answer")
+        held, self.held = self.held, []
+        for late in held:
+            await super().transact(late)
+        return await super().transact(transaction)
+
+
+@pytest.mark.parametrize("killed", [1, 3])
+@pytest.mark.parametrize("first", [True, False])
+async def test_a_start_right_after_a_kill_knows_its_own_late_cookie(
+    killed: int, first: bool
+) -> None:
+    """The request of a killed start is done between the next one's look and its own request."""
+    metadata, bookie = _Slow(), _Bookie()
+    if not first:
+        await bookie.start(metadata)
+        await bookie.store_something()
+    metadata.holding = True
+    for _ in range(killed):
+        with pytest.raises(OutcomeUnknown):
+            await bookie.start(metadata)
+    metadata.holding = False
+
+    identity = await bookie.start(metadata)
+
+    assert identity.incarnation == 2 + (not first)
+    assert (await bookie.start(metadata)).incarnation == identity.incarnation + 1
+
+
+async def test_a_copy_that_starts_at_the_same_moment_is_still_refused() -> None:
+    """Both looked at the same cookie; the other one's name is not on these disks."""
+    metadata, bookie, other = _Slow(), _Bookie(), _Bookie()
+    await bookie.start(metadata)
+    await bookie.store_something()
+    other.chance = random.Random(8)
+    other.disks = {role: await _copy_identity(disk) for role, disk in bookie.disks.items()}
+    metadata.holding = True
+    with pytest.raises(OutcomeUnknown):
+        await other.start(metadata)
+    metadata.holding = False
+
+    with pytest.raises(ForeignData, match="started somewhere else"):
+        await bookie.start(metadata)
+
+
+async def test_a_directory_of_an_older_version_is_taken_up() -> None:
+    """It names no start."""
+    metadata, bookie = LocalMetadata(), _Bookie()
+    identity = await bookie.start(metadata)
+    await bookie.store_something()
+    for disk in bookie.disks.values():
+        body = json.dumps({k: v for k, v in asdict(identity).items() if k != "starts"}).encode()
+        digest = b"xxh3_64 " + xxhash.xxh3_64_hexdigest(body).encode() + b"\n"
+        await replace_file(disk, FILE_NAME, body + b"\n" + digest)
+
+    assert (await bookie.start(metadata)).incarnation == 2
