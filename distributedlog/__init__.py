@@ -22,6 +22,7 @@ from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
 from .log.reader import LogReader
 from .log.record import LogRecord
 from .log.segment_writer import SegmentWriter
+from .log.watch import LogChange, LogWatch
 from .log.writer import LogWriter
 from .runtime.errors import (
     AlreadyClosed,
@@ -65,6 +66,7 @@ __all__ = [
     "LinkOutOfOrder",
     "LinkResult",
     "Log",
+    "LogChange",
     "LogEmpty",
     "LogExists",
     "LogNotFound",
@@ -73,6 +75,7 @@ __all__ = [
     "LogRecreated",
     "LogSnapshot",
     "LogTruncated",
+    "LogWatch",
     "LogWriter",
     "Namespace",
     "NotEnoughBookies",

@@ -9,13 +9,16 @@ cannot be answered at once costs a hop to that thread and back. Cancelling a wai
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
 
 from . import open_namespace as open_trio_namespace
-from .flavours import Chunk, Cursor, Feed, Held
+from .aio_log import LogCalls, LogWatch, RangeReader, SegmentWriter, await_opening
+from .aio_segments import run
+from .aio_writer import LogWriter, PendingWrite
+from .flavours import Cursor, Feed, Held
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
 from .log.handle import LogDescription, Opening
@@ -30,109 +33,17 @@ __all__ = [
     "Log",
     "LogReader",
     "LogRecord",
+    "LogWatch",
     "LogWriter",
     "Namespace",
     "PendingWrite",
+    "RangeReader",
+    "SegmentWriter",
     "local_cluster",
     "open_namespace",
 ]
 
 T = TypeVar("T")
-
-
-async def _run(background: Background, call: Callable[..., Awaitable[T]], *args: object) -> T:
-    """Run a call in the trio loop; cancelled here, it is cancelled there."""
-    return await asyncio.wrap_future(background.submit(call, *args))
-
-
-class PendingWrite:
-    """A record that was taken: ``await`` gives its DLSN once it is durable, or raises (G2, G7)."""
-
-    __slots__ = ("_background", "_chunk", "_slot")
-
-    def __init__(self, background: Background, chunk: Chunk, slot: int) -> None:
-        self._background = background
-        self._chunk = chunk
-        self._slot = slot
-
-    def done(self) -> bool:
-        """Is the outcome known?"""
-        return self._chunk.done(self._slot)
-
-    def result(self) -> DLSN:
-        """The DLSN. Raises the write's error, or `InvalidRequest` while the outcome is not known."""
-        if not self._chunk.done(self._slot):
-            raise InvalidRequest("the write is not done yet: await it")
-        return self._chunk.result(self._slot)
-
-    def __await__(self) -> Generator[Any, Any, DLSN]:
-        if self._chunk.done(self._slot):
-            return self._chunk.result(self._slot)
-        return (yield from _run(self._background, self._chunk.wait, self._slot).__await__())
-
-
-class LogWriter:
-    """The one writer of a log; see `distributedlog.LogWriter`."""
-
-    def __init__(self, background: Background, feed: Feed) -> None:
-        self._background = background
-        self._feed = feed
-        self._append = feed.append
-
-    async def submit(self, record: LogRecord) -> PendingWrite:
-        """Buffer one record; waits only while the buffer is full. ``await`` what it returns.
-
-        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
-        `AlreadyClosed`, or the first error of this writer, for good.
-        """
-        if self._feed.full:
-            await _run(self._background, self._feed.room)
-        chunk, slot = self._append(record)
-        return PendingWrite(self._background, chunk, slot)
-
-    async def write(self, record: LogRecord) -> DLSN:
-        """Write one record; returns when it is durable (G2)."""
-        return await (await self.submit(record))
-
-    async def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
-        """Write many records, in order; their DLSNs when all are durable. Raises the first error;
-        records behind one that is refused are not written."""
-        pending = [await self.submit(record) for record in records]
-        if pending:
-            await pending[-1]
-        return [await write for write in pending]
-
-    async def flush(self) -> None:
-        """Send what is buffered; waits for nothing but room."""
-        await _run(self._background, self._feed.flush)
-
-    async def commit(self) -> DLSN | None:
-        """Wait until all written before is durable and readable; the last DLSN, None for no record."""
-        return await _run(self._background, self._feed.commit)
-
-    @property
-    def last_txid(self) -> int:
-        """The txid of the newest record that the writer has taken; -1 in an empty log."""
-        return self._feed.writer.last_txid
-
-    async def aclose(self) -> None:
-        """Commit, complete the segment, give the lock back. Idempotent."""
-        await _run(self._background, self._feed.close)
-
-    async def abort(self) -> None:
-        """Send nothing more; what is not durable yet is unknown. The segment awaits recovery."""
-        await _run(self._background, self._feed.abort)
-
-    async def __aenter__(self) -> "LogWriter":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        if kind is None:
-            await self.aclose()
-        else:
-            await self.abort()
 
 
 class LogReader:
@@ -158,7 +69,7 @@ class LogReader:
         if len(found) < number and not (found and not wait_s):
             self._check_open()
             read = self._reader.read_bulk
-            found += await _run(self._background, read, number - len(found), wait_s)
+            found += await run(self._background, read, number - len(found), wait_s)
         return found
 
     async def read_columns(self, wait_s: float | None = None) -> Columns | None:
@@ -173,7 +84,7 @@ class LogReader:
         if not self._closed:
             self._closed = True
             self._cursor = Cursor()
-            await _run(self._background, self._reader.aclose)
+            await run(self._background, self._reader.aclose)
 
     def __aiter__(self) -> "LogReader":
         return self
@@ -199,7 +110,7 @@ class LogReader:
 
     async def _fetch(self, wait_s: float | None) -> bool:
         self._check_open()
-        columns = await _run(self._background, self._reader.read_columns_many, wait_s)
+        columns = await run(self._background, self._reader.read_columns_many, wait_s)
         self._cursor.fill(columns)
         return bool(columns)
 
@@ -208,13 +119,12 @@ class LogReader:
             raise AlreadyClosed("this reader is closed")
 
 
-class Log:
+class Log(LogCalls):
     """Names a log; see `distributedlog.Log`."""
 
     def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
-        self._background = background
+        super().__init__(background, log)
         self._namespace = namespace
-        self._log = log
         self.name = log.name
 
     def open_writer(
@@ -231,7 +141,7 @@ class Log:
             return feed
 
         async def open_it() -> LogWriter:
-            return LogWriter(self._background, await _run(self._background, in_trio))
+            return LogWriter(self._background, await run(self._background, in_trio))
 
         return Opening(open_it)
 
@@ -250,17 +160,17 @@ class Log:
             return await opening
 
         async def open_it() -> LogReader:
-            return LogReader(self._background, await _run(self._background, in_trio))
+            return LogReader(self._background, await run(self._background, in_trio))
 
         return Opening(open_it)
 
     async def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
-        return await _run(self._background, self._log.last_dlsn)
+        return await run(self._background, self._log.last_dlsn)
 
     async def describe(self) -> LogDescription:
         """Segments, counts, owner. Raises `LogNotFound`."""
-        return await _run(self._background, self._log.describe)
+        return await run(self._background, self._log.describe)
 
 
 class Namespace:
@@ -278,11 +188,11 @@ class Namespace:
         async def call() -> None:
             await self._namespace.create_log(name, durability=durability)
 
-        await _run(self._background, call)
+        await run(self._background, call)
 
     async def log_exists(self, name: str) -> bool:
         """Is there a log of this name, now?"""
-        return await _run(self._background, self._namespace.log_exists, name)
+        return await run(self._background, self._namespace.log_exists, name)
 
     async def logs(self, prefix: str = "") -> AsyncIterator[str]:
         """The names that begin with ``prefix``, in order."""
@@ -290,8 +200,20 @@ class Namespace:
         async def call() -> list[str]:
             return [name async for name in self._namespace.logs(prefix)]
 
-        for name in await _run(self._background, call):
+        for name in await run(self._background, call):
             yield name
+
+    def watch_logs(self, prefix: str = "") -> Opening[LogWatch]:
+        """Follow which logs there are; ``async with`` or ``await`` it.
+
+        See `distributedlog.Namespace.watch_logs`; here ``logs`` is a call.
+        """
+        opening = self._namespace.watch_logs(prefix)
+
+        async def open_it() -> LogWatch:
+            return LogWatch(self._background, await await_opening(self._background, opening))
+
+        return Opening(open_it)
 
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records. Raises `OwnershipAcquireFailed`, `LogNotFound`."""
@@ -299,11 +221,18 @@ class Namespace:
         async def call() -> None:
             await self._namespace.delete_log(name, wait_s=wait_s)
 
-        await _run(self._background, call)
+        await run(self._background, call)
 
-    def open_log(self, name: str, *, config: Mapping[str, Any] | None = None) -> Log:
-        """Name a log; never asks whether it exists. ``config`` overlays the namespace's options."""
-        return Log(self._background, self._namespace, self._namespace.open_log(name, config=config))
+    def open_log(
+        self,
+        name: str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        incarnation: str | None = None,
+    ) -> Log:
+        """Name a log; never asks whether it exists. See `distributedlog.Namespace.open_log`."""
+        log = self._namespace.open_log(name, config=config, incarnation=incarnation)
+        return Log(self._background, self._namespace, log)
 
 
 class _Opened(Generic[T]):

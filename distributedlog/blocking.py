@@ -10,130 +10,39 @@ objects may be used by several threads; a reader by one at a time. The interpret
 to 0.5 ms, for the whole process (H27). After ``fork()`` open anew (H15).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
-from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
 
 from . import open_namespace as open_trio_namespace
-from .blocking_segments import RangeReader, SegmentWriter
-from .flavours import Chunk, Cursor, Feed, Held
-from .log.apps import AppVersion
+from .blocking_log import LogCalls, LogWatch, RangeReader, SegmentWriter
+from .blocking_writer import LogWriter, PendingWrite
+from .flavours import Cursor, Feed, Held
 from .log.dlsn import DLSN
-from .log.handle import LINK_WAIT_S, LogDescription, Opening
 from .log.handle import Log as TrioLog
-from .log.link import LinkResult
+from .log.handle import LogDescription
 from .log.namespace import Namespace as TrioNamespace
-from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
-from .log.segment_writer import ENTRY_BYTES
 from .runtime.background import Background
-from .runtime.errors import AlreadyClosed, EndOfStream, InvalidRequest, RequestTimeout
+from .runtime.errors import AlreadyClosed, EndOfStream, InvalidRequest
 
 __all__ = [
     "DLSN",
     "Log",
     "LogReader",
     "LogRecord",
+    "LogWatch",
     "LogWriter",
     "Namespace",
     "PendingWrite",
+    "RangeReader",
+    "SegmentWriter",
     "local_cluster",
     "open_namespace",
 ]
 
 T = TypeVar("T")
-
-
-class PendingWrite:
-    """A record that was taken. Waiting for it may be given up; the write goes on (G7)."""
-
-    __slots__ = ("_background", "_chunk", "_slot")
-
-    def __init__(self, background: Background, chunk: Chunk, slot: int) -> None:
-        self._background = background
-        self._chunk = chunk
-        self._slot = slot
-
-    def done(self) -> bool:
-        """Is the outcome known?"""
-        return self._chunk.done(self._slot)
-
-    def result(self, timeout_s: float | None = None) -> DLSN:
-        """Wait until it is durable; its DLSN. Raises the write's error.
-
-        Raises `RequestTimeout` when ``timeout_s`` is over: the record may still be written.
-        """
-        if self._chunk.done(self._slot):
-            return self._chunk.result(self._slot)
-        future = self._background.submit(self._chunk.wait, self._slot)
-        try:
-            return future.result(timeout_s)
-        except FutureTimeout:
-            raise RequestTimeout(
-                f"the write is not durable after {timeout_s} s; it may still become so"
-            ) from None
-        finally:
-            future.cancel()
-
-
-class LogWriter:
-    """The one writer of a log; see `distributedlog.LogWriter`. Any number of threads may write."""
-
-    def __init__(self, background: Background, feed: Feed) -> None:
-        self._background = background
-        self._feed = feed
-        self._append = feed.append
-
-    def write(self, record: LogRecord) -> PendingWrite:
-        """Buffer one record. Waits only while the buffer is full.
-
-        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
-        `AlreadyClosed`, or the first error of this writer, for good.
-        """
-        if self._feed.full:
-            self._background.run(self._feed.room)
-        chunk, slot = self._append(record)
-        return PendingWrite(self._background, chunk, slot)
-
-    def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
-        """Write many records, in order; their DLSNs when all are durable. Raises the first error;
-        records behind one that is refused are not written."""
-        return [pending.result() for pending in [self.write(record) for record in records]]
-
-    def flush(self) -> None:
-        """Send what is buffered; waits for nothing but room."""
-        self._background.run(self._feed.flush)
-
-    def commit(self) -> DLSN | None:
-        """Wait until all written before is durable and readable; the last DLSN, None for no record."""
-        return self._background.run(self._feed.commit)
-
-    @property
-    def last_txid(self) -> int:
-        """The txid of the newest record that the writer has taken; -1 in an empty log."""
-        return self._feed.writer.last_txid
-
-    def close(self) -> None:
-        """Commit, complete the segment, give the lock back. Idempotent."""
-        self._background.run(self._feed.close)
-
-    def abort(self) -> None:
-        """Send nothing more; what is not durable yet is unknown. The segment awaits recovery."""
-        self._background.run(self._feed.abort)
-
-    def __enter__(self) -> "LogWriter":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 class LogReader:
@@ -206,13 +115,12 @@ class LogReader:
             raise AlreadyClosed("this reader is closed")
 
 
-class Log:
+class Log(LogCalls):
     """Names a log; see `distributedlog.Log`."""
 
     def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
-        self._background = background
+        super().__init__(background, log)
         self._namespace = namespace
-        self._log = log
         self.name = log.name
 
     def open_writer(self, *, takeover: bool = False, wait_s: float | None = None) -> LogWriter:
@@ -243,68 +151,6 @@ class Log:
             return await opening
 
         return LogReader(self._background, self._background.run(open_it))
-
-    def open_segment_writer(
-        self,
-        *,
-        app: str = "",
-        version: int = 0,
-        custom: Mapping[str, bytes] | None = None,
-        entry_bytes: int = ENTRY_BYTES,
-    ) -> SegmentWriter:
-        """Write a segment outside the log. See `distributedlog.Log.open_segment_writer`."""
-        opening = self._log.open_segment_writer(
-            app=app, version=version, custom=custom, entry_bytes=entry_bytes
-        )
-        return SegmentWriter(self._background, self._opened(opening))
-
-    def open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
-        """Read stretches of entries that a `snapshot` named. See `distributedlog.Log.open_ranges`."""
-        return RangeReader(self._background, self._opened(self._log.open_ranges(ranges)))
-
-    def snapshot(self) -> LogSnapshot:
-        """The log as it can be read now, for planners. See `distributedlog.Log.snapshot`."""
-        return self._background.run(self._log.snapshot)
-
-    def link_segments(
-        self,
-        segments: Sequence[SegmentToken],
-        *,
-        app: str = "",
-        version: int = 0,
-        identity: str = "",
-        takeover: bool = False,
-        wait_s: float = LINK_WAIT_S,
-        truncate_before: bool = False,
-    ) -> LinkResult:
-        """Make ledgers the log's next segments, once. See `distributedlog.Log.link_segments`."""
-
-        async def call() -> LinkResult:
-            return await self._log.link_segments(
-                segments,
-                app=app,
-                version=version,
-                identity=identity,
-                takeover=takeover,
-                wait_s=wait_s,
-                truncate_before=truncate_before,
-            )
-
-        return self._background.run(call)
-
-    def linked_version(self, app: str) -> AppVersion | None:
-        """What an application has linked last. See `distributedlog.Log.linked_version`."""
-        return self._background.run(self._log.linked_version, app)
-
-    def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
-        """Delete segments unless they are linked; those that are."""
-        return self._background.run(self._log.discard_segments, segments)
-
-    def _opened(self, opening: Opening[Any]) -> Any:
-        async def open_it() -> Any:
-            return await opening
-
-        return self._background.run(open_it)
 
     def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
@@ -341,6 +187,10 @@ class Namespace:
             return [name async for name in self._namespace.logs(prefix)]
 
         return iter(self._background.run(call))
+
+    def watch_logs(self, prefix: str = "") -> LogWatch:
+        """Follow which logs there are; use it in a ``with``. See `distributedlog.Namespace.watch_logs`."""
+        return LogWatch(self._background, self._namespace.watch_logs(prefix))
 
     def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records. Raises `OwnershipAcquireFailed`, `LogNotFound`."""

@@ -169,6 +169,12 @@ class Feed:
             await self._drained()
         await self.writer.aclose()
 
+    async def end(self) -> None:
+        """As `LogWriter.mark_end_of_stream`, for all that was appended before."""
+        if not self._close():
+            await self._drained()
+        await self.writer.mark_end_of_stream()
+
     async def abort(self) -> None:
         """As `LogWriter.abort`."""
         self._close()

@@ -1,0 +1,121 @@
+"""The asyncio flavour of what is written beside a log and read by ranges; see `aio.py`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import TypeVar
+
+from .log.range_reader import RangeReader as TrioRangeReader
+from .log.ranges import SegmentToken
+from .log.record import Columns, LogRecord
+from .log.segment_writer import SegmentWriter as TrioSegmentWriter
+from .runtime.background import Background
+from .runtime.host import Buffer
+
+T = TypeVar("T")
+
+
+async def run(background: Background, call: Callable[..., Awaitable[T]], *args: object) -> T:
+    """Run a call in the trio loop; cancelled here, it is cancelled there."""
+    return await asyncio.wrap_future(background.submit(call, *args))
+
+
+class SegmentWriter:
+    """Writes one ledger for a log, then closes it; see `distributedlog.SegmentWriter`.
+
+    Each call is a hop to the background thread: hand over whole entries (`write_packed`), or many records.
+    """
+
+    def __init__(self, background: Background, writer: TrioSegmentWriter) -> None:
+        self._background = background
+        self._writer = writer
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that is written."""
+        return self._writer.ledger_id
+
+    @property
+    def size_bytes(self) -> int:
+        """Entry bytes so far, what is buffered included."""
+        return self._writer.size_bytes
+
+    @property
+    def records(self) -> int:
+        """Records taken so far."""
+        return self._writer.records
+
+    @property
+    def token(self) -> SegmentToken | None:
+        """Set by `aclose`."""
+        return self._writer.token
+
+    async def write(self, record: LogRecord) -> None:
+        """Take one record; waits for room only."""
+        await run(self._background, self._writer.write, record)
+
+    async def write_bulk(self, records: Sequence[LogRecord]) -> None:
+        """Take records, in order; waits for room only."""
+        await run(self._background, self._writer.write_bulk, records)
+
+    async def write_columns(self, txids: Sequence[int], payloads: Sequence[bytes]) -> None:
+        """Take records as a list of txids and one of payloads; waits for room only."""
+        await run(self._background, self._writer.write_columns, txids, payloads)
+
+    async def write_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> None:
+        """Write one entry whose columns are there already, as Arrow lays them out."""
+        await run(self._background, self._writer.write_packed, txids, offsets, payloads)
+
+    async def flush(self) -> None:
+        """Send what is buffered; waits for room only."""
+        await run(self._background, self._writer.flush)
+
+    async def aclose(self) -> SegmentToken:
+        """Wait until everything is durable, close the ledger, return its token. Idempotent."""
+        return await run(self._background, self._writer.aclose)
+
+    async def abort(self) -> None:
+        """Send nothing more, and delete the ledger if the metadata answers. Idempotent."""
+        await run(self._background, self._writer.abort)
+
+    async def __aenter__(self) -> "SegmentWriter":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.aclose()
+        else:
+            await self.abort()
+
+
+class RangeReader:
+    """Gives the user records of some ranges, entry by entry; see `distributedlog.RangeReader`."""
+
+    def __init__(self, background: Background, reader: TrioRangeReader) -> None:
+        self._background = background
+        self._reader = reader
+
+    async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
+        """The next entry and those that are here behind it, up to ``bytes_max``; [] at the end."""
+
+        async def call() -> list[Columns]:
+            return await self._reader.read_columns_many(bytes_max=bytes_max)
+
+        return await run(self._background, call)
+
+    async def __aiter__(self) -> AsyncIterator[Columns]:
+        while found := await self.read_columns_many():
+            for columns in found:
+                yield columns
+
+    async def aclose(self) -> None:
+        """Stop fetching. Idempotent."""
+        await run(self._background, self._reader.aclose)
+
+    async def __aenter__(self) -> "RangeReader":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()

@@ -1,0 +1,194 @@
+"""The blocking flavour of what a log can do beside writing and reading; see `blocking.py`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from .blocking_segments import RangeReader, SegmentWriter
+from .log.apps import AppVersion
+from .log.dlsn import DLSN
+from .log.handle import LINK_WAIT_S, UNLINKED_S, Closable, Opening
+from .log.handle import Log as TrioLog
+from .log.link import LinkResult
+from .log.positions import Positions as TrioPositions
+from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
+from .log.segment_writer import ENTRY_BYTES
+from .log.watch import LogChange
+from .log.watch import LogWatch as TrioLogWatch
+from .runtime.background import Background
+
+T = TypeVar("T", bound=Closable)
+
+__all__ = ["LogCalls", "LogWatch", "Positions", "RangeReader", "SegmentWriter"]
+
+
+def await_opening(background: Background, opening: Opening[T]) -> T:
+    """Open in the background loop."""
+
+    async def open_it() -> T:
+        return await opening
+
+    return background.run(open_it)
+
+
+class LogCalls:
+    """The calls of `blocking.Log` that need no writer and no reader."""
+
+    def __init__(self, background: Background, log: TrioLog) -> None:
+        self._background = background
+        self._log = log
+
+    def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
+        """Give up all records before a position. See `distributedlog.Log.truncate`."""
+
+        async def call() -> DLSN:
+            return await self._log.truncate(dlsn, txid=txid)
+
+        return self._background.run(call)
+
+    def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
+        """End the log where it is, for good. See `distributedlog.Log.seal`."""
+
+        async def call() -> bool:
+            return await self._log.seal(takeover=takeover, wait_s=wait_s)
+
+        return self._background.run(call)
+
+    def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
+        """The position of the first record from a txid or a time on. See `distributedlog.Log.find`."""
+
+        async def call() -> DLSN:
+            return await self._log.find(txid=txid, wall_ms=wall_ms)
+
+        return self._background.run(call)
+
+    @property
+    def positions(self) -> "Positions":
+        """Where subscribers of this log go on, by name."""
+        return Positions(self._background, self._log.positions)
+
+    def open_segment_writer(
+        self,
+        *,
+        app: str = "",
+        version: int = 0,
+        custom: Mapping[str, bytes] | None = None,
+        entry_bytes: int = ENTRY_BYTES,
+    ) -> SegmentWriter:
+        """Write a segment outside the log. See `distributedlog.Log.open_segment_writer`."""
+        opening = self._log.open_segment_writer(
+            app=app, version=version, custom=custom, entry_bytes=entry_bytes
+        )
+        return SegmentWriter(self._background, await_opening(self._background, opening))
+
+    def open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
+        """Read stretches of entries that a `snapshot` named. See `distributedlog.Log.open_ranges`."""
+        return RangeReader(
+            self._background, await_opening(self._background, self._log.open_ranges(ranges))
+        )
+
+    def snapshot(self) -> LogSnapshot:
+        """The log as it can be read now, for planners. See `distributedlog.Log.snapshot`."""
+        return self._background.run(self._log.snapshot)
+
+    def link_segments(
+        self,
+        segments: Sequence[SegmentToken],
+        *,
+        app: str = "",
+        version: int = 0,
+        identity: str = "",
+        takeover: bool = False,
+        wait_s: float = LINK_WAIT_S,
+        truncate_before: bool = False,
+    ) -> LinkResult:
+        """Make ledgers the log's next segments, once. See `distributedlog.Log.link_segments`."""
+
+        async def call() -> LinkResult:
+            return await self._log.link_segments(
+                segments,
+                app=app,
+                version=version,
+                identity=identity,
+                takeover=takeover,
+                wait_s=wait_s,
+                truncate_before=truncate_before,
+            )
+
+        return self._background.run(call)
+
+    def linked_version(self, app: str) -> AppVersion | None:
+        """What an application has linked last. See `distributedlog.Log.linked_version`."""
+        return self._background.run(self._log.linked_version, app)
+
+    def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
+        """Delete segments unless they are linked; those that are."""
+        return self._background.run(self._log.discard_segments, segments)
+
+    def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
+        """Delete segments that nobody will link. See `distributedlog.Log.collect_unlinked`."""
+
+        async def call() -> int:
+            return await self._log.collect_unlinked(older_than_s=older_than_s)
+
+        return self._background.run(call)
+
+
+class Positions:
+    """The positions of one log; see `distributedlog.log.positions.Positions`."""
+
+    def __init__(self, background: Background, positions: TrioPositions) -> None:
+        self._background = background
+        self._positions = positions
+
+    def get(self, name: str) -> DLSN | None:
+        """Where this subscriber goes on; None: it has no position."""
+        return self._background.run(self._positions.get, name)
+
+    def advance(self, name: str, dlsn: DLSN) -> DLSN:
+        """Move a position forwards, or make it; where it is then."""
+        return self._background.run(self._positions.advance, name, dlsn)
+
+    def list(self) -> dict[str, DLSN]:
+        """All positions, by name."""
+        return self._background.run(self._positions.list)
+
+    def delete(self, name: str) -> bool:
+        """Forget a position; was there one?"""
+        return self._background.run(self._positions.delete, name)
+
+
+class LogWatch:
+    """The logs of a namespace, then their changes; see `distributedlog.LogWatch`."""
+
+    def __init__(self, background: Background, opening: Opening[TrioLogWatch]) -> None:
+        self._background = background
+        self._watch = await_opening(background, opening)
+
+    @property
+    def logs(self) -> dict[str, str]:
+        """Name to incarnation: as listed at first, and as the changes that were taken made it."""
+
+        async def call() -> dict[str, str]:
+            return self._watch.logs
+
+        return self._background.run(call)
+
+    def next(self, wait_s: float | None = None) -> LogChange | None:
+        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here)."""
+        return self._background.run(self._watch.next, wait_s)
+
+    def __iter__(self) -> Iterator[LogChange]:
+        while True:
+            change = self.next()
+            assert change is not None, "without a limit there is a change in the end"
+            yield change
+
+    def close(self) -> None:
+        """Stop following. Idempotent."""
+        self._background.run(self._watch.aclose)
+
+    def __enter__(self) -> "LogWatch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

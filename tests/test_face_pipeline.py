@@ -1,0 +1,157 @@
+"""What pipelines use, the same in all three flavours, on a real cluster (docs/log-layer.md)."""
+
+import pickle
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from distributedlog import DLSN, LogRecord, SegmentRange, SegmentToken, blocking
+from distributedlog.runtime.errors import (
+    EndOfStream,
+    LinkOutOfOrder,
+    LogRecreated,
+    LogTruncated,
+    NoSuchLedger,
+    OwnershipAcquireFailed,
+)
+from tests.test_face_meanings import Flavour, collect, done, opened
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with blocking.local_cluster(memory=True, metadata_nodes=1) as made:
+        yield made
+
+
+@pytest.fixture(params=["trio", "blocking", "asyncio"])
+def flavour(request: pytest.FixtureRequest, cluster: Any) -> Flavour:
+    return Flavour(request.param, cluster.uri)
+
+
+async def put(flavour: Flavour, log: Any, *txids: int) -> list[DLSN]:
+    async with opened(log.open_writer()) as writer:
+        return [await flavour.write(writer, LogRecord(txid, b"%d" % txid)) for txid in txids]
+
+
+async def rows(reader: Any) -> list[tuple[int, bytes]]:
+    if hasattr(reader, "__aiter__"):
+        return [row async for columns in reader for row in columns.tuples()]
+    return [row for columns in reader for row in columns.tuples()]
+
+
+def test_segments_are_planned_read_written_and_linked(flavour: Flavour) -> None:
+    async def scenario(flavour: Flavour, name: str) -> None:
+        async with opened(flavour.namespace()) as ns:
+            log = ns.open_log(name)
+            await put(flavour, log, 1, 2)
+            custom = {"partition": b"3"}
+            async with opened(log.open_segment_writer(app="a", version=4, custom=custom)) as writer:
+                await done(writer.write_columns([3, 4], [b"three", b"four"]))
+                await done(writer.write(LogRecord(5, b"5")))
+                packed = struct.pack("<2q", 6, 7), struct.pack("<3i", 0, 1, 3), b"677"
+                await done(writer.write_packed(*packed))
+                await done(writer.write_bulk([LogRecord(8, b"8")]))
+            token = SegmentToken.from_json(pickle.loads(pickle.dumps(writer.token)).to_json())
+            assert (token.records, token.first_txid, token.last_txid) == (6, 3, 8)
+
+            for already in (False, True):
+                result = await done(log.link_segments([token], app="a", version=4, identity="q"))
+                assert (result.already, result.first_segment) == (already, 2)
+            with pytest.raises(LinkOutOfOrder):
+                await done(log.link_segments([], app="a", version=3))
+            with pytest.raises(LinkOutOfOrder, match="'q'"):
+                await done(log.link_segments([], app="a", version=5, identity="other"))
+            last = await done(log.linked_version("a"))
+            assert (last.version, last.identity, last.first_segment) == (4, "q", 2)
+            assert await done(log.discard_segments([token])) == [token]  # it is linked: it stays
+
+            async with opened(log.open_segment_writer(app="a", version=4)) as late:
+                await done(late.write(LogRecord(9, b"never")))
+            assert await done(log.collect_unlinked()) == 1
+            with pytest.raises(NoSuchLedger):
+                await done(log.link_segments([late.token]))
+
+            snapshot = await done(log.snapshot())
+            assert [s.records for s in snapshot.segments] == [2, 6]
+            plan = [s.range().to_json() for s in snapshot.segments]
+        async with opened(flavour.namespace()) as ns:
+            log = ns.open_log(name, incarnation=snapshot.incarnation)
+            ranges = [SegmentRange.from_json(one) for one in plan]
+            async with opened(log.open_ranges(ranges)) as reader:
+                assert await rows(reader) == [
+                    (1, b"1"), (2, b"2"), (3, b"three"), (4, b"four"), (5, b"5"),
+                    (6, b"6"), (7, b"77"), (8, b"8"),
+                ]  # fmt: skip
+
+    flavour.play(scenario, f"planned-{flavour.name}")
+
+
+def test_truncation_positions_and_the_end(flavour: Flavour) -> None:
+    async def scenario(flavour: Flavour, name: str) -> None:
+        async with opened(flavour.namespace()) as ns:
+            log = ns.open_log(name)
+            places = await put(flavour, log, 10, 20, 20, 30)
+            assert await done(log.find(txid=15)) == places[1]
+            assert await done(log.find(txid=31)) == DLSN(2, 0, 0)
+            assert await done(log.find(wall_ms=0)) == places[0]
+
+            positions = log.positions
+            assert await done(positions.get("cold")) is None
+            assert await done(positions.advance("cold", places[2])) == places[2]
+            assert await done(positions.advance("cold", places[0])) == places[2]
+            assert await done(positions.list()) == {"cold": places[2]}
+            assert await done(log.truncate(await done(positions.get("cold")))) == places[2]
+            with pytest.raises(LogTruncated):
+                await open_and_close(flavour, log.open_reader, dlsn=places[1])
+            assert await done(positions.delete("cold"))
+
+            async with opened(log.open_writer()) as writer:
+                await flavour.write(writer, LogRecord(40, b"40"))
+                with pytest.raises(OwnershipAcquireFailed):
+                    await done(log.link_segments([], app="x", version=1, wait_s=0))
+                with pytest.raises(OwnershipAcquireFailed):
+                    await done(log.seal(wait_s=0))
+                assert await done(writer.truncate(places[3])) == places[3]
+                await done(writer.mark_end_of_stream())
+            async with opened(log.open_reader()) as reader:
+                assert [record.txid for record in await collect(reader)] == [30, 40]
+                with pytest.raises(EndOfStream):
+                    await done(reader.read_next())
+            with pytest.raises(EndOfStream):
+                await put(flavour, log, 50)
+            assert await done(log.seal()) is False
+
+    flavour.play(scenario, f"end-{flavour.name}")
+
+
+async def open_and_close(flavour: Flavour, call: Any, **given: Any) -> None:
+    async with opened(call(**given)):
+        pass
+
+
+def test_logs_that_come_and_go_are_told(flavour: Flavour) -> None:
+    async def scenario(flavour: Flavour, name: str) -> None:
+        async with opened(flavour.namespace()) as ns:
+            await done(ns.create_log(f"{name}/a"))
+            async with opened(ns.watch_logs(f"{name}/")) as watch:
+                logs = await watch.logs() if flavour.name == "asyncio" else watch.logs
+                assert list(logs) == [f"{name}/a"]
+                assert await done(watch.next(wait_s=0)) is None
+                await done(ns.create_log(f"{name}/b"))
+                await done(ns.delete_log(f"{name}/a"))
+                await done(ns.create_log(f"{name}/a"))
+                told = [await done(watch.next(wait_s=20)) for _ in range(3)]
+                assert [(one.kind, one.name[-1]) for one in told] == [
+                    ("created", "b"), ("deleted", "a"), ("created", "a"),
+                ]  # fmt: skip
+            assert told[1].incarnation == logs[f"{name}/a"] != told[2].incarnation
+            old = ns.open_log(f"{name}/a", incarnation=told[1].incarnation)
+            for call in (old.snapshot, old.last_dlsn, old.seal, old.positions.list):
+                with pytest.raises(LogRecreated):
+                    await done(call())
+
+    flavour.play(scenario, f"watched-{flavour.name}")
