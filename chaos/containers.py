@@ -1,0 +1,384 @@
+"""The adapter of containers: docker/compose.yaml and docker/chaos.yaml, as a project of its own.
+
+The engine starts nothing by itself here: containers are created by compose and then started, killed and
+asked one by one. Clients run on this machine and come in by the published ports.
+"""
+
+import json
+import os
+import resource
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import trio
+
+from ..cluster.config import format_address, parse_named_addresses
+from ..cluster.health import ask_health
+from ..cluster.plan import LOCAL_JOURNAL_FILE_BYTES, NAMESPACE
+from ..runtime.host import Address
+from ..runtime.machine import real_host
+from . import container_network, engine
+from . import disks as loops
+from .adapter import Capability, ChaosFailed, Link, Needs, Node, Role
+from .container_network import Network, Place
+from .disks import LoopDisk
+from .engine import Compose, call, containers_of, inspect
+from .local_processes import FREE_BYTES_MIN, OWN_DISK
+from .node import CLOCK
+
+PROJECT = "dlog-chaos"
+"""One run at a time on a machine: the published ports are the compose file's."""
+SUBNET = "172.30.42.0/24"
+BOOKIES_MAX = 6
+METADATA_NODES = (1, 3)
+DATA = "/var/lib/dlog"
+OUTSIDE = "outside"
+USER = 10001
+"""Of the image, for directories of this machine that a node writes to."""
+START_S = 90.0
+STOP_S = 15
+ASK_S = 2.0
+POLL_S = 0.1
+LOG_LINES = 40
+NOT_RUNNING = "is not running"
+NODE_MODULE = "distributedlog.cli.main"
+CLOCK_DIRECTORY = "/run/chaos"
+
+
+@dataclass(slots=True)
+class _Container:
+    """One node's container."""
+
+    node: Node
+    id: str
+    outside: Address
+    """Its published port."""
+    data: Path
+    disk: LoopDisk | None = None
+    files: int = 0
+    """Its limit of descriptors before somebody changed it; 0: not known yet."""
+
+
+class Containers:
+    """A compose cluster for one run, with volumes of its own that are removed in the end."""
+
+    kind = "containers"
+
+    def __init__(self, needs: Needs, store: Mapping[str, Any] | None = None) -> None:
+        self._needs = needs
+        self._store = dict(store or {})
+        self._names = [f"metadata{n + 1}" for n in range(needs.metadata_nodes)]
+        self._names += [f"bookie{n + 1}" for n in range(needs.bookies)]
+        self._disks: dict[str, LoopDisk] = {}
+        self._containers: dict[str, _Container] = {}
+        self._network = Network()
+        self._host = real_host("chaos")
+        self._stack = AsyncExitStack()
+
+    def refusal(self, capability: Capability) -> str | None:
+        """See `Adapter.refusal`."""
+        needs = self._needs
+        if needs.bookies > BOOKIES_MAX or needs.metadata_nodes not in METADATA_NODES:
+            return (
+                f"the compose file has up to {BOOKIES_MAX} bookies and 1 or 3 metadata nodes, wanted are"
+                f" {needs.bookies} and {needs.metadata_nodes}"
+            )
+        if needs.node_module != NODE_MODULE:
+            return f"the image holds the product alone, not {needs.node_module}"
+        why = engine.refusal()
+        if why is not None:
+            return why
+        if capability in OWN_DISK:
+            return loops.refusal()
+        if capability is Capability.NETWORK:
+            return container_network.refusal()
+        if capability in (Capability.DATA, Capability.FILES_LIMIT) and os.geteuid() != 0:
+            return "needs root, to reach a container's files and limits"
+        if capability is Capability.SLOW_LINK:
+            return "no slow links between containers; local processes have them"
+        return None
+
+    async def __aenter__(self) -> Self:
+        """Create and start everything."""
+        stack = self._stack
+        await stack.__aenter__()
+        try:
+            compose = await self._prepare()
+            await compose("down", "-v", "--remove-orphans")  # what a run that was killed left
+            stack.push_async_callback(self._end, compose)
+            if "DLOG_IMAGE" not in os.environ:
+                await compose("build", "metadata1", limit_s=engine.BUILD_S)
+            await compose("up", "--no-start", "--no-build", "--no-deps", *self._names)
+            await self._find()
+            said: dict[str, str] = {}
+
+            async def start(name: str) -> None:
+                refused = await self.start(name, START_S)
+                if refused is not None:
+                    said[name] = refused
+
+            async with trio.open_nursery() as starting:
+                for name in self._names:
+                    starting.start_soon(start, name)
+            if said:
+                raise ChaosFailed("; ".join(f"{name}: {why}" for name, why in said.items()))
+        except BaseException:
+            await stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Remove everything."""
+        await self._stack.aclose()
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Metadata nodes first."""
+        return [self._containers[name].node for name in self._names]
+
+    @property
+    def uri(self) -> str:
+        """Of the metadata nodes' published ports."""
+        places = [
+            one.outside for one in self._containers.values() if one.node.role is Role.METADATA
+        ]
+        return f"distributedlog://{';'.join(map(format_address, places))}/{NAMESPACE}"
+
+    @property
+    def client_environment(self) -> Mapping[str, str]:
+        """None."""
+        return {}
+
+    def client_started(self, pid: int) -> None:
+        """All programs of this machine come in by the network's gateway: nothing to remember."""
+
+    # --- creating -------------------------------------------------------------------------------------
+
+    async def _prepare(self) -> Compose:
+        """The files that this run lays over the compose cluster's, and its disks."""
+        home = engine.folder()
+        assert home is not None, "refused before"
+        directory = self._needs.directory
+        config = directory / "node.toml"
+        config.write_text(self._config())
+        config.chmod(0o644)
+        services: dict[str, Any] = {}
+        for name in self._names:
+            base = directory / name
+            base.mkdir()
+            volumes = [f"{config}:/etc/dlog/node.toml:ro"]
+            service: dict[str, Any] = {"healthcheck": {"disable": True}, "volumes": volumes}
+            if self._needs.capabilities & OWN_DISK:
+                volumes.append(f"{await self._own_disk(name, base)}:{DATA}")
+            if Capability.CLOCK in self._needs.capabilities:
+                (base / "clock").mkdir()
+                volumes.append(f"{base / 'clock'}:{CLOCK_DIRECTORY}:ro")
+                service["entrypoint"] = ["python", "-m", "distributedlog.chaos.node"]
+                service["environment"] = {CLOCK: f"{CLOCK_DIRECTORY}/clock"}
+            services[name] = service
+        override = directory / "override.yaml"
+        override.write_text(json.dumps({"services": services}, indent=1))  # JSON is YAML
+        variables = {"DLOG_SUBNET": SUBNET, "COMPOSE_PROFILES": "growth"}
+        return Compose(PROJECT, [*(home / name for name in engine.FILES), override], variables)
+
+    def _config(self) -> str:
+        voters = [name for name in self._names if name.startswith("metadata")]
+        quorum = json.dumps(",".join(f"{name}={name}:4181" for name in voters))
+        store: dict[str, Any] = {"journal_file_bytes": LOCAL_JOURNAL_FILE_BYTES, **self._store}
+        if self._needs.capabilities & OWN_DISK:
+            store.setdefault("free_bytes_min", FREE_BYTES_MIN)
+            store["journal_file_bytes"] = min(
+                int(store["journal_file_bytes"]), (self._needs.disk_mb << 20) // 16
+            )
+        lines = []
+        for table in ("metadata", "bookie"):
+            lines += [f"[{table}]", f"data = {json.dumps(DATA)}", f"metadata = {quorum}", ""]
+        lines += ["[store]", *(f"{key} = {json.dumps(value)}" for key, value in store.items())]
+        return "\n".join(lines) + "\n"
+
+    async def _own_disk(self, name: str, base: Path) -> Path:
+        breakable = Capability.SYNC_ERRORS in self._needs.capabilities
+        disk = LoopDisk(base, self._needs.disk_mb, breakable=breakable)
+        self._disks[name] = disk
+        self._stack.push_async_callback(disk.remove)
+        await disk.make()
+        data = disk.mount_point / "data"
+        data.mkdir()
+        os.chown(data, USER, USER)
+        return data
+
+    async def _find(self) -> None:
+        """What the compose files made of each service."""
+        found = await containers_of(PROJECT)
+        for name in self._names:
+            one = found[name]
+            settings = dict(item.split("=", 1) for item in one["Config"]["Env"])
+            role = Role.METADATA if name.startswith("metadata") else Role.BOOKIE
+            told = settings[f"DLOG_SERVE_{role.name}_ADVERTISE"].split()
+            mounts = {mount["Destination"]: mount["Source"] for mount in one["Mounts"]}
+            self._containers[name] = _Container(
+                Node(name, role, settings.get("DLOG_SERVE_BOOKIE_RACK", "")),
+                one["Id"],
+                parse_named_addresses(told, "--advertise")[OUTSIDE],
+                Path(mounts[DATA]),
+                self._disks.get(name),
+            )
+
+    async def _end(self, compose: Compose) -> None:
+        with trio.CancelScope(shield=True):
+            await compose("down", "-v", "-t", "0", "--remove-orphans")
+
+    # --- machines -------------------------------------------------------------------------------------
+
+    async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
+        """See `Adapter.start`; it serves when it answers at its published port."""
+        one = self._containers[name]
+        await call("docker", "start", one.id)
+        if not self._network.whole:
+            await self._network.lay(self._places)
+        state = "silent"
+        with trio.move_on_after(timeout_s):
+            while await self.running(name):
+                found = await ask_health(self._host, one.outside, timeout_s=ASK_S)
+                if found.healthy:
+                    return None
+                state = found.state
+                await trio.sleep(POLL_S)
+        ended = not await self.running(name)
+        await self.kill(name)
+        said = self.log_of(name)[-400:]
+        return (
+            f"ended: {said}" if ended else f"did not serve within {timeout_s:g} s, {state}: {said}"
+        )
+
+    async def kill(self, name: str) -> None:
+        """See `Adapter.kill`."""
+        await self._signal(name, "KILL")
+
+    async def stop(self, name: str) -> None:
+        """See `Adapter.stop`."""
+        await call("docker", "stop", "-t", str(STOP_S), self._containers[name].id)
+
+    async def running(self, name: str) -> bool:
+        """See `Adapter.running`."""
+        (found,) = await inspect(self._containers[name].id)
+        return bool(found["State"]["Running"])
+
+    async def pause(self, name: str) -> None:
+        """See `Adapter.pause`."""
+        await self._signal(name, "STOP")
+
+    async def resume(self, name: str) -> None:
+        """See `Adapter.resume`."""
+        await self._signal(name, "CONT")
+
+    async def _signal(self, name: str, signal: str) -> None:
+        try:
+            await call("docker", "kill", "-s", signal, self._containers[name].id)
+        except ChaosFailed as failed:
+            if NOT_RUNNING not in str(failed):
+                raise
+
+    # --- network --------------------------------------------------------------------------------------
+
+    async def _places(self) -> dict[str, Place]:
+        """Where the running containers are now."""
+        names = list(self._containers)
+        found = await inspect(*(self._containers[name].id for name in names))
+        places = {}
+        for name, one in zip(names, found, strict=True):
+            if not one["State"]["Running"]:
+                continue
+            (network,) = one["NetworkSettings"]["Networks"].values()
+            self._network.gateway = network["Gateway"]
+            places[name] = Place(one["NetworkSettings"]["SandboxKey"], network["IPAddress"])
+        return places
+
+    async def cut(self, links: Sequence[Link]) -> None:
+        """See `Adapter.cut`."""
+        self._network.cut(links)
+        await self._network.lay(self._places)
+
+    async def heal(self, links: Sequence[Link]) -> None:
+        """See `Adapter.heal`."""
+        self._network.heal(links)
+        await self._network.lay(self._places)
+
+    async def slow(self, links: Sequence[Link], delay_s: float, bytes_per_s: float = 0.0) -> None:
+        """Refused (`refusal`)."""
+        raise ChaosFailed("no slow links between containers")
+
+    # --- disks, clocks, limits ------------------------------------------------------------------------
+
+    def data_directory(self, name: str) -> Path:
+        """See `Adapter.data_directory`."""
+        return self._containers[name].data
+
+    async def cut_power(self, names: Sequence[str]) -> None:
+        """See `Adapter.cut_power`."""
+        disks = [self._disks[name] for name in names]
+        loops.cut_power(disks)
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(self.kill, name)
+        for disk in disks:
+            await disk.unmount()
+            await disk.mount()
+
+    async def fill_disk(self, name: str, leave_bytes: int) -> None:
+        """See `Adapter.fill_disk`."""
+        self._disks[name].fill(leave_bytes)
+
+    async def free_disk(self, name: str) -> None:
+        """See `Adapter.free_disk`."""
+        self._disks[name].free()
+
+    async def fail_writes(self, name: str) -> None:
+        """See `Adapter.fail_writes`."""
+        self._disks[name].break_device()
+
+    async def mend_writes(self, name: str) -> None:
+        """See `Adapter.mend_writes`."""
+        await self.kill(name)
+        await self._disks[name].mend_device()
+
+    async def set_clock(self, name: str, offset_s: float) -> None:
+        """See `Adapter.set_clock`."""
+        file = self._needs.directory / name / "clock" / "clock"
+        aside = file.with_suffix(".aside")
+        aside.write_text(f"{offset_s}")
+        aside.chmod(0o644)
+        aside.rename(file)
+
+    async def limit_files(self, name: str, count: int | None) -> None:
+        """See `Adapter.limit_files`."""
+        one = self._containers[name]
+        (found,) = await inspect(one.id)
+        pid = found["State"]["Pid"]
+        if not pid:
+            return
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        one.files = one.files or soft
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (one.files if count is None else count, hard))
+
+    # --- for the report -------------------------------------------------------------------------------
+
+    def log_of(self, name: str) -> str:
+        """See `Adapter.log_of`."""
+        done = subprocess.run(
+            ["docker", "logs", "--tail", str(LOG_LINES), self._containers[name].id],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        return done.stdout.decode(errors="replace")
