@@ -97,8 +97,10 @@ class Containers:
             return loops.refusal()
         if capability is Capability.NETWORK:
             return container_network.refusal()
-        if capability in (Capability.DATA, Capability.FILES_LIMIT) and os.geteuid() != 0:
-            return "needs root, to reach a container's files and limits"
+        if capability is Capability.DATA and os.geteuid() != 0:
+            return "needs root, to reach a container's files"
+        if capability is Capability.FILES_LIMIT and not engine.may_limit_others():
+            return "needs root with CAP_SYS_RESOURCE, to change a container's limits"
         if capability is Capability.SLOW_LINK:
             return "no slow links between containers; local processes have them"
         return None
