@@ -17,7 +17,8 @@ from .adapter import CLIENTS, ChaosFailed, Link
 from .engine import call
 
 TOOLS = ("nsenter", "iptables-restore")
-GONE = "No such file or directory"
+NOT_ENTERED = "nsenter: "
+"""How the words begin of a namespace that is gone: its container died meanwhile, and its rules with it."""
 
 
 def refusal() -> str | None:
@@ -93,5 +94,5 @@ class Network:
         try:
             await call(*enter, stdin=table.encode())
         except ChaosFailed as failed:
-            if GONE not in str(failed):  # it died meanwhile, and its rules with it
+            if NOT_ENTERED not in str(failed):
                 raise
