@@ -68,7 +68,7 @@ class Taken:
             return at
         ends = self._offsets()
         stop = bisect_right(ends, ends[at] + entry_bytes_max - used) - 1
-        return stop if stop > at or used else at + 1
+        return max(stop, at if used else at + 1)  # one large record may have overfilled the entry
 
     def bytes_of(self, start: int, stop: int) -> int:
         """What these records count in an entry."""
