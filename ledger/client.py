@@ -19,6 +19,7 @@ from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
 from . import keys, shares
 from .holes import Hole
+from .kept_bytes import KeptBytes
 from .metadata import Fragment, LedgerMetadata, LedgerState
 from .options import LedgerOptions
 from .placement import Candidate, choose_ensemble
@@ -143,6 +144,7 @@ class LedgerClient:
         self._store = metadata
         self._records = LedgerRecords(metadata)
         self._nursery: trio.Nursery | None = None
+        self._kept = KeptBytes(self.options.kept_bytes_max)
         self._writers: list[LedgerWriter] = []  # those whose tasks run, oldest first
         self._ids: list[int] = []  # of the block we hold, next one last
         self._id_lock = trio.Lock()
@@ -260,6 +262,7 @@ class LedgerClient:
             options=self.options,
             chance=self._host.random,
             detached=prepared.detached,
+            kept=self._kept.share(),
         )
         self._nursery.start_soon(self._look_after, writer)
         return writer

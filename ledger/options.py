@@ -18,8 +18,10 @@ class LedgerOptions:
     """A bookie that owes acks and gives none for this long is replaced, or gone without (H22)."""
     slot_bytes_max: int = 32 * MIB
     """Records kept for the slowest bookie; at the bound the writer has no room until it caught up."""
+    kept_bytes_max: int = 256 * MIB
+    """Records kept for slow bookies over all ledgers of the process; then those have no room (H22)."""
     slot_stall_s: float = 1.0
-    """A bookie that keeps the writer at that bound for this long is replaced, or gone without."""
+    """A bookie that keeps the writer at one of these bounds for this long is replaced, or gone without."""
     window_bytes_max: int = 16 * MIB
     """Records sent and not yet confirmed; at the bound the writer has no room."""
     request_timeout_s: float = 5.0

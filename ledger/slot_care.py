@@ -34,6 +34,7 @@ from . import shares
 from .add_window import AddWindow
 from .ensemble_change import EnsembleChange, Round, why_ended
 from .holes import Hole, merged
+from .kept_bytes import COUNTED_FROM_BYTES
 from .keys import ledger_key
 from .metadata import LedgerMetadata
 from .options import LedgerOptions
@@ -259,15 +260,19 @@ class SlotCare:
     def _sweep_bound(self, clock: float) -> None:
         """A slot that keeps the writer at its bound, and does not catch up, is let go."""
         if not self._owner.throttled:
+            if self._throttled_at is not None:
+                self._owner.wake_waiters()  # other ledgers may have made the room
             self._throttled_at = None
         elif self._throttled_at is None:
             self._throttled_at = clock
         elif clock - self._throttled_at >= self._options.slot_stall_s:
             self._throttled_at = None
             window, bound = self._window, self._options.slot_bytes_max
+            # At its own bound the slots that are far behind go; at the process's each that is counted.
+            least = bound // 4 if window.kept_bytes > bound // 2 else COUNTED_FROM_BYTES - 1
             for number in range(len(window.slots)):
                 behind = window.behind_bytes(number) - window.in_flight_bytes
-                if behind > bound // 4:
+                if behind > least:
                     log.info(
                         "ledger %d: bookie %s is %d bytes behind",
                         self._ledger_id,

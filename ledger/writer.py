@@ -18,12 +18,14 @@ from ..runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
     LedgerFenced,
+    WriteFailed,
 )
 from ..runtime.host import Buffer
 from . import shares
 from .add_window import AddWindow, Stream
 from .ensemble_change import EnsembleChange, why_ended
 from .holes import merged
+from .kept_bytes import COUNTED_FROM_BYTES, KeptShare
 from .metadata import NO_ENTRY, LedgerMetadata
 from .options import LedgerOptions
 from .pool import BookiePool
@@ -62,6 +64,7 @@ class LedgerWriter:
         options: LedgerOptions,
         chance: Random,
         detached: Sequence[int] = (),
+        kept: KeptShare,
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self.lac = NO_ENTRY
@@ -93,6 +96,7 @@ class LedgerWriter:
         self._lac_due = trio.Event()
         self._published = -1
         self._throttled = False
+        self._kept = kept
         self._room_event: trio.Event | None = None
         self._rest_event: trio.Event | None = None
         self._care = SlotCare(
@@ -179,10 +183,14 @@ class LedgerWriter:
             return True
         window, bound = self._window, self._options.slot_bytes_max
         kept = window.kept_bytes
+        for_slots = kept - window.in_flight_bytes
+        crowded = (self._kept.bytes > 0 or for_slots >= COUNTED_FROM_BYTES) and (
+            self._kept.crowded(for_slots)
+        )
         if self._throttled:
-            self._throttled = kept > bound // 2
+            self._throttled = crowded or kept > bound // 2
         else:
-            self._throttled = kept >= bound
+            self._throttled = crowded or kept >= bound
         return not self._throttled and window.in_flight_bytes < self._options.window_bytes_max
 
     @property
@@ -203,10 +211,14 @@ class LedgerWriter:
 
     async def run(self) -> None:
         """Look after the slots and the LAC until the writer ends; started by the client."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_lac)
-            await self._care.run()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._tell_lac)
+                await self._care.run()
+                nursery.cancel_scope.cancel()
+        finally:
+            # Without this task nobody looks after the slots: whoever waits for room must not for ever.
+            self.fail(WriteFailed(f"ledger {self.ledger_id}: the client that writes it has ended"))
 
     async def _tell_lac(self) -> None:
         """A lone record is readable within a few turns of the loop, unless an add follows and says so.
@@ -334,6 +346,7 @@ class LedgerWriter:
     def _end(self, error: DistributedLogError) -> None:
         """Take no more. Streams that still owe acks end with the task, or here."""
         self.error = error
+        self._kept.crowded(0)
         self._streams.end_all()
         self._care.end()
         for event in (self._room_event, self._rest_event):

@@ -62,7 +62,7 @@ PURE = {
     "bookie": {"entry", "journal_blocks", "messages", "runs"},
     "ledger": {
         "keys", "metadata", "bookies", "striping", "add_window", "ensemble_change", "recovery",
-        "placement", "holes",
+        "placement", "holes", "kept_bytes",
     },
     "log": {"dlsn", "record", "segments", "state", "keys", "names"},
     "spark": {"offsets", "planning", "sharing"},
