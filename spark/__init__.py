@@ -2,3 +2,28 @@
 
 Importing this loads neither pyspark nor the servers; the names below come on first use.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .columns import dlsn_text
+    from .read import positions
+    from .settings import recommended_conf
+    from .source import DistributedLogSource
+
+__all__ = ["DistributedLogSource", "dlsn_text", "positions", "recommended_conf"]
+
+_WHERE = {
+    "DistributedLogSource": "source",
+    "dlsn_text": "columns",
+    "positions": "read",
+    "recommended_conf": "settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f".{_WHERE[name]}", __name__), name)

@@ -11,7 +11,7 @@ import trio
 
 from ..log.dlsn import DLSN
 from ..runtime.errors import DistributedLogError, LogNotFound
-from .catalog import Catalog, remade
+from .catalog import Catalog, each, remade
 from .client import Client
 from .logview import LogView
 from .offsets import Offset
@@ -192,6 +192,21 @@ class Progress:
                 view.state.last_segment + 2, 0, 0
             )  # its end is in the offset: nothing before it
         return view.earliest
+
+    async def committed(self, end: Offset) -> None:
+        """Advance the subscriber's positions; what fails is logged: an exception here would end the query."""
+        subscriber = self._options.subscriber
+        assert subscriber is not None
+
+        async def advance(name: str) -> None:
+            try:
+                target = self._client.namespace.open_log(name, incarnation=end.ids[name])
+                await target.positions.advance(subscriber, end.logs[name])
+            except DistributedLogError as error:
+                log.warning('log "%s": position "%s" stays behind: %s', name, subscriber, error)
+
+        with trio.move_on_after(self._options.request_timeout_s):
+            await each(sorted(end.logs), advance)
 
     # --- logs that come and go --------------------------------------------------------------------
 

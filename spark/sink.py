@@ -9,6 +9,7 @@ only what the metadata says is linked to nothing (H13).
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +140,8 @@ class Sink:
                 raise TransactionIdOutOfOrder(f"{error}; {HINT}") from None
         if result.already:
             await target.discard_segments(tokens)  # never those that are linked
+        with suppress(DistributedLogError):  # of attempts that failed; the next batch tries again
+            await target.collect_unlinked(older_than_s=self.plan.options.orphan_ttl_s)
 
     def discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what is certainly not linked; the rest is left as it is. Raises nothing."""

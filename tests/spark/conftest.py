@@ -8,16 +8,20 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
+import trio
 
+from distributedlog import Namespace, open_namespace
 from distributedlog.cluster.processes import environment
 from distributedlog.spark.settings import recommended_conf
 from tests.cluster.story import Cluster
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -60,6 +64,11 @@ def spark() -> Iterator[Any]:
     scratch = tempfile.mkdtemp(prefix="spark-tests-")
     session = (
         builder.config("spark.driver.memory", "1g")
+        # Hundreds of tiny queries: what a compiler gains in them is less than what it costs.
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.sql.adaptive.enabled", "false")
         .config("spark.local.dir", scratch)
         .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
         .getOrCreate()
@@ -84,3 +93,47 @@ def uri(cluster: Cluster) -> str:
     """A namespace of the test's own."""
     base = cluster.uri.rpartition("/")[0]
     return f"{base}/{uuid4().hex[:12]}"
+
+
+def on(uri: str, call: Callable[[Namespace], Awaitable[T]]) -> T:
+    """Run a call on the namespace, with a client of its own."""
+
+    async def main() -> T:
+        async with open_namespace(uri) as namespace:
+            return await call(namespace)
+
+    return trio.run(main)
+
+
+def payload(number: int, size: int = 0) -> bytes:
+    """What record ``number`` holds; of varied sizes where none is said."""
+    text = b"%d:" % number
+    return (text * ((size or 1 + number * 37 % 300) // len(text) + 1))[
+        : size or 1 + number * 37 % 300
+    ]
+
+
+def fill(uri: str, name: str, numbers: Sequence[int], *, size: int = 0, entry: int = 1000) -> None:
+    """Write records whose txid is their number, in one segment of the log, ``entry`` records an entry."""
+
+    async def write(namespace: Namespace) -> None:
+        async with namespace.open_log(name).open_writer() as writer:
+            for at in range(0, len(numbers), entry):
+                part = list(numbers[at : at + entry])
+                await writer.submit_columns(part, [payload(number, size) for number in part])
+                await writer.commit()
+
+    on(uri, write)
+
+
+def plain(uri: str, name: str) -> list[tuple[int, int, int, int, int, bytes]]:
+    """(segment, entry, slot, sequence id, txid, payload) of every record, by the plain reader."""
+
+    async def read(namespace: Namespace) -> list[tuple[int, int, int, int, int, bytes]]:
+        found = []
+        async with namespace.open_log(name).open_reader(to="end") as reader:
+            async for one in reader:
+                found.append((*one.dlsn, one.sequence_id, one.txid, one.payload))
+        return found
+
+    return on(uri, read)

@@ -1,0 +1,232 @@
+"""``spark.read`` on a real cluster. S numbers: the black-box scenarios of the source and sink."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributedlog import DLSN, Namespace
+from tests.cluster.story import Cluster
+from tests.spark.conftest import fill, on, payload, plain
+
+pytestmark = [pytest.mark.processes, pytest.mark.spark]
+
+POSITION = ["segment", "entry", "slot", "sequence_id", "txid", "payload"]
+
+
+def read(spark: Any, uri: str, **options: object) -> Any:
+    schema = options.pop("schema", None)
+    reader = spark.read.format("distributedlog")
+    if schema is not None:
+        reader = reader.schema(schema)
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load(uri)
+
+
+def rows(frame: Any, *columns: str) -> list[tuple[Any, ...]]:
+    table = frame.select(*columns or frame.columns).toArrow()
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def test_s1_all_logs_column_by_column(spark: Any, uri: str) -> None:
+    """S1: the same as the plain reader, in order, with a gap-free sequence id a log."""
+    for log, numbers in {"a": range(20_000), "b/c": range(500, 7_000), "b/d": range(1)}.items():
+        fill(uri, log, numbers[: len(numbers) // 2])
+        fill(uri, log, numbers[len(numbers) // 2 :])
+
+    found = rows(read(spark, uri, logPattern="*"), "log", *POSITION)
+
+    for log in ("a", "b/c", "b/d"):
+        assert [row[1:] for row in found if row[0] == log] == plain(uri, log)
+    assert [row[0] for row in found] == ["a"] * 20_000 + ["b/c"] * 6_500 + ["b/d"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "txid bigint",
+        "payload binary, log string",
+        "dlsn string, slot int",
+        "dlsn struct<segment:bigint,entry:bigint,slot:int>, timestamp timestamp",
+    ],
+)
+def test_s2_the_schema_is_the_projection(spark: Any, uri: str, schema: str) -> None:
+    """S2: what is built and nothing else is `test_batches`; here, the right values through Spark."""
+    fill(uri, "a", range(10, 20), entry=4)
+    right = plain(uri, "a")
+
+    found = rows(read(spark, uri, log="a", txidUnit="ms", schema=schema))
+
+    if schema == "txid bigint":
+        assert found == [(row[4],) for row in right]
+    elif schema.startswith("payload"):
+        assert found == [(row[5], "a") for row in right]
+    elif schema.startswith("dlsn string"):
+        assert found == [(str(DLSN(*row[:3])), row[2]) for row in right]
+    else:
+        assert [(row[0]["entry"], row[0]["slot"]) for row in found] == [row[1:3] for row in right]
+        assert [int(row[1].timestamp() * 1000 + 0.5) for row in found] == list(range(10, 20))
+
+
+def test_s3_the_same_range_gives_the_same_rows(spark: Any, uri: str) -> None:
+    """S3: appends and a roll in between; also by `positions()`."""
+    from distributedlog.spark import positions
+
+    fill(uri, "a", range(3_000))
+    end = positions(uri, ["a"], at="latest")
+    begin = json.dumps({"a": "1.1.500"})
+    bounded = read(spark, uri, log="a", startingPosition=begin, endingPosition=end)
+    first = rows(bounded)
+    fill(uri, "a", range(3_000, 4_000))
+
+    again = rows(read(spark, uri, log="a", startingPosition=begin, endingPosition=end))
+
+    assert again == first == rows(bounded)
+    assert [row[5] for row in first] == list(range(1_500, 3_000))
+    txids = read(spark, uri, log="a", startingTxid=2_999, endingTxid=3_001, schema="txid bigint")
+    assert rows(txids) == [(2_999,), (3_000,)]
+
+
+def test_s5_truncated_between_planning_and_reading(spark: Any, uri: str, caplog: Any) -> None:
+    """S5: one clear error, or the rest."""
+    fill(uri, "a", range(2_000))
+    fill(uri, "a", range(2_000, 3_000))
+    strict = read(spark, uri, log="a", schema="txid bigint")
+    loose = read(spark, uri, log="a", schema="txid bigint", failOnDataLoss="false")
+    assert strict.count() == loose.count() == 3_000  # both are planned now, for good
+
+    async def truncate(namespace: Namespace) -> None:
+        await namespace.open_log("a").truncate(DLSN(1, 1, 0))
+
+    on(uri, truncate)
+
+    assert sorted(rows(loose)) == [(number,) for number in range(1_000, 3_000)]
+    with pytest.raises(
+        Exception, match=r'LogTruncated: log "a" was truncated .* wanted 1\.0\.0, .* 1\.1\.0'
+    ):
+        strict.collect()
+    assert rows(read(spark, uri, log="a", schema="txid bigint"))[0] == (1_000,)
+
+
+def test_s9_nothing_to_read(spark: Any, uri: str) -> None:
+    """S9: an empty log, a segment without records, no log that matches."""
+
+    async def prepare(namespace: Namespace) -> None:
+        await namespace.create_log("empty")
+        await namespace.create_log("opened")
+        async with namespace.open_log("opened").open_writer():
+            pass
+
+    on(uri, prepare)
+
+    assert read(spark, uri, logs="empty,opened").count() == 0
+    assert read(spark, uri, logPattern="none/*").count() == 0
+    with pytest.raises(Exception, match='LogNotFound: log "missing" does not exist'):
+        read(spark, uri, log="missing").count()
+
+
+def test_s21_every_size_and_every_byte(spark: Any, uri: str) -> None:
+    """S21."""
+    payloads = [bytes(range(256)), bytes(1024 * 1024 - 8 * 1024), *[b""] * 10_000, b"\xff" * 70_000]
+
+    async def write(namespace: Namespace) -> None:
+        async with namespace.open_log("a").open_writer() as writer:
+            await writer.submit_columns(list(range(len(payloads))), payloads)
+
+    on(uri, write)
+
+    assert rows(read(spark, uri, log="a", schema="payload binary")) == [(one,) for one in payloads]
+
+
+def test_s22_many_small_segments_are_few_tasks(spark: Any, uri: str) -> None:
+    """S22, smaller: 150 segments of one log, 30 logs of ten records. In full: the campaign."""
+
+    async def prepare(namespace: Namespace) -> None:
+        await namespace.create_log("many")
+        log = namespace.open_log("many")
+        tokens = []
+        for number in range(150):
+            async with log.open_segment_writer() as writer:
+                await writer.write_columns([number], [payload(number)])
+            assert writer.token is not None
+            tokens.append(writer.token)
+        await log.link_segments(tokens)
+
+    on(uri, prepare)
+    for number in range(30):
+        fill(uri, f"few/{number:02d}", range(10))
+
+    many = read(spark, uri, log="many", schema="txid bigint")
+    few = read(spark, uri, logPattern="few/*", schema="log string, txid bigint")
+
+    assert many.rdd.getNumPartitions() == 1
+    assert few.rdd.getNumPartitions() == 1
+    assert rows(many) == [(number,) for number in range(150)]
+    assert few.count() == 300
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"log": "a", "lgo": "b"}, 'InvalidRequest: unknown option "lgo"; did you mean log'),
+        ({"log": "a", "startingPosition": '{"a": "9.0.0"}'}, 'log "a" ends at 2.0.0, before 9.0.0'),
+        ({"log": "a", "schema": "key binary"}, 'unknown column "key": a log has log string'),
+        ({"log": "a", "schema": "txid int"}, 'column "txid" is bigint, not int'),
+        ({"log": "a", "pushdown": "yes"}, '"pushdown": \'yes\' is not true or false'),
+    ],
+)  # fmt: skip
+def test_s23_s24_what_is_wrong_is_said_before_any_task(
+    spark: Any, uri: str, options: dict[str, Any], said: str
+) -> None:
+    """S23, S24."""
+    fill(uri, "a", range(3))
+
+    with pytest.raises(Exception) as caught:
+        read(spark, uri, **options).count()
+
+    line = next(line for line in str(caught.value).splitlines() if said in line)
+    assert "Error" in str(caught.value) or "Exception" in type(caught.value).__name__
+    assert len(line) < 600
+
+
+def test_s23_a_uri_of_another_scheme(spark: Any) -> None:
+    """S23."""
+    with pytest.raises(Exception, match=r"InvalidUri: unknown scheme 'kafka'"):
+        read(spark, "kafka://h:1/x", log="a").count()
+
+
+def test_s4_a_bookie_is_killed_in_mid_read(spark: Any, uri: str, cluster: Cluster) -> None:
+    """S4: write quorum 3, ack quorum 2: the same rows, and the job does not fail."""
+    fill(uri, "a", range(60_000), size=500, entry=500)
+    victim = next(name for name in cluster.served if name.startswith("bookie"))
+    frame = read(spark, uri, log="a", schema="txid bigint, payload binary", minPartitions=8)
+
+    cluster.kill(victim)
+    try:
+        assert frame.selectExpr("count(*)", "sum(txid)", "sum(length(payload))").collect()[0] == (
+            60_000, sum(range(60_000)), 30_000_000,
+        )  # fmt: skip
+    finally:
+        cluster.start(victim)
+
+
+def test_s29_found_in_sql_too(spark: Any, uri: str) -> None:
+    """S29: nothing is registered; the module's name is enough."""
+    fill(uri, "a", range(5))
+
+    spark.sql(f"CREATE TEMPORARY VIEW v USING distributedlog OPTIONS (uri '{uri}', log 'a')")
+    try:
+        assert spark.sql("SELECT sum(txid), max(sequence_id) FROM v").collect()[0] == (10, 4)
+    finally:
+        spark.catalog.dropTempView("v")
+
+
+def test_parquet_keeps_what_a_log_has(spark: Any, uri: str, tmp_path: Path) -> None:
+    """The way into files: all default columns survive."""
+    fill(uri, "a", range(1_000))
+
+    read(spark, uri, log="a").write.parquet(str(tmp_path / "out"))
+
+    assert sorted(rows(spark.read.parquet(str(tmp_path / "out")), *POSITION)) == plain(uri, "a")
