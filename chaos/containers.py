@@ -190,7 +190,8 @@ class Containers:
             services[name] = service
         override = directory / "override.yaml"
         override.write_text(json.dumps({"services": services}, indent=1))  # JSON is YAML
-        variables = {"DLOG_SUBNET": SUBNET, "COMPOSE_PROFILES": "growth"}
+        sixth = "1" if self._needs.bookies == BOOKIES_MAX else "0"
+        variables = {"DLOG_SUBNET": SUBNET, "DLOG_SIXTH_BOOKIE": sixth}
         return Compose(PROJECT, [*(home / name for name in engine.FILES), override], variables)
 
     def _config(self) -> str:
