@@ -18,6 +18,7 @@ from .errors import AlreadyClosed, CorruptData, DiskFailed, DiskFull
 from .forked import close_descriptor, forked_message, watch_forks
 from .host import Buffer
 from .memory import DIRECT_ALIGN
+from .reuse import ReusedMemory
 from .sync_mode import Syncer
 
 BUFFERS_MAX = 1024
@@ -38,6 +39,7 @@ class DirectoryFile:
         *,
         syncer: Syncer,
         cold_readers: trio.CapacityLimiter,
+        memory: ReusedMemory,
         on_closed: "Callable[[DirectoryFile], object]",
     ) -> None:
         self.name = path.name
@@ -46,6 +48,7 @@ class DirectoryFile:
         self._direct_fd = direct_fd
         self._syncer = syncer
         self._cold_readers = cold_readers
+        self._memory = memory
         self._on_closed = on_closed
         self._dead = ""
         self._failed: DiskFailed | None = None
@@ -84,10 +87,10 @@ class DirectoryFile:
         self._check_alive()
         return self._read(offset, length)
 
-    def read_hot(self, offset: int, length: int) -> bytes | bytearray | None:
+    def read_hot(self, offset: int, length: int) -> Buffer | None:
         """As `read_at`, or None where that would wait for the device."""
         self._check_alive()
-        buffer = bytearray(length)
+        buffer = self._memory.take(length)
         try:
             count = os.preadv(self._fd, (buffer,), offset, os.RWF_NOWAIT)
         except BlockingIOError:
@@ -98,8 +101,7 @@ class DirectoryFile:
             raise self._unreadable(error, offset, length) from error
         if count < length and offset + count < os.fstat(self._fd).st_size:
             return None  # only its beginning is hot
-        del buffer[count:]
-        return buffer
+        return buffer[:count]
 
     async def read_cold(self, offset: int, length: int) -> bytes:
         """As `read_at`, in one of the disk's two workers. Reads in sequence are read ahead."""

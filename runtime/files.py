@@ -20,10 +20,14 @@ from .forked import close_descriptor, forked_message, watch_forks
 from .host import File, OrderedMap
 from .lmdb_map import delete_map, open_map, sync_directory
 from .memory import DIRECT_ALIGN, aligned_memory, check_file_name
+from .reuse import ReusedMemory
 from .sync_mode import Syncer, SyncMode
 
 COLD_READERS = 2
 """How many cold reads a disk does at once (H37)."""
+HOT_BYTES = 2 * 1024 * 1024
+HOT_BUFFERS = 4
+"""What was read from the page cache waits to be sent in so many buffers, before fresh ones are made."""
 MAP_SUFFIX = ".lmdb"
 LOCK_NAME = "LOCK"
 
@@ -47,6 +51,7 @@ class DirectoryDisk:
         self._syncer = Syncer(sync, f"sync {self.path}")
         self._direct_probed = False
         self._cold_readers = trio.CapacityLimiter(COLD_READERS)
+        self._memory = ReusedMemory(HOT_BYTES, HOT_BUFFERS)
         self._directory_worker = trio.CapacityLimiter(1)
         self._files: dict[DirectoryFile, None] = {}
         self._lock_fd: int | None = None
@@ -167,6 +172,7 @@ class DirectoryDisk:
             direct_fd,
             syncer=self._syncer,
             cold_readers=self._cold_readers,
+            memory=self._memory,
             on_closed=self._files.pop,
         )
         self._files[file] = None

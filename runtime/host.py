@@ -98,7 +98,7 @@ class File(Protocol):
         """Read up to ``length`` bytes (fewer at the end of the file); may wait for the device."""
         ...
 
-    def read_hot(self, offset: int, length: int) -> bytes | bytearray | None:
+    def read_hot(self, offset: int, length: int) -> Buffer | None:
         """As `read_at`, or None when that would wait for the device. Memory of the caller's own."""
         ...
 

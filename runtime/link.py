@@ -8,7 +8,7 @@ not complete moves to a buffer of its own that grows as its bytes arrive, out of
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from .frames import (
 )
 from .hello import Hello
 from .host import Buffer, Connection
+from .reuse import ReusedMemory
 
 SEND_BUFFERS_MAX = 64
 GATHER_S = 0.0002
@@ -34,6 +35,9 @@ GATHER_S = 0.0002
 RECEIVE_WINDOW_BYTES = 1024 * 1024
 PARTIAL_FIRST_BYTES = 512 * 1024
 """A frame not yet complete gets this much at first, and four times as much when that is full."""
+LARGE_BYTES = 1024 * 1024 + 64 * 1024
+LARGE_BUFFERS = 12
+"""A reader in sequence has three replies under way and about five not yet taken by its caller."""
 FRAME_SECONDS = 5.0
 FRAME_BYTES_PER_SECOND = 256 * 1024
 """A started frame must be complete within FRAME_SECONDS plus its length at this rate."""
@@ -70,6 +74,8 @@ class ReceiveSpace:
     buffer: memoryview
     partial_bytes: int
     partial_bytes_max: int
+    large: ReusedMemory = field(default_factory=lambda: ReusedMemory(LARGE_BYTES, LARGE_BUFFERS))
+    """Where large frames are received; who keeps a part of one keeps its buffer."""
 
 
 class Link:
@@ -94,7 +100,7 @@ class Link:
         self._wake = trio.Event()
         self._room: trio.Event | None = None
         self._outgoing_bytes_max = outgoing_bytes_max
-        self._partial: bytearray | None = None
+        self._partial: memoryview | None = None
         self._partial_have = 0
         self._partial_length = 0
         self.frame_bytes_max = frame_bytes_max
@@ -315,7 +321,7 @@ class Link:
     def _begin_partial(self, length: int, received: memoryview) -> None:
         self._partial_length = length
         self._partial_have = len(received)
-        self._partial = bytearray()
+        self._partial = memoryview(b"")
         self._grow_partial(max(len(received), min(length, self.partial_first_bytes)), received)
         self.frame_deadline = trio.current_time() + FRAME_SECONDS + length / FRAME_BYTES_PER_SECOND
 
@@ -327,18 +333,18 @@ class Link:
                 f"incomplete frames hold {space.partial_bytes} of {space.partial_bytes_max} bytes here"
             )
         space.partial_bytes += grown
-        larger = bytearray(size)
+        larger = space.large.take(size)
         larger[: len(content)] = content
         self._partial = larger
 
-    async def _finish_partial(self, partial: bytearray, on_frame: OnFrame) -> bytes:
+    async def _finish_partial(self, partial: memoryview, on_frame: OnFrame) -> bytes:
         """Receive into the incomplete frame and, where that has all its room, behind it."""
         if self._partial_have == len(partial):
             self._grow_partial(min(self._partial_length, 4 * len(partial)), partial)
             assert self._partial is not None
             partial = self._partial
         whole = len(partial) == self._partial_length
-        rest = memoryview(partial)[self._partial_have :]
+        rest = partial[self._partial_have :]
         received = await self._connection.receive_into(rest, *((self._window,) if whole else ()))
         if not received:
             raise ConnectionLost(f"{self.peer_address} closed the connection within a frame")
@@ -354,7 +360,7 @@ class Link:
         assert partial is not None
         self._drop_partial()
         _, op, flags, status, ident, deadline_ms, _ = ENVELOPE.unpack_from(partial, 0)
-        body = memoryview(partial)[ENVELOPE_BYTES : self._partial_length]
+        body = partial[ENVELOPE_BYTES : self._partial_length]
         on_frame(op, flags, status, ident, deadline_ms, body, True)
         if self.closed is not None:
             return b""

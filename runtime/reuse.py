@@ -1,0 +1,42 @@
+"""Large buffers that are used again once nobody looks at them any more (pure).
+
+A fresh megabyte is zeroed and faulted in page by page, which costs as much as reading into it. Python knows
+whether a `bytearray` is looked at: it refuses to change its length while a memoryview of it, or of a part
+of it, is alive. So what is given out stays its taker's own for as long as any view lives (H16, H17), and no
+one has to give anything back.
+"""
+
+from collections import deque
+
+
+class ReusedMemory:
+    """Gives out views of ``buffer_bytes`` at most out of ``buffers_max`` kept buffers, or of fresh ones."""
+
+    def __init__(self, buffer_bytes: int, buffers_max: int) -> None:
+        self._buffer_bytes = buffer_bytes
+        self._buffers_max = buffers_max
+        self._kept: deque[bytearray] = deque()
+
+    def take(self, size: int) -> memoryview:
+        """Writable memory of ``size`` bytes, whatever they hold. What is small or very large is fresh."""
+        if not self._buffer_bytes // 8 <= size <= self._buffer_bytes:
+            return memoryview(bytearray(size))
+        kept = self._kept
+        for buffer in kept:
+            if _unseen(buffer):
+                return memoryview(buffer)[:size]
+        buffer = bytearray(self._buffer_bytes)
+        kept.append(buffer)
+        if len(kept) > self._buffers_max:
+            kept.popleft()  # its views keep it alive; it does not come back
+        return memoryview(buffer)[:size]
+
+
+def _unseen(buffer: bytearray) -> bool:
+    """Is there no view of it? Its length is changed back and forth: nothing is moved or allocated."""
+    try:
+        last = buffer.pop()
+    except BufferError:
+        return False
+    buffer.append(last)
+    return True
