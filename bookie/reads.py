@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from ..runtime.errors import CorruptData, DistributedLogError, TooBusy
-from ..runtime.host import Disk, File
+from ..runtime.host import Buffer, Disk, File
 from . import entry as entries
 from .gather import GatherRing
 from .index import Index
@@ -24,6 +24,8 @@ from .runs import Located
 
 HOT_BYTES_MAX = 1024 * 1024
 """Read at once from the page cache for one reply."""
+MARKS_MAX = 1024
+"""Readers in sequence whose place within a run is known."""
 NEAR_BYTES = 64 * 1024
 """A gap between two runs of a ledger that is cheaper to read than to step over."""
 
@@ -34,7 +36,7 @@ class Stretch:
 
     file_number: int
     offset: int
-    data: bytes | bytearray
+    data: Buffer
 
     def find(self, file_number: int, offset: int, length: int) -> memoryview | None:
         """A part of it, or None."""
@@ -106,6 +108,8 @@ class Reader:
         self._ring = ring
         self._files = files
         self._index = index
+        self._marks: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
+        """(ledger, entry) -> (file, offset) where a reply ended within a run: the next one begins there."""
 
     def collect(
         self, ledger: Ledger, first: int, last: int, bytes_max: int, stretch: Stretch | None = None
@@ -129,6 +133,8 @@ class Reader:
                     break
                 run, entry = following, following.first
                 found.complete_to = entry - 1
+            if entry > run.first:
+                run = self._from_mark(ledger, run, entry)
             left = bytes_max - found.size
             if found.parts and left <= 0:
                 break
@@ -146,7 +152,11 @@ class Reader:
             if view is None:
                 found.cold = run
                 break
-            part, upto = _cut(view, ledger.id, run, entry, last, left, not found.parts)
+            try:
+                part, upto, end = _cut(view, ledger.id, run, entry, last, left, not found.parts)
+            except CorruptData:
+                self._marks.pop((ledger.id, entry), None)  # it may have been that which is wrong
+                raise
             if upto < entry:
                 break
             # The ring is written again; a stretch is not, but a small part must not pin much of it.
@@ -154,12 +164,31 @@ class Reader:
             found.parts.append(bytes(part) if from_ring or small else part)
             found.size += len(part)
             found.complete_to = upto
+            if upto < run.last:
+                self._mark(ledger, upto + 1, run.file_number, run.offset + end)
             if upto < min(run.last, last):
                 break
             entry = upto + 1
         _release_waste(found, hot, hot_parts)
         _release_waste(found, stretch, 0)
         return found
+
+    def _from_mark(self, ledger: Ledger, run: Located, entry: int) -> Located:
+        """The run's part from ``entry`` on, where a reply ended just before it; else the run."""
+        mark = self._marks.get((ledger.id, entry))
+        if mark is None or mark[0] != run.file_number:
+            return run
+        skipped = mark[1] - run.offset
+        if not 0 < skipped < run.length:
+            return run
+        count = run.count - (entry - run.first)
+        return Located(entry, count, run.file_number, mark[1], run.length - skipped)
+
+    def _mark(self, ledger: Ledger, entry: int, file_number: int, offset: int) -> None:
+        """Whoever reads in sequence goes on at ``entry``: not from the run's beginning again."""
+        self._marks[(ledger.id, entry)] = (file_number, offset)
+        if len(self._marks) > MARKS_MAX:
+            self._marks.popitem(last=False)
 
     def _read_hot(self, run: Located, wanted: int) -> Stretch | None:
         """The run and, as far as ``wanted`` bytes go, what lies behind it; None: ask the device."""
@@ -219,15 +248,15 @@ def _cut(
     last: int,
     bytes_max: int,
     at_least_one: bool,
-) -> tuple[memoryview, int]:
-    """The records first..last of a run as far as they fit, and the last id that did.
+) -> tuple[memoryview, int, int]:
+    """The records first..last of a run as far as they fit, the last id that did, where it ends.
 
     Digests are for the reader to check; ids and lengths must fit here, or nothing is believed.
     """
     view = memoryview(view)
     _check_header(view, 0, ledger_id, run.first)
     if first == run.first and run.last <= last and run.length <= bytes_max:
-        return view, run.last
+        return view, run.last, len(view)
     position, start, end = 0, 0, 0
     upto = first - 1
     for entry in range(run.first, min(run.last, last) + 1):
@@ -239,7 +268,7 @@ def _cut(
             if position - start > bytes_max and not (at_least_one and entry == first):
                 break
             end, upto = position, entry
-    return view[start:end], upto
+    return view[start:end], upto, end
 
 
 def _check_header(view: memoryview, position: int, ledger_id: int, entry: int) -> int:
