@@ -70,7 +70,8 @@ class Fetcher:
         """The next entry of the queue, which is not empty."""
         columns = self.queue.popleft()
         self.queue_bytes -= columns.payload_bytes
-        self._taken.set()
+        if 2 * self.queue_bytes <= self._options.read_ahead_bytes:
+            self._taken.set()  # not for each entry: the fetching task would wake for nothing
         return columns
 
     def close(self) -> None:

@@ -21,6 +21,11 @@ from .ledgers import Ledgers
 from .options import LogOptions
 from .record import Columns, LogRecord
 
+TURN_BYTES = 512 * 1024
+"""What is taken without waiting before others get a turn of the loop."""
+ENTRY_BYTES = 16 * 1024
+"""What an entry counts beside its payload: taking it costs about as much as reading so many bytes."""
+
 
 class LogReader:
     """Reads one log. Made by `Log.open_reader`; for one task at a time."""
@@ -36,6 +41,7 @@ class LogReader:
         self._name = name
         self._fetcher = Fetcher(metadata, ledgers, options, log_id, name)
         self._columns: Columns | None = None
+        self._taken_in_turn = 0
         self._records: Iterator[LogRecord] = iter(())
 
     # --- for the caller ---------------------------------------------------------------------------
@@ -149,6 +155,7 @@ class LogReader:
         """Take the next entry from the queue; False when the wait is over or the end is reached."""
         fetcher = self._fetcher
         if not fetcher.queue:
+            self._taken_in_turn = 0
             if wait_s is None:
                 await fetcher.wait_filled()
             else:
@@ -158,10 +165,9 @@ class LogReader:
                 if fetcher.error is not None:
                     raise again(fetcher.error)
                 return False
-        else:
-            await (
-                trio.lowlevel.checkpoint()
-            )  # once an entry: a caller that never waits starves nobody
+        elif self._taken_in_turn >= TURN_BYTES:
+            await trio.lowlevel.checkpoint()  # a caller that never waits starves nobody
+            self._taken_in_turn = 0
         columns = self._take()
         if as_records:
             self._records = iter(columns.records())
@@ -169,6 +175,7 @@ class LogReader:
 
     def _take(self) -> Columns:
         columns = self._columns = self._fetcher.take()
+        self._taken_in_turn += columns.payload_bytes + ENTRY_BYTES
         return columns
 
     def _raise_if_sealed(self) -> None:
