@@ -29,6 +29,8 @@ IN_FLIGHT_MAX = 400
 """Ticks whose outcome is not known; beyond it the writer waits."""
 READ_RECORDS = 5000
 REGISTERS = "chaos/register/"
+FILLING = b"."
+"""Makes values as long as the scenario wants them: enough of them, and the quorum takes a snapshot."""
 
 
 def words(error: BaseException) -> str:
@@ -323,7 +325,7 @@ async def read_whole(life: Life, namespace: Namespace, log: str) -> int:
 async def registers(life: Life, namespace: Namespace) -> None:
     """Read and conditionally change a few keys."""
     chance, known = life.chance, dict[str, int]()
-    metadata, number = namespace.metadata, 0
+    metadata, number, size = namespace.metadata, 0, life.options["payload_bytes"]
     while not await life.rest(chance.expovariate(life.options["rate"])):
         key = f"{REGISTERS}{chance.randrange(life.options['keys'])}"
         kind = "get" if chance.random() < 0.5 else "cas"
@@ -339,7 +341,7 @@ async def registers(life: Life, namespace: Namespace) -> None:
                 reply = await metadata.transact(
                     Transaction(
                         (Compare.version(key.encode(), expected),),
-                        (Put(key.encode(), wrote.encode()),),
+                        (Put(key.encode(), wrote.encode().ljust(size, FILLING)),),
                     )
                 )
                 succeeded = reply.succeeded
@@ -353,7 +355,7 @@ async def registers(life: Life, namespace: Namespace) -> None:
         if kind == "cas" and succeeded:
             version, value = expected + 1, wrote
         elif found is not None:
-            version, value = found.version, found.value.decode()
+            version, value = found.version, found.value.rstrip(FILLING).decode()
         life.notes.note("answer", number, after(), "ok", succeeded, version, value)
         known[key] = version
 

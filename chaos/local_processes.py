@@ -27,6 +27,7 @@ from .adapter import Capability, ChaosFailed, Link, Needs, Node, Role
 from .disks import LoopDisk
 from .node import CLOCK
 from .proxy import Door, Weather, who_holds
+from .words import last_words
 
 HOST = "127.0.0.1"
 START_S = 60.0
@@ -197,7 +198,7 @@ class LocalProcesses:
             )
         process, received = place.process, b""
         assert process.stdout is not None
-        with trio.move_on_after(timeout_s):
+        with trio.move_on_after(timeout_s) as waiting:
             while not received.endswith(b"\n"):
                 more = await process.stdout.receive_some(65_536)
                 if not more:
@@ -205,11 +206,12 @@ class LocalProcesses:
                 received += more
         if received.endswith(b"\n"):
             return None
-        silent = process.returncode is None and await self.running(name)
+        if waiting.cancelled_caught:
+            await self.kill(name)
+            return f"did not serve within {timeout_s:g} s: {last_words(self.log_of(name))}"
+        code = await process.wait()
         await self.kill(name)
-        if silent:
-            return f"did not serve within {timeout_s:g} s: {self.log_of(name)[-400:]}"
-        return f"ended with {process.returncode}: {self.log_of(name)[-400:]}"
+        return f"ended with {code}: {last_words(self.log_of(name))}"
 
     async def _end(self) -> None:
         with trio.CancelScope(shield=True):

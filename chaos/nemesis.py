@@ -17,6 +17,7 @@ from .adapter import CLIENTS, Adapter, Link, Node, Role
 from .crew import Crew
 from .damage import damage
 from .scenario import KINDS, MANY_NODES, Fault, Range, Scenario
+from .words import last_words
 
 BUSY_S = 0.25
 """Nobody can be hit just now: look again after this."""
@@ -371,7 +372,7 @@ class Nemesis:
                 if lock.locked() or node.name in self.gone or await self.adapter.running(node.name):
                     continue
                 async with lock:
-                    last = self.adapter.log_of(node.name).strip()[-500:]
+                    last = last_words(self.adapter.log_of(node.name))
                     self.deaths.append(f"{node.name} ended by itself: {last}")
                     self._say(self.deaths[-1])
                     await self._start([node.name])

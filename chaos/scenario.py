@@ -175,9 +175,9 @@ class Scenario:
     """One scenario file."""
 
     name: str
-    about: str
     seconds: float
     clients: tuple[Client, ...]
+    about: str = ""
     loops: tuple[Loop, ...] = ()
     moments: tuple[Moment, ...] = ()
     seed: int = 1

@@ -68,6 +68,8 @@ class _Judge:
         self.by_counter: dict[int, list[Piece]] = {}
         """The same, in the order in which they were handed over."""
         self.sequences = [piece.sequence_id for piece in final]
+        self.missing: list[tuple[int, int, int, Position, float]] = []
+        """Losses: session, end and first of the counters, where and when the first was acknowledged."""
         self.refused: dict[int, list[tuple[int, int]]] = {}
         """Of each session: [first, end) of records that were refused for certain."""
 
@@ -217,6 +219,11 @@ class _Judge:
             for segment, entry, slot, count in acked.places:
                 self._check_place(acked, (segment, entry, slot), counter, count)
                 counter += count
+        for session, end, first, place, when in self.missing:
+            self.verdict.found(
+                f"G3 lost: {end - first} records, {first} to {end - 1} of session {session}, acknowledged"
+                f" from {'.'.join(map(str, place))} on (t={when:.3f}), are not there"
+            )
         for session, spans in claimed.items():
             end = 0
             for first, last in sorted(spans):
@@ -225,6 +232,15 @@ class _Judge:
                         f"G7: record {first} of session {session} was acknowledged twice"
                     )
                 end = max(end, last)
+
+    def _lost(self, acked: Acked, counter: int, count: int, place: Position) -> None:
+        """Note a loss; one that goes on where the last one ended is the same."""
+        self.verdict.lost += count
+        if self.missing and self.missing[-1][:2] == (acked.session, counter):
+            session, _, first, at, when = self.missing.pop()
+        else:
+            session, first, at, when = acked.session, counter, place, acked.ended_at
+        self.missing.append((session, counter + count, first, at, when))
 
     def _check_place(self, acked: Acked, place: Position, counter: int, count: int) -> None:
         """``count`` records from ``counter`` on were acknowledged at ``place``: are they there?"""
@@ -238,11 +254,7 @@ class _Judge:
                 later = pieces[index + 1].counter if index + 1 < len(pieces) else counter + count
                 missing = min(count, max(1, later - counter))
                 if self.floor is None or (segment, entry, slot) >= self.floor:
-                    verdict.lost += missing
-                    verdict.found(
-                        f"G3 lost: {missing} records from {counter} on of session {acked.session},"
-                        f" acknowledged at {segment}.{entry}.{slot} (t={acked.ended_at:.3f}), are not there"
-                    )
+                    self._lost(acked, counter, missing, (segment, entry, slot))
                 taken = missing
                 index += 1
             else:

@@ -45,7 +45,12 @@ class Rates:
     burst_records_max: int = 6
     long_burst_chance: float = 0.0
     """A burst of ten times as many records: entries in flight and others that wait."""
+    bulk_chance: float = 0.25
+    """A burst that is handed over in one call."""
+    large_chance: float = 0.05
+    """A record of a bulk that is larger than an entry of the run."""
     payload_bytes_max: int = 400
+    large_bytes: int = 5000
     session_records_max: int = 120
     """A writer session ends after at most so many records."""
     takeover_chance: float = 0.5
@@ -103,18 +108,10 @@ class WriterSession:
 
     async def burst(self, records: int) -> None:
         """Submit some records at once, then wait for each. Raises the first error."""
-        pending: list[tuple[Append, PendingWrite]] = []
-        for _ in range(records):
-            value = Value(self.number, self._counter)
-            self._counter += 1
-            size = self._chance.randrange(20, self._rates.payload_bytes_max)
-            append = self._history.begin_append(value, trio.current_time())
-            try:
-                taken = await self._writer.submit(LogRecord(txid_now(), to_payload(value, size)))
-            except DistributedLogError as error:
-                note_error(append, error)
-                break  # what was taken before has outcomes of its own
-            pending.append((append, taken))
+        if self._chance.random() < self._rates.bulk_chance:
+            pending = await self._submit_bulk(records)
+        else:
+            pending = await self._submit_each(records)
         failure: DistributedLogError | None = None
         for append, taken in pending:
             try:
@@ -128,6 +125,42 @@ class WriterSession:
                 append.outcome = Outcome.OK
         if failure is not None or len(pending) < records:
             raise failure or DistributedLogError("the writer takes no more records")
+
+    async def _submit_each(self, records: int) -> list[tuple[Append, PendingWrite]]:
+        pending: list[tuple[Append, PendingWrite]] = []
+        for _ in range(records):
+            value = Value(self.number, self._counter)
+            self._counter += 1
+            size = self._chance.randrange(20, self._rates.payload_bytes_max)
+            append = self._history.begin_append(value, trio.current_time())
+            try:
+                taken = await self._writer.submit(LogRecord(txid_now(), to_payload(value, size)))
+            except DistributedLogError as error:
+                note_error(append, error)
+                break  # what was taken before has outcomes of its own
+            pending.append((append, taken))
+        return pending
+
+    async def _submit_bulk(self, records: int) -> list[tuple[Append, PendingWrite]]:
+        """One call; entries are cut where the records do not fit, also around a large one."""
+        chance, rates, now = self._chance, self._rates, trio.current_time()
+        appends: list[Append] = []
+        batch: list[LogRecord] = []
+        for _ in range(records):
+            value = Value(self.number, self._counter)
+            self._counter += 1
+            size = chance.randrange(20, rates.payload_bytes_max)
+            if chance.random() < rates.large_chance:
+                size = rates.large_bytes
+            appends.append(self._history.begin_append(value, now))
+            batch.append(LogRecord(txid_now(), to_payload(value, size)))
+        try:
+            bulk = await self._writer.submit_bulk(batch)
+        except DistributedLogError as error:
+            for append in appends:
+                note_error(append, error)
+            return []
+        return list(zip(appends, bulk, strict=True))
 
 
 def note_error(append: Append, error: DistributedLogError) -> None:

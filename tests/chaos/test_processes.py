@@ -1,0 +1,125 @@
+"""Chaos on real processes: a minute with a fixed seed, planted bugs that must be found, and refusals.
+
+All in all below three minutes of CI. `-s` shows the verdicts as they come.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributedlog.chaos import disks
+from distributedlog.cluster.processes import environment
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LONGEST_S = 300
+
+
+def chaos(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "distributedlog.cli.main", "chaos", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+        env=environment(),
+        cwd=ROOT,  # where `tests` can be imported from: the planted bugs
+        check=False,
+    )
+
+
+def verdict(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    assert done.stdout, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    print(
+        f"{found['verdict']}: {found['acked']:,} acknowledged, {found['lost']:,} lost,"
+        f" {len(found['faults'])} faults, longest gap {found['gap_s']:.2f} s; {found['reasons'][:3]}"
+    )
+    return found
+
+
+def test_a_minute_of_chaos_breaks_no_promise(tmp_path: Path) -> None:
+    done = chaos("run", "ci", "--seed", "1", "--out", str(tmp_path / "run"), "--json")
+
+    found = verdict(done)
+
+    assert found["verdict"] == "OK", (found["reasons"], done.stderr[-3000:])
+    assert done.returncode == 0
+    assert found["lost"] == 0
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+    again = chaos("check", str(tmp_path / "run" / "history"), "--json")
+    assert verdict(again)["history"] == found["history"]
+
+
+def planted(tmp_path: Path, scenario: str, module: str, seed: str = "1") -> dict[str, Any]:
+    done = chaos(
+        "run", scenario, "--seed", seed, "--seconds", "15", "--json", "--out", str(tmp_path / "run"),
+        "--node-module", f"tests.chaos.{module}",
+    )  # fmt: skip
+    found = verdict(done)
+    assert done.returncode == 6
+    return found
+
+
+@pytest.mark.skipif(disks.refusal() is not None, reason=f"a power cut {disks.refusal()}")
+def test_acknowledging_before_the_sync_is_found_by_the_power_cut(tmp_path: Path) -> None:
+    """Planted: G2."""
+    found = planted(tmp_path, "power-all", "planted_sync")
+
+    assert found["verdict"] == "FAIL"
+    assert found["lost"] > 0
+
+
+def test_skipping_the_fence_is_found_by_the_pause(tmp_path: Path) -> None:
+    """Planted: G4."""
+    found = planted(tmp_path, "pauses", "planted_fence")
+
+    assert found["verdict"] == "FAIL"
+    assert found["lost"] > 0
+
+
+def test_what_needs_root_is_refused_by_name_without_it(tmp_path: Path) -> None:
+    """Exit code 5, and nothing is started; never passed over in silence."""
+    program = (
+        "import os, sys; from distributedlog.cli.main import main;"
+        "from distributedlog.chaos import local_processes, report, runner;"
+        "from distributedlog.cli import chaos;"
+        "os.geteuid() or os.setuid(65534);"  # what python itself needs is loaded by now
+        "main(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            program,
+            "chaos",
+            "run",
+            "power-all",
+            "--out",
+            str(tmp_path / "run"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+        check=False,
+    )
+
+    assert done.returncode == 5, done.stderr
+    assert "refused: power-cut on processes: needs root" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="asks what only root has")
+def test_list_says_what_can_be_played_here() -> None:
+    done = chaos("list", "--json")
+
+    found = {one["name"]: one for one in map(json.loads, done.stdout.splitlines())}
+    assert found["kills"]["refused"] == []
+    assert "power-cut" in found["power-all"]["faults"]
+    assert bool(found["power-all"]["refused"]) == (disks.refusal() is not None)

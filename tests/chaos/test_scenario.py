@@ -1,0 +1,87 @@
+"""Scenario files: the packaged ones are sound, every mistake is one clear error that names its place."""
+
+import pytest
+
+from distributedlog.chaos.adapter import Capability
+from distributedlog.chaos.scenario import KINDS, load, packaged, parse
+from distributedlog.runtime.errors import InvalidRequest
+
+SOUND = """
+seconds = 10
+[[client]]
+kind = "writer"
+[[loop]]
+name = "one"
+pause_s = 2
+[[loop.fault]]
+kind = "kill"
+target = "bookie"
+hold_s = [0.5, 1]
+"""
+
+
+def test_a_small_file_is_read() -> None:
+    scenario = parse(SOUND, "x.toml")
+
+    assert scenario.loops[0].pause_s == (2.0, 2.0)
+    assert scenario.loops[0].faults[0].hold_s == (0.5, 1.0)
+    assert scenario.logs == ["story"]
+    assert scenario.needs == {Capability.KILL}
+
+
+@pytest.mark.parametrize("name", packaged())
+def test_a_packaged_scenario_is_sound(name: str) -> None:
+    scenario = load(name)
+
+    assert scenario.name == name
+    assert scenario.about
+    assert scenario.bounds.faults_min >= 1, "a run without faults says nothing"
+    assert scenario.bounds.acked_min >= 1000
+
+
+def test_the_packaged_scenarios_play_every_kind_of_fault() -> None:
+    played = {fault.kind for name in packaged() for fault in load(name).faults}
+
+    assert played == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("seconds = 10", "second = 10"), "there is no second; known are name, seconds"),
+        (("seconds = 10", "seconds = 0"), "seconds is 0"),
+        (("seconds = 10", 'seconds = "ten"'), "seconds is 'ten', wanted is a number"),
+        (("seconds = 10", "seconds = "), "x.toml is not TOML"),
+        (('kind = "writer"', 'kind = "wrter"'), "kind is 'wrter'; known are writer, duel"),
+        (('kind = "writer"', 'kind = "tail"'), "no client writes"),
+        (('kind = "writer"', 'kind = "writer"\nrate = 0'), "rate more than 0"),
+        (('kind = "writer"', 'kind = "writer"\nlog = 7'), "log is 7, wanted is a text"),
+        (('kind = "kill"', 'kind = "kil"'), "[[loop.fault]] 1: kind is 'kil'; known are kill"),
+        (('kind = "kill"', 'kind = "kill"\nlimit = 3'), "kill has no limit; known are target"),
+        (('kind = "kill"\ntarget = "bookie"', 'kind = "damage"'), "destroys data"),
+        (('kind = "kill"\ntarget = "bookie"', 'kind = "kill-client"'), "target is 'node'"),
+        (
+            ('kind = "kill"\ntarget = "bookie"', 'kind = "kill-client"\ntarget = "duel"'),
+            "no [[client]] is of that kind",
+        ),
+        (("hold_s = [0.5, 1]", "hold_s = [2, 1]"), "hold_s is [2, 1], wanted is a number, or [low"),
+        (("[[client]]", "[client]"), "two brackets"),
+        (("[[client]]", "[cluster]\nmetadata_nodes = 2\n[[client]]"), "wanted 1, 3, 5"),
+        (("[[client]]", '[[moment]]\nkind = "kill"\n[[client]]'), "at_s is missing"),
+        (("[[client]]", '[[moment]]\nat_s = 10\nkind = "kill"\n[[client]]'), "ends at 10 s"),
+    ],
+)
+def test_a_mistake_is_one_error_that_names_its_place(change: tuple[str, str], words: str) -> None:
+    text = SOUND.replace(*change)
+    assert text != SOUND
+
+    with pytest.raises(InvalidRequest) as caught:
+        parse(text, "x.toml")
+
+    assert str(caught.value).startswith("x.toml")
+    assert words in str(caught.value)
+
+
+def test_a_scenario_that_is_not_there_names_the_packaged_ones() -> None:
+    with pytest.raises(InvalidRequest, match=r"packaged scenarios are .*kills"):
+        load("no-such-one")
