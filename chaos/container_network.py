@@ -51,12 +51,19 @@ def rules(name: str, cut: Sequence[Link], addresses: Mapping[str, str]) -> str:
     return "\n".join([*lines, "COMMIT", ""])
 
 
+async def load_table(namespace: str, table: str) -> None:
+    """Make ``table`` the filter table of a network namespace. Raises `ChaosFailed`."""
+    await call("nsenter", f"--net={namespace}", "iptables-restore", stdin=table.encode())
+
+
 @dataclass(slots=True)
 class Network:
     """The links that are cut, and the namespaces that say so."""
 
     gateway: str = ""
     """Where programs of this machine come from, as a container sees them."""
+    enter: Callable[[str, str], Awaitable[None]] = load_table
+    """Makes a table that of a namespace."""
     _cut: Counter[Link] = field(default_factory=Counter)
     _touched: dict[str, None] = field(default_factory=dict)
     """Names whose namespaces hold rules."""
@@ -90,9 +97,8 @@ class Network:
             self._touched = named
 
     async def _lay(self, place: Place, table: str) -> None:
-        enter = ("nsenter", f"--net={place.namespace}", "iptables-restore")
         try:
-            await call(*enter, stdin=table.encode())
+            await self.enter(place.namespace, table)
         except ChaosFailed as failed:
             if NOT_ENTERED not in str(failed):
                 raise

@@ -1,0 +1,144 @@
+"""The adapter of containers, as far as it can be seen without any."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from distributedlog.chaos import engine
+from distributedlog.chaos.adapter import CLIENTS, Capability, ChaosFailed, Link, Needs
+from distributedlog.chaos.container_network import Network, Place, rules
+from distributedlog.chaos.containers import Containers
+
+ADDRESSES = {"bookie1": "10.0.0.1", "bookie2": "10.0.0.2", CLIENTS: "10.0.0.254"}
+
+
+def _drops(name: str, cut: list[Link]) -> list[str]:
+    return [line for line in rules(name, cut, ADDRESSES).splitlines() if "DROP" in line]
+
+
+def test_a_cut_link_is_dropped_at_both_of_its_ends_in_one_direction() -> None:
+    cut = [("bookie1", "bookie2")]
+
+    assert _drops("bookie1", cut) == ["-A OUTPUT -d 10.0.0.2/32 -j DROP"]
+    assert _drops("bookie2", cut) == ["-A INPUT -s 10.0.0.1/32 -j DROP"]
+    assert _drops("bookie3", cut) == []
+
+
+def test_clients_come_from_the_gateway() -> None:
+    assert _drops("bookie1", [(CLIENTS, "bookie1")]) == ["-A INPUT -s 10.0.0.254/32 -j DROP"]
+    assert _drops("bookie1", [("bookie1", CLIENTS)]) == ["-A OUTPUT -d 10.0.0.254/32 -j DROP"]
+
+
+def test_a_link_to_a_node_that_is_down_needs_no_rule() -> None:
+    assert _drops("bookie1", [("bookie1", "bookie9"), ("bookie9", "bookie1")]) == []
+
+
+def test_a_table_begins_empty() -> None:
+    """What was laid before is gone: the whole table is set at once."""
+    lines = rules("bookie1", [], ADDRESSES).splitlines()
+
+    assert lines == ["*filter", ":INPUT ACCEPT", ":FORWARD ACCEPT", ":OUTPUT ACCEPT", "COMMIT"]
+
+
+class _Namespaces:
+    """Stands for `nsenter … iptables-restore`: remembers the table of each namespace, as the kernel does."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, str] = {}
+        self.gone: set[str] = set()
+        self.places = {
+            "bookie1": Place("ns1", "10.0.0.1"),
+            "bookie2": Place("ns2", "10.0.0.2"),
+        }
+        self.network = Network("10.0.0.254", self.enter)
+
+    async def enter(self, namespace: str, table: str) -> None:
+        if namespace in self.gone:
+            raise ChaosFailed(f"nsenter {namespace}: nsenter: reassociate to namespace failed")
+        self.tables[namespace] = table
+
+    async def look(self) -> dict[str, Place]:
+        return self.places
+
+    def drops(self) -> dict[str, int]:
+        return {name: table.count("DROP") for name, table in self.tables.items()}
+
+
+LINK: Link = ("bookie1", "bookie2")
+
+
+async def test_cuts_add_up_and_heal_one_by_one() -> None:
+    world = _Namespaces()
+    network = world.network
+    network.cut([LINK])
+    network.cut([LINK])
+    await network.lay(world.look)
+    assert world.drops() == {"ns1": 1, "ns2": 1}
+
+    network.heal([LINK])
+    await network.lay(world.look)
+    assert world.drops() == {"ns1": 1, "ns2": 1}
+
+    network.heal([LINK])
+    await network.lay(world.look)
+    assert world.drops() == {"ns1": 0, "ns2": 0}
+    assert network.whole
+
+
+async def test_a_node_that_comes_back_elsewhere_is_cut_there() -> None:
+    world = _Namespaces()
+    network = world.network
+    network.cut([LINK])
+    await network.lay(world.look)
+
+    world.places["bookie2"] = Place("ns3", "10.0.0.7")
+    await network.lay(world.look)
+
+    assert "10.0.0.7" in world.tables["ns1"]
+    assert "10.0.0.2/" not in world.tables["ns1"]
+    assert "DROP" in world.tables["ns3"]
+
+
+async def test_who_dies_meanwhile_is_passed_over() -> None:
+    world = _Namespaces()
+    network = world.network
+    world.gone = {"ns1"}
+    network.cut([LINK])
+
+    await network.lay(world.look)
+
+    assert world.drops() == {"ns2": 1}
+
+
+def _adapter(bookies: int = 4, metadata_nodes: int = 3, module: str = "") -> Containers:
+    needs = Needs(Path(), bookies, metadata_nodes, frozenset({Capability.KILL}))
+    if module:
+        needs = Needs(
+            Path(), bookies, metadata_nodes, frozenset({Capability.KILL}), node_module=module
+        )
+    return Containers(needs)
+
+
+def test_what_the_compose_file_does_not_have_is_refused_by_name() -> None:
+    assert "6 bookies" in str(_adapter(bookies=7).refusal(Capability.KILL))
+    assert "1 or 3 metadata nodes" in str(_adapter(metadata_nodes=5).refusal(Capability.KILL))
+    assert "tests.planted" in str(_adapter(module="tests.planted").refusal(Capability.KILL))
+
+
+def test_without_docker_everything_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no docker on the PATH" in str(_adapter().refusal(Capability.KILL))
+
+    tool = tmp_path / "docker"
+    tool.write_text(f"#!{sys.executable}\nraise SystemExit(1)\n")
+    tool.chmod(0o755)
+    assert "no engine answers" in str(_adapter().refusal(Capability.KILL))
+
+
+async def test_a_command_that_fails_says_what_it_said() -> None:
+    with pytest.raises(ChaosFailed, match="no such thing"):
+        await engine.call("sh", "-c", "echo no such thing >&2; exit 3")
+    assert await engine.call("cat", stdin=b"x") == "x"

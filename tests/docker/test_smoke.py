@@ -1,0 +1,239 @@
+"""The compose cluster, as its users meet it: from this machine and from a container, killed, stopped, grown.
+
+Runs where a Docker engine, compose and the base image are at hand; else it is skipped and says why.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributedlog.chaos import engine
+from distributedlog.cluster.processes import environment
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "docker" / "compose.yaml"
+PROJECT = "dlog-smoke"
+SUBNET = "172.30.43.0/24"
+BASE = os.environ.get("DLOG_BASE", "python:3.11-slim-bookworm")
+IMAGE = "dlog:smoke"
+PORTS = [*range(5181, 5184), *range(5191, 5197)]
+URI = "distributedlog://127.0.0.1:5181;127.0.0.1:5182;127.0.0.1:5183/default"
+PULL_S, BUILD_S, COMMAND_S, WELL_S = 60, 900, 180, 60
+Status = dict[str, Any]
+
+
+def _missing() -> str | None:
+    """Why it cannot run here."""
+    why = engine.refusal()
+    if why is not None:
+        return why
+    if _run("docker", "image", "inspect", BASE, check=False).returncode:
+        try:
+            pulled = _run("docker", "pull", "-q", BASE, check=False, limit_s=PULL_S)
+        except subprocess.TimeoutExpired:
+            return f"needs the base image {BASE}: not here, and no registry answers"
+        if pulled.returncode:
+            said = pulled.stderr.decode(errors="replace").strip().splitlines() or ["no answer"]
+            return f"needs the base image {BASE}: not here, and cannot be pulled: {said[-1][:200]}"
+    for port in PORTS:
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                return f"needs port {port} of this machine: taken (is another cluster up?)"
+    return None
+
+
+def _run(
+    *command: str,
+    check: bool = True,
+    stdin: bytes | None = None,
+    variables: Mapping[str, str] | None = None,
+    limit_s: float = COMMAND_S,
+) -> "subprocess.CompletedProcess[bytes]":
+    done = subprocess.run(
+        command,
+        input=stdin,
+        stdin=subprocess.DEVNULL if stdin is None else None,
+        capture_output=True,
+        timeout=limit_s,
+        env={**environment(), **(variables or {})},
+        check=False,
+    )
+    if check and done.returncode:
+        pytest.fail(f"{' '.join(command)}: {done.returncode}\n{done.stderr.decode()[-3000:]}")
+    return done
+
+
+class _Cluster:
+    """The project of this test."""
+
+    def __init__(self) -> None:
+        self.variables = {"DLOG_SUBNET": SUBNET, "DLOG_IMAGE": IMAGE, "DLOG_SIXTH_BOOKIE": "0"}
+
+    def compose(self, *words: str, **rest: Any) -> "subprocess.CompletedProcess[bytes]":
+        command = engine.compose_command()
+        assert command is not None
+        return _run(
+            *command, "-p", PROJECT, "-f", str(FILE), *words, variables=self.variables, **rest
+        )
+
+    def up(self, bookies: int = 5) -> Status:
+        """Start it, and wait until it is well; its status as this machine sees it."""
+        self.compose("up", "-d", "--no-build")
+        status = _until(
+            self.status, lambda status: status["healthy"] and len(status["bookies"]) == bookies
+        )
+        assert len(status["bookies"]) == bookies
+        assert status["healthy"], status["reasons"]
+        return status
+
+    def status(self) -> Status:
+        """As this machine sees it."""
+        done = _run(*_dlog("status", "--json"), check=False)
+        assert done.returncode in (0, 6), (done.stdout, done.stderr)
+        found: Status = json.loads(done.stdout)
+        return found
+
+    def inside(self, *words: str, stdin: bytes | None = None) -> bytes:
+        """What dlog says in a container of the network."""
+        return self.compose("run", "--rm", "-T", "dlog", *words, stdin=stdin).stdout
+
+    def id_of(self, service: str) -> str:
+        return self.compose("ps", "-q", service).stdout.decode().strip()
+
+
+def _until(ask: Callable[[], Status], good: Callable[[Status], bool]) -> Status:
+    """Ask until the answer is good or it has been long enough; the last answer."""
+    deadline = time.monotonic() + WELL_S
+    while True:
+        found = ask()
+        if good(found) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.5)
+
+
+def _dlog(*words: str) -> list[str]:
+    return [sys.executable, "-m", "distributedlog.cli.main", "--uri", URI, *words]
+
+
+def _outside(*words: str, stdin: bytes | None = None) -> bytes:
+    """What dlog says on this machine."""
+    return _run(*_dlog(*words), stdin=stdin).stdout
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[_Cluster]:
+    missing = _missing()
+    if missing is not None:
+        pytest.skip(missing)
+    found = _Cluster()
+    found.compose("down", "-v", "--remove-orphans")
+    found.compose("build", "metadata1", limit_s=BUILD_S)
+    try:
+        yield found
+    finally:
+        found.compose("down", "-v", "-t", "1", "--remove-orphans")
+        _run("docker", "image", "rm", IMAGE, check=False)
+
+
+def test_the_image_holds_what_runs_and_nothing_else(cluster: _Cluster) -> None:
+    (image,) = json.loads(_run("docker", "image", "inspect", IMAGE).stdout)
+
+    config = image["Config"]
+    assert config["User"] == "10001:10001"
+    assert config["StopSignal"] == "SIGTERM"
+    assert config["Healthcheck"]["Test"] == ["CMD", "dlog-healthcheck"]
+    assert config["Labels"]["org.opencontainers.image.version"]
+    look = "command -v gcc cc make pip || true; id -u; ls /opt/dlog/lib/python3*/site-packages"
+    said = _run("docker", "run", "--rm", "--entrypoint", "sh", IMAGE, "-c", look).stdout.decode()
+    words = said.split()
+    assert words[0] == "10001", "no compiler and no installer answered before"
+    assert "distributedlog" in words
+    assert not {"tests", "pytest", "pip", "setuptools"} & set(words)
+
+
+def test_a_cluster_from_its_start_to_its_end(cluster: _Cluster) -> None:
+    """One story, in the order that a user lives it: a cluster takes a while to start."""
+    status = cluster.up()
+    assert [member["alive"] for member in status["metadata"]] == [True] * 3
+    racks = sorted(bookie["rack"] for bookie in status["bookies"])
+    assert racks == ["rack-a", "rack-a", "rack-b", "rack-b", "rack-c"]
+
+    # Both sides reach every node at addresses of their own.
+    seen = {bookie["address"] for bookie in status["bookies"]}
+    assert seen == {f"127.0.0.1:519{n}" for n in range(1, 6)}
+    within = json.loads(cluster.inside("status", "--json"))
+    assert {bookie["address"] for bookie in within["bookies"]} == {
+        f"bookie{n}:4182" for n in range(1, 6)
+    }
+
+    numbers = b"".join(b"%d\n" % n for n in range(20_000))
+    _outside("log", "write", "numbers", "--create", stdin=numbers)
+    assert cluster.inside("log", "read", "numbers") == numbers
+    cluster.inside("log", "write", "from-inside", "--create", stdin=b"a\nb\n")
+    assert _outside("log", "read", "from-inside") == b"a\nb\n"
+
+    _a_killed_bookie_is_named_and_missed_by_nobody(cluster)
+    _data_survives_down_and_up(cluster, numbers)
+    _a_sixth_bookie_gets_load(cluster)
+    _down_with_volumes_gives_a_new_cluster(cluster)
+
+
+def _a_killed_bookie_is_named_and_missed_by_nobody(cluster: _Cluster) -> None:
+    _run("docker", "kill", cluster.id_of("bookie1"))
+    _outside("log", "write", "without-one", "--create", stdin=b"x\n")
+    assert _outside("log", "read", "without-one") == b"x\n"
+    # Its lease ends after 6 s.
+    status = _until(cluster.status, lambda status: not status["healthy"])
+    assert any("bookie1" in reason for reason in status["reasons"])
+
+
+def _data_survives_down_and_up(cluster: _Cluster, numbers: bytes) -> None:
+    before = {bookie["label"]: bookie["id"] for bookie in cluster.up()["bookies"]}
+
+    cluster.compose("down")
+    after = cluster.up()
+
+    assert {bookie["label"]: bookie["id"] for bookie in after["bookies"]} == before
+    assert _outside("log", "read", "numbers") == numbers
+
+
+def _a_sixth_bookie_gets_load(cluster: _Cluster) -> None:
+    cluster.variables["DLOG_SIXTH_BOOKIE"] = "1"
+    status = cluster.up(bookies=6)
+    assert "127.0.0.1:5196" in {bookie["address"] for bookie in status["bookies"]}
+
+    # Three of six for each ledger: that a dozen of them miss it is a chance of one in 4,000.
+    for number in range(12):
+        _outside("log", "write", f"grown-{number}", "--create", stdin=b"x\n")
+
+    ensembles = [
+        bookie
+        for number in range(12)
+        for segment in json.loads(_outside("log", "show", f"grown-{number}", "--json"))["segments"]
+        for ensemble in segment["ensembles"]
+        for bookie in ensemble["bookies"]
+    ]
+    (sixth,) = [bookie["id"] for bookie in status["bookies"] if bookie["label"] == "bookie6"]
+    assert sixth in ensembles
+
+
+def _down_with_volumes_gives_a_new_cluster(cluster: _Cluster) -> None:
+    cluster.compose("down", "-v")
+    left = _run("docker", "volume", "ls", "-q", "--filter", f"name={PROJECT}_").stdout.split()
+    assert left == [], "all of the old cluster goes, or none"
+
+    cluster.variables["DLOG_SIXTH_BOOKIE"] = "0"
+    assert cluster.up()["logs"] == 0
