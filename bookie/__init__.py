@@ -9,6 +9,7 @@ From the wire to the platter and back:
     ledgers.py, waiters.py      what it knows of a ledger; who waits for its LAC
     gather.py                   the ring in which commits gather, and from which the tail is read
     journal.py                  one block a commit, one sync a block; files, rolls, footers
+    zero_ahead.py               zeros ahead of the journal's end, where commits are small
     journal_blocks.py           what the blocks hold (pure)
     index.py, runs.py           (ledger, entry) to a place in the journal
     reads.py                    ring, page cache, or a worker that asks the device
@@ -17,6 +18,5 @@ From the wire to the platter and back:
 
 What is open: journal files are removed only when no live entry is left in them (no compaction, no cold
 store: the padding of small commits and deleted neighbours stay); tombstones of deleted ledgers are kept for
-ever; an entry that rots is refused (`CorruptData`) and replaced only with its whole bookie; no space is
-zero-filled ahead at low rates (0.05 ms a lone sync).
+ever; an entry that rots is refused (`CorruptData`) and replaced only with its whole bookie.
 """

@@ -19,6 +19,7 @@ from ..runtime.host import Disk, File
 from . import journal_blocks as jb
 from .gather import GatheringBlock, GatherRing
 from .options import BookieOptions
+from .zero_ahead import ZeroAhead
 
 AHEAD = 2
 """Files made ahead: the next one, and the reserve for fences and recovery adds on a full disk (H28)."""
@@ -81,6 +82,7 @@ class Journal:
         self._first_sequence = 0
         self._footer: list[bytes] = []
         self._watermark_held = False
+        self.zeros = ZeroAhead(options.zero_ahead_bytes, seed)
         self.number = 0
         self.next_number = 1
         self.start_count = 0
@@ -152,6 +154,7 @@ class Journal:
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_ahead)
+            nursery.start_soon(self.zeros.run)
             while True:
                 if not self._ring.has_work:
                     self._wake = trio.Event()
@@ -194,7 +197,10 @@ class Journal:
             seed=self._seed,
         )
         self._ring.placed(block, self.number, offset)
+        if not self.zeros.take(offset, offset + length):
+            await self.zeros.free(offset, offset + length)
         await self._file.write_synced(offset, view[block.start : block.start + length])
+        self.zeros.committed(length)
         shift = offset - block.start
         for note in block.notes:
             run = jb.Run(note.ledger.id, note.first, note.count, note.position + shift, note.length)
@@ -255,6 +261,7 @@ class Journal:
 
     async def _roll(self) -> None:
         assert self._file is not None, "started"
+        await self.zeros.leave()
         await self._write_footer()
         predecessor, end = self.number, self._offset
         self.sealed[predecessor] = (self._first_sequence, self.sequence - 1)
@@ -265,6 +272,7 @@ class Journal:
 
     async def _begin_file(self, number: int, file: File, predecessor: int, end: int) -> None:
         self.number, self._file = number, file
+        self.zeros.begin(file, self._options.journal_file_bytes - jb.TRAILER_SPACE)
         self._offset = 0
         self._first_sequence = self.sequence
         self._footer = []
@@ -314,6 +322,7 @@ class Journal:
             file_offset=self._offset,
             seed=self._seed,
         )
+        await self.zeros.free(self._offset, self._offset + length)
         await self._file.write_synced(self._offset, self._service[:length])
         self._written(length)
 

@@ -38,6 +38,9 @@ class BookieOptions:
     idle_watermark_s: float = _option(
         0.02, "s", "after a sync: a block that proves it, so that its rot is seen (H3, H24)"
     )
+    zero_ahead_bytes: int = _option(
+        1 * MIB, "bytes", "zeros ahead of lone commits, whose sync they make cheaper; 0: none"
+    )
     free_bytes_min: int = _option(
         1024 * MIB, "bytes", "below it read-only: fences and recovery adds still need space (H28)"
     )

@@ -17,7 +17,7 @@ import trio
 from .errors import AlreadyClosed, CorruptData, DiskFailed, DiskFull
 from .forked import close_descriptor, forked_message, watch_forks
 from .host import Buffer
-from .memory import DIRECT_ALIGN
+from .memory import DIRECT_ALIGN, aligned_memory
 from .reuse import ReusedMemory
 from .sync_mode import Syncer
 
@@ -26,6 +26,9 @@ BUFFERS_MAX = 1024
 
 READ_AHEAD_BYTES = 8 * 1024 * 1024
 """Asked of the device behind a cold read that follows another one: catch-up runs at its rate."""
+
+_ZEROS = aligned_memory(1024 * 1024).toreadonly()
+"""Pages that are never written are one page of zeros of the kernel's, and cost nothing."""
 
 
 class DirectoryFile:
@@ -76,6 +79,21 @@ class DirectoryFile:
             self._sync()
 
         await self._durably(write_and_sync)
+
+    async def write_zeros(self, offset: int, length: int) -> None:
+        """Write zeros and sync them in a worker, whatever the disk's mode. See `File.write_zeros`."""
+        self._check_alive()
+        assert length <= len(_ZEROS), "at most 1 MiB"
+
+        def write_and_sync() -> None:
+            self._write(offset, (_ZEROS[:length],))
+            self._sync()
+
+        self._users += 1
+        try:
+            await trio.to_thread.run_sync(write_and_sync)
+        finally:
+            self._release()
 
     async def sync(self) -> None:
         """fdatasync: what was written before the call began is durable. Raises `DiskFailed`."""

@@ -90,6 +90,13 @@ class File(Protocol):
         """
         ...
 
+    async def write_zeros(self, offset: int, length: int) -> None:
+        """Write zeros, then fdatasync, in a worker: beside other calls, none of which writes there.
+
+        At most 1 MiB. What the other calls wrote is durable when they return, not when this does.
+        """
+        ...
+
     async def sync(self) -> None:
         """fdatasync: what was written before the call began is durable."""
         ...

@@ -167,6 +167,11 @@ class MemoryFile:
         self.write_at(offset, (buffer,))
         await trio.lowlevel.cancel_shielded_checkpoint()
 
+    async def write_zeros(self, offset: int, length: int) -> None:
+        """Write zeros, behind a checkpoint."""
+        await trio.lowlevel.checkpoint()
+        self.write_at(offset, (bytes(length),))
+
     async def sync(self) -> None:
         """A checkpoint; raises again what a failed write raised."""
         self._check_open()

@@ -230,6 +230,10 @@ class SimFile:
         self.write_at(offset, (buffer,))
         await self._sync()
 
+    async def write_zeros(self, offset: int, length: int) -> None:
+        """As `write_synced`."""
+        await self.write_synced(offset, bytes(length))
+
     async def sync(self) -> None:
         """fdatasync."""
         self._check()

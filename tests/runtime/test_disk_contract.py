@@ -145,6 +145,24 @@ async def test_a_direct_file_shows_what_was_written_behind_a_read(disk: Disk) ->
     file.close()
 
 
+async def test_zeros_land_beside_other_writes_and_are_written_over(disk: Disk) -> None:
+    file = await disk.create("f", size=512 * PAGE, direct=True)
+    file.write_at(8 * PAGE, (page(disk, b"o", 24),))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(file.write_zeros, 8 * PAGE, 16 * PAGE)
+        nursery.start_soon(file.write_zeros, 256 * PAGE, 256 * PAGE)
+        for n in range(8):
+            await file.write_synced(n * PAGE, page(disk, b"x"))
+
+    assert file.read_at(0, 8 * PAGE) == b"x" * 8 * PAGE
+    assert file.read_at(8 * PAGE, 16 * PAGE) == bytes(16 * PAGE)
+    assert file.read_at(24 * PAGE, PAGE)[:1] == b"o", "behind the zeros nothing was touched"
+    await file.write_synced(9 * PAGE, page(disk, b"y"))
+    assert file.read_at(9 * PAGE - 1, PAGE + 2) == b"\0" + b"y" * PAGE + b"\0"
+    assert file.size() == 512 * PAGE
+    file.close()
+
+
 async def test_concurrent_synced_writes_all_land(disk: Disk) -> None:
     files = [await disk.create(f"f{n}", size=64 * PAGE) for n in range(3)]
 

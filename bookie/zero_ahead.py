@@ -1,0 +1,88 @@
+"""Zeros ahead of the journal's end, at low rates only: a lone commit's sync is a third cheaper on them.
+
+Preallocated space is marked as unwritten, so a commit into it makes the file system write its own journal
+too. Space that was written once, with zeros, needs the device's flush only: measured with three bookies on
+one file system 0.29 against 0.40 ms a record. At full speed it would be twice the bytes (storage.md), so
+only commits of a few pages ask for it, and it is done in steps with a pause between, in a worker.
+
+A byte that holds data is never overwritten (H16): what a commit is about to write is taken first, steps
+begin behind all that was taken, and a commit that runs into a step waits for its end.
+"""
+
+import trio
+
+from ..runtime.host import File
+
+COMMIT_BYTES_MAX = 16 * 1024
+"""A longer block is no lone record's: it asks for nothing."""
+STEP_BYTES = 256 * 1024
+PAUSE_S = 0.01
+
+
+class ZeroAhead:
+    """The zeros of one journal. ``window_bytes``: how far ahead, 0 for not at all; ``phase``: any number.
+
+    Steps end at offsets that differ by ``phase``, so that bookies do not all do it at the same record.
+    """
+
+    def __init__(self, window_bytes: int, phase: int) -> None:
+        self._window_bytes = window_bytes
+        self._phase = phase // 4096 * 4096 % STEP_BYTES
+        self._file: File | None = None
+        self._limit = 0
+        self._taken = 0  # nothing below is zeroed from now on
+        self._zeroed = 0
+        self._step = (0, 0)  # what is being zeroed
+        self._step_over = trio.Event()
+        self._wanted = trio.Event()
+        self.steps = 0
+
+    def begin(self, file: File, limit: int) -> None:
+        """A new file, of which nothing at or behind ``limit`` is zeroed."""
+        assert self._step == (0, 0), "the file before was left"
+        self._file, self._limit = file, limit
+        self._taken = self._zeroed = 0
+
+    async def leave(self) -> None:
+        """The file is about to be sealed: return when nothing of it is being zeroed, nor will be."""
+        self._file = None
+        while self._step != (0, 0):
+            await self._step_over.wait()
+
+    def take(self, offset: int, end: int) -> bool:
+        """These bytes are about to be written. False: a part is being zeroed, wait for `free`."""
+        if end > self._taken:
+            self._taken = end
+        start, stop = self._step
+        return end <= start or stop <= offset
+
+    async def free(self, offset: int, end: int) -> None:
+        """Return when none of these bytes, which are taken, is being zeroed."""
+        while not self.take(offset, end):
+            await self._step_over.wait()
+
+    def committed(self, length: int) -> None:
+        """A block of that length was written: a short one asks for zeros."""
+        if length <= COMMIT_BYTES_MAX and self._zeroed - self._taken < self._window_bytes:
+            self._wanted.set()
+
+    async def run(self) -> None:
+        """Zero what is asked for, until cancelled. Raises what ends the node (`DiskFailed`)."""
+        while True:
+            await self._wanted.wait()
+            self._wanted = trio.Event()
+            file = self._file
+            start = max(self._zeroed, self._taken)
+            stop = min(start + STEP_BYTES - (start - self._phase) % STEP_BYTES, self._limit)
+            if file is None or stop <= start:
+                continue
+            self._step = (start, stop)
+            try:
+                await file.write_zeros(start, stop - start)
+            finally:
+                self._step = (0, 0)
+                self._step_over.set()
+                self._step_over = trio.Event()
+            self._zeroed = stop
+            self.steps += 1
+            await trio.sleep(PAUSE_S)

@@ -1,0 +1,141 @@
+"""Zeros ahead of the journal's end: they come for lone commits only, and never over what was written."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.bookie.zero_ahead import COMMIT_BYTES_MAX, STEP_BYTES, ZeroAhead
+from distributedlog.runtime.errors import DiskFailed
+from distributedlog.runtime.memory import MemoryDisk, MemoryFile
+
+from .kit import OPTIONS, Adder, CutDisk, read_all, record, running
+
+FILE_BYTES = 4 * STEP_BYTES
+WINDOW = 2 * STEP_BYTES
+
+
+class SlowFile:
+    """A file whose zeros land late: at the end of a call that takes ``zeros_s``."""
+
+    def __init__(self, file: MemoryFile, zeros_s: float) -> None:
+        self.file = file
+        self.zeros_s = zeros_s
+        self.calls: list[tuple[int, int]] = []
+        self.fail = False
+
+    async def write_zeros(self, offset: int, length: int) -> None:
+        self.calls.append((offset, length))
+        await trio.sleep(self.zeros_s)
+        if self.fail:
+            raise DiskFailed("no zeros")
+        self.file.write_at(offset, (bytes(length),))
+
+
+async def slow_file(zeros_s: float = 0.05) -> SlowFile:
+    file = await MemoryDisk().create("f", size=FILE_BYTES)
+    assert isinstance(file, MemoryFile)
+    return SlowFile(file, zeros_s)
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_no_byte_that_was_taken_is_zeroed(seed: int, autojump_clock: MockClock) -> None:
+    """H16: commits that are faster than the zeros run into a step, and wait for its end."""
+    chance = random.Random(seed)
+    waits = steps = 0
+    async with trio.open_nursery() as nursery:
+        zeros = ZeroAhead(WINDOW, phase=chance.getrandbits(64))
+        nursery.start_soon(zeros.run)
+        for _ in range(3):
+            slow = await slow_file()
+            zeros.begin(slow, FILE_BYTES)  # type: ignore[arg-type]
+            offset = 0
+            while True:
+                length = 4096 * chance.choice((1, 1, 1, 2, 40))
+                if offset + length > FILE_BYTES:
+                    break
+                if not zeros.take(offset, offset + length):
+                    waits += 1
+                    await zeros.free(offset, offset + length)
+                slow.file.write_at(offset, (b"d" * length,))
+                await trio.sleep(chance.choice((0.0005, 0.001, 0.02)))
+                zeros.committed(length)
+                offset += length
+            await zeros.leave()
+            steps += len(slow.calls)
+            assert slow.file.read_at(0, offset) == b"d" * offset
+            assert all(start + size <= FILE_BYTES for start, size in slow.calls)
+        nursery.cancel_scope.cancel()
+    assert steps > 3
+    assert waits > 0
+
+
+async def test_only_short_blocks_ask_and_the_window_bounds_it(autojump_clock: MockClock) -> None:
+    slow = await slow_file()
+    async with trio.open_nursery() as nursery:
+        zeros = ZeroAhead(WINDOW, phase=0)
+        nursery.start_soon(zeros.run)
+        zeros.begin(slow, FILE_BYTES)  # type: ignore[arg-type]
+        for _ in range(100):
+            zeros.committed(COMMIT_BYTES_MAX + 4096)
+            await trio.sleep(0.1)
+        assert slow.calls == []
+        for _ in range(100):
+            zeros.committed(4096)
+            await trio.sleep(0.1)
+        assert slow.calls == [(0, STEP_BYTES), (STEP_BYTES, STEP_BYTES)]
+        none = ZeroAhead(0, phase=0)
+        none.begin(slow, FILE_BYTES)  # type: ignore[arg-type]
+        nursery.start_soon(none.run)
+        none.committed(4096)
+        await trio.sleep(1)
+        assert len(slow.calls) == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_file_is_left_when_its_last_zeros_are_there(autojump_clock: MockClock) -> None:
+    slow = await slow_file(zeros_s=3)
+    async with trio.open_nursery() as nursery:
+        zeros = ZeroAhead(WINDOW, phase=0)
+        nursery.start_soon(zeros.run)
+        zeros.begin(slow, FILE_BYTES)  # type: ignore[arg-type]
+        zeros.committed(4096)
+        await trio.sleep(1)
+        began = trio.current_time()
+        await zeros.leave()
+        assert trio.current_time() - began == pytest.approx(2)
+        zeros.committed(4096)
+        await trio.sleep(10)
+        assert len(slow.calls) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_zeros_that_fail_end_the_node(autojump_clock: MockClock) -> None:
+    """A failed write may have hidden the error of another's sync: nobody goes on with that file."""
+    slow = await slow_file()
+    slow.fail = True
+    zeros = ZeroAhead(WINDOW, phase=0)
+    zeros.begin(slow, FILE_BYTES)  # type: ignore[arg-type]
+    zeros.committed(4096)
+    with pytest.raises(DiskFailed):
+        await zeros.run()
+
+
+async def test_lone_adds_over_zeros_survive_rolls_and_a_restart(autojump_clock: MockClock) -> None:
+    disk = CutDisk(sync_s=0.001)
+    index = MemoryDisk()
+    sent: list[bytes] = []
+    options = replace(OPTIONS, zero_ahead_bytes=WINDOW)
+    for _ in range(2):
+        async with running(disk, options, index) as store:
+            if sent:
+                assert list((await read_all(store, 7)).values()) == sent
+            adder = Adder(store, 7)
+            for _ in range(300):
+                adder.send(record(7, len(sent) + len(adder.sent), bytes(900)))
+                await adder.all_acked()
+            sent += adder.sent
+            assert store.info()["rolls"] != 0
+            assert store._journal.zeros.steps >= 4
