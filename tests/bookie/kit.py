@@ -78,6 +78,7 @@ class CutDisk(MemoryDisk):
         await super().open(name)
         found = CutFile(self, name, direct=False)
         found.pending = self.files[name].pending
+        found.doomed = self.files[name].doomed
         return found
 
     async def rename(self, old: str, new: str) -> None:
@@ -99,6 +100,8 @@ class CutDisk(MemoryDisk):
         found.used_bytes = self.used_bytes
         for name in sorted(self.files):
             file = self.files[name]
+            for offset, old in reversed(file.doomed):
+                found._files[name].write(offset, [old], len(old), name)
             for offset, old in reversed(file.pending):
                 for start in range(0, len(old), SECTOR):
                     if draw.random() >= survive:
@@ -128,6 +131,8 @@ class CutFile(MemoryFile):
         super().__init__(name, disk._files[name], direct=direct)
         self.disk = disk
         self.pending: list[tuple[int, bytes]] = []
+        self.doomed: list[tuple[int, bytes]] = []
+        """Its sync failed: in the page cache, clean, and never written (H4)."""
 
     def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
         self.disk.burn()
@@ -152,6 +157,8 @@ class CutFile(MemoryFile):
             await trio.lowlevel.checkpoint()
         self.disk.burn()
         if self.disk.fail_syncs:
+            self.doomed += self.pending[:covered]
+            del self.pending[:covered]
             raise DiskFailed(f"{self.name}: the sync failed")
         del self.pending[:covered]
 

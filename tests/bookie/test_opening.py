@@ -1,0 +1,98 @@
+"""Survivors: blocks that a start finds and that nothing proves synced (H4).
+
+They count where they were found until their copies are durable, and never again there afterwards.
+"""
+
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.bookie.journal import file_number
+from distributedlog.bookie.store import Store
+from distributedlog.runtime.errors import DiskFailed
+
+from .kit import Adder, CutDisk, PowerCut, read_all, record, running
+from .test_restart import SMALL
+
+Clock = trio.testing.MockClock
+
+
+async def _acknowledged(disk: CutDisk, index: CutDisk) -> list[bytes]:
+    """Records that are synced and acknowledged, and no block behind them says so: the power goes off."""
+    async with running(disk, SMALL, index) as store:
+        adder = Adder(store, 7)
+        for n in range(4):
+            adder.send(record(7, n, bytes(500)))
+            await adder.all_acked()
+        return adder.sent
+
+
+@pytest.mark.parametrize("lost_index", [False, True])
+@pytest.mark.parametrize("survive", [0.0, 1.0])
+async def test_a_start_that_dies_at_any_step_leaves_the_survivors_to_the_next(
+    autojump_clock: Clock, survive: float, lost_index: bool
+) -> None:
+    """Seeds 743 and 974: forgotten where they were found before the copies were durable, then the index
+    was lost, and the files' heads said that there was nothing.
+    """
+    died = True
+    steps = 0
+    while died:
+        died = False
+        disk, index = CutDisk(), CutDisk()
+        acked = await _acknowledged(disk, index)
+        disk = disk.cut(random.Random(1), survive=0.0)
+        disk.fuse = steps
+        try:
+            async with running(disk, SMALL, index):
+                pass
+        except* PowerCut:
+            died = True
+        disk = disk.cut(random.Random(steps), survive)
+
+        async with running(disk, SMALL, CutDisk() if lost_index else index) as store:
+            assert (await _read(store))[: len(acked)] == acked, steps
+            assert store.limbo.below == 0
+        steps += 1
+    assert steps > 10
+
+
+@pytest.mark.parametrize("starts_between", [0, 2])
+@pytest.mark.parametrize("lost_index", [False, True])
+async def test_a_survivor_whose_sync_failed_counts_where_it_was_copied_to(
+    autojump_clock: Clock, lost_index: bool, starts_between: int
+) -> None:
+    """Seeds 324 and 454: the page cache shows what the next power cut takes away."""
+    disk, index = CutDisk(), CutDisk()
+    acked = await _acknowledged(disk, index)
+
+    async def add_and_die() -> None:
+        async with running(disk, SMALL, index) as store:
+            disk.fail_syncs = True
+            Adder(store, 7).send(record(7, len(acked), bytes(500)))
+            await trio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await add_and_die()
+    assert caught.group_contains(DiskFailed)
+    disk.fail_syncs = False
+    doomed = {name for name, file in disk.files.items() if file.doomed}
+    assert any(file_number(name) for name in doomed)
+    # Only the process died: the next one reads the cache.
+    async with running(disk, SMALL, index) as store:
+        served = await _read(store)
+        assert len(served) == len(acked) + 1
+    disk = disk.cut(random.Random(1), survive=0.0)
+    for _ in range(starts_between):  # whose heads name the files, and not what to skip in them
+        async with running(disk, SMALL, index):
+            pass
+
+    async with running(disk, SMALL, CutDisk() if lost_index else index) as store:
+        assert await _read(store) == served
+        assert store.limbo.below == 0
+
+
+async def _read(store: Store) -> list[bytes]:
+    return list((await read_all(store, 7)).values())
