@@ -233,7 +233,8 @@ class SourceOptions:
     )  # fmt: skip
     pushdown: bool = option(
         "pushdown", flag, "filters on position, txid and time choose what is read; batch only, needs "
-        "`spark.sql.python.filterPushdown.enabled`", default=False, shown="`false`",
+        "`spark.sql.python.filterPushdown.enabled`, and txids that do not go back",
+        default=False, shown="`false`",
     )  # fmt: skip
     txid_unit: str | None = option(
         "txidUnit", one_of(*TXID_UNITS), "txids are times: `s`, `ms` or `us` since 1970; adds the column "

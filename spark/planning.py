@@ -106,6 +106,19 @@ def ranges_between(
     return found
 
 
+def kept(one: EntryRange, first: int, last: int) -> EntryRange:
+    """Only the entries ``first`` to ``last`` of it, which it has."""
+    assert one.first_entry <= first <= last <= one.last_entry
+    return replace(
+        one,
+        first_entry=first,
+        last_entry=last,
+        size_bytes=one.size_bytes * (last - first + 1) // one.entries,
+        first_slot=one.first_slot if first == one.first_entry else 0,
+        stop_slot=one.stop_slot if last == one.last_entry else WHOLE,
+    )
+
+
 def cut(one: EntryRange, entries: int) -> tuple[EntryRange, EntryRange]:
     """The first ``entries`` entries, and the rest; there is a rest."""
     assert 0 < entries < one.entries

@@ -1,7 +1,7 @@
 """Reading: the batch reader on the driver, and what a task does with its ranges."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -10,9 +10,11 @@ from ..log.dlsn import DLSN
 from .catalog import Catalog
 from .client import Client, client, run, settle
 from .feed import Feed
+from .logview import LogView
+from .narrowing import HIGH, LOW, Narrowing, narrowed
 from .offsets import Offset
-from .options import SourceOptions
-from .planning import EntryRange, pack
+from .options import TXID_UNITS, SourceOptions
+from .planning import EntryRange, kept, pack, ranges_between
 from .schema import Projection
 
 if TYPE_CHECKING:
@@ -76,22 +78,68 @@ class BatchReader(DataSourceReader):
             names = sorted(await catalog.discover())
             starts = await catalog.starts(names, "earliest")
             ends = await catalog.ends(names)
-            return [
-                one
-                for name in names
-                for one in self.log_ranges(catalog, name, starts[name], ends[name])
-            ]
+            found: list[EntryRange] = []
+            for name in names:
+                found += await self.log_ranges(catalog.views[name], starts[name], ends[name])
+            return found
         finally:
             catalog.close()
 
-    def log_ranges(self, catalog: Catalog, name: str, start: DLSN, end: DLSN) -> list[EntryRange]:
+    async def log_ranges(self, view: LogView, start: DLSN, end: DLSN) -> list[EntryRange]:
         """Of one log; what filters may narrow."""
-        return catalog.views[name].ranges(start, end)
+        return view.ranges(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Runs in a worker process, on an unpickled copy."""
         assert isinstance(partition, Task)
         return read_task(self.options, self.projection, partition)
+
+
+class NarrowedReader(BatchReader):
+    """With ``pushdown``: Spark gives its filters, which leave out what none of them can want.
+
+    A class of its own, for Spark refuses any reader that has `pushFilters` while its own setting is off.
+    """
+
+    def __init__(self, options: SourceOptions, projection: Projection) -> None:
+        super().__init__(options, projection)
+        self.narrowing = Narrowing()
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        """Note what they leave; all of them go back, so that Spark still applies each exactly."""
+        unit = self.options.txid_unit
+        self.narrowing = narrowed(filters, None if unit is None else TXID_UNITS[unit])
+        return filters
+
+    async def log_ranges(self, view: LogView, start: DLSN, end: DLSN) -> list[EntryRange]:
+        """Of one log, what the filters leave."""
+        narrowing = self.narrowing
+        if not narrowing.allows(view.name):
+            return []
+        start, end = await self._within(view, start, end)
+        segments = [one for one in view.segments if narrowing.wants(one)]
+        found = []
+        for one in ranges_between(view.name, view.log_id, segments, start, end):
+            first, last = narrowing.entries(one.first_entry, one.last_entry)
+            if first <= last:
+                found.append(kept(one, first, last))
+        return found
+
+    async def _within(self, view: LogView, start: DLSN, end: DLSN) -> tuple[DLSN, DLSN]:
+        txid, ids = self.narrowing.bound("txid"), self.narrowing.bound("sequence_id")
+        if txid.low > LOW:
+            start = max(start, await view.first_with_txid(txid.low))
+        if txid.high < HIGH:
+            end = min(end, await view.first_with_txid(txid.high + 1))
+        if start < end and (ids.low > LOW or ids.high < HIGH):
+            here = (await view.mark(start)).sequence_id
+            low, high = max(0, ids.low - here), max(0, ids.high + 1 - here)
+            if ids.high < HIGH:  # up to the end of the entry that holds the last one wanted
+                stop = await view.advance(start, end, records=high, size=None)
+                end = min(end, view.entry_behind(stop))
+            if low:
+                start = await view.advance(start, end, records=low, size=None)
+        return start, end
 
 
 def positions(

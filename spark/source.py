@@ -35,10 +35,11 @@ class DistributedLogSource(DataSource):
 
     def reader(self, schema: "StructType") -> "BatchReader":
         """For ``spark.read``."""
-        from .read import BatchReader
+        from .read import BatchReader, NarrowedReader
 
         options = SourceOptions.parse(self._given(), "batch")
-        return BatchReader(options, of_spark(schema, options.txid_unit))
+        kind = NarrowedReader if options.pushdown else BatchReader
+        return kind(options, of_spark(schema, options.txid_unit))
 
     def streamReader(self, schema: "StructType") -> "StreamReader":
         """For ``spark.readStream``."""

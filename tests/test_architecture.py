@@ -65,7 +65,7 @@ PURE = {
         "placement", "holes", "kept_bytes",
     },
     "log": {"dlsn", "record", "segments", "state", "keys", "names"},
-    "spark": {"offsets", "planning", "sharing"},
+    "spark": {"narrowing", "offsets", "planning", "sharing"},
 }  # fmt: skip
 """Sans-I/O modules: inputs are calls, outputs are values; time and chance are arguments."""
 

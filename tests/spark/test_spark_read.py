@@ -230,3 +230,24 @@ def test_parquet_keeps_what_a_log_has(spark: Any, uri: str, tmp_path: Path) -> N
     read(spark, uri, log="a").write.parquet(str(tmp_path / "out"))
 
     assert sorted(rows(spark.read.parquet(str(tmp_path / "out")), *POSITION)) == plain(uri, "a")
+
+
+def test_s25_filters_are_pushed_and_change_no_row(spark: Any, uri: str) -> None:
+    """S25: the same rows; fewer tasks. Without Spark's own setting: nothing is pushed, nothing fails."""
+    for part in range(3):
+        fill(uri, "a", range(1_000 * part, 1_000 * (part + 1)), entry=100)
+    fill(uri, "b", range(10))
+    plan = {
+        "logs": "a,b",
+        "schema": "log string, segment bigint, entry bigint, sequence_id bigint, txid bigint",
+    }
+
+    for where in (
+        "txid between 1250 and 1260 and log = 'a'",
+        "segment = 2 and entry in (3, 5)",
+        "sequence_id >= 2995",
+        "log = 'b' or txid = 17",
+    ):
+        pushed = read(spark, uri, pushdown="true", minPartitions=4, **plan).where(where)
+        assert rows(pushed) == rows(read(spark, uri, **plan).where(where))
+        assert rows(pushed)

@@ -1,0 +1,122 @@
+"""Entries as Arrow batches: views without a copy, only what is asked for, the types Spark demands (S2)."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("numpy")
+
+from distributedlog.log.record import Columns, Origin, build, decode, decode_header  # noqa: E402
+from distributedlog.runtime.errors import InvalidRequest  # noqa: E402
+from distributedlog.spark.batches import Builder, gathered  # noqa: E402
+from distributedlog.spark.schema import COLUMNS, Projection, projection  # noqa: E402
+
+TYPES = {
+    "log": pa.string(),
+    "segment": pa.int64(),
+    "entry": pa.int64(),
+    "slot": pa.int32(),
+    "sequence_id": pa.int64(),
+    "txid": pa.int64(),
+    "payload": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "dlsn": pa.string(),
+}
+
+
+def entry(
+    txids: Sequence[int], payloads: Sequence[bytes], *, number: int = 0, before: int = 0
+) -> Columns:
+    buffers, _ = build(txids, payloads, records_before=before, wall_ms=0)
+    data = b"".join(buffers)
+    header = decode_header(data)
+    return decode(data, header, Origin(3, number, 100 + before))
+
+
+def asked(*names: str, unit: str | None = None) -> Projection:
+    kinds = COLUMNS | {"timestamp": "timestamp", "dlsn": "string"}
+    schema = pa.schema([(name, TYPES[name]) for name in names])
+    return projection([(name, kinds[name]) for name in names], schema, unit)
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=9), min_size=1, max_size=5),
+    st.integers(0, 3),
+    st.integers(0, 3),
+)
+def test_rows_are_the_records_whether_viewed_or_gathered(
+    entries: list[list[bytes]], front: int, back: int
+) -> None:
+    parts, wanted, before = [], [], 0
+    for number, payloads in enumerate(entries):
+        txids = [10 * number + k for k in range(len(payloads))]
+        part = entry(txids, payloads, number=number, before=before)
+        start, stop = (
+            min(front, part.count - 1),
+            max(min(front, part.count - 1) + 1, part.count - back),
+        )
+        parts.append(part.cut(start, stop))
+        wanted += [
+            ("x", 3, number, k, 100 + before + k, txids[k], payloads[k], f"3.{number}.{k}")
+            for k in range(start, stop)
+        ]
+        before += len(payloads)
+
+    batch = Builder(asked(*COLUMNS, "dlsn")).batch("x", parts)
+
+    batch.validate(full=True)
+    assert list(zip(*(column.to_pylist() for column in batch.columns), strict=True)) == wanted
+
+
+def test_payloads_and_txids_of_an_entry_are_not_copied() -> None:
+    part = entry([1, 2], [b"one", b"two"])
+
+    batch = Builder(asked("txid", "payload")).batch("x", [part])
+
+    address = pa.py_buffer(part.payload).address
+    assert batch.column("payload").buffers()[2].address == address
+    assert batch.column("txid").buffers()[1].address == pa.py_buffer(part.txids).address
+    assert batch.column("txid").buffers()[1].address % 8 == 0
+
+
+def test_only_the_columns_that_are_asked_for_are_built() -> None:
+    """S2."""
+    builder = Builder(asked("txid"))
+
+    builder.batch("x", [entry([1, 2], [b"one", b"two"])])
+
+    assert dict(builder.built) == {"txid": 1}
+
+
+def test_small_entries_share_a_batch_and_large_ones_do_not() -> None:
+    small = [entry([n], [bytes(1_000)]) for n in range(10)]
+    large = entry([11], [bytes(100_000)])
+
+    groups = [len(group) for group in gathered([*small, large, *small], 4_000)]
+
+    assert groups == [4, 4, 2, 1, 4, 4, 2]
+
+
+def test_a_txid_that_is_no_time_is_refused_by_name() -> None:
+    builder = Builder(asked("timestamp", unit="s"))
+
+    assert builder.batch("x", [entry([2], [b""])]).column(0).cast(pa.int64()).to_pylist() == [
+        2_000_000
+    ]
+    with pytest.raises(InvalidRequest, match=f'log "x": txid {2**62} is no time in s'):
+        builder.batch("x", [entry([2**62], [b""])])
+
+
+def test_a_column_that_is_not_there_is_refused_with_the_list() -> None:
+    """S24."""
+    with pytest.raises(
+        InvalidRequest, match='unknown column "key": a log has log string, segment bigint'
+    ):
+        projection([("key", "binary")], pa.schema([]), None)
+    with pytest.raises(InvalidRequest, match='"txid" is bigint, not int'):
+        projection([("txid", "int")], pa.schema([]), None)
+    with pytest.raises(InvalidRequest, match='needs the option "txidUnit"'):
+        projection([("timestamp", "timestamp")], pa.schema([]), None)

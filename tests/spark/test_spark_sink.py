@@ -1,0 +1,285 @@
+"""The sink on a real cluster: exactly once across replays and failures, and what is refused."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from distributedlog import Namespace
+from distributedlog.log.keys import incarnation_id, loose_prefix
+from distributedlog.metadata.interface import prefix_end
+from tests.spark.conftest import fill, on, payload, plain
+from tests.spark.test_spark_stream import WAIT_S, change
+
+pytestmark = [pytest.mark.processes, pytest.mark.spark]
+
+
+def make(uri: str, *names: str) -> None:
+    async def create(namespace: Namespace) -> None:
+        for name in names:
+            await namespace.create_log(name)
+
+    on(uri, create)
+
+
+def frame(spark: Any, numbers: range, partitions: int = 2) -> Any:
+    """Records as `payload` makes them, their number as the txid."""
+    made = [(number, payload(number)) for number in numbers]
+    return spark.createDataFrame(
+        spark.sparkContext.parallelize(made, partitions), "txid bigint, payload binary"
+    )
+
+
+def write(made: Any, uri: str, **options: object) -> None:
+    mode = str(options.pop("save", "append"))
+    writer = made.write.format("distributedlog").mode(mode).option("uri", uri)
+    for name, value in options.items():
+        writer = writer.option(name, str(value))
+    writer.save()
+
+
+def txids(uri: str, name: str) -> list[int]:
+    return [row[4] for row in plain(uri, name)]
+
+
+def orphans(uri: str, name: str) -> int:
+    """Segments that were written for a log and are linked to nothing."""
+
+    async def count(namespace: Namespace) -> int:
+        log_id = incarnation_id((await namespace.open_log(name).snapshot()).incarnation)
+        start = loose_prefix(log_id)
+        return len((await namespace.metadata.range(start, prefix_end(start), limit=1000)).items)
+
+    return on(uri, count)
+
+
+def copy(
+    spark: Any, uri: str, checkpoint: Path, source: str, target: str, **options: object
+) -> Any:
+    """One AvailableNow run of log to log; the query, ended."""
+    reader = spark.readStream.format("distributedlog").schema("txid bigint, payload binary")
+    reader = reader.option("log", source).option("startingPosition", "earliest")
+    for name in ("maxRecordsPerTrigger", "minPartitions"):
+        if name in options:
+            reader = reader.option(name, str(options.pop(name)))
+    writer = reader.load(uri).writeStream.format("distributedlog").option("uri", uri)
+    for name, value in {"log": target, **options}.items():
+        writer = writer.option(name, str(value))
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(WAIT_S), "the query does not end"
+    finally:
+        query.stop()
+    return query
+
+
+def forget_commit(checkpoint: Path) -> int:
+    """As after a kill between the link and Spark's own commit: the last batch will be replayed."""
+    last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+    (checkpoint / "commits" / str(last)).unlink()
+    (checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    return last
+
+
+def test_a_batch_is_written_in_order_and_whole(spark: Any, uri: str) -> None:
+    make(uri, "out")
+
+    write(frame(spark, range(5_000), 3), uri, log="out")
+
+    found = plain(uri, "out")
+    assert [(row[4], row[5]) for row in found] == [(n, payload(n)) for n in range(5_000)]
+    assert [row[3] for row in found] == list(range(5_000))
+    assert {row[0] for row in found} == {1, 2, 3}  # a segment a task
+    assert orphans(uri, "out") == 0
+
+
+def test_s10_a_replayed_batch_is_linked_once(spark: Any, uri: str, tmp_path: Path) -> None:
+    """S10: killed after the link and before Spark's commit, replayed with another partitioning."""
+    fill(uri, "in", range(3_000), entry=100)
+    make(uri, "out")
+    copy(spark, uri, tmp_path, "in", "out", maxRecordsPerTrigger=1_000)
+    assert txids(uri, "out") == list(range(3_000))
+
+    assert forget_commit(tmp_path) == 2
+    copy(spark, uri, tmp_path, "in", "out", maxRecordsPerTrigger=1_000, minPartitions=4)
+    fill(uri, "in", range(3_000, 3_100))
+    copy(spark, uri, tmp_path, "in", "out")
+
+    assert txids(uri, "out") == list(range(3_100))
+    assert orphans(uri, "out") == 0
+
+
+def test_s11_a_task_fails_once_or_always(spark: Any, uri: str, tmp_path: Path) -> None:
+    """S11: once: the same. Always: the job fails and nothing of it can be seen."""
+    make(uri, "once", "never")
+    marker = str(tmp_path / "failed")
+
+    def fail_once(batches: Any) -> Any:
+        import os
+
+        for number, batch in enumerate(batches):
+            if number == 1 and not os.path.exists(marker):
+                open(marker, "w").close()
+                raise RuntimeError("injected")
+            yield batch
+
+    def fail(batches: Any) -> Any:
+        yield next(iter(batches))
+        raise RuntimeError("injected")
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    made = frame(spark, range(1_000), 1)
+    write(made.mapInArrow(fail_once, made.schema), uri, log="once")
+    with pytest.raises(Exception, match="injected"):
+        write(made.mapInArrow(fail, made.schema), uri, log="never")
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+    assert txids(uri, "once") == list(range(1_000))
+    assert txids(uri, "never") == []
+
+
+def test_s12_an_abort_after_a_link_deletes_nothing(spark: Any, uri: str) -> None:
+    """S12: Spark aborts with the same messages when a commit raised, also when it raised after the link."""
+    from pyspark.sql.types import StructType
+
+    from distributedlog.spark import DistributedLogSource
+    from distributedlog.spark.sink_task import Identity, Message
+
+    make(uri, "out")
+
+    async def segment(namespace: Namespace, first: int) -> Any:
+        async with namespace.open_log("out").open_segment_writer(app="q", version=7) as writer:
+            await writer.write_columns([first, first + 1], [b"x", b"y"])
+        return writer.token
+
+    schema = StructType().add("txid", "long").add("payload", "binary")
+    writer = DistributedLogSource({"uri": uri, "log": "out"}).streamWriter(schema, False)
+    messages: list[Any] = [
+        Message(
+            number,
+            Identity("q", 7, "q"),
+            [("out", on(uri, partial(segment, first=2 * number)))],
+        )
+        for number in range(2)
+    ]
+    again: list[Any] = [
+        Message(0, Identity("q", 7, "q"), [("out", on(uri, partial(segment, first=0)))])
+    ]
+
+    writer.commit(messages, 7)
+    writer.abort(messages, 7)  # its commit "raised" after the link
+    writer.commit(messages, 7)  # or is asked again
+    writer.commit(again, 7)  # or by a replay with other segments
+
+    assert txids(uri, "out") == [0, 1, 2, 3]
+    assert orphans(uri, "out") == 0
+
+
+def test_s14_a_live_writer_is_not_disturbed(spark: Any, uri: str) -> None:
+    """S14: refused before any task, naming the owner; with takeover all it acknowledged stays."""
+    made = frame(spark, range(100, 200), 1)
+
+    async def while_writing(namespace: Namespace) -> None:
+        async with namespace.open_log("out").open_writer() as writer:
+            await writer.submit_columns([1], [b"mine"])
+            await writer.commit()
+            with pytest.raises(
+                Exception, match=r"OwnershipAcquireFailed: .* is being written by .*takeover"
+            ):
+                await trio.to_thread.run_sync(lambda: write(made, uri, log="out"))
+            await writer.submit_columns([2], [b"mine"])
+            await writer.commit()
+            await trio.to_thread.run_sync(lambda: write(made, uri, log="out", takeover="true"))
+
+    with pytest.raises(Exception, match=r"fenced|another writer|taken over"):
+        on(uri, while_writing)
+
+    assert txids(uri, "out") == [1, 2, *range(100, 200)]
+
+
+def test_s16_txids_that_go_back(spark: Any, uri: str) -> None:
+    """S16: inside a task, between tasks, below the log's last: refused by name, nothing is visible."""
+    fill(uri, "out", range(50, 60))
+    inside = frame(spark, range(200, 100, -1), 1)
+    between = frame(spark, range(200, 300), 1).union(frame(spark, range(100, 200), 1))
+    below = frame(spark, range(10), 1)
+
+    for made, said in (
+        (inside, "sortWithinPartitions"),
+        (between, "txids 100 to 199 follows one with 200 to 299"),
+        (below, r"TransactionIdOutOfOrder: .*out"),
+    ):
+        with pytest.raises(Exception, match=said):
+            write(made, uri, log="out")
+
+    assert txids(uri, "out") == list(range(50, 60))
+    assert orphans(uri, "out") == 0
+
+
+def test_s15_s24_s28_what_is_refused(spark: Any, uri: str) -> None:
+    """S24 and S28 before any task; nothing is written."""
+    make(uri, "out", "sealed")
+    change(uri, lambda namespace: namespace.open_log("sealed").seal())
+    made = frame(spark, range(10), 1)
+
+    for bad, options, said in (
+        (made.drop("payload"), {"log": "out"}, "no column payload"),
+        (made.withColumn("key", made.txid), {"log": "out"}, 'column "key" cannot be written'),
+        (made, {"log": "missing"}, "createLogs"),
+        (made, {"log": "sealed"}, "is sealed"),
+        (made, {"log": "out", "txnAppId": "a"}, "go together"),
+        (
+            made.selectExpr("txid", "if(txid = 5, null, payload) as payload"),
+            {"log": "out"},
+            "payload is null",
+        ),
+    ):
+        with pytest.raises(Exception, match=said):
+            write(bad, uri, **options)
+
+    assert txids(uri, "out") == []
+
+
+def test_s28_an_application_and_its_versions(spark: Any, uri: str, tmp_path: Path) -> None:
+    """S28: a version that is in is skipped; another query's application id is refused by name."""
+    fill(uri, "in", range(100))
+    make(uri, "out")
+    for _ in range(2):
+        write(frame(spark, range(10), 1), uri, log="out", txnAppId="etl", txnVersion=1)
+    write(frame(spark, range(10, 20), 1), uri, log="out", txnAppId="etl", txnVersion=2)
+    assert txids(uri, "out") == list(range(20))
+
+    with pytest.raises(Exception, match=r"txnAppId 'etl' belongs to query \(none\)"):
+        copy(spark, uri, tmp_path, "in", "out", txnAppId="etl")
+
+
+def test_several_logs_by_a_column(spark: Any, uri: str) -> None:
+    """Rows go to the log that their column names, made where `createLogs` says so."""
+    rows = [(f"out/{n % 3}", payload(n)) for n in range(300)]
+    made = spark.createDataFrame(rows, "log string, payload binary")
+
+    write(made.coalesce(1), uri, createLogs="true")
+
+    for name in range(3):
+        found = plain(uri, f"out/{name}")
+        assert [row[5] for row in found] == [payload(n) for n in range(name, 300, 3)]
+        assert len({row[4] for row in found}) == 1  # one txid for the whole batch
+
+
+def test_overwrite_truncates_in_the_same_step(spark: Any, uri: str) -> None:
+    fill(uri, "out", range(10))
+
+    write(frame(spark, range(10, 20), 2), uri, log="out", save="overwrite")
+
+    assert txids(uri, "out") == list(range(10, 20))
+
+
+def test_append_mode_goes_through_the_logs_writer(spark: Any, uri: str) -> None:
+    """At least once, as records come; tasks take turns."""
+    make(uri, "out")
+
+    write(frame(spark, range(500), 2).drop("txid"), uri, log="out", mode="append")
+
+    assert sorted(row[5] for row in plain(uri, "out")) == sorted(payload(n) for n in range(500))
