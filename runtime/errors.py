@@ -6,7 +6,7 @@
     ├── what is there, or is not       LogNotFound, LogRecreated, LogExists, LogEmpty, EndOfStream,
     │                                  LogTruncated, NoSuchLedger, NoSuchEntry, LedgerClosed
     ├── another one owns it            OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
-    │                                  LinkOutOfOrder, VersionConflict, LeaseExpired
+    │                                  LinkOutOfOrder, MembersRefused, VersionConflict, LeaseExpired
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  ConnectionLost, RequestTimeout, Compacted, NotReady
     ├── outcome or state unknown       OutcomeUnknown, WriteFailed, WriteCancelled, LedgerStateUnknown,
@@ -203,6 +203,13 @@ class LinkOutOfOrder(DistributedLogError):
     """The application has linked a later version already, or under another identity."""
 
     code = 2072
+    exit_code = 5
+
+
+class MembersRefused(DistributedLogError):
+    """A change of the metadata quorum's members that would lose its majority, or that fits nothing."""
+
+    code = 2073
     exit_code = 5
 
 

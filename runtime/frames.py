@@ -58,6 +58,7 @@ class Op:
     META_WATCH = 70
     META_WATCH_EVENTS = 71
     META_WATCH_CANCEL = 72
+    META_MEMBERS = 73  # who forms the quorum, and changes of that
 
 
 def envelope(
