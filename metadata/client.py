@@ -28,14 +28,18 @@ from ..runtime.frames import Op, pack
 from ..runtime.host import Address, Buffer
 from ..runtime.rpc import ClientLink, Endpoint, Reply
 from .commands import Command, Grant, Revoke, Transact, encode_command
+from .configuration import Member
 from .interface import Event, MemberStatus, Metadata, RangePage, Watch, WatchBatch, prefix_end
+from .known_nodes import KnownNodes
 from .kv import STALE_REQUEST, Answer
 from .transaction import KeyValue, Transaction, TransactionReply
 from .watching import Watcher
 from .wire import (
+    MembersRequest,
     ReadRequest,
     WatchRequest,
     decode_item,
+    decode_members,
     decode_outcome,
     decode_page,
     decode_rows,
@@ -63,6 +67,8 @@ ELSEWHERE = (
     WrongPeer,
 )
 """What a node that cannot help answers, or no node at all: the next one is asked."""
+MEMBERS_S = 8.0
+"""A change of the members may take so long: a new node is asked who it is, then a quorum."""
 PAUSE_S = 0.05
 """Between two attempts when nobody leads."""
 
@@ -78,19 +84,18 @@ class MetadataClient:
         client_id: str,
         timeout_s: float = 30.0,
     ) -> None:
-        assert addresses, "a quorum without addresses"
         self.cluster_id = ""
         """Known after the first contact."""
         self.listener = ""
         """The name of the listener that we came in on: whose addresses of other nodes reach them."""
         self.timeout_s = timeout_s
         self._endpoint = endpoint
-        self._addresses = list(addresses)
+        self._known = KnownNodes(addresses)
         self._client_id = client_id
         self._nursery: trio.Nursery | None = None
         self._links: dict[Address, ClientLink] = {}
         self._dialing: dict[Address, trio.Event] = {}
-        self._leader = self._addresses[0]
+        self._leader = addresses[0]
         """Where to ask next: the leader as far as we know."""
         self._request = 0
         self._base_index = -1
@@ -154,15 +159,50 @@ class MetadataClient:
         return self._watcher.watch(WatchRequest(start, end, after_revision))
 
     async def status(self) -> list[MemberStatus]:
-        """See `interface.Metadata`. Any node answers, also one that waits to be let in.
+        """See `interface.Metadata`. A member that knows a leader answers; else another; else one that waits.
 
         Addresses are those of the side that we came in on, as far as a node advertises one.
         """
-        reply = await self.ask(Op.META_STATUS, pack(["all"]))
+        deadline = trio.current_time() + self.timeout_s
+        last: DistributedLogError | None = None
+        while trio.current_time() < deadline:
+            waiting: dict[str, MemberStatus] = {}
+            leaderless: list[MemberStatus] = []
+            for address in dict.fromkeys([self._leader, *self._known.all]):
+                try:
+                    link = await self.link(address, deadline, may_wait=True)
+                    found = await self._status_from(link)
+                except DistributedLogError as error:
+                    last = error
+                    continue
+                if any(status.role == "leader" for status in found):
+                    return found
+                if link.peer.cluster_id:  # it may have been put out of the quorum, and not know it
+                    leaderless = leaderless or found
+                    continue
+                link.close(NotReady("it may belong to a cluster when it is asked again"))
+                waiting.update((status.node_id, status) for status in found)
+            if leaderless:
+                return leaderless
+            if waiting:
+                return sorted(waiting.values(), key=lambda status: status.name)
+            await trio.sleep(PAUSE_S)
+        raise QuorumUnreachable(f"no node of the metadata quorum could be reached (last: {last})")
+
+    async def _status_from(self, link: ClientLink) -> list[MemberStatus]:
+        reply = await link.request(Op.META_STATUS, pack(["all"]), timeout_s=ATTEMPT_S)
         return [
-            replace(row.status, address=row.advertised.get(self.listener, row.status.address))
+            replace(row.status, address=row.advertised.get(link.listener, row.status.address))
             for row in decode_rows(reply.body)
         ]
+
+    async def change_members(self, request: MembersRequest) -> list[Member]:
+        """Have the quorum's members changed; who they are when that is committed, or was before.
+
+        Done once or more often is the same. Raises `MembersRefused`, `QuorumUnreachable`.
+        """
+        reply = await self.ask(Op.META_MEMBERS, request.encode(), attempt_s=MEMBERS_S)
+        return [reach.member for reach in decode_members(reply.body)]
 
     async def keep_alive(self, lease: int, ttl_ms: int) -> None:
         """Renew a lease every third of its time until it is gone; then raise `LeaseExpired`.
@@ -204,8 +244,15 @@ class MetadataClient:
                 raise answer.error
             # Never done: this was its first sending, it only named too old a base.
 
-    async def ask(self, op: int, body: Buffer, *, attempts: "_Attempts | None" = None) -> Reply:
-        """Ask the leader, whoever that is, until somebody answers.
+    async def ask(
+        self,
+        op: int,
+        body: Buffer,
+        *,
+        attempts: "_Attempts | None" = None,
+        attempt_s: float = ATTEMPT_S,
+    ) -> Reply:
+        """Ask the leader, whoever that is, until somebody answers; ``attempt_s``: how long each may take.
 
         Raises the error that an answer carries, or `QuorumUnreachable` at the client's time limit.
         """
@@ -216,7 +263,8 @@ class MetadataClient:
             address = self._leader
             try:
                 link = await self.link(address, deadline)
-                return await self._ask_once(link, op, body, deadline, attempts)
+                until = min(deadline, trio.current_time() + attempt_s)
+                return await self._ask_once(link, op, body, until, attempts)
             except NotLeader as error:
                 attempts.last = error
                 pause = not self._follow(address, error.leader)
@@ -233,30 +281,35 @@ class MetadataClient:
                 pause = False
             turns += 1
             # All of them may name a leader that has just died: one round of questions, then a pause.
-            if pause or turns % len(self._addresses) == 0:
+            if pause or turns % len(self._known.all) == 0:
                 await trio.sleep(PAUSE_S)
-        places = ", ".join(f"{host}:{port}" for host, port in self._addresses)
+        places = ", ".join(f"{host}:{port}" for host, port in self._known.all)
         raise QuorumUnreachable(
             f"no leader of the metadata quorum at {places} answered within {self.timeout_s:g} s"
             f" (last: {attempts.last or 'no answer'})"
         )
 
     async def _ask_once(
-        self, link: ClientLink, op: int, body: Buffer, deadline: float, attempts: "_Attempts"
+        self, link: ClientLink, op: int, body: Buffer, until: float, attempts: "_Attempts"
     ) -> Reply:
         """Send to one node; count the sending as unanswered unless its answer says what became of it."""
         attempts.unanswered += 1
-        left_s = deadline - trio.current_time()
+        left_s = until - trio.current_time()
         try:
-            reply = await link.request(op, body, timeout_s=max(0.01, min(ATTEMPT_S, left_s)))
+            reply = await link.request(op, body, timeout_s=max(0.01, left_s))
         except DistributedLogError as error:
             attempts.unanswered -= error.definite
             raise
         attempts.unanswered -= 1
         return reply
 
-    async def link(self, address: Address, deadline: float) -> ClientLink:
-        """The connection to a node, made if there is none. Raises what dialling raises."""
+    async def link(
+        self, address: Address, deadline: float, *, may_wait: bool = False
+    ) -> ClientLink:
+        """The connection to a node, made if there is none. Raises what dialling raises.
+
+        ``may_wait``: also to one that belongs to no cluster; that is not kept.
+        """
         while True:
             link = self._links.get(address)
             if link is not None and link.closed is None:
@@ -270,6 +323,8 @@ class MetadataClient:
         try:
             with trio.move_on_at(min(deadline, trio.current_time() + ATTEMPT_S)):
                 link = await self._endpoint.dial(address, nursery=self._nursery)
+                if not link.peer.cluster_id and may_wait:
+                    return link
                 if not link.peer.cluster_id:
                     link.close(NotReady(f"{link.peer_address} belongs to no cluster yet"))
                     raise NotReady(f"{link.peer_address} belongs to no cluster yet")
@@ -278,6 +333,7 @@ class MetadataClient:
                 self.listener = link.listener
                 link.on_frame = self._watcher.frames_of(link)
                 link.on_closed.append(self._watcher.on_closed)
+                self._nursery.start_soon(self._known.keep_up, link)
                 return link
             raise ConnectionLost(f"{address[0]}:{address[1]} did not answer within {ATTEMPT_S:g} s")
         finally:
@@ -314,9 +370,7 @@ class MetadataClient:
     def _next_after(self, asked: Address) -> None:
         if self._leader != asked:
             return  # somebody else has turned already
-        known = self._addresses
-        place = known.index(asked) if asked in known else -1
-        self._leader = known[(place + 1) % len(known)]
+        self._leader = self._known.after(asked)
 
 
 class _Attempts:

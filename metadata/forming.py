@@ -3,7 +3,7 @@
 A node with an empty data directory has a random id and no vote. Only the node with the smallest name founds
 a cluster, and only after every listed peer has answered: empty, the same list of peers. It tells them who
 votes, by id; a peer joins if it is empty still and its own id is on the list. A node whose directory was
-emptied later has a new id, is on no list, and waits.
+emptied later has a new id, is on no list, and waits until an operator has it let in (`admission.py`).
 """
 
 from collections.abc import Mapping
@@ -43,26 +43,35 @@ class FormAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Founding:
-    """A cluster that was founded: its id, and who votes, by name."""
+    """What an empty node is told: the cluster that it belongs to, and the ids of members by name.
+
+    While a cluster forms: all its voters. ``let_in``: the cluster formed before; the node's own id only,
+    and who else there is will be in the log that it gets.
+    """
 
     cluster_id: str
     voters: Mapping[str, str]
+    let_in: bool = False
 
     def encode(self) -> bytes:
         """As a frame body."""
-        return pack([self.cluster_id, dict(self.voters)])
+        head = [self.cluster_id, dict(self.voters)]
+        return pack([*head, True] if self.let_in else head)
 
     @classmethod
     def decode(cls, body: Buffer) -> "Founding":
         """Raises `ProtocolError`."""
         match unpack(body, "a founding"):
-            case [str() as cluster_id, dict() as voters] if cluster_id:
+            case [str() as cluster_id, dict() as voters, *more] if cluster_id and more in (
+                [],
+                [True],
+            ):
                 names = [name for name in voters if isinstance(name, str)]
                 ids = [
                     node_id for node_id in voters.values() if isinstance(node_id, str) and node_id
                 ]
                 if 0 < len(voters) <= VOTERS_MAX and len(names) == len(set(ids)) == len(voters):
-                    return cls(cluster_id, dict(zip(names, ids, strict=True)))
+                    return cls(cluster_id, dict(zip(names, ids, strict=True)), bool(more))
         raise ProtocolError("a founding without cluster id or voters of different ids")
 
 

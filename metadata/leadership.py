@@ -3,12 +3,15 @@
 A new object each term, so that nothing of an earlier leadership can leak into a later one. It writes
 to the node's log marks and outbox; roles and terms are the core's (metadata/raft.py).
 
-Source: Raft paper 5.3, 5.4.2, 7; thesis 3.10, 6.2, 6.4, 10.2. Hazards H25, H26, H39.
+Source: Raft paper 5.3, 5.4.2, 7; thesis 3.10, 4, 6.2, 6.4, 10.2. Hazards H25, H26, H39.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from math import inf
+from typing import TypeVar
 
-from ..runtime.errors import InvalidRequest, ProtocolError, TooBusy
+from ..runtime.errors import InvalidRequest, NotReady, ProtocolError, TooBusy
+from .configuration import Configuration, is_configuration
 from .log_marks import LogMarks
 from .messages import Append, AppendReply, Entry, Heartbeat, HeartbeatReply, TimeoutNow
 from .options import RaftOptions
@@ -18,31 +21,35 @@ from .quorum import reached_by_majority
 from .read_rounds import ReadRounds
 from .ready import SendSnapshot
 
+Number = TypeVar("Number", int, float)
+"""What is counted of each voter: an index, a round, a time."""
+
 
 class Leadership:
-    """One term's leadership of ``node_id``. ``peers``: all it replicates to; ``voters``: who counts."""
+    """One term's leadership of ``node_id``. It replicates to all other members; voters count."""
 
     def __init__(
         self,
         node_id: str,
         term: int,
-        voters: Sequence[str],
-        peers: Sequence[str],
+        configuration: Configuration,
         marks: LogMarks,
         outbox: Outbox,
         options: RaftOptions,
         now: float,
     ) -> None:
-        assert node_id in voters, "only a voter leads"
         self.node_id = node_id
         self.term = term
-        self.peers = {peer: Progress(marks.log.last_index + 1, now) for peer in peers}
+        self.peers: dict[str, Progress] = {}
         self.reads = ReadRounds()
         self.round = 0  # of heartbeats; the last one begun
         self.appends = 0  # how many were sent: the number of the last one
         self.heir = ""  # leadership is being handed to it
         self.wants_flush = True
-        self._other_voters = [voter for voter in voters if voter != node_id]
+        self._counts = True  # a leader that has removed itself leads on, but does not count
+        self._other_voters: list[str] = []
+        self._learners: tuple[str, ...] = ()
+        self._commit_before = 0  # at the last heartbeat
         self._marks = marks
         self._log = marks.log
         self._outbox = outbox
@@ -51,6 +58,7 @@ class Leadership:
         self._heir_told = False
         self._heir_until = 0.0
         self._heir_again_at = 0.0
+        self._set_members(configuration, now)
         # Reads wait until the no-op is committed (thesis 6.4); it also commits what earlier terms left.
         self.noop_index = self._log.last_index + 1
         self._append(b"")
@@ -62,6 +70,7 @@ class Leadership:
         if self.heir:
             return None
         options = self._options
+        assert not is_configuration(command), "see change_members"
         if not 0 < len(command) <= options.command_bytes_max:
             raise InvalidRequest(
                 f"a command of {len(command)} bytes, allowed are 1 to {options.command_bytes_max}"
@@ -79,11 +88,83 @@ class Leadership:
         self.wants_flush = True
         return index
 
+    # --- members ----------------------------------------------------------------------------------
+
+    def change_members(self, configuration: Configuration) -> int | None:
+        """Append a configuration; see `Raft.change_members`, which then makes it count."""
+        if self.heir:
+            return None
+        if not self._may_change_members():
+            raise NotReady(
+                f"the members as of entry {self._log.configuration_index} or this leader's first entry"
+                f" {self.noop_index} are not committed yet ({self._marks.commit}): one change at a time"
+            )
+        if not configuration.follows(self._log.configuration):
+            raise InvalidRequest("members change by one voter at a time, and one must be left")
+        return self._append(configuration.encode())
+
+    def _may_change_members(self) -> bool:
+        """One change at a time, and none on top of what an earlier leader may have left uncommitted.
+
+        Else two leaders could each build on a change of their own that the other does not know of, and
+        find majorities that share nobody (the correction of thesis 4.1, see `raft.py`).
+        """
+        return self._marks.commit >= max(self._log.configuration_index, self.noop_index)
+
+    def on_members(self, configuration: Configuration, now: float) -> None:
+        """Another configuration is in the log: it counts."""
+        self._set_members(configuration, now)
+        self.advance_commit()  # one voter less may be what was waited for
+        self._confirm_reads()
+        self.wants_flush = True
+
+    def _set_members(self, configuration: Configuration, now: float) -> None:
+        self._counts = self.node_id in configuration.voters
+        self._other_voters = [voter for voter in configuration.voters if voter != self.node_id]
+        self._learners = configuration.learners
+        next_index = self._log.last_index + 1
+        self.peers = {
+            peer: self.peers.get(peer) or Progress(next_index, now)
+            for peer in configuration.others(self.node_id)
+        }
+
+    def _of_voters(self, own: Number, of: Callable[[Progress], Number]) -> list[Number]:
+        """One value a voter; the leader's own if it is one."""
+        values = [own] if self._counts else []
+        values.extend(of(self.peers[voter]) for voter in self._other_voters)
+        return values
+
+    def voters_heard(self, now: float) -> tuple[str, ...]:
+        """See `Raft.voters_heard`."""
+        since = now - self._options.election_max_s
+        heard = [v for v in self._other_voters if self._is_alive(self.peers[v], since)]
+        return (self.node_id, *heard) if self._counts else tuple(heard)
+
+    def learners_caught_up(self, now: float) -> tuple[str, ...]:
+        """See `Raft.learners_caught_up`."""
+        since = now - self._options.election_max_s
+        return tuple(
+            learner
+            for learner in self._learners
+            if self._is_alive(self.peers[learner], since)
+            and self.peers[learner].match >= max(self._commit_before, self.noop_index)
+        )
+
+    def _is_alive(self, progress: Progress, since: float) -> bool:
+        return progress.answered and progress.heard_at > since
+
+    def resign(self) -> None:
+        """This node is no voter any more, and that is committed: tell it, and let the best one follow."""
+        self.flush()
+        heir = self._best_heir(-inf)
+        if heir:
+            self._outbox.send(heir, TimeoutNow(self.term, self.node_id))
+
     # --- signs of life and reads ------------------------------------------------------------------
 
     def has_quorum(self, now: float) -> bool:
         """Whether a majority was heard within the last election timeout (thesis 6.2)."""
-        heard_at = [now, *(self.peers[voter].heard_at for voter in self._other_voters)]
+        heard_at = self._of_voters(now, lambda progress: progress.heard_at)
         return reached_by_majority(heard_at) > now - self._options.election_max_s
 
     def shift(self, lateness_s: float, now: float) -> None:
@@ -119,9 +200,7 @@ class Leadership:
 
     def _confirmed_round(self) -> int:
         """The latest round that a majority answered."""
-        return reached_by_majority(
-            [self.round, *(self.peers[voter].round for voter in self._other_voters)]
-        )
+        return reached_by_majority(self._of_voters(self.round, lambda progress: progress.round))
 
     # --- replication ------------------------------------------------------------------------------
 
@@ -198,9 +277,8 @@ class Leadership:
 
     def advance_commit(self) -> None:
         """Commit what a majority has durably; the leader's disk counts like any other."""
-        matches = [self._marks.durable_index]
-        matches.extend(self.peers[voter].match for voter in self._other_voters)
-        index = reached_by_majority(matches)
+        durable = self._marks.durable_index
+        index = reached_by_majority(self._of_voters(durable, lambda progress: progress.match))
         if index <= self._marks.commit or not self._may_commit(index):
             return
         for place in range(max(self._marks.commit + 1, self.noop_index), index + 1):
@@ -246,6 +324,7 @@ class Leadership:
         for progress in self.peers.values():
             if progress.heard_at <= now - self._options.election_max_s:
                 progress.on_silent()
+        self._commit_before = self._marks.commit
         if self.heir and now >= self._heir_until:
             self.heir = ""  # it did not happen: serve on
         if disk_stalled and now >= self._heir_again_at:  # with pauses, in which it serves

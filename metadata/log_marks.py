@@ -55,7 +55,7 @@ class LogMarks:
 
     def install(self, snapshot: Snapshot) -> None:
         """Begin anew behind a snapshot; durable when the next Ready is."""
-        self.log.reset(snapshot.index, snapshot.term)
+        self.log.reset(snapshot.index, snapshot.term, snapshot.configuration)
         self._snapshot = snapshot
         self._truncate_from = None
         self._unstable_from = snapshot.index + 1

@@ -2,13 +2,14 @@
 
 ["begin", sequence of this block]  ["begun"]            around the state that a file begins with
 ["hard", term, vote]                                    the term that was entered, and the vote in it
-["snapshot", index, term]                               the log is empty behind a snapshot
+["snapshot", index, term, configuration]                the log is empty behind a snapshot; the members there
 ["truncate", index]  ["entry", index, term, data]       drop that entry and all behind it; the next entry
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from .configuration import UNKNOWN, Configuration, decode_configuration
 from .messages import Entry
 from .raft_log import RaftLog
 from .ready import HardState
@@ -20,7 +21,9 @@ BLOCK_OPERATIONS_MAX = 4096
 class Replay:
     """What the operations of a file add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, founding: Configuration = UNKNOWN) -> None:
+        """``founding``: the members where a file does not name them (written before they could change)."""
+        self._founding = founding
         self.hard_state = HardState()
         self.log = RaftLog()
         self.began_with = 0
@@ -38,7 +41,9 @@ class Replay:
                 case ["hard", term, vote]:
                     self.hard_state = HardState(term, vote)
                 case ["snapshot", index, term]:
-                    self.log.reset(index, term)
+                    self.log.reset(index, term, self._founding)
+                case ["snapshot", index, term, members]:
+                    self.log.reset(index, term, decode_configuration(members))
                 case ["truncate", index] if index > self.log.base_index:
                     self.log.truncate(index)
                 case ["entry", index, term, data] if index == self.log.last_index + 1:

@@ -1,7 +1,9 @@
-"""Who forms the quorum, as a node's own disk remembers it: the file MEMBERS.
+"""That a node belongs to a quorum, as its own disk remembers it: the file MEMBERS.
 
-It is the first thing that a start reads: without it a directory never belonged to a cluster (H5), and what
-it says of the right to vote outlives every damage to the log (M4).
+Who forms the quorum now is in the replicated log (`configuration.py`); here are those that founded it, or,
+on a node that was let in later, itself alone. It is the first thing that a start reads: without it a
+directory never belonged to a cluster (H5), and what it says of the right to vote outlives every damage to
+the log (M4).
 
     | xxh3_64 of the rest u64 | msgpack [format, cluster id, {name: node id}, may vote, seed] |
 """
@@ -16,6 +18,7 @@ from ..runtime.atomic_file import read_file, replace_file
 from ..runtime.errors import CorruptData, ProtocolError, UnsupportedFormat
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Disk
+from .configuration import Configuration, Member
 
 MEMBERS = "MEMBERS"
 MEMBERS_FORMAT = 1
@@ -24,15 +27,21 @@ DIGEST_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Who forms the quorum, by name; ids live and die with data directories (H5)."""
+    """Whom a node belongs to; ids live and die with data directories (H5)."""
 
     cluster_id: str
     voters: Mapping[str, str]
-    """Name to node id."""
+    """Name to node id, of those that founded it; of a node that was let in later, its own alone."""
     may_vote: bool
     """False for ever after this node's own log or vote was found damaged."""
     seed: int
     """Of this disk's blocks (`blocks.header_into`)."""
+
+    @property
+    def founding(self) -> Configuration:
+        """The members of a log that was begun before logs named them. Their addresses are not known."""
+        members = [Member(node_id, name, "", True) for name, node_id in self.voters.items()]
+        return Configuration.of(members)
 
 
 def new_members(cluster_id: str, voters: Mapping[str, str], chance: Random) -> Members:

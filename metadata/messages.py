@@ -16,6 +16,7 @@ from typing import Any
 from ..runtime.errors import ProtocolError
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Buffer
+from .configuration import decode_configuration, is_configuration
 
 NUMBER_MAX = (1 << 62) - 1
 NODE_ID_CHARACTERS_MAX = 256
@@ -25,7 +26,8 @@ ENTRIES_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One place of the replicated log. ``data`` b"" is a leader's no-op at the start of its term."""
+    """One place of the replicated log. ``data`` b"" is a leader's no-op at the start of its term; or a
+    command; or a configuration (`configuration.py`)."""
 
     index: int
     term: int
@@ -242,6 +244,8 @@ def _append(
         if not (1 <= entry_term <= term and entry_term >= before):
             raise ProtocolError(f"Append: entry {index} cannot have term {entry_term}")
         before = entry_term
+        if is_configuration(data):
+            decode_configuration(data)  # the core takes it for good
         entries.append(Entry(index, entry_term, data))
     return Append(term, sender, prev_index, prev_term, commit, tuple(entries), number)
 

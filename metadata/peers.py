@@ -1,21 +1,34 @@
 """The connections from one metadata node to the others: Raft's messages, snapshots, who answers.
 
-Each node dials each other one, so a message has one way. A peer is dialled by its id: whoever has taken its
+Each node dials each other member that it knows of, so a message has one way. Only an answer goes back over
+the connection that its question came on, where there is no other: a node that is let in, or was away while
+the members changed, does not know its leader yet. A peer is dialled by its id: whoever has taken its
 address, or the same machine with an emptied directory, is told so and is no peer (H5, H6).
 """
 
 import logging
 from collections.abc import Callable, Mapping
+from itertools import count
 
 import trio
 
 from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError
 from ..runtime.frames import Op, envelope, pack, unpack
 from ..runtime.host import Address
-from ..runtime.rpc import ClientLink, Endpoint
+from ..runtime.rpc import ClientLink, Endpoint, Link
 from .forming import Founding
-from .messages import Message, SnapshotChunk, encode
+from .messages import (
+    AppendReply,
+    HeartbeatReply,
+    Message,
+    PreVoteReply,
+    SnapshotChunk,
+    VoteReply,
+    decode,
+    encode,
+)
 from .ready import SendSnapshot, Snapshot
+from .replica import Replica
 from .storage import RaftStorage
 from .wire import Row, decode_rows
 
@@ -28,33 +41,58 @@ REDIAL_MAX_S = 1.0
 ASK_S = 1.0
 CHUNK_BYTES = 512 * 1024
 CHUNK_S = 10.0
+ANSWERS = PreVoteReply | VoteReply | AppendReply | HeartbeatReply
 
 
 class Peers:
-    """All other voters, by node id."""
+    """All other members, by node id."""
 
     def __init__(
         self,
         endpoint: Endpoint,
-        addresses: Mapping[str, Address],
-        names: Mapping[str, str],
-        founding: Founding,
-        on_closed: Callable[[str], None],
+        listed: Mapping[str, Address],
+        replica: Replica,
+        founding: Callable[[str], Founding],
+        nursery: trio.Nursery,
     ) -> None:
-        """``addresses`` and ``names`` by node id."""
+        """``listed``: addresses by name, tried where the configuration's do not answer.
+
+        ``founding``: what a member that has not been told yet is told, by node id.
+        """
         self.advertised: dict[str, dict[str, str]] = {}
         """What each peer advertises, by listener name."""
         self.refusals: dict[str, str] = {}
         self._endpoint = endpoint
-        self._addresses = addresses
-        self._names = names
+        self._listed = listed
+        self._replica = replica
         self._founding = founding
-        self._on_closed = on_closed
+        self._nursery = nursery
         self._links: dict[str, ClientLink] = {}
+        self._ways_back: dict[str, Link] = {}
+        self._kept: dict[str, trio.CancelScope] = {}
+
+    def on_members(self) -> None:
+        """Connect to those that are members now, and to nobody else."""
+        wanted = self._replica.raft.peers
+        for peer in [peer for peer in self._kept if peer not in wanted]:
+            self._kept.pop(peer).cancel()
+            self.refusals.pop(peer, None)
+        for peer in wanted:
+            if peer not in self._kept:
+                scope = self._kept[peer] = trio.CancelScope()
+                self._nursery.start_soon(self._keep, peer, scope)
+
+    def on_heard(self, peer: str, link: Link) -> None:
+        """A node speaks to us: its answer finds a way back."""
+        self._ways_back[peer] = link
 
     def send(self, peer: str, message: Message) -> None:
         """Send, or drop where there is no connection."""
-        link = self._links.get(peer)
+        link: Link | None = self._links.get(peer)
+        if link is None and isinstance(message, ANSWERS):
+            link = self._ways_back.get(peer)
+            if link is not None and link.closed is not None:
+                del self._ways_back[peer]
         if link is not None and link.closed is None and link.outgoing_bytes < OUTGOING_BYTES_MAX:
             body = encode(message)
             link.send(envelope(Op.META_RAFT, len(body)), body)
@@ -72,19 +110,44 @@ class Peers:
             return None
         return rows[0] if rows else None
 
-    async def keep(self, peer: str) -> None:
-        """Hold the connection to one peer, for ever."""
+    async def _keep(self, peer: str, scope: trio.CancelScope) -> None:
+        """Hold the connection to one peer, for as long as it is one."""
+        with scope:
+            await self._hold(peer)
+        if self._links.pop(peer, None) is not None:
+            self._replica.on_connection_closed(peer)
+
+    def _places(self, peer: str) -> list[Address]:
+        member = self._replica.raft.configuration.member(peer)
+        if member is None:
+            return []
+        places = [parse_place(member.address), self._listed.get(member.name)]
+        return [place for n, place in enumerate(places) if place and place not in places[:n]]
+
+    def _name(self, peer: str) -> str:
+        member = self._replica.raft.configuration.member(peer)
+        return member.name if member is not None else peer
+
+    async def _hold(self, peer: str) -> None:
         delay_s = REDIAL_MIN_S
-        while True:
+        for turn in count():
+            places = self._places(peer)
+            if not places:
+                self._note(peer, ConnectionLost("its address is not known"))
+                await trio.sleep(REDIAL_MAX_S)
+                continue
+            place = places[turn % len(places)]
             try:
                 async with trio.open_nursery() as nursery:
-                    link = await self._endpoint.dial(
-                        self._addresses[peer], nursery=nursery, expected_node_id=peer
-                    )
+                    link = await self._endpoint.dial(place, nursery=nursery, expected_node_id=peer)
+                    link.on_frame = self._frames_of(peer, link)
+                    link.on_batch = self._replica.drain
                     ended = trio.Event()
                     link.on_closed.append(lambda _, told=ended: told.set())  # type: ignore[misc]
                     if not link.peer.cluster_id:  # it belongs to us and was not told yet (H5)
-                        await link.request(Op.META_FORM, self._founding.encode(), timeout_s=ASK_S)
+                        await link.request(
+                            Op.META_FORM, self._founding(peer).encode(), timeout_s=ASK_S
+                        )
                     self._links[peer] = link
                     self.refusals.pop(peer, None)
                     delay_s = REDIAL_MIN_S
@@ -102,14 +165,27 @@ class Peers:
                     raise
                 self._note(peer, ConnectionLost(str(group.exceptions[0])))
             if self._links.pop(peer, None) is not None:
-                self._on_closed(peer)
+                self._replica.on_connection_closed(peer)
             await trio.sleep(delay_s)
             delay_s = min(REDIAL_MAX_S, 2 * delay_s)
+
+    def _frames_of(
+        self, peer: str, link: ClientLink
+    ) -> Callable[[int, int, int, int, memoryview], None]:
+        def on_frame(op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
+            message = decode(body) if op == Op.META_RAFT else None
+            if not isinstance(message, ANSWERS) or message.sender != peer:
+                raise ProtocolError(
+                    f"{link.peer_address} sent operation {op}, which answers nothing"
+                )
+            self._replica.on_message(message)
+
+        return on_frame
 
     def _note(self, peer: str, error: DistributedLogError) -> None:
         if self.refusals.get(peer) != str(error):
             self.refusals[peer] = str(error)
-            log.info("metadata node %s cannot be reached: %s", self._names[peer], error)
+            log.info("metadata node %s cannot be reached: %s", self._name(peer), error)
 
     async def send_snapshot(
         self, term: int, sender: str, wanted: SendSnapshot, snapshot: Snapshot, storage: RaftStorage
@@ -136,7 +212,13 @@ class Peers:
                         )
             return True
         except DistributedLogError as error:
-            log.info("sending a snapshot to %s ended: %s", self._names[wanted.peer], error)
+            log.info("sending a snapshot to %s ended: %s", self._name(wanted.peer), error)
             return False
         finally:
             file.close()
+
+
+def parse_place(text: str) -> Address | None:
+    """An address of "host:port"; None for anything else."""
+    host, _, port = text.rpartition(":")
+    return (host, int(port)) if host and port.isdigit() else None

@@ -17,6 +17,12 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
                                           The entry's term is ``raft.term`` at that moment.
     read_index(request_id) -> bool        False: not the leader, nothing taken. Else the id appears in
                                           exactly one Ready, in ``reads`` or in ``reads_lost``
+    change_members(configuration, now) -> index | None
+                                          propose other members: one voter more or less, or learners.
+                                          None: not the leader, or handing over. They count from now
+                                          on; who is the leader may change by it. Raises `NotReady`
+                                          (another change is not committed yet, or nothing of this
+                                          leader's term) or `InvalidRequest` (more than one voter)
     transfer_leadership(now, to="")       ask the peer (or the best one) to take over
     on_persisted(number)                  that Ready and all before it are durable
     on_applied(index)                     the state machine stands at ``index``
@@ -32,19 +38,23 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
                                           not, it was stale or nonsense: drop the file. Raises nothing
 
 Reading: ``role``, ``term``, ``vote``, ``leader_id``, ``commit``, ``applied``, ``deadline``, ``log``.
-Only voters count and campaign; ``learners`` are replicated to. A node with ``may_vote=False`` (empty
-directory, H5) never votes nor campaigns, whatever it is asked.
+The members are what the newest configuration in the log says: only voters count and campaign, learners
+are replicated to (`configuration.py`). A node with ``may_vote=False`` never votes nor campaigns, whatever
+it is asked and whatever the configuration says.
+
+The code is in four layers: `roles.py`, `elections.py`, `following.py`, and here.
 
 Source: docs/guarantees.md M1..M4; Raft paper (Ongaro, Ousterhout 2014) figure 2; thesis (Ongaro 2014)
-3.10, 4.2.3, 6.4, 9.6, 10.2.1. Hazards H5, H19, H25, H26, H39.
+3.10, 4, 6.4, 9.6, 10.2.1; for changes of members also the correction of single-server changes (Ongaro,
+raft-dev, 10 July 2015): a leader first commits an entry of its own term. Hazards H5, H19, H25, H26, H39.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 
-from ..runtime.errors import CorruptData, ProtocolError
+from .configuration import Configuration
+from .following import Following
 from .leadership import Leadership
-from .log_marks import LogMarks
 from .messages import (
     Append,
     AppendReply,
@@ -58,19 +68,19 @@ from .messages import (
     VoteReply,
 )
 from .options import RaftOptions as RaftOptions
-from .outbox import Outbox
-from .quorum import Outcome, tally
 from .raft_log import RaftLog
 from .ready import HardState, Ready, Role, Snapshot
 
+FROM_ANYBODY = PreVote | Vote | Append | Heartbeat | TimeoutNow
+"""Taken also from nodes that are no members here: either side may lack an entry (thesis 4.1)."""
 
-class Raft:
+
+class Raft(Following):
     """One node's view of the replicated log. The module names its inputs; `ready` gives its outputs."""
 
     def __init__(
         self,
         node_id: str,
-        voters: Sequence[str],
         log: RaftLog,
         hard_state: HardState,
         *,
@@ -78,33 +88,19 @@ class Raft:
         draw: Callable[[], float],
         now: float,
         may_vote: bool = True,
-        learners: Sequence[str] = (),
         applied: int = 0,
     ) -> None:
-        """A start or restart: ``log`` and ``hard_state`` as found durable; ``draw`` is in [0, 1).
-
-        ``applied``: where the restored state machine stands, if its snapshot is newer than the log's
-        beginning; entries up to it are not handed out again.
-        """
-        self.node_id = node_id
-        self.voters = tuple(sorted(voters))
-        self.peers = tuple(sorted({*voters, *learners} - {node_id}))
-        self.options = options
-        self.log = log
-        self.marks = LogMarks(log, max(applied, log.base_index))
-        self.role = Role.FOLLOWER
-        self.term = hard_state.term
-        self.vote = hard_state.vote
-        self.leader_id = ""
-        self.deadline = inf
-        self.may_vote = may_vote and node_id in self.voters
-        self._draw = draw
-        self._disk_stalled = False
-        self._leader_heard_at = -inf
-        self._grace_left = True  # a late clock may still wait once for the leader's sign of life
-        self._votes: dict[str, bool] = {}
-        self._leadership: Leadership | None = None
-        self._outbox = Outbox()
+        """See `Roles`. The members are those that ``log`` names."""
+        super().__init__(
+            node_id,
+            log,
+            hard_state,
+            options=options,
+            draw=draw,
+            now=now,
+            may_vote=may_vote,
+            applied=applied,
+        )
         self._handlers: dict[type, Callable[..., None]] = {
             PreVote: self._on_pre_vote,
             PreVoteReply: self._on_pre_vote_reply,
@@ -116,30 +112,16 @@ class Raft:
             HeartbeatReply: self._on_heartbeat_reply,
             TimeoutNow: self._on_timeout_now,
         }
-        self._await_leader(now)
         self._check()
-
-    @property
-    def commit(self) -> int:
-        """The last entry known to be committed."""
-        return self.marks.commit
-
-    @property
-    def applied(self) -> int:
-        """The last entry that the driver said was applied."""
-        return self.marks.applied
-
-    @property
-    def durable_index(self) -> int:
-        """The last entry that is durable here."""
-        return self.marks.durable_index
 
     # --- inputs -----------------------------------------------------------------------------------
 
     def on_message(self, message: Message, now: float) -> None:
         """Take one message. Raises `ProtocolError` or `CorruptData` about what no honest peer sends."""
-        if message.sender not in self.peers and not self._is_foreign_leader(message):
-            return  # not of this cluster's members: nothing it says counts
+        if message.sender == self.node_id:
+            return
+        if message.sender not in self.peers and not isinstance(message, FROM_ANYBODY):
+            return  # it answers as a member that it is not, or not any more
         self._handlers[type(message)](message, now)
         self._check()
 
@@ -206,6 +188,24 @@ class Raft:
         self._check()
         return True
 
+    def change_members(self, configuration: Configuration, now: float) -> int | None:
+        """Propose other members; the entry's index, or None if this node cannot. See the module."""
+        if self._leadership is None:
+            return None
+        index = self._leadership.change_members(configuration)
+        self._on_log_changed(now)
+        self._leave_if_removed()
+        self._check()
+        return index
+
+    def voters_heard(self, now: float) -> tuple[str, ...]:
+        """The leader's view: itself and the voters heard within an election timeout; () if not leader."""
+        return self._leadership.voters_heard(now) if self._leadership is not None else ()
+
+    def learners_caught_up(self, now: float) -> tuple[str, ...]:
+        """The leader's view: learners that have what was committed a heartbeat ago; () if not leader."""
+        return self._leadership.learners_caught_up(now) if self._leadership is not None else ()
+
     def transfer_leadership(self, now: float, to: str = "") -> bool:
         """Let ``to`` (default: the best follower) take over; False if there is nobody to ask."""
         if self._leadership is None:
@@ -220,6 +220,7 @@ class Raft:
         self.marks.on_persisted(number)
         if self._leadership is not None:
             self._leadership.advance_commit()
+            self._leave_if_removed()
         self._check()
 
     def on_applied(self, index: int) -> None:
@@ -244,17 +245,7 @@ class Raft:
 
     def on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
         """A leader's snapshot is a durable file here; see the module."""
-        if term < self.term or self._has_rival(term, sender):
-            return
-        if not 0 < snapshot.term <= term or snapshot.index <= 0:
-            return  # no entry is newer than its leader
-        self._follow(term, sender, now)
-        if snapshot.index > self.commit:
-            if self.log.term_at(snapshot.index) == snapshot.term:
-                self.marks.commit_to(snapshot.index)  # paper 7: the log covers it, keep the rest
-            else:
-                self.marks.install(snapshot)
-        self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
+        self._on_snapshot_received(term, sender, snapshot, now)
         self._check()
 
     # --- output -----------------------------------------------------------------------------------
@@ -295,189 +286,7 @@ class Raft:
         self._check()
         return ready
 
-    def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
-        self._outbox.send(to, message, after_persist)
-
-    # --- roles and terms --------------------------------------------------------------------------
-
-    def _is_foreign_leader(self, message: Message) -> bool:
-        # A node that waits to be let in may be fed by a leader it does not list.
-        return not self.may_vote and isinstance(message, Append | Heartbeat)
-
-    def _set_term(self, term: int, vote: str) -> None:
-        assert term > self.term or (term == self.term and not self.vote), "a vote is never changed"
-        self.term, self.vote = term, vote
-        self._outbox.hard_state = HardState(term, vote)
-
-    def _await_leader(self, now: float) -> None:
-        """Draw the next time at which silence means that nobody leads."""
-        options = self.options
-        width = options.election_max_s - options.election_min_s
-        self.deadline = now + options.election_min_s + self._draw() * width
-        self._grace_left = True
-        if not self.may_vote:
-            self.deadline = inf
-
-    def _become_follower(self, term: int, leader_id: str, now: float) -> None:
-        if term > self.term:
-            self._set_term(term, "")
-        if self._leadership is not None:
-            self._outbox.reads_lost.extend(self._leadership.reads.drop())
-            self._leadership = None
-        if self.role is not Role.FOLLOWER or leader_id != self.leader_id:
-            self.role = Role.FOLLOWER
-            self.leader_id = leader_id
-            self._votes = {}
-        self._await_leader(now)
-
-    def _follow(self, term: int, leader_id: str, now: float) -> None:
-        """A leader of ``term`` (not below the own) showed itself."""
-        if self._has_rival(term, leader_id):
-            raise ProtocolError(
-                f"two leaders in term {term}: {leader_id} and {self.leader_id or self.node_id}"
-            )
-        self._become_follower(term, leader_id, now)
-        self._leader_heard_at = now
-
-    def _has_rival(self, term: int, leader_id: str) -> bool:
-        """Whether another leader of that very term is known: somebody broke M1, or lies."""
-        return term == self.term and (
-            self.role is Role.LEADER or self.leader_id not in ("", leader_id)
-        )
-
-    def _serves_a_leader(self, now: float) -> bool:
-        """Whether a leader is alive as far as this node knows: then nobody is helped to replace it.
-
-        Thesis 4.2.3 and 9.6: what keeps a node that was cut off from deposing a working leader.
-        """
-        if self._leadership is not None:
-            return True
-        return bool(self.leader_id) and now < self._leader_heard_at + self.options.election_min_s
-
-    # --- campaigns --------------------------------------------------------------------------------
-
-    def _campaign_softly(self, now: float) -> None:
-        """Ask whether an election could be won before disturbing anybody (pre-vote)."""
-        self._await_leader(now)
-        if self._disk_stalled:
-            return
-        self.role, self.leader_id = Role.PRE_CANDIDATE, ""
-        self._votes = {self.node_id: True}
-        if tally(self._votes, self.voters) is Outcome.WON:
-            self._campaign(now)
-            return
-        ask = PreVote(self.term + 1, self.node_id, self.log.last_index, self.log.last_term)
-        for peer in self._other_voters():
-            self._send(peer, ask)
-
-    def _campaign(self, now: float, transfer: bool = False) -> None:
-        self._await_leader(now)
-        self.role, self.leader_id = Role.CANDIDATE, ""
-        self._set_term(self.term + 1, self.node_id)
-        self._votes = {self.node_id: True}
-        if tally(self._votes, self.voters) is Outcome.WON:
-            self._become_leader(now)
-            return
-        ask = Vote(self.term, self.node_id, self.log.last_index, self.log.last_term, transfer)
-        for peer in self._other_voters():
-            self._send(peer, ask, True)
-
-    def _other_voters(self) -> list[str]:
-        return [voter for voter in self.voters if voter != self.node_id]
-
-    def _on_pre_vote(self, message: PreVote, now: float) -> None:
-        granted = (
-            self.may_vote
-            and message.sender in self.voters
-            and not self._serves_a_leader(now)
-            and (
-                message.term > self.term
-                or (message.term == self.term and self.vote in ("", message.sender))
-            )
-            and self._is_up_to_date(message.last_index, message.last_term)
-        )
-        term = message.term if granted else self.term
-        self._send(message.sender, PreVoteReply(term, self.node_id, granted))
-
-    def _on_pre_vote_reply(self, message: PreVoteReply, now: float) -> None:
-        if not message.granted and message.term > self.term:
-            self._become_follower(message.term, "", now)
-            return
-        if self.role is not Role.PRE_CANDIDATE:
-            return
-        if message.granted and message.term != self.term + 1:
-            return  # of an earlier question
-        self._votes[message.sender] = message.granted
-        outcome = tally(self._votes, self.voters)
-        if outcome is Outcome.WON:
-            self._campaign(now)
-        elif outcome is Outcome.LOST:
-            self._become_follower(self.term, "", now)
-
-    def _on_vote(self, message: Vote, now: float) -> None:
-        if message.term > self.term:
-            if self._serves_a_leader(now) and not message.transfer:
-                return  # thesis 4.2.3: neither the term nor the vote of a disturber is taken up
-            self._become_follower(message.term, "", now)
-        granted = (
-            message.term == self.term
-            and self.may_vote
-            and message.sender in self.voters
-            and self._may_vote_for(message.sender)
-            and self._is_up_to_date(message.last_index, message.last_term)
-        )
-        if granted:
-            if not self.vote:
-                self._set_term(self.term, message.sender)
-            self._await_leader(now)
-        self._send(message.sender, VoteReply(self.term, self.node_id, granted), True)
-
-    def _may_vote_for(self, candidate: str) -> bool:
-        """At most one vote a term (paper 5.2); asked again, the same answer again."""
-        return self.vote == candidate or (not self.vote and not self.leader_id)
-
-    def _is_up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Whether a candidate's log is at least as complete as the own (paper 5.4.1)."""
-        return self.log.is_up_to_date(last_index, last_term)
-
-    def _on_vote_reply(self, message: VoteReply, now: float) -> None:
-        if message.term > self.term:
-            self._become_follower(message.term, "", now)
-            return
-        if message.term < self.term or self.role is not Role.CANDIDATE:
-            return
-        self._votes[message.sender] = message.granted
-        outcome = tally(self._votes, self.voters)
-        if outcome is Outcome.WON:
-            self._become_leader(now)
-        elif outcome is Outcome.LOST:
-            self._become_follower(self.term, "", now)
-
-    def _on_timeout_now(self, message: TimeoutNow, now: float) -> None:
-        if message.term != self.term or message.sender != self.leader_id:
-            return
-        if self.may_vote and not self._disk_stalled:
-            self._campaign(now, transfer=True)
-
-    def _become_leader(self, now: float) -> None:
-        self.role, self.leader_id = Role.LEADER, self.node_id
-        self._votes = {}
-        self._leadership = self._new_leadership(now)
-        self._heartbeat(self._leadership, now)
-
     # --- the leader's side: metadata/leadership.py -------------------------------------------------
-
-    def _new_leadership(self, now: float) -> Leadership:
-        return Leadership(
-            self.node_id,
-            self.term,
-            self.voters,
-            self.peers,
-            self.marks,
-            self._outbox,
-            self.options,
-            now,
-        )
 
     def _on_leader_time(self, leadership: Leadership, now: float) -> None:
         if leadership.has_quorum(now):
@@ -486,14 +295,11 @@ class Raft:
         else:  # thesis 6.2: its clients must not wait for it
             self._become_follower(self.term, "", now)
 
-    def _heartbeat(self, leadership: Leadership, now: float) -> None:
-        self.deadline = now + self.options.heartbeat_s
-        leadership.begin_round()
-
     def _on_append_reply(self, message: AppendReply, now: float) -> None:
         leadership = self._leadership_of(message.term, now)
         if leadership is not None:
             leadership.on_append_reply(message, now)
+            self._leave_if_removed()
 
     def _on_heartbeat_reply(self, message: HeartbeatReply, now: float) -> None:
         leadership = self._leadership_of(message.term, now)
@@ -506,60 +312,15 @@ class Raft:
             self._become_follower(term, "", now)
         return self._leadership if term == self.term else None
 
-    # --- the follower's side ----------------------------------------------------------------------
-
-    def _on_append(self, message: Append, now: float) -> None:
-        if message.term < self.term:
-            self._refuse_old_leader(message.sender)
-            return
-        self._follow(message.term, message.sender, now)
-        if message.prev_index < self.commit:  # an old one: what is committed here is equal there
-            self._accept(message.sender, self.commit)
-            return
-        if self.log.term_at(message.prev_index) != message.prev_term:
-            hint_index, hint_term = self.log.hint(message.prev_index)
-            self._send(
-                message.sender,
-                AppendReply(
-                    self.term,
-                    self.node_id,
-                    False,
-                    message.prev_index,
-                    hint_index,
-                    hint_term,
-                    message.number,
-                ),
-            )
-            return
-        last = self.marks.accept(message.prev_index, message.entries)
-        self.marks.commit_to(min(message.commit, last))
-        self._accept(message.sender, last)
-
-    def _accept(self, leader_id: str, index: int) -> None:
-        self._send(
-            leader_id,
-            AppendReply(self.term, self.node_id, True, index, 0, 0),
-            index > self.durable_index,
-        )
-
-    def _on_heartbeat(self, message: Heartbeat, now: float) -> None:
-        if message.term < self.term:
-            self._refuse_old_leader(message.sender)
-            return
-        self._follow(message.term, message.sender, now)
-        if message.commit > self.log.last_index:
-            raise CorruptData(
-                f"leader {message.sender} has this node's word for entry {message.commit}, "
-                f"the log here ends at {self.log.last_index}: acknowledged entries were lost"
-            )
-        self.marks.commit_to(message.commit)
-        if message.round:
-            self._send(message.sender, HeartbeatReply(self.term, self.node_id, message.round))
-
-    def _refuse_old_leader(self, sender: str) -> None:
-        """Tell a leader of an earlier term that it is one; without this a node whose term ran ahead
-        while it was cut off, and whom nobody votes for, would never be heard again."""
-        self._send(sender, AppendReply(self.term, self.node_id, False, 0, 0, 0))
+    def _leave_if_removed(self) -> None:
+        """A leader that removed itself leads until that is committed, and no longer (thesis 4.2.2)."""
+        leadership = self._leadership
+        gone = self.node_id not in self.voters
+        if leadership is not None and gone and self.commit >= self.log.configuration_index:
+            leadership.resign()
+            self._become_follower(
+                self.term, "", 0.0
+            )  # no deadline depends on it: it never campaigns
 
     # --- invariants -------------------------------------------------------------------------------
 

@@ -1,12 +1,14 @@
 """The replicated log as a core sees it (pure): the entries in memory behind a compacted prefix.
 
-Holds which index has which term, cuts a conflicting tail, and finds where two logs may part. What is
-durable or committed is not its business (metadata/raft.py); where bytes lie on disk neither
-(metadata/storage.py).
+Holds which index has which term, cuts a conflicting tail, and finds where two logs may part. It also
+knows who the members are: the newest configuration in it, committed or not, until it is cut off
+(thesis 4.1). What is durable or committed is not its business (metadata/raft.py); where bytes lie on disk
+neither (metadata/storage.py).
 """
 
 from collections.abc import Iterable
 
+from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from .messages import ENTRIES_MAX, Entry
 
 
@@ -15,16 +17,23 @@ class RaftLog:
 
     ``base_index`` and ``base_term`` name the last entry that a snapshot stands for (0, 0: none).
     A fresh start: ``RaftLog()``; a restart: ``RaftLog(index, term, entries)`` with the snapshot's mark
-    and the entries found behind it, without a gap.
+    and the entries found behind it, without a gap. ``configuration`` is the one at ``base_index``.
     """
 
     def __init__(
-        self, base_index: int = 0, base_term: int = 0, entries: Iterable[Entry] = ()
+        self,
+        base_index: int = 0,
+        base_term: int = 0,
+        entries: Iterable[Entry] = (),
+        configuration: Configuration = UNKNOWN,
     ) -> None:
         assert (base_index == 0) == (base_term == 0), "an index without a term"
         self.base_index = base_index
         self.base_term = base_term
         self._entries: list[Entry] = []
+        self._configurations = [
+            (base_index, configuration)
+        ]  # that of the base, then those behind it
         self.append(entries)
 
     @property
@@ -43,6 +52,26 @@ class RaftLog:
         if 0 <= place < len(self._entries):
             return self._entries[place].term
         return self.base_term if place == -1 else None
+
+    @property
+    def configuration(self) -> Configuration:
+        """The members as the newest entry that names them says; committed or not."""
+        return self._configurations[-1][1]
+
+    @property
+    def configuration_index(self) -> int:
+        """Where `configuration` stands; ``base_index`` if that or an earlier entry."""
+        return self._configurations[-1][0]
+
+    @property
+    def configurations(self) -> tuple[tuple[int, Configuration], ...]:
+        """(index, configuration) of the base and of all entries behind it that name one."""
+        return tuple(self._configurations)
+
+    def configuration_at(self, index: int) -> Configuration:
+        """The members as of entry ``index``, which is at ``base_index`` or behind it."""
+        assert index >= self.base_index, f"entry {index} is compacted"
+        return next(found for at, found in reversed(self._configurations) if at <= index)
 
     def entry(self, index: int) -> Entry:
         """The entry at ``index``, which must be above ``base_index`` and at most ``last_index``."""
@@ -78,11 +107,15 @@ class RaftLog:
             assert entry.term >= term, f"entry {index}: term {entry.term} after {term}"
             term = entry.term
             self._entries.append(entry)
+            if is_configuration(entry.data):
+                self._configurations.append((index, decode_configuration(entry.data)))
 
     def truncate(self, from_index: int) -> None:
         """Drop entry ``from_index`` and all behind it."""
         assert from_index > self.base_index, f"entry {from_index} is compacted"
         del self._entries[from_index - self.base_index - 1 :]
+        while self._configurations[-1][0] >= from_index:
+            self._configurations.pop()
 
     def compact(self, up_to: int) -> None:
         """Forget the entries up to and including ``up_to``, which a durable snapshot stands for."""
@@ -90,13 +123,17 @@ class RaftLog:
             return
         term = self.term_at(up_to)
         assert term is not None, f"compact to {up_to}, the log ends at {self.last_index}"
+        base = self.configuration_at(up_to)
         del self._entries[: up_to - self.base_index]
         self.base_index, self.base_term = up_to, term
+        behind = [(at, found) for at, found in self._configurations if at > up_to]
+        self._configurations = [(up_to, base), *behind]
 
-    def reset(self, index: int, term: int) -> None:
+    def reset(self, index: int, term: int, configuration: Configuration = UNKNOWN) -> None:
         """Drop everything: the log now begins behind a snapshot that ends at (``index``, ``term``)."""
         self._entries.clear()
         self.base_index, self.base_term = index, term
+        self._configurations = [(index, configuration)]
 
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Whether a log that ends so is at least as complete as this one (paper 5.4.1)."""

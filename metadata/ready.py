@@ -20,16 +20,19 @@ The driver's contract, all of it:
 7. ``send_snapshots``: send your newest durable snapshot (``index`` or later) to that peer, in chunks,
    then call ``raft.on_snapshot_sent(peer, index, delivered, now)``, whatever came of it and within a
    deadline: until then nothing is sent to that peer and the log is not compacted.
-8. A proposal at (index, term) has happened when ``committed`` brings that index with that term; if it
+8. An entry that `configuration.is_configuration` says is one is no command: it is applied as an empty one.
+   Who the members are, the core says at any time (``raft.log.configuration``): it sends only to those.
+9. A proposal at (index, term) has happened when ``committed`` brings that index with that term; if it
    brings another term, or a snapshot skips it, it was lost or is unknown.
 
 After a crash: ``Raft(...)`` from the durable hard state, log and own snapshot, nothing else. A received
 snapshot file whose Ready was not made durable does not count.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
+from .configuration import UNKNOWN, Configuration
 from .messages import Entry, Message
 
 
@@ -52,10 +55,11 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The last entry that a snapshot stands for."""
+    """The last entry that a snapshot stands for; ``configuration``: the members as of that entry."""
 
     index: int
     term: int
+    configuration: Configuration = field(default=UNKNOWN, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

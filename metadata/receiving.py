@@ -7,6 +7,7 @@ import trio
 
 from ..runtime.errors import CorruptData
 from ..runtime.host import File
+from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from .kv import KeyValueState
 from .messages import SnapshotChunk
 from .ready import Snapshot
@@ -69,32 +70,40 @@ class SnapshotReceiver:
         replica = self._replica
         try:
             await replica.storage.keep_received(snapshot, file)
-            state = await restore(replica.storage, snapshot)
+            state, members = await restore(replica.storage, snapshot)
         except CorruptData:
             self._offset = 0  # damaged on its way: begin again
             return
         finally:
             file.close()
+        if members == UNKNOWN:
+            members = replica.raft.configuration
+        snapshot = Snapshot(snapshot.index, snapshot.term, members)
         replica.received = (snapshot, state)
         replica.raft.on_snapshot_received(chunk.term, chunk.sender, snapshot, trio.current_time())
         replica.drain()
         replica.received = None
 
 
-async def restore(storage: RaftStorage, snapshot: Snapshot) -> KeyValueState:
-    """The state that a durable snapshot holds, a chunk a turn (H39). Raises `CorruptData`.
+async def restore(storage: RaftStorage, snapshot: Snapshot) -> tuple[KeyValueState, Configuration]:
+    """The state that a durable snapshot holds, a chunk a turn (H39), and the members as of then.
+
+    UNKNOWN members: a snapshot of before they could change. Raises `CorruptData`.
 
     The search for cyclic garbage looks at every key in one turn: 0.7 s with 700,000 of them. None of them is
     part of a cycle, so it is held off until all are there, and then told to pass them over for good.
     """
-    builder = KeyValueState.builder()
+    builder, members = KeyValueState.builder(), UNKNOWN
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         async for chunk in storage.snapshot_chunks(snapshot):
-            builder.add(chunk)
+            if is_configuration(chunk):
+                members = decode_configuration(chunk)
+            else:
+                builder.add(chunk)
         gc.freeze()
     finally:
         if was_enabled:
             gc.enable()
-    return builder.done()
+    return builder.done(), members

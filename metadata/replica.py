@@ -8,11 +8,13 @@ sync for all that gathered (H25).
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from random import Random
 
 import trio
 
 from ..runtime.errors import DistributedLogError, NotLeader, OutcomeUnknown
+from .configuration import UNKNOWN, Configuration, is_configuration
 from .kv import Answer, KeyValueState
 from .messages import Entry, Message
 from .options import RaftOptions
@@ -50,7 +52,6 @@ class Replica:
     def __init__(
         self,
         node_id: str,
-        voters: tuple[str, ...],
         loaded: Loaded,
         state: KeyValueState,
         storage: RaftStorage,
@@ -66,7 +67,6 @@ class Replica:
         self.storage = storage
         self.raft = Raft(
             node_id,
-            voters,
             loaded.log,
             loaded.hard_state,
             options=options,
@@ -83,6 +83,8 @@ class Replica:
         """Called when the state has changed: watches are served."""
         self.on_role: Callable[[bool], None] = lambda leads: None
         """Called when this node begins or ends to lead."""
+        self.on_members: Callable[[], None] = lambda: None
+        """Called when other members count: `Raft.configuration`."""
         self.on_late: Callable[[float], None] = lambda lateness_s: None
         self._send = send
         self._send_snapshot = send_snapshot
@@ -99,6 +101,7 @@ class Replica:
         self._applied_bytes = 0
         self._snapshot_wanted = trio.Event()
         self._leads = False
+        self._members = self.raft.configuration
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -128,6 +131,18 @@ class Replica:
             return
         self._proposals[index] = _Proposal(self.raft.term, reply)
 
+    def change_members(self, configuration: Configuration, reply: Reply) -> None:
+        """Have other members; ``reply`` is told when that is committed, or why not."""
+        try:
+            index = self.raft.change_members(configuration, trio.current_time())
+        except DistributedLogError as error:
+            reply(error)
+            return
+        if index is None:
+            reply(self.not_leader())
+            return
+        self._proposals[index] = _Proposal(self.raft.term, reply)
+
     def read(self, read: Read) -> None:
         """Call ``read`` when the state is at least as new as now, by a quorum round that begins later."""
         self._last_read += 1
@@ -147,6 +162,9 @@ class Replica:
         """Carry out what the core wants done, as far as it does not wait for the disk."""
         raft = self.raft
         while raft.has_ready:
+            if self._members is not raft.configuration:
+                self._members = raft.configuration
+                self.on_members()
             ready = raft.ready()
             for peer, message in ready.send_now:
                 self._send(peer, message)
@@ -155,10 +173,10 @@ class Replica:
                 self._queued.set()
             if ready.snapshot is not None:
                 self._install(ready.snapshot)
-            if ready.leader_changed:
-                self._note_role()
             if ready.committed:
                 self._apply(ready.committed)
+            if ready.leader_changed:  # after that: a leader that removed itself has done so
+                self._note_role()
             for request, index in ready.reads:
                 self._ripe.append((index, self._reads.pop(request)))
             for request in ready.reads_lost:
@@ -171,7 +189,8 @@ class Replica:
 
     def _apply(self, entries: tuple[Entry, ...]) -> None:
         for entry in entries:
-            answer, _ = self.state.apply(entry.index, entry.data)
+            command = b"" if is_configuration(entry.data) else entry.data
+            answer, _ = self.state.apply(entry.index, command)
             self._applied_bytes += len(entry.data) + 64
             proposal = self._proposals.pop(entry.index, None)
             if proposal is not None:
@@ -259,8 +278,13 @@ class Replica:
             term = self.raft.log.term_at(index)
             if term is None or (self.snapshot is not None and self.snapshot.index >= index):
                 continue
-            snapshot = Snapshot(index, term)
-            await self.storage.save_snapshot(snapshot, self.state.snapshot())
+            members = self.raft.log.configuration_at(index)
+            if members == UNKNOWN:
+                continue  # let in just now, and has not read yet who the members are
+            snapshot = Snapshot(index, term, members)
+            await self.storage.save_snapshot(
+                snapshot, chain([members.encode()], self.state.snapshot())
+            )
             if self.snapshot is None or self.snapshot.index < index:
                 self.snapshot = snapshot
                 self._compact = snapshot

@@ -11,19 +11,14 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ..runtime.errors import (
-    ConnectionLost,
-    DistributedLogError,
-    ForeignData,
-    InvalidRequest,
-    NotLeader,
-)
+from ..runtime.errors import ConnectionLost, DistributedLogError, ForeignData
 from ..runtime.frames import Op
 from ..runtime.host import Address, Disk, Host, Listener
 from ..runtime.identity import NodeIdentity, load_identity, new_node_id, store_identity
-from ..runtime.rpc import Endpoint, Hello
+from ..runtime.rpc import Endpoint, Hello, Link
+from .admission import Admission
+from .configuration import Configuration, Member
 from .forming import FormAnswer, Founding, listed, may_found, may_join
-from .interface import MemberStatus
 from .kv import KeyValueState
 from .leases import Leases
 from .messages import Message
@@ -33,6 +28,7 @@ from .ready import SendSnapshot
 from .receiving import SnapshotReceiver, restore
 from .replica import Replica
 from .sessions import MetadataSession
+from .status import StatusBoard
 from .storage import Members, RaftStorage, load_members, new_members, store_members
 from .wire import Row
 
@@ -42,7 +38,6 @@ WRITTEN_BY = "distributedlog 0.1"
 PROBE_S = 0.05
 PROBE_MAX_S = 0.5
 ASK_S = 1.0
-STATUS_QUESTIONS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +61,20 @@ class MetadataNode:
         self.replica: Replica | None = None
         self.leases: Leases
         self.receiver: SnapshotReceiver
+        self.admission: Admission | None = None
+        self.peers: Peers | None = None
+        self.damage = ""
+        self.options = options
         self.waiting_because = "this node has just started"
         self._host = host
         self._disk: Disk = host.disks["metadata"]
-        self._options = options
         self._members: Members | None = None
-        self._damage = ""
         self._offer: tuple[Founding, Callable[[FormAnswer], None]] | None = None
         self._offered = trio.Event()
-        self._peers: Peers | None = None
         self._nursery: trio.Nursery
-        self._status_questions = 0
         self._snapshots_out: dict[str, None] = {}
         self.endpoint = Endpoint(host, self.hello)
+        self.board = StatusBoard(self)
 
     # --- who we are -------------------------------------------------------------------------------
 
@@ -88,7 +84,7 @@ class MetadataNode:
             cluster_id=self._members.cluster_id if self._members is not None else "",
             node_id=self.identity.node_id,
             kind="metadata",
-            label=self._options.name,
+            label=self.options.name,
             durability=self._disk.durability,
         )
 
@@ -96,7 +92,7 @@ class MetadataNode:
         """What we say while a cluster forms."""
         cluster_id = self._members.cluster_id if self._members is not None else ""
         return FormAnswer(
-            self._options.name, self.identity.node_id, cluster_id, listed(self._options.peers)
+            self.options.name, self.identity.node_id, cluster_id, listed(self.options.peers)
         )
 
     def offer(self, founding: Founding, reply: Callable[[FormAnswer], None]) -> None:
@@ -106,25 +102,6 @@ class MetadataNode:
             self._offered.set()
         else:
             reply(self.form_answer())
-
-    def row(self) -> Row:
-        """Our line in the status."""
-        replica = self.replica
-        host, port = self._options.peers[self._options.name]
-        role = f"damaged: {self._damage}" if self._damage else "waiting"
-        if replica is not None:
-            role = replica.raft.role.value
-        status = MemberStatus(
-            self._options.name,
-            f"{host}:{port}",
-            role,
-            replica.raft.term if replica is not None else 0,
-            replica.state.index if replica is not None else 0,
-            True,
-            self.identity.node_id,
-        )
-        advertised = {name: f"{a[0]}:{a[1]}" for name, a in self._options.advertised.items()}
-        return Row(status, advertised)
 
     def info(self) -> dict[str, int | str]:
         """Counters and gauges."""
@@ -142,26 +119,13 @@ class MetadataNode:
         }
 
     def ask_all(self, reply: Callable[[list[Row]], None]) -> bool:
-        """Ask every peer for its line; False when too many ask already."""
-        if self._status_questions >= STATUS_QUESTIONS_MAX:
-            return False
-        self._status_questions += 1
-        self._nursery.start_soon(self._ask_all, reply)
-        return True
+        """Ask every member for its line; False when too many ask already."""
+        return self.board.ask_all(self._nursery, reply)
 
-    def for_listener(self, error: DistributedLogError, listener: str) -> DistributedLogError:
-        """A redirection to the leader's address on the listener that the asker came in on."""
-        if not isinstance(error, NotLeader) or not error.leader:
-            return error
-        name = error.leader
-        if name == self._options.name:
-            advertised = self.row().advertised
-        elif self._peers is not None:
-            advertised = self._peers.advertised.get(self._id_of(name), {})
-        else:
-            advertised = {}
-        host, port = self._options.peers[name]
-        return NotLeader(str(error), advertised.get(listener, f"{host}:{port}"))
+    def on_peer_heard(self, node_id: str, link: Link) -> None:
+        """A node of this cluster speaks to us over that connection."""
+        if self.peers is not None:
+            self.peers.on_heard(node_id, link)
 
     # --- its life ---------------------------------------------------------------------------------
 
@@ -186,70 +150,72 @@ class MetadataNode:
                 await self._start(await self._form())
 
     def _check_members(self, members: Members) -> None:
-        name = self._options.name
+        name = self.options.name
         if members.voters.get(name) != self.identity.node_id:
             raise ForeignData(
                 f"this data directory belongs to node {self.identity.node_id} of cluster"
                 f" {members.cluster_id}, not to its {name}; give it its own, or an empty one"
             )
-        if sorted(members.voters) != sorted(self._options.peers):
-            raise InvalidRequest(
-                f"cluster {members.cluster_id} has the metadata nodes {', '.join(sorted(members.voters))},"
-                f" listed were {', '.join(sorted(self._options.peers))}"
-            )
 
     async def _start(self, members: Members) -> None:
         storage = RaftStorage(self._disk, members.seed)
         loaded, members = await storage.load(members)
-        self._damage = loaded.damage or ("" if members.may_vote else "its log was damaged before")
+        self.damage = loaded.damage or ("" if members.may_vote else "its log was damaged before")
         self._members = members
-        if self._damage:
+        if self.damage:
             # No part in the quorum at all: it has forgotten in which terms it voted, and would confirm to
             # an earlier leader what a later one, elected with its help, has decided otherwise (M1, M4).
-            log.error("metadata node %s takes no part: %s", self._options.name, self._damage)
-            self.waiting_because = f"this node's disk is damaged: {self._damage}"
+            log.error("metadata node %s takes no part: %s", self.options.name, self.damage)
+            self.waiting_because = f"this node's disk is damaged: {self.damage}"
             return
         state = KeyValueState()
         if loaded.snapshot is not None:
-            state = await restore(storage, loaded.snapshot)
-        names = {node_id: name for name, node_id in members.voters.items()}
-        others = [node_id for node_id in sorted(names) if node_id != self.identity.node_id]
+            state, _ = await restore(storage, loaded.snapshot)
         replica = Replica(
             self.identity.node_id,
-            tuple(sorted(names)),
             loaded,
             state,
             storage,
-            options=self._options.raft,
+            options=self.options.raft,
             chance=self._host.random,
             may_vote=members.may_vote,
             send=self._send,
             send_snapshot=self._send_snapshot,
-            name_leader=lambda node_id: names.get(node_id, ""),
+            name_leader=self.board.name_of,
         )
-        self._peers = Peers(
-            self.endpoint,
-            {node_id: self._options.peers[names[node_id]] for node_id in others},
-            names,
-            Founding(members.cluster_id, members.voters),
-            replica.on_connection_closed,
+        self.peers = Peers(
+            self.endpoint, self.options.peers, replica, self._founding_for, self._nursery
         )
+        self.admission = Admission(replica, self.endpoint, members.cluster_id)
         self.leases = Leases(replica)
         self.receiver = SnapshotReceiver(replica)
         replica.on_role = self.leases.on_role
         replica.on_late = self.leases.on_late
         replica.on_applied = self._push_changes
+        replica.on_members = self.peers.on_members
         self.replica = replica
-        for node_id in others:
-            self._nursery.start_soon(self._peers.keep, node_id)
+        self.peers.on_members()
         for task in (
             replica.persist,
             replica.run_clock,
             replica.take_snapshots,
+            self.admission.run,
             self.leases.run,
             self.receiver.run,
         ):
             self._nursery.start_soon(task)
+
+    def _founding_for(self, node_id: str) -> Founding:
+        """What a member that has no data yet is told: the founding, if it is of the founders (H5)."""
+        assert self._members is not None
+        assert self.replica is not None
+        raft, cluster_id = self.replica.raft, self._members.cluster_id
+        if raft.log.base_index == 0:
+            founders = raft.log.configuration_at(0)
+            if node_id in founders.voters:
+                return Founding(cluster_id, {m.name: m.node_id for m in founders.members})
+        member = raft.configuration.member(node_id)
+        return Founding(cluster_id, {member.name if member else "": node_id}, let_in=True)
 
     async def _form(self) -> Members:
         """Found a cluster, or wait until somebody says that we belong to one."""
@@ -265,7 +231,7 @@ class MetadataNode:
             self.waiting_because = may_found(self.form_answer(), answers)
             if not self.waiting_because and self._offer is None:
                 voters = {name: answer.node_id for name, answer in answers.items()}
-                voters[self._options.name] = self.identity.node_id
+                voters[self.options.name] = self.identity.node_id
                 return await self._join(Founding(new_node_id(self._host.random), voters))
             with trio.move_on_after(pause_s):
                 await self._offered.wait()
@@ -273,26 +239,31 @@ class MetadataNode:
 
     async def _join(self, founding: Founding) -> Members:
         members = new_members(founding.cluster_id, founding.voters, self._host.random)
-        await RaftStorage(self._disk, members.seed).begin()
+        founders = [
+            Member(node_id, name, "{}:{}".format(*self.options.peers[name]), True)
+            for name, node_id in founding.voters.items()
+            if not founding.let_in and name in self.options.peers
+        ]
+        await RaftStorage(self._disk, members.seed).begin(Configuration.of(founders))
         await store_members(self._disk, members)
         log.info(
-            "metadata node %s votes in cluster %s with %s",
-            self._options.name,
+            "metadata node %s %s cluster %s",
+            self.options.name,
+            "is let into" if founding.let_in else f"founds, with {', '.join(founding.voters)},",
             founding.cluster_id,
-            ", ".join(sorted(founding.voters)),
         )
         return members
 
     async def _probe(self) -> dict[str, FormAnswer]:
-        names = [name for name in sorted(self._options.peers) if name != self._options.name]
+        names = [name for name in sorted(self.options.peers) if name != self.options.name]
         answers: dict[str, FormAnswer] = {}
-        if self._options.name != min(self._options.peers):
+        if self.options.name != min(self.options.peers):
             return answers  # somebody else founds: wait to be told
 
         async def ask(name: str, nursery: trio.Nursery) -> None:
             try:
                 with trio.fail_after(ASK_S):
-                    link = await self.endpoint.dial(self._options.peers[name], nursery=nursery)
+                    link = await self.endpoint.dial(self.options.peers[name], nursery=nursery)
                     reply = await link.request(Op.META_FORM, timeout_s=ASK_S)
                     answers[name] = FormAnswer.decode(reply.body)
                     link.close(ConnectionLost("asked and answered"))
@@ -309,8 +280,8 @@ class MetadataNode:
     # --- for the replica --------------------------------------------------------------------------
 
     def _send(self, peer: str, message: Message) -> None:
-        assert self._peers is not None
-        self._peers.send(peer, message)
+        assert self.peers is not None
+        self.peers.send(peer, message)
 
     def _send_snapshot(self, wanted: SendSnapshot) -> None:
         if wanted.peer not in self._snapshots_out:
@@ -318,7 +289,7 @@ class MetadataNode:
             self._nursery.start_soon(self._send_snapshot_to, wanted)
 
     async def _send_snapshot_to(self, wanted: SendSnapshot) -> None:
-        replica, peers = self.replica, self._peers
+        replica, peers = self.replica, self.peers
         assert replica is not None
         assert peers is not None
         delivered, index = False, wanted.index
@@ -337,31 +308,6 @@ class MetadataNode:
         assert self.replica is not None
         for session in self.sessions:
             session.push(self.replica.state)
-
-    async def _ask_all(self, reply: Callable[[list[Row]], None]) -> None:
-        rows = {self._options.name: self.row()}
-
-        async def ask(name: str) -> None:
-            assert self._peers is not None
-            row = await self._peers.ask_status(self._id_of(name))
-            host, port = self._options.peers[name]
-            why = self._peers.refusals.get(self._id_of(name), "")
-            rows[name] = row or Row(
-                MemberStatus(name, f"{host}:{port}", why or "unreachable", 0, 0, False), {}
-            )
-
-        try:
-            if self._peers is not None:
-                async with trio.open_nursery() as nursery:
-                    for name in self._options.peers:
-                        if name != self._options.name:
-                            nursery.start_soon(ask, name)
-            reply([rows[name] for name in sorted(rows)])
-        finally:
-            self._status_questions -= 1
-
-    def _id_of(self, name: str) -> str:
-        return self._members.voters.get(name, "") if self._members is not None else ""
 
 
 async def serve_metadata(

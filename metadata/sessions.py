@@ -22,11 +22,13 @@ from .interface import Event, WatchBatch
 from .kv import Answer, KeyValueState
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
 from .wire import (
+    MembersRequest,
     ReadRequest,
     WatchRequest,
     decode_lease,
     encode_events,
     encode_item,
+    encode_members,
     encode_outcome,
     encode_page,
     encode_rows,
@@ -78,6 +80,8 @@ class MetadataSession:
             self._form(ident, body)
         elif op == Op.META_STATUS:
             self._status(ident, body)
+        elif op == Op.META_MEMBERS:
+            self._members(ident, body)
         elif replica is None:
             self._refuse(op, ident, NotReady(self._node.waiting_because))
         elif op == Op.META_RAFT:
@@ -112,8 +116,8 @@ class MetadataSession:
 
     def _raft(self, replica: "Replica", ident: int, body: memoryview) -> None:
         peer = self._link.peer
-        if peer.kind != "metadata" or peer.node_id not in replica.raft.voters:
-            raise WrongPeer(f"{self._link.peer_address} is no voter of this cluster")
+        if peer.kind != "metadata" or peer.cluster_id != self._node.hello().cluster_id:
+            raise WrongPeer(f"{self._link.peer_address} is no metadata node of this cluster")
         message = decode(body)
         if message.sender != peer.node_id:
             raise ProtocolError(f"{self._link.peer_address} speaks for {message.sender}")
@@ -124,6 +128,7 @@ class MetadataSession:
                 message, lambda offset: self._link.reply(ident, pack([offset]))
             )
         else:
+            self._node.on_peer_heard(peer.node_id, self._link)
             replica.on_message(message)
 
     def _read(self, replica: "Replica", ident: int, body: memoryview) -> None:
@@ -179,9 +184,26 @@ class MetadataSession:
 
     def _status(self, ident: int, body: memoryview) -> None:
         if unpack(body, "META_STATUS") == ["self"]:
-            self._link.reply(ident, encode_rows([self._node.row()]))
+            self._link.reply(ident, encode_rows([self._node.board.row()]))
         elif not self._node.ask_all(lambda rows: self._link.reply(ident, encode_rows(rows))):
             self._link.reply_error(ident, TooBusy("too many ask for the status of all nodes"))
+
+    def _members(self, ident: int, body: memoryview) -> None:
+        request = MembersRequest.decode(body)
+        if request.kind == "show":
+            self._link.reply(ident, encode_members(self._node.board.reach(self._link.listener)))
+            return
+
+        def done(error: DistributedLogError | None) -> None:
+            if error is None:
+                self._link.reply(ident, encode_members(self._node.board.reach(self._link.listener)))
+            else:
+                self._link.reply_error(ident, self._led_from_here(error))
+
+        if self._node.admission is None:
+            self._link.reply_error(ident, NotReady(self._node.waiting_because))
+        else:
+            self._node.admission.ask(request, done)
 
     def _refuse(self, op: int, ident: int, error: DistributedLogError) -> None:
         if op == Op.META_WATCH:
@@ -190,7 +212,7 @@ class MetadataSession:
             self._link.reply_error(ident, error)
 
     def _led_from_here(self, error: DistributedLogError) -> DistributedLogError:
-        return self._node.for_listener(error, self._link.listener)
+        return self._node.board.for_listener(error, self._link.listener)
 
     # --- watches ----------------------------------------------------------------------------------
 

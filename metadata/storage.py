@@ -29,6 +29,7 @@ from ..runtime.atomic_file import read_file
 from ..runtime.errors import ProtocolError
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Disk, File
+from .configuration import UNKNOWN, Configuration
 from .log_operations import Replay, grouped
 from .members import Members, load_members, new_members, store_members
 from .messages import Entry
@@ -94,8 +95,12 @@ class RaftStorage:
 
     # --- a start ----------------------------------------------------------------------------------
 
-    async def begin(self) -> None:
-        """The first log file of a node that joins a forming cluster; before MEMBERS is stored."""
+    async def begin(self, founding: Configuration = UNKNOWN) -> None:
+        """The first log file of a node that joins a cluster; before MEMBERS is stored.
+
+        ``founding``: the members, where the cluster forms; UNKNOWN for a node that is let in later.
+        """
+        self._log = RaftLog(configuration=founding)
         self._start_count = 1
         self._number = max(self._log_files(), default=0)
         with self._alone():
@@ -107,7 +112,7 @@ class RaftStorage:
         Where there is damage, the right to vote is given up first: the members that are returned, which
         are stored already. Raises `UnsupportedFormat`.
         """
-        damage = await self._replay_newest()
+        damage = await self._replay_newest(members.founding)
         snapshot = await self._newest_snapshot()
         base = self._log.base_index
         if not damage and base and (snapshot is None or snapshot.index < base):
@@ -123,21 +128,23 @@ class RaftStorage:
         with self._alone():
             await self._begin_file()
         await self._tidy_snapshots(snapshot)
-        log = RaftLog(self._log.base_index, self._log.base_term, self._entries())
+        known = self._log
+        founding = known.configuration_at(known.base_index)
+        log = RaftLog(known.base_index, known.base_term, self._entries(), founding)
         return Loaded(self._hard_state, log, snapshot, damage), members
 
-    async def _replay_newest(self) -> str:
+    async def _replay_newest(self, founding: Configuration) -> str:
         """Take the state of the newest file that was begun whole; return its damage, "" if none."""
         numbers = self._log_files()
         self._number = max(numbers, default=0)
         for number in reversed(numbers):
-            damage = await self._replay(number)
+            damage = await self._replay(number, founding)
             if damage is not None:
                 return damage
             # Its beginning was never finished: the file before it still is the truth.
         return f"no whole log file among {len(numbers)}"
 
-    async def _replay(self, number: int) -> str | None:
+    async def _replay(self, number: int, founding: Configuration) -> str | None:
         """Take a file's state; return its damage, or None if its beginning is not whole."""
         name = _log_name(number)
         content = await read_file(self._disk, name)
@@ -151,7 +158,7 @@ class RaftStorage:
             durable_floor=0,
         )
         self._sequence = max(self._sequence, found[-1].sequence)
-        replay = Replay()
+        replay = Replay(founding)
         for block in found:
             self._start_count = max(self._start_count, block.start_count)
             if block.sequence < verdict.tail_from and block.kind == KIND_OPERATIONS:
@@ -236,8 +243,9 @@ class RaftStorage:
             self._hard_state = ready.hard_state
             yield ["hard", ready.hard_state.term, ready.hard_state.vote]
         if ready.snapshot is not None:
-            self._log.reset(ready.snapshot.index, ready.snapshot.term)
-            yield ["snapshot", ready.snapshot.index, ready.snapshot.term]
+            found = ready.snapshot
+            self._log.reset(found.index, found.term, found.configuration)
+            yield ["snapshot", found.index, found.term, found.configuration.encode()]
         if ready.truncate_from is not None and ready.truncate_from <= self._log.last_index:
             self._log.truncate(ready.truncate_from)
             yield ["truncate", ready.truncate_from]
@@ -307,7 +315,8 @@ class RaftStorage:
         log = self._log
         yield ["begin", self._sequence + 1]
         yield ["hard", self._hard_state.term, self._hard_state.vote]
-        yield ["snapshot", log.base_index, log.base_term]
+        members = log.configuration_at(log.base_index).encode()
+        yield ["snapshot", log.base_index, log.base_term, members]
         for entry in self._entries():
             yield ["entry", entry.index, entry.term, entry.data]
         yield ["begun"]

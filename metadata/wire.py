@@ -8,6 +8,8 @@
     META_WATCH     [start, end, after revision]          no reply: changes, or the watch's end, with its ident
        META_WATCH_EVENTS  [revision, [[kind, item], …]]; with a status: the watch has ended
        META_WATCH_CANCEL  the client's
+    META_MEMBERS   ["show"] | ["add", name, address] | ["replace", name, address or ""] | ["remove", name]
+       REPLY       [[node id, name, "host:port", votes, "host:port" on the listener asked on], …]
     META_STATUS    ["self"] | ["all"]                    REPLY  [row, …]
     META_FORM      empty | a founding (`forming.py`)     REPLY  FormAnswer
 
@@ -21,6 +23,7 @@ from typing import Any
 from ..runtime.errors import ProtocolError
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Buffer
+from .configuration import Member
 from .interface import Event, MemberStatus, RangePage, WatchBatch
 from .kv import Answer, decode_answer, encode_answer, item_from_list, item_to_list
 from .transaction import KeyValue
@@ -188,6 +191,57 @@ def decode_rows(body: Buffer) -> list[Row]:
         return found
     except MALFORMED:
         raise ProtocolError("a status that cannot be read") from None
+
+
+@dataclass(frozen=True, slots=True)
+class MembersRequest:
+    """A question about the quorum's members, or a change: ``kind`` is show, add, replace or remove."""
+
+    kind: str
+    name: str = ""
+    address: str = ""
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        fields = {"show": [], "remove": [self.name]}.get(self.kind, [self.name, self.address])
+        return pack([self.kind, *fields])
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "MembersRequest":
+        """Raises `ProtocolError`."""
+        match unpack(body, "META_MEMBERS"):
+            case ["show"]:
+                return cls("show")
+            case ["remove", str() as name]:
+                return cls("remove", name)
+            case ["add" | "replace" as kind, str() as name, str() as address]:
+                return cls(kind, name, address)
+        raise ProtocolError("a question about members that cannot be read")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A member, and where it is reached on the listener that was asked on ("" if unknown)."""
+
+    member: Member
+    address: str
+
+
+def encode_members(found: list[Reach]) -> bytes:
+    """The answer to META_MEMBERS."""
+    members = [(reach.member, reach.address) for reach in found]
+    return pack([[m.node_id, m.name, m.address, m.votes, address] for m, address in members])
+
+
+def decode_members(body: Buffer) -> list[Reach]:
+    """Raises `ProtocolError`."""
+    try:
+        return [
+            Reach(Member(str(node_id), str(name), str(address), bool(votes)), str(reach))
+            for node_id, name, address, votes, reach in unpack(body, "META_MEMBERS")
+        ]
+    except MALFORMED:
+        raise ProtocolError("members that cannot be read") from None
 
 
 def _three(body: Buffer) -> tuple[Any, Any, Any]:

@@ -7,9 +7,10 @@ after any step.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..metadata.configuration import UNKNOWN, Configuration
 from ..metadata.messages import Entry
 from ..metadata.raft_log import RaftLog
-from ..metadata.ready import HardState, Ready
+from ..metadata.ready import HardState, Ready, Snapshot
 
 
 @dataclass(slots=True)
@@ -19,12 +20,19 @@ class StoredSnapshot:
     index: int = 0
     term: int = 0
     chain: int = 0
+    configuration: Configuration = UNKNOWN
+
+    @property
+    def mark(self) -> Snapshot:
+        """What the core is told of it."""
+        return Snapshot(self.index, self.term, self.configuration)
 
 
 @dataclass(slots=True)
 class RaftDisk:
-    """Hard state, log and snapshot, as found after a crash."""
+    """Hard state, log and snapshot, as found after a crash. ``configuration``: that at ``base_index``."""
 
+    configuration: Configuration = UNKNOWN
     hard_state: HardState = field(default_factory=HardState)
     base_index: int = 0
     base_term: int = 0
@@ -46,7 +54,7 @@ class RaftDisk:
 
     def log(self) -> RaftLog:
         """The log as a restart finds it."""
-        return RaftLog(self.base_index, self.base_term, self.entries)
+        return RaftLog(self.base_index, self.base_term, self.entries, self.configuration)
 
     def save(self, ready: Ready) -> None:
         """Make all of a Ready durable."""
@@ -61,6 +69,7 @@ class RaftDisk:
         if ready.snapshot is not None:
             self.snapshot = self.incoming[ready.snapshot.index]
             self.base_index, self.base_term = ready.snapshot.index, ready.snapshot.term
+            self.configuration = ready.snapshot.configuration
             self.entries.clear()
             yield
         if ready.truncate_from is not None:
@@ -76,6 +85,7 @@ class RaftDisk:
         if up_to <= self.base_index:
             return
         assert up_to <= self.snapshot.index
+        self.configuration = self.log().configuration_at(up_to)
         self.base_term = self.entries[up_to - self.base_index - 1].term
         del self.entries[: up_to - self.base_index]
         self.base_index = up_to

@@ -4,6 +4,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..metadata.options import RaftOptions
 from .raft_node import RaftNode
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class Faults:
                 ("pause", 0.4),
                 ("stall", 0.3),
                 ("transfer", 0.2),
-                ("wipe", 0.1),
+                ("wipe", 0.2),
+                ("members", 0.25),
             )
             if rng.random() < share
         )
@@ -57,6 +59,20 @@ class Faults:
             framed=rng.random() < 0.05,
             chaos_s=rng.choice((1.5, 2.5, 4.0)),
         )
+
+
+def drawn_options(rng: random.Random, faults: Faults) -> RaftOptions:
+    """Small bounds, so that they are met; often hasty elections, so that many terms pass."""
+    haste = rng.choice((1.0, 1.0, 1.0, 0.3))
+    faults.chaos_s *= 0.4 + 0.6 * haste
+    return RaftOptions(
+        heartbeat_s=0.1 * haste,
+        election_min_s=0.5 * haste,
+        election_max_s=1.0 * haste,
+        in_flight_bytes_max=rng.choice((64, 1 << 20)),
+        append_bytes_max=rng.choice((8, 40, 1 << 20)),
+        lag_entries_max=rng.choice((0, 0, 6)),
+    )
 
 
 class Nemesis:
@@ -81,13 +97,13 @@ class Nemesis:
             world.crash(node)
         elif kind == "cut":
             pairs = [(a, b) for a in world.ids for b in world.ids if a != b]
-            world.cut = {pair for pair in pairs if rng.random() < 0.35}
+            world.network.cut = {pair for pair in pairs if rng.random() < 0.35}
             world.at(until, self.join)
         elif kind == "isolate":
             alone = rng.choice(leaders or [node]).node_id
             way = rng.choice(("in", "out", "both"))
-            world.cut = {(alone, b) for b in world.ids if b != alone and way != "in"}
-            world.cut |= {(a, alone) for a in world.ids if a != alone and way != "out"}
+            world.network.cut = {(alone, b) for b in world.ids if b != alone and way != "in"}
+            world.network.cut |= {(a, alone) for a in world.ids if a != alone and way != "out"}
             world.at(until, self.join)
         elif kind == "pause" and node.core is not None and node.paused_since < 0:
             node.paused_since = world.now
@@ -98,13 +114,15 @@ class Nemesis:
         elif kind == "transfer" and node.core is not None and node.paused_since < 0:
             node.core.transfer_leadership(world.now)
             world.turn(node)
-        elif kind == "wipe" and len(world.ids) >= 3 and not world.gone:
+        elif kind == "wipe" and not node.gone and world.operator.may_lose(node.node_id):
             world.wipe(node)
+        elif kind == "members":
+            world.operator.change()
         world.at(world.now + rng.expovariate(world.faults.fault_rate), self.strike)
 
     def join(self) -> None:
         """All links work again."""
-        self.world.cut = set()
+        self.world.network.cut = set()
 
     def wake(self, node: RaftNode, life: int) -> None:
         """A paused node goes on; what came meanwhile lies in its sockets."""

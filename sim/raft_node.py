@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from ..metadata.configuration import Configuration
 from ..metadata.raft import Raft
 from ..metadata.ready import Ready
 from .raft_disk import RaftDisk
@@ -31,9 +32,9 @@ class RaftNode:
         "timer_at",
     )
 
-    def __init__(self, node_id: str) -> None:
+    def __init__(self, node_id: str, configuration: Configuration) -> None:
         self.node_id = node_id
-        self.disk = RaftDisk()
+        self.disk = RaftDisk(configuration)
         self.core: Raft | None = None
         self.life = 0
         self.gone = False

@@ -5,7 +5,9 @@ very moment a promise leaves a node; black-box rules see only what clients could
 docs/guarantees.md M1..M5; the first say which node broke a promise, the second that somebody noticed.
 """
 
+from ..metadata.configuration import is_configuration
 from ..metadata.messages import AppendReply, Entry, Message, PreVote, PreVoteReply, Vote, VoteReply
+from ..metadata.quorum import majority
 from ..metadata.raft import Raft
 from ..metadata.ready import HardState
 from .raft_disk import RaftDisk
@@ -21,13 +23,13 @@ class Oracles:
     def __init__(self, disks: dict[str, RaftDisk], *, white_box: bool) -> None:
         self.disks = disks
         self.white_box = white_box
-        self.majority = len(disks) // 2 + 1
         self.leaders: dict[int, str] = {}
         self.committed: dict[int, tuple[int, bytes]] = {}
         self.committed_in: dict[
             int, int
         ] = {}  # index: a term at or after the one that committed it
         self.committed_last = 0
+        self.last_command = 0
         self.chains: dict[int, int] = {0: 0}
         self.votes: dict[tuple[int, str], str] = {}
         self.reads_asked: dict[int, int] = {}
@@ -75,14 +77,16 @@ class Oracles:
             raise Broken(f"leader completeness: {node_id} leads {core.term} without entry {last}")
 
     def on_leader_commit(self, node_id: str, core: Raft) -> None:
-        """A leader counts an entry as committed: a majority of the disks must have it."""
+        """A leader counts an entry as committed: a majority of the voters' disks must have it."""
         if not self.white_box:
             return
         index, term = core.commit, core.log.term_at(core.commit)
         assert term is not None
-        holders = sum(disk.has(index, term) for disk in self.disks.values())
-        if holders < self.majority:
-            raise Broken(f"commit: entry {index} of term {term} is durable on {holders} only")
+        holders = sum(self.disks[voter].has(index, term) for voter in core.voters)
+        if holders < majority(len(core.voters)):
+            raise Broken(
+                f"commit: entry {index} of term {term} is durable on {holders} of {core.voters} only"
+            )
 
     def on_applied(self, node_id: str, entry: Entry, before: int, chain: int, term: int) -> int:
         """A node applies an entry to a state ``chain`` at ``before``; returns the state after it."""
@@ -94,7 +98,10 @@ class Oracles:
         if entry.index > self.committed_last:
             self.committed_last = entry.index
             self.committed_in[entry.index] = term
-        after = (chain * 1_000_003 + int.from_bytes(entry.data, "little") + entry.term) % (1 << 61)
+        number = int.from_bytes(entry.data, "big")
+        if not is_configuration(entry.data):
+            self.last_command = max(self.last_command, number)
+        after = (chain * 1_000_003 + number + entry.term) % (1 << 61)
         if self.chains.setdefault(entry.index, after) != after:
             raise Broken(f"M2 two states at {entry.index}")
         return after

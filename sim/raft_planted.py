@@ -7,15 +7,21 @@ distributedlog.sim.raft_planted`` prints the table.
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..metadata.leadership import Leadership
 from ..metadata.messages import Append, AppendReply, Heartbeat, Message, Vote, VoteReply
 from ..metadata.raft import Raft
-from ..metadata.ready import HardState, Ready, Snapshot
-from .raft_node import RaftNode
+from ..metadata.ready import Snapshot
+from .raft_planted_members import (
+    ChangesMembersTooEarly,
+    ChangesMembersTwice,
+    CountsLearners,
+    RemovedLeaderStays,
+    RemovedOnAppendGivesUp,
+)
+from .raft_planted_worlds import EmptiedDiskVotes, ForgetsTerm, ForgetsVote, SendsBeforeSync
 from .raft_world import RaftWorld, run_seeds
 
 
@@ -245,52 +251,6 @@ class IgnoresLateness(Raft):
         return
 
 
-class ForgetsVote(RaftWorld):
-    """The term is durable, the vote in it is not."""
-
-    def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
-        """Write the hard state without its vote."""
-        if ready.hard_state is not None:
-            ready = replace(ready, hard_state=HardState(ready.hard_state.term, ""))
-        return super().steps_of(node, ready)
-
-
-class ForgetsTerm(RaftWorld):
-    """A new term without a vote is not made durable."""
-
-    def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
-        """Leave a hard state without a vote out."""
-        if ready.hard_state is not None and not ready.hard_state.vote:
-            ready = replace(ready, hard_state=None)
-        return super().steps_of(node, ready)
-
-
-class SendsBeforeSync(RaftWorld):
-    """The driver sends everything at once and syncs later."""
-
-    def carry_out(self, node: RaftNode, core: Raft, ready: Ready) -> None:
-        """Send first."""
-        """Send first."""
-        for to, message in ready.send_after_persist:
-            self.post(node, to, message)
-        super().carry_out(node, core, replace(ready, send_after_persist=()))
-
-
-class EmptiedDiskVotes(RaftWorld):
-    """A node whose directory was emptied comes back under its name as a full voter (H5)."""
-
-    def wipe(self, node: RaftNode) -> None:
-        """Empty the disk; the crash's restart finds it so."""
-        """Empty the disk; the crash's restart finds it so."""
-        self.crash(node)
-        fresh = type(node.disk)()
-        node.disk.hard_state = fresh.hard_state
-        node.disk.entries = fresh.entries
-        node.disk.base_index = node.disk.base_term = 0
-        node.disk.snapshot = fresh.snapshot
-        self.faults.kinds = tuple(kind for kind in self.faults.kinds if kind != "wipe") or ("cut",)
-
-
 @dataclass(frozen=True, slots=True)
 class Plant:
     """One planted bug. ``directed`` names the scenario for what breaks no promise that seeds watch."""
@@ -311,8 +271,7 @@ def _in_leadership(leadership: type[Leadership], directed: str = "") -> Plant:
             return leadership(
                 self.node_id,
                 self.term,
-                self.voters,
-                self.peers,
+                self.configuration,
                 self.marks,
                 self._outbox,
                 self.options,
@@ -343,6 +302,7 @@ PLANTS: tuple[Plant, ...] = (
             TruncatesCommitted,
             InstallsOlderSnapshot,
             IgnoresOldLeader,
+            RemovedOnAppendGivesUp,
         ),
     ),
     *map(
@@ -354,6 +314,8 @@ PLANTS: tuple[Plant, ...] = (
             ReadsByLease,
             ReadsBeforeNoop,
             RestartsAtEachRefusal,
+            ChangesMembersTwice,
+            CountsLearners,
         ),
     ),
     *(
@@ -361,6 +323,8 @@ PLANTS: tuple[Plant, ...] = (
         for world in (ForgetsVote, ForgetsTerm, SendsBeforeSync, EmptiedDiskVotes)
     ),
     _in_leadership(CommitsOldTerms, "figure 8 of the paper"),
+    _in_leadership(ChangesMembersTooEarly, "two leaders change the members"),
+    _in_core(RemovedLeaderStays, "a leader that removed itself steps down"),
     _in_core(NoPreVote, CUT_OFF),
     _in_core(HelpsDisturbers, CUT_OFF),
     _in_leadership(NoCheckQuorum, "a leader without a quorum steps down"),

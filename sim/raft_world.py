@@ -1,28 +1,30 @@
 """Whole Raft clusters on one heap: cores, disks and a bad network, without trio and without bytes.
 
 One `RaftWorld` is one seed: it draws a mix of faults (crashes at any step of the driver, lost, doubled
-and reordered messages, one-way cuts, pauses, slow and stalled disks, snapshots, a wiped node), runs
-them against the real cores under the oracles of sim/raft_oracles.py, then heals everything and demands
-that the cluster serves again within `LIVENESS_S`. Source: design, "The simulator"; H25, H26, H39, H43.
+and reordered messages, one-way cuts, pauses, slow and stalled disks, snapshots, wiped nodes that are
+replaced, members that come and go), runs them against the real cores under the oracles of
+sim/raft_oracles.py, then heals everything and demands that the cluster serves again within `LIVENESS_S`,
+with all its members. Source: design, "The simulator"; H5, H25, H26, H39, H43.
 """
 
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from ..metadata.messages import Message, decode, encode
+from ..metadata.configuration import UNKNOWN, Configuration
 from ..metadata.raft import Raft, RaftOptions
-from ..metadata.ready import Ready, Role, Snapshot
+from ..metadata.ready import Ready, Role
 from ..runtime.errors import DistributedLogError
+from .raft_clients import RaftClients
 from .raft_disk import StoredSnapshot
-from .raft_faults import Faults, Nemesis
+from .raft_faults import Faults, Nemesis, drawn_options
+from .raft_network import RaftNetwork
 from .raft_node import NEVER, Crashed, RaftNode
+from .raft_operator import RaftOperator
 from .raft_oracles import Broken, Oracles
 
 LIVENESS_S = 6.0
 """After healing, a cluster must have served writes and reads everywhere within this virtual time."""
-MESSAGES_MAX = 60_000
-"""In one world: its clock jumps, so that a storm of messages would not show as slowness (H43 f)."""
 
 
 class RaftWorld:
@@ -43,35 +45,21 @@ class RaftWorld:
         self.seed = seed
         count = nodes or self.rng.choice((3,) * 13 + (5,) * 5 + (4, 2, 1))
         self.faults = faults or Faults.drawn(self.rng)
-        self.options = options or self._drawn_options()
+        self.options = options or drawn_options(self.rng, self.faults)
         self.ids = [f"n{place}" for place in range(count)]
-        self.nodes = {node_id: RaftNode(node_id) for node_id in self.ids}
+        self.founding = Configuration.of_ids(self.ids)
+        self.nodes = {node_id: RaftNode(node_id, self.founding) for node_id in self.ids}
         self.oracles = Oracles(
             {node_id: node.disk for node_id, node in self.nodes.items()}, white_box=white_box
         )
         self.nemesis = Nemesis(self)
+        self.network = RaftNetwork(self)
+        self.clients = RaftClients(self)
+        self.operator = RaftOperator(self)
         self.now = 0.0
-        self.cut: set[tuple[str, str]] = set()
         self.healed = False
-        self.messages = 0
-        self.commands = 0
-        self.requests = 0
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._sequence = 0
-
-    def _drawn_options(self) -> RaftOptions:
-        """Small bounds, so that they are met; often hasty elections, so that many terms pass."""
-        rng = self.rng
-        haste = rng.choice((1.0, 1.0, 1.0, 0.3))
-        self.faults.chaos_s *= 0.4 + 0.6 * haste
-        return RaftOptions(
-            heartbeat_s=0.1 * haste,
-            election_min_s=0.5 * haste,
-            election_max_s=1.0 * haste,
-            in_flight_bytes_max=rng.choice((64, 1 << 20)),
-            append_bytes_max=rng.choice((8, 40, 1 << 20)),
-            lag_entries_max=rng.choice((0, 0, 6)),
-        )
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -95,12 +83,13 @@ class RaftWorld:
         """Faults, then healing, then the demand that everything works."""
         for node_id in self.ids:
             self.start(self.nodes[node_id])
-        self.at(0.3, self._propose)
+        self.at(0.3, self.clients.ask)
+        self.at(0.3, self.operator.look)
         if self.faults.kinds:
             self.at(self.rng.uniform(0.2, 1.0), self.nemesis.strike)
         self.run_until(self.faults.chaos_s)
         self.heal()
-        target = self.commands
+        target = self.clients.commands
         if not self.run_until(self.now + LIVENESS_S, lambda: self._serves(target)):
             raise Broken(f"liveness: not serving {LIVENESS_S} s after healing: {self.describe()}")
 
@@ -115,18 +104,30 @@ class RaftWorld:
         )
 
     def _serves(self, target: int) -> bool:
-        last = self.oracles.committed_last
+        last, leader = self.oracles.committed_last, self.leader()
         return (
-            self.commands > target + 3
+            leader is not None
+            and self.clients.commands > target + 3
+            and self.oracles.last_command > target
             and self.oracles.reads_answered > 0
-            and self._read_after_heal
-            and all(node.gone or node.restored == last for node in self.nodes.values())
-            and int.from_bytes(self.oracles.committed[last][1], "little") > target
+            and self.clients.read_after_heal
+            and self.operator.is_done(leader.configuration)
+            and all(self.nodes[peer].restored == last for peer in leader.configuration.voters)
         )
 
-    _read_after_heal = False
+    def leader(self) -> Raft | None:
+        """The one of the latest term, of all that believe to lead."""
+        leaders = [n.core for n in self.nodes.values() if n.core is not None and self.leads(n)]
+        return max(leaders, key=lambda core: core.term, default=None)
 
     # --- nodes ------------------------------------------------------------------------------------
+
+    def add_node(self, node_id: str) -> None:
+        """An empty node, which waits to be let in."""
+        node = self.nodes[node_id] = RaftNode(node_id, UNKNOWN)
+        self.oracles.disks[node_id] = node.disk
+        self.ids.append(node_id)
+        self.start(node)
 
     def start(self, node: RaftNode) -> None:
         """Start a node from what its disk has."""
@@ -136,7 +137,6 @@ class RaftWorld:
         node.life += 1
         node.core = self.core_class(
             node.node_id,
-            self.ids,
             disk.log(),
             disk.hard_state,
             options=self.options,
@@ -172,7 +172,7 @@ class RaftWorld:
         node.disk.incoming.clear()
         for peer in self.ids:  # some peers see the connection break, some see silence only
             if peer != node.node_id and self.rng.random() < 0.7:
-                self.at(self.now + self._delay(), self.closed, peer, node.node_id)
+                self.at(self.now + self.network.delay(), self.closed, peer, node.node_id)
         if not node.gone:
             self.at(self.now + self.rng.uniform(0.001, 1.0), self.start, node)
 
@@ -216,9 +216,9 @@ class RaftWorld:
         """Do what a Ready says, in the order it must be done."""
         for to, message in ready.send_now:
             self.point(node)
-            self.post(node, to, message)
+            self.network.post(node, to, message)
         for ask in ready.send_snapshots:
-            self._send_snapshot(node, ask.peer)
+            self.network.send_snapshot(node, ask.peer)
         if ready.needs_persist or ready.send_after_persist:
             node.queue.append(ready)
             self._begin_sync(node)
@@ -238,7 +238,7 @@ class RaftWorld:
             self._maybe_compact(node, core)
         for request_id, index in ready.reads:
             self.oracles.on_read_answered(node.node_id, request_id, index)
-            self._read_after_heal = self.healed
+            self.clients.read_after_heal = self.healed
         for request_id in ready.reads_lost:
             del self.oracles.reads_asked[request_id]
 
@@ -255,7 +255,7 @@ class RaftWorld:
         writes = any(ready.needs_persist for ready in node.queue)
         sync_s = self.rng.uniform(0.5, 1.5) * scale if writes else 0.0
         end = max(node.stalled_until, self.now) + sync_s
-        self.at(end, self._to_node, node, node.life, self.durable)
+        self.at(end, self.to_node, node, node.life, self.durable)
 
     def durable(self, node: RaftNode) -> None:
         """A sync ended: now, and only now, the promises of what it covers may leave."""
@@ -270,7 +270,7 @@ class RaftWorld:
                 node.queue.pop(0)
                 self.point(node)
                 for to, message in ready.send_after_persist:
-                    self.post(node, to, message)
+                    self.network.post(node, to, message)
                     self.point(node)
                 core.on_persisted(ready.number)
         except Crashed:
@@ -285,7 +285,10 @@ class RaftWorld:
             return
         term = core.log.term_at(core.applied)
         assert term is not None
-        node.disk.snapshot = StoredSnapshot(core.applied, term, node.chain)
+        members = core.log.configuration_at(core.applied)
+        if members == UNKNOWN:
+            return  # a node that is being let in, and has not read yet who its members are
+        node.disk.snapshot = StoredSnapshot(core.applied, term, node.chain, members)
         self.point(node)
         keep = self.rng.randrange(limit)
         node.disk.compact(core.compact(max(core.log.base_index, core.applied - keep)))
@@ -298,7 +301,7 @@ class RaftWorld:
             self.at(node.timer_at, self._timer, node, life, node.timer_at)
             return
         node.timer_at = float("inf")
-        self._to_node(node, life, self.on_time)
+        self.to_node(node, life, self.on_time)
 
     def on_time(self, node: RaftNode) -> None:
         """A node looks at its clock."""
@@ -306,7 +309,7 @@ class RaftWorld:
         node.core.on_time(self.now)
         self.turn(node)
 
-    def _to_node(self, node: RaftNode, life: int, what: Callable[..., None], *args: object) -> None:
+    def to_node(self, node: RaftNode, life: int, what: Callable[..., None], *args: object) -> None:
         """Let a node do something, now or when it wakes."""
         if node.life != life or node.core is None:
             return
@@ -314,105 +317,6 @@ class RaftWorld:
             node.inbox.append((what, args))
         else:
             what(node, *args)
-
-    # --- the network ------------------------------------------------------------------------------
-
-    def post(self, node: RaftNode, to: str, message: Message) -> None:
-        """Send a message: it may be lost, doubled, late."""
-        self.oracles.on_sent(node.node_id, to, message)
-        self.messages += 1
-        if self.messages > MESSAGES_MAX:
-            raise Broken(f"storm: {MESSAGES_MAX} messages by {self.now:.1f} s, the last: {message}")
-        faults = self.faults
-        if (node.node_id, to) in self.cut:
-            return
-        if not self.healed:
-            if faults.loss and self.rng.random() < faults.loss:
-                return
-            if faults.doubled and self.rng.random() < faults.doubled:
-                self.at(self.now + self._delay() * 3, self.deliver, to, message)
-        if faults.framed:
-            message = decode(encode(message))  # type: ignore[assignment]
-        self.at(self.now + self._delay(), self.deliver, to, message)
-
-    def _delay(self) -> float:
-        scale = 0.002 if self.healed else self.faults.delay_s
-        return scale * (0.2 + self.rng.random())
-
-    def deliver(self, to: str, message: Message) -> None:
-        """A message reaches a node."""
-        node = self.nodes[to]
-        core = node.core
-        if core is None:
-            return
-        if node.paused_since >= 0:
-            node.inbox.append((self._take, (message,)))
-            return
-        core.on_message(message, self.now)
-        self.turn(node)
-
-    def _take(self, node: RaftNode, message: Message) -> None:
-        self.deliver(node.node_id, message)
-
-    def _send_snapshot(self, node: RaftNode, peer: str) -> None:
-        assert node.core is not None
-        snapshot = node.disk.snapshot
-        took = self.now + self._delay() * 5
-        self.at(took, self._snapshot_arrives, node, node.life, node.core.term, peer, snapshot)
-
-    def _snapshot_arrives(
-        self, node: RaftNode, life: int, term: int, to: str, snapshot: StoredSnapshot
-    ) -> None:
-        receiver = self.nodes[to]
-        core = receiver.core
-        lost = (node.node_id, to) in self.cut or (not self.healed and self.rng.random() < 0.2)
-        delivered = core is not None and receiver.paused_since < 0 and not lost
-        if delivered and core is not None:
-            receiver.disk.incoming[snapshot.index] = snapshot
-            core.on_snapshot_received(
-                term, node.node_id, Snapshot(snapshot.index, snapshot.term), self.now
-            )
-            self.turn(receiver)
-        self.at(
-            self.now + self._delay(),
-            self._to_node,
-            node,
-            life,
-            self._snapshot_ended,
-            to,
-            snapshot.index,
-            delivered,
-        )
-
-    def _snapshot_ended(self, node: RaftNode, to: str, index: int, delivered: bool) -> None:
-        assert node.core is not None
-        node.core.on_snapshot_sent(to, index, delivered, self.now)
-        self.turn(node)
-
-    # --- clients ----------------------------------------------------------------------------------
-
-    def _propose(self) -> None:
-        """Clients ask whoever believes to lead, as a client with an old address would."""
-        for node_id in self.ids:
-            node = self.nodes[node_id]
-            if not self.leads(node):
-                continue
-            self.requests += 1
-            self.oracles.on_read_asked(self.requests)
-            self._to_node(node, node.life, self._serve, self.requests)
-        rate = 8.0 if self.healed else self.faults.propose_rate
-        self.at(self.now + self.rng.expovariate(rate), self._propose)
-
-    def _serve(self, node: RaftNode, request_id: int) -> None:
-        """A client's read and its commands reach a node; a paused one finds them when it wakes."""
-        core = node.core
-        assert core is not None
-        for _ in range(self.rng.choice((1, 1, 3))):
-            self.commands += 1
-            core.propose(self.commands.to_bytes(8, "little"))
-        if not core.read_index(request_id):
-            del self.oracles.reads_asked[request_id]
-        self.turn(node)
 
     # --- faults -----------------------------------------------------------------------------------
 
@@ -424,16 +328,12 @@ class RaftWorld:
         """The directory is emptied: what comes back is another node, which waits to be let in (H5)."""
         node.gone = True
         self.crash(node)
-
-    @property
-    def gone(self) -> bool:
-        """Whether a node is lost for good; more than one may exceed what is promised."""
-        return any(node.gone for node in self.nodes.values())
+        self.at(self.now + self.rng.uniform(0.1, 1.0), self.operator.replace, node)
 
     def heal(self) -> None:
         """End all faults and start what is down."""
         self.healed = True
-        self.cut = set()
+        self.network.cut = set()
         for node in self.nodes.values():
             node.crash_in = NEVER
             node.stalled_until = self.now

@@ -28,6 +28,7 @@ class Quorum:
         self.names = tuple(names)
         self.disks = {name: MemoryDisk() for name in names}
         self.peers = {name: (name, 4181) for name in names}
+        self._listed = {name: dict(self.peers) for name in names}
         self._chance = random.Random(seed)
         self._network = PipeNetwork(seed, bytes_max=256 * 1024)
         self._nursery = nursery
@@ -47,6 +48,12 @@ class Quorum:
             scope, ended = self._running.pop(name)
             scope.cancel()
             await ended.wait()
+
+    def add(self, name: str) -> None:
+        """One more node with an empty disk; only its own list names it."""
+        self.disks[name] = MemoryDisk()
+        self.peers[name] = (name, 4181)
+        self._listed[name] = dict(self.peers)
 
     def wipe(self, name: str) -> None:
         """The node's directory is emptied, or another machine comes in its place."""
@@ -96,7 +103,7 @@ class Quorum:
             with trio.CancelScope() as scope:
                 self._running[name] = (scope, ended)
                 async with trio.open_nursery() as nursery:
-                    options = MetadataOptions(name, self.peers)
+                    options = MetadataOptions(name, self._listed[name])
                     await nursery.start(serve_metadata, host, options, {"": listener})
                     task_status.started()
         finally:

@@ -151,13 +151,13 @@ async def test_a_wiped_node_never_helps_to_elect(autojump_clock: object) -> None
         await trio.sleep(60)
         roles = {name: row.role for name, row in (await nodes.rows()).items()}
         assert "leader" not in roles.values()
-        assert roles[b] == "waiting"
+        assert roles[b] == "waiting, empty"
 
         await nodes.start(a)
         found = await client.get(b"k")
         assert found is not None
         assert found.value == b"2"
-        assert (await nodes.rows())[b].role == "waiting"
+        assert (await nodes.rows())[b].role == "waiting, empty"
 
 
 async def test_a_cluster_does_not_form_until_all_listed_nodes_are_there(
@@ -167,7 +167,7 @@ async def test_a_cluster_does_not_form_until_all_listed_nodes_are_there(
     async with quorum(3) as nodes:
         await nodes.start("m1", "m2")
         await trio.sleep(60)
-        assert {row.role for row in (await nodes.rows()).values()} == {"waiting"}
+        assert {row.role for row in (await nodes.rows()).values()} == {"waiting, empty"}
         client = await nodes.client("m1", timeout_s=1.0)
         with pytest.raises(QuorumUnreachable):
             await client.get(b"k")
@@ -408,7 +408,7 @@ async def test_members_that_still_load_do_not_pass_for_empty_ones(autojump_clock
         found = await (await nodes.client()).get(b"k")
 
         assert found is not None
-        assert (await nodes.rows())["m1"].role == "waiting"
+        assert (await nodes.rows())["m1"].role == "waiting, empty"
 
 
 async def test_a_watch_that_a_node_cannot_serve_is_taken_elsewhere(autojump_clock: object) -> None:

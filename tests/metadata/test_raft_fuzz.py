@@ -22,6 +22,8 @@ FOUND_WITHIN = 600
 """Seeds; the plants that need more (`python -m distributedlog.sim.raft_planted`) have a scenario."""
 
 SCENARIO_OF = {
+    "ChangesMembersTooEarly": "two_changes",
+    "ChangesMembersTwice": "two_changes",
     "CommitsOldTerms": "figure8",
     "ComparesLengthOnly": "older_log",
     "CountsAnswersOfOldTerms": "",  # test_answers_to_an_earlier_term_do_not_count
@@ -31,6 +33,8 @@ SCENARIO_OF = {
     "IgnoresOldLeader": "ran_ahead",
     "NoCheckQuorum": "check_quorum",
     "NoPreVote": "pre_vote",
+    "RemovedLeaderStays": "removed",
+    "RemovedOnAppendGivesUp": "removed",
     "ReadsBeforeNoop": "read_index",
     "ReadsByLease": "read_index",
     "ReadsJoinOldRound": "read_index",
@@ -53,7 +57,7 @@ def test_a_seed_is_one_history() -> None:
         random.seed()  # the global generator must not matter
         world = RaftWorld(11)
         world.run()
-        histories.append((world.messages, world.now, world.oracles.chains))
+        histories.append((world.network.messages, world.now, world.oracles.chains))
 
     assert histories[0] == histories[1]
 

@@ -13,7 +13,7 @@ from distributedlog.metadata.raft import Raft
 from distributedlog.metadata.ready import Role, Snapshot
 from distributedlog.runtime.errors import CorruptData, ProtocolError
 
-from .test_raft_paper import elected, node, settle
+from .raft_cores import elected, node, settle
 
 
 def nonsense(rng: random.Random) -> m.Message:

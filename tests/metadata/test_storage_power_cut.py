@@ -92,7 +92,9 @@ class Writer:
                 log.truncate(truncate_from)
         first = log.last_index + 1
         sizes = [chance.choice((0, 10, 5000)) for _ in range(chance.randint(1, 4))]
-        entries = tuple(Entry(first + n, term, chance.randbytes(s)) for n, s in enumerate(sizes))
+        entries = tuple(
+            Entry(first + n, term, b"\0" + chance.randbytes(s)) for n, s in enumerate(sizes)
+        )
         log.append(entries)
         return ready(hard_state=self.hard_state, truncate_from=truncate_from, append=entries)
 

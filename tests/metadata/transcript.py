@@ -19,15 +19,23 @@ writes wait until `persist`, time stands still until `time` or `timeout`. The co
     compact a 5 [5]      a snapshot of its applied state, the log forgets up to 5
     sent a b             a's snapshot reaches b whole     lost a b    it does not
     crash a              start a          status
+    join e               an empty node that knows of nobody
+    members a b c +e     at a it is proposed that b and c are voters and e a learner
     emptied a            a's directory is emptied; what starts there may not vote
 """
 
 from dataclasses import fields
 from pathlib import Path
 
+from distributedlog.metadata.configuration import (
+    Configuration,
+    decode_configuration,
+    is_configuration,
+)
 from distributedlog.metadata.messages import Append, Entry, Message
 from distributedlog.metadata.raft import Raft, RaftOptions
-from distributedlog.metadata.ready import Ready, Snapshot
+from distributedlog.metadata.ready import Ready
+from distributedlog.runtime.errors import DistributedLogError
 from distributedlog.sim.raft_disk import RaftDisk, StoredSnapshot
 
 
@@ -78,15 +86,30 @@ class Stage:
     def do_cluster(self, *ids: str) -> None:
         self.ids = list(ids)
         for node_id in ids:
-            self.disks[node_id] = RaftDisk()
+            self.disks[node_id] = RaftDisk(Configuration.of_ids(ids))
             self.do_start(node_id)
 
     def do_narrow(self, *ids: str) -> None:
         self.options = RaftOptions(append_bytes_max=1)
         self.do_cluster(*ids)
 
-    def do_emptied(self, node_id: str) -> None:
+    def do_join(self, node_id: str) -> None:
+        self.ids.append(node_id)
         self.disks[node_id] = RaftDisk()
+        self.do_start(node_id)
+
+    def do_members(self, node_id: str, *words: str) -> None:
+        learners = [word[1:] for word in words if word.startswith("+")]
+        wanted = Configuration.of_ids([w for w in words if not w.startswith("+")], learners)
+        try:
+            index = self.cores[node_id].change_members(wanted, self.now)
+        except DistributedLogError as error:
+            self.say(f"{type(error).__name__}")
+        else:
+            self.say(f"index {index}")
+
+    def do_emptied(self, node_id: str) -> None:
+        self.disks[node_id] = RaftDisk(Configuration.of_ids(self.ids))
         self.do_start(node_id, may_vote=False)
 
     def do_start(self, node_id: str, may_vote: bool = True) -> None:
@@ -94,7 +117,6 @@ class Stage:
         share = self.ids.index(node_id) / len(self.ids)
         self.cores[node_id] = self.core_class(
             node_id,
-            self.ids,
             disk.log(),
             disk.hard_state,
             options=self.options,
@@ -168,16 +190,15 @@ class Stage:
         core, disk = self.cores[node_id], self.disks[node_id]
         term = core.log.term_at(core.applied)
         assert term is not None
-        disk.snapshot = StoredSnapshot(core.applied, term)
+        members = core.log.configuration_at(core.applied)
+        disk.snapshot = StoredSnapshot(core.applied, term, 0, members)
         disk.compact(core.compact(int(up_to)))
         self.say(f"{node_id}: log {self.log_text(node_id)}")
 
     def do_sent(self, node_id: str, peer: str) -> None:
         core, snapshot = self.cores[node_id], self.disks[node_id].snapshot
         self.disks[peer].incoming[snapshot.index] = snapshot
-        self.cores[peer].on_snapshot_received(
-            core.term, node_id, Snapshot(snapshot.index, snapshot.term), self.now
-        )
+        self.cores[peer].on_snapshot_received(core.term, node_id, snapshot.mark, self.now)
         core.on_snapshot_sent(peer, snapshot.index, True, self.now)
 
     def do_lost(self, node_id: str, peer: str) -> None:
@@ -266,6 +287,10 @@ class Stage:
 
 
 def entry_text(entry: Entry) -> str:
+    if is_configuration(entry.data):
+        members = decode_configuration(entry.data).members
+        said = ",".join(m.name if m.votes else f"+{m.name}" for m in members)
+        return f"{entry.index}:{entry.term}:[{said}]"
     return f"{entry.index}:{entry.term}:{entry.data.decode() or '-'}"
 
 

@@ -1,0 +1,247 @@
+"""Metadata nodes that are replaced, added and put out, over whole nodes (H5)."""
+
+import pytest
+import trio
+
+from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.interface import MemberStatus
+from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.metadata.wire import MembersRequest
+from distributedlog.runtime.errors import MembersRefused, QuorumUnreachable
+
+from .quorum import Quorum, quorum
+from .test_metadata_quorum import MIB, damage, put
+
+
+async def fill(client: MetadataClient, count: int = 20) -> None:
+    for n in range(count):
+        await client.transact(put(b"k%02d" % n, b"v%d" % n))
+
+
+async def holds(client: MetadataClient, count: int = 20) -> bool:
+    page = await client.range(b"k", b"l")
+    return [item.value for item in page.items] == [b"v%d" % n for n in range(count)]
+
+
+async def until_voters(client: MetadataClient, *names: str) -> dict[str, MemberStatus]:
+    """Wait until exactly these are members, and vote."""
+    with trio.fail_after(60):
+        while True:
+            rows = await client.status()
+            roles = {row.role for row in rows}
+            if sorted(row.name for row in rows) == sorted(names) and roles <= {
+                "leader",
+                "follower",
+            }:
+                return {row.name: row for row in rows}
+            await trio.sleep(0.2)
+
+
+async def follower(nodes: Quorum) -> str:
+    leader = await nodes.leader()
+    return next(name for name in nodes.names if name != leader)
+
+
+async def change(client: MetadataClient, kind: str, name: str, address: str = "") -> None:
+    await client.change_members(MembersRequest(kind, name, address))
+
+
+async def test_a_wiped_node_is_replaced_and_another_may_then_be_lost(
+    autojump_clock: object,
+) -> None:
+    """H5: the quorum bears the loss of one node again, with all data."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client)
+        lost = await follower(nodes)
+        before = (await nodes.rows())[lost].node_id
+        await nodes.kill(lost)
+        nodes.wipe(lost)
+        await nodes.start(lost)
+        await change(client, "replace", lost)
+        rows = await until_voters(client, *nodes.names)
+        assert rows[lost].node_id != before
+        await nodes.kill(next(name for name in nodes.names if name != lost))
+
+        await client.transact(put(b"k20", b"v20"))
+        assert await holds(client, 21)
+
+
+async def test_a_replaced_node_finds_its_members_again_after_a_restart(
+    autojump_clock: object,
+) -> None:
+    """Who forms the quorum is in each node's log, not in what it was started with."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client)
+        for lost in nodes.names:
+            await nodes.kill(lost)
+            nodes.wipe(lost)
+            await nodes.start(lost)
+            await change(client, "replace", lost)
+            await until_voters(client, *nodes.names)
+        await nodes.kill()
+        await nodes.start()
+
+        assert await holds(await nodes.client())
+
+
+async def test_a_replacement_is_fed_by_a_snapshot(autojump_clock: object) -> None:
+    """H39: the snapshot names the members as of its last entry."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        for n in range(24):
+            await client.transact(put(b"big%02d" % n, bytes(MIB - 100)))
+        lost = await follower(nodes)
+        await nodes.kill(lost)
+        nodes.wipe(lost)
+        await nodes.start(lost)
+        await change(client, "replace", lost)
+        await until_voters(client, *nodes.names)
+        assert any(file.startswith("snapshot.") for file in nodes.disks[lost].list())
+        await nodes.kill(lost)
+        await nodes.start(lost)
+        await nodes.kill(next(name for name in nodes.names if name != lost))
+
+        page = await client.range(b"big", b"bih", limit=1)
+        assert page.more
+
+
+async def test_a_damaged_node_is_replaced_after_its_directory_is_emptied(
+    autojump_clock: object,
+) -> None:
+    """M4: what cannot be trusted takes no part; it is told what to do, then let in anew."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client)
+        lost = await follower(nodes)
+        await nodes.kill(lost)
+        await damage(nodes, lost)
+        await nodes.start(lost)
+        with pytest.raises(MembersRefused, match="empty its directory"):
+            await change(client, "replace", lost)
+        await nodes.kill(lost)
+        nodes.wipe(lost)
+        await nodes.start(lost)
+        await change(client, "replace", lost)
+
+        await until_voters(client, *nodes.names)
+
+
+async def test_an_added_node_votes_and_a_removed_one_does_not_disturb(
+    autojump_clock: object,
+) -> None:
+    """Thesis 4.2: one by one; who was put out goes on asking for votes, and nobody helps it."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client)
+        nodes.add("m4")
+        await nodes.start("m4")
+        await change(client, "add", "m4", "m4:4181")
+        await until_voters(client, "m1", "m2", "m3", "m4")
+        out = await follower(nodes)
+        await change(client, "remove", out)
+        left = [name for name in ("m1", "m2", "m3", "m4") if name != out]
+        await until_voters(client, *left)
+        term = (await nodes.rows())["m4"].term
+        await trio.sleep(60)
+
+        assert (await nodes.rows())["m4"].term == term
+        assert await holds(client)
+
+
+async def test_a_leader_that_is_put_out_hands_over(autojump_clock: object) -> None:
+    """Thesis 4.2.2."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client)
+        leader = await nodes.leader()
+        left = [name for name in nodes.names if name != leader]
+        await change(client, "remove", leader)
+        await until_voters(client, *left)
+
+        assert (await nodes.rows())[leader].role == "removed"
+        assert await holds(client)
+
+
+async def test_what_would_lose_the_quorum_is_refused(autojump_clock: object) -> None:
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client)
+        leader = await nodes.leader()
+        dead, other = (name for name in nodes.names if name != leader)
+        await nodes.kill(dead)
+        await trio.sleep(3)
+        with pytest.raises(MembersRefused, match="the quorum would be lost"):
+            await change(client, "remove", other)
+        with pytest.raises(MembersRefused, match="nobody answers"):
+            await change(client, "replace", dead)
+        with pytest.raises(MembersRefused, match="nothing to replace"):
+            await change(client, "replace", other)
+        with pytest.raises(MembersRefused, match="nobody answers at m9:1"):
+            await change(client, "add", "m9", "m9:1")
+        await change(client, "remove", dead)
+        await until_voters(client, leader, other)
+        with pytest.raises(MembersRefused, match="calls itself"):
+            await change(client, "add", "m9", f"{other}:4181")
+
+
+async def test_an_operator_sees_which_node_is_to_be_replaced(autojump_clock: object) -> None:
+    """`dlog status` says that the node waits, empty, and does not call it gone."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client, 1)
+        lost = await follower(nodes)
+        await nodes.kill(lost)
+        nodes.wipe(lost)
+        await nodes.start(lost)
+        await trio.sleep(2)
+
+        rows = {row.name: row for row in await client.status()}
+        assert (rows[lost].role, rows[lost].alive) == ("waiting, empty", True)
+
+
+async def test_nodes_that_wait_are_shown_where_nobody_belongs_to_a_cluster(
+    autojump_clock: object,
+) -> None:
+    async with quorum(3) as nodes:
+        await nodes.start("m1", "m2")
+        client = await nodes.client(timeout_s=5.0)
+        rows = await client.status()
+
+        assert [(row.name, row.role) for row in rows] == [
+            ("m1", "waiting, empty"),
+            ("m2", "waiting, empty"),
+        ]
+        with pytest.raises(QuorumUnreachable):
+            await client.get(b"k")
+
+
+async def test_a_client_outlives_all_the_nodes_it_was_given(autojump_clock: object) -> None:
+    """Clients learn of changed addresses from the members that they reach."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client, admin = await nodes.client(), await nodes.client()
+        await fill(client)
+        for old, new in (("m1", "m4"), ("m2", "m5"), ("m3", "m6")):
+            nodes.add(new)
+            await nodes.start(new)
+            await change(admin, "add", new, f"{new}:4181")
+            voters = {row.name for row in await admin.status()}
+            await until_voters(admin, *voters)
+            await change(admin, "remove", old)
+            await until_voters(admin, *(voters - {old}))
+            await trio.sleep(61)
+        await nodes.kill("m1", "m2", "m3")
+
+        assert await holds(client)
+        await client.transact(Transaction((), (Put(b"k20", b"v20", 0),)))
+        assert await holds(client, 21)

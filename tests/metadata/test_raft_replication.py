@@ -1,0 +1,283 @@
+"""The core against the Raft paper, sentence by sentence: replication and commit.
+
+"Paper" is Ongaro, Ousterhout: In Search of an Understandable Consensus Algorithm (extended version,
+2014); "thesis" is Ongaro: Consensus (2014). Longer plays are in scenarios/*.txt.
+"""
+
+import pytest
+
+from distributedlog.metadata.messages import (
+    Append,
+    AppendReply,
+    Entry,
+    Heartbeat,
+    HeartbeatReply,
+    VoteReply,
+)
+from distributedlog.metadata.raft import RaftOptions
+from distributedlog.runtime.errors import CorruptData, InvalidRequest, ProtocolError, TooBusy
+
+from .raft_cores import acked, elected, node, settle, to
+
+
+def test_several_proposals_travel_in_one_append_before_the_own_disk() -> None:
+    """Thesis 10.2.1 (writing to the leader's disk in parallel), 10.2.2 (batching)."""
+    core = node()
+    elected(core)
+    acked(core, "b", 1)
+    settle(core)
+
+    assert [core.propose(b"%d" % n) for n in range(3)] == [2, 3, 4]
+    ready = core.ready()
+
+    entries = tuple(Entry(2 + n, 1, b"%d" % n) for n in range(3))
+    assert ready.append == entries
+    assert [message.entries for message in to(list(ready.send_now), "b", Append)] == [entries]
+
+
+def test_appends_are_sent_ahead_of_their_answers_and_bounded_in_bytes() -> None:
+    """Thesis 10.2.2 (pipelining); bounded: a message by one, what is in flight by another bound."""
+    core = node(options=RaftOptions(append_bytes_max=200, in_flight_bytes_max=500))
+    elected(core)
+    acked(core, "b", 1)
+    settle(core)
+    for _ in range(10):
+        core.propose(bytes(100))
+
+    sent = to(settle(core), "b", Append)
+
+    assert [[e.index for e in message.entries] for message in sent] == [[2, 3], [4, 5], [6, 7]]
+    acked(core, "b", 3)
+    assert [[e.index for e in m.entries] for m in to(settle(core), "b", Append)] == [[8, 9]]
+
+
+def test_an_ack_leaves_only_when_the_entries_are_durable() -> None:
+    """Thesis 10.2.1: a follower's answer means durable; G1."""
+    core = node()
+    core.on_message(Append(1, "b", 0, 0, 0, (Entry(1, 1, b"x"),)), 0.1)
+    ready = core.ready()
+
+    assert not ready.send_now
+    assert ready.append == (Entry(1, 1, b"x"),)
+    assert ready.send_after_persist == (("b", AppendReply(1, "a", True, 1, 0, 0)),)
+
+
+def test_a_doubled_append_is_not_acked_before_the_first_is_durable() -> None:
+    """H10 in Raft's dress: have it in memory is not have it."""
+    core = node(term=1)
+    message = Append(1, "b", 0, 0, 0, (Entry(1, 1, b"x"),))
+    core.on_message(message, 0.1)
+    core.ready()
+    core.on_message(message, 0.2)
+    second = core.ready()
+
+    assert not second.append
+    assert not second.send_now
+    assert second.send_after_persist == (("b", AppendReply(1, "a", True, 1, 0, 0)),)
+
+
+def test_no_entry_without_the_one_before() -> None:
+    """Paper 5.3: "If the follower does not find an entry in its log with the same index and term,
+    then it refuses the new entries"."""
+    core = node(1, 1, term=3)
+    core.on_message(Append(3, "b", 2, 2, 0, (Entry(3, 3, b"x"),)), 0.1)
+    core.on_message(Append(3, "b", 7, 2, 0, (Entry(8, 3, b"x"),)), 0.1)
+
+    sent = to(settle(core), "b", AppendReply)
+
+    assert sent == [AppendReply(3, "a", False, 2, 1, 1), AppendReply(3, "a", False, 7, 3, 0)]
+    assert core.log.last_index == 2
+
+
+def test_a_conflicting_tail_is_replaced() -> None:
+    """Paper 5.3: "conflicting entries in follower logs will be overwritten"."""
+    core = node(1, 1, 1, term=2)
+    core.on_message(Append(2, "b", 1, 1, 0, (Entry(2, 2, b"new"),)), 0.1)
+    ready = core.ready()
+
+    assert ready.truncate_from == 2
+    assert ready.append == (Entry(2, 2, b"new"),)
+    assert core.durable_index == 1
+
+
+def test_an_old_append_does_not_cut_what_followed_it() -> None:
+    """Paper, figure 2: delete only "if an existing entry conflicts with a new one"."""
+    core = node(1, 1, 1)
+    core.on_message(Append(1, "b", 0, 0, 0, (Entry(1, 1, b"old"),)), 0.1)
+    ready = core.ready()
+
+    assert ready.truncate_from is None
+    assert core.log.last_index == 3
+    assert ready.send_now == (("b", AppendReply(1, "a", True, 1, 0, 0)),)
+
+
+def test_a_write_replaced_in_memory_is_not_counted_when_it_ends() -> None:
+    """A sync that ends late says nothing of the entries that took the place of what it wrote."""
+    core = node(term=1)
+    core.on_message(Append(1, "b", 0, 0, 0, (Entry(1, 1, b"x"), Entry(2, 1, b"y"))), 0.1)
+    first = core.ready()
+    core.on_message(Append(2, "c", 1, 1, 0, (Entry(2, 2, b"z"),)), 0.2)
+    second = core.ready()
+
+    core.on_persisted(first.number)
+    assert core.durable_index == 1
+    core.on_persisted(second.number)
+    assert core.durable_index == 2
+
+
+def test_a_follower_commits_no_further_than_the_message_reaches() -> None:
+    """Paper, figure 2: "commitIndex = min(leaderCommit, index of last new entry)"."""
+    core = node(1, 1, 1, term=2)
+    core.on_message(Append(2, "b", 1, 1, 3, ()), 0.1)
+
+    assert core.commit == 1  # entries 2 and 3 are another leader's
+
+
+def test_only_what_is_durable_here_is_handed_out() -> None:
+    """A state machine ahead of its log would lose its place in a crash."""
+    core = node(term=1)
+    core.on_message(Append(1, "b", 0, 0, 1, (Entry(1, 1, b"x"),)), 0.1)
+    first = core.ready()
+    assert not first.committed
+
+    core.on_persisted(first.number)
+
+    assert core.ready().committed == (Entry(1, 1, b"x"),)
+
+
+def test_a_refusal_moves_the_leader_back_and_only_once() -> None:
+    """Paper 5.3: "the leader decrements nextIndex and retries"; doubled refusals are old news."""
+    core = node(1, 1, 2, 2)
+    elected(core)
+
+    for _ in range(2):
+        core.on_message(AppendReply(core.term, "b", False, 4, 2, 1, number=1), 1.0)
+
+    assert [m.prev_index for m in to(settle(core), "b", Append)] == [2]
+
+
+def test_one_lost_append_is_answered_by_one_new_attempt() -> None:
+    """All that was in flight behind it is refused, too; those refusals are of the same attempt."""
+    core = node(options=RaftOptions(append_bytes_max=1))
+    elected(core)
+    acked(core, "b", 1)
+    settle(core)
+    for _ in range(10):
+        core.propose(b"x")
+    in_flight = to(settle(core), "b", Append)
+    assert len(in_flight) == 10
+
+    sent: list[Append] = []
+    for append in in_flight[1:]:  # the first was lost
+        refusal = AppendReply(1, "b", False, append.prev_index, 2, 0, append.number)
+        core.on_message(refusal, 1.1)
+        sent += to(settle(core), "b", Append)
+
+    assert [append.prev_index for append in sent] == [1]
+
+
+def test_a_lost_append_is_found_by_the_heartbeats() -> None:
+    """Paper 5.3: "retries indefinitely"; no timer per message."""
+    core = node()
+    elected(core)
+    acked(core, "b", 1)
+    settle(core)
+    core.propose(b"lost")
+    settle(core)
+
+    for tenth in (1, 2, 3):
+        core.on_time(1.0 + tenth / 10)
+        settle(core)
+        core.on_message(HeartbeatReply(1, "b", core._leadership.round), 1.0 + tenth / 10)  # type: ignore[union-attr]
+        sent = to(settle(core), "b", Append)
+        if sent:
+            break
+
+    assert [(append.prev_index, append.entries) for append in sent] == [(2, ())]
+
+
+def test_an_ack_beyond_the_log_is_an_error_of_the_peer() -> None:
+    """Nobody can have what was never sent."""
+    core = node()
+    elected(core)
+
+    with pytest.raises(ProtocolError, match="acknowledges entry 9"):
+        acked(core, "b", 9)
+
+
+def test_a_follower_that_lost_what_it_acked_says_so() -> None:
+    """A disk that forgot breaks every promise made with it: the node ends, nothing is served."""
+    core = node(1)
+
+    with pytest.raises(CorruptData, match="acknowledged entries were lost"):
+        core.on_message(Heartbeat(1, "b", 5, 1), 0.1)
+
+
+def test_proposals_beyond_the_bound_are_refused_untaken() -> None:
+    """Every queue has a bound in bytes; refused is definite."""
+    core = node(options=RaftOptions(uncommitted_bytes_max=250, command_bytes_max=200))
+    elected(core)
+    core.propose(bytes(200))
+
+    with pytest.raises(TooBusy):
+        core.propose(bytes(100))
+    with pytest.raises(InvalidRequest):
+        core.propose(bytes(201))
+    with pytest.raises(InvalidRequest):
+        core.propose(b"")
+    assert core.log.last_index == 2
+    settle(core)
+    acked(core, "b", 2)
+    assert core.propose(bytes(100)) == 3
+
+
+# --- commit: paper 5.3, 5.4.2 ---------------------------------------------------------------------
+
+
+def test_an_entry_is_committed_when_a_majority_has_it_durably() -> None:
+    """Paper 5.3: "once the leader ... has replicated it on a majority"; the leader's disk counts too."""
+    core = node()
+    elected(core)
+    core.propose(b"x")
+    core.ready()  # under way, not durable
+
+    acked(core, "b", 2)
+    assert core.commit == 1  # b and nobody else; the no-op is on a and b
+    acked(core, "c", 2)
+    assert core.commit == 2  # b and c are a majority without the leader (thesis 10.2.1)
+
+
+def test_no_entry_of_an_earlier_term_is_committed_by_counting() -> None:
+    """Paper 5.4.2: "only log entries from the leader's current term are committed by counting"."""
+    core = node(1, 1)
+    elected(core)
+
+    acked(core, "b", 2)
+    acked(core, "c", 2)
+    assert core.commit == 0
+
+    acked(core, "b", 3)
+    assert core.commit == 3  # "then all prior entries are committed indirectly"
+
+
+def test_a_leader_never_overwrites_its_own_log() -> None:
+    """Paper, figure 3, Leader Append-Only; a no-op at its term's start (paper 8)."""
+    core = node(1, 1)
+    elected(core)
+
+    assert [core.log.term_at(index) for index in (1, 2, 3)] == [1, 1, 2]
+    assert core.log.entry(3).data == b""
+
+
+def test_answers_to_an_earlier_term_do_not_count() -> None:
+    """Paper 5.1: stale information is ignored."""
+    core = node(1)
+    elected(core)
+    elected_term = core.term
+    core.on_message(VoteReply(elected_term + 1, "b", False), 1.1)
+    elected(core, now=3.0)
+    settle(core)
+
+    core.on_message(AppendReply(elected_term, "b", True, core.log.last_index, 0, 0), 3.0)
+
+    assert core.commit == 0
