@@ -15,6 +15,7 @@ from ..runtime.frames import unpack
 
 NAME_PREFIX = b"name/"
 UNREACHABLE = "unreachable"
+EMPTY = "waiting, empty"
 WRITABLE_BOOKIES_MIN = 2
 """Of the default quorums 3/3/2: with fewer no new ledger can be made (H22b)."""
 
@@ -77,6 +78,18 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
         if not member.alive:
             why = f" ({member.role})" if member.role != UNREACHABLE else ""
             reasons.append(f"metadata node {member.name} at {member.address} does not answer{why}")
+        elif member.role == EMPTY:
+            reasons.append(
+                f"metadata node {member.name} at {member.address} is empty and waits to be let in: if its"
+                f' disk is lost for good, "dlog metadata replace {member.name}"'
+            )
+        elif member.role.startswith("damaged"):
+            reasons.append(
+                f"metadata node {member.name} takes no part ({member.role}): empty its directory, start it,"
+                f' and "dlog metadata replace {member.name}"'
+            )
+        elif member.role == "learner":
+            reasons.append(f"metadata node {member.name} is being let in, and does not vote yet")
     error: DistributedLogError | None = None
     # Half of the time: a status without a quorum is an answer too.
     with trio.move_on_after(timeout_s / 2) as scope:

@@ -27,6 +27,7 @@ from .options import Group, Settings, lay
         "bookies": (".bookies", "List the bookies."),
         "under-replicated": (".under_replicated", "List ledgers that miss copies."),
         "decommission": (".decommission", "Take a bookie out of the cluster for good."),
+        "metadata": (".metadata", "Show the metadata quorum; replace, add, remove its nodes."),
         "status": (".status", "Is the cluster healthy? Who is there?"),
         "bench": (".bench", "Measure rates and latencies, and what the machine allows."),
         "chaos": (".chaos", "Break a cluster of its own in every way, and judge what was promised."),

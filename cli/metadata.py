@@ -1,0 +1,154 @@
+"""`dlog metadata`: who forms the metadata quorum, and how that is changed."""
+
+import json
+from typing import Any
+
+import click
+
+from .options import Command, Group, Settings, common
+from .output import table
+
+POLL_S = 0.25
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog metadata show
+    dlog metadata replace m2                  m2 has lost its disk, and was started with an empty one
+    dlog metadata replace m2=h9:4181          the same, and it runs on another host now
+    dlog metadata add m4=h4:4181
+    dlog metadata remove m4
+    """,
+)
+def command() -> None:
+    """Show the metadata quorum, replace a node that lost its disk, add and remove nodes.
+
+    Exit code 5, with a sentence, for what would lose the quorum or fits nothing.
+    """
+
+
+@command.command(cls=Command, examples="dlog metadata show\ndlog metadata show --json")
+@common
+def show(settings: Settings) -> None:
+    """The members, and how far each is; with --json one object a line."""
+    from .connect import answer, quorum, run
+
+    async def work() -> None:
+        async with quorum(settings) as metadata:
+            print_members(settings, await answer(settings, "the members", metadata.status))
+
+    run(work)
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog metadata replace m2
+    dlog metadata replace m2=h9:4181 --no-wait
+    """,
+)
+@click.argument("node", metavar="NAME[=HOST:PORT]")
+@click.option("--wait/--no-wait", default=True, help="Until it votes, up to --timeout.")
+@common
+def replace(settings: Settings, node: str, wait: bool) -> None:
+    """Let the node of that name, which came back with an empty directory, take its own old place.
+
+    It gets all data first; then the old id is put out, and the new one votes.
+    """
+    name, address = _place(node, wanted=False)
+    _change(settings, "replace", name, address, wait)
+
+
+@command.command(cls=Command, examples="dlog metadata add m4=h4:4181")
+@click.argument("node", metavar="NAME=HOST:PORT")
+@click.option("--wait/--no-wait", default=True, help="Until it votes, up to --timeout.")
+@common
+def add(settings: Settings, node: str, wait: bool) -> None:
+    """Let one more node in. It runs already, with an empty directory, and answers at that address."""
+    name, address = _place(node, wanted=True)
+    _change(settings, "add", name, address, wait)
+
+
+@command.command(cls=Command, examples="dlog metadata remove m4")
+@click.argument("name")
+@common
+def remove(settings: Settings, name: str) -> None:
+    """Put a node out, also one that is down. Stop it afterwards; it never comes back with its data."""
+    _change(settings, "remove", name, "", False)
+
+
+def _change(settings: Settings, kind: str, name: str, address: str, wait: bool) -> None:
+    import trio
+
+    from ..metadata.wire import MembersRequest
+    from ..runtime.errors import MembersRefused, RequestTimeout
+    from .connect import answer, quorum, run
+
+    async def work() -> None:
+        deadline = trio.current_time() + settings.timeout_s
+        async with quorum(settings) as metadata:
+            if kind == "remove":
+                before = await answer(settings, "the members", metadata.status)
+                if name not in {member.name for member in before}:
+                    raise MembersRefused(f"no metadata node is called {name}")
+            members = await answer(
+                settings,
+                f"metadata {kind}",
+                lambda: metadata.change_members(MembersRequest(kind, name, address)),
+            )
+            new = next((m.node_id for m in members if m.name == name and not m.votes), "")
+            while True:
+                found = await answer(settings, "the members", metadata.status)
+                if not wait or not new or _votes(found, name, new):
+                    break
+                if trio.current_time() >= deadline:
+                    raise RequestTimeout(
+                        f"{name} is let in and has not caught up within {settings.timeout_s:g} s; it goes on"
+                        ' by itself, "dlog metadata show" tells how far it is'
+                    )
+                await trio.sleep(POLL_S)
+            print_members(settings, found)
+
+    run(work)
+
+
+def _votes(found: list[Any], name: str, node_id: str) -> bool:
+    """Whether that node is the only one of its name, and has a voter's role."""
+    named = [member for member in found if member.name == name]
+    return [m.node_id for m in named] == [node_id] and named[0].role not in ("learner", "starting")
+
+
+def print_members(settings: Settings, found: list[Any]) -> None:
+    """The members for eyes or programs."""
+    rows = [
+        {
+            "name": member.name,
+            "id": member.node_id,
+            "address": member.address,
+            "role": member.role,
+            "term": member.term,
+            "applied": member.applied,
+            "alive": member.alive,
+        }
+        for member in found
+    ]
+    if settings.json:
+        for row in rows:
+            print(json.dumps(row))
+        return
+    columns = ("name", "id", "address", "role", "term", "applied", "alive")
+    table(columns, [list(row.values()) for row in rows])
+
+
+def _place(node: str, *, wanted: bool) -> tuple[str, str]:
+    """NAME=HOST:PORT taken apart. Raises `InvalidRequest`, `UsageError`."""
+    from ..cluster.config import parse_address
+
+    name, equals, rest = node.partition("=")
+    if not name or (wanted and not equals):
+        raise click.UsageError(f"{node!r} is not NAME=HOST:PORT, such as m4=h4:4181")
+    if not equals:
+        return name, ""
+    host, port = parse_address(rest, "the address")
+    return name, f"{host}:{port}"
