@@ -28,7 +28,7 @@ from ..runtime.errors import (
 )
 from .apps import AppVersion
 from .dlsn import DLSN
-from .keys import incarnation_text, loose_key, segment_key, txn_key
+from .keys import incarnation_text, loose_key, purge_key, segment_key, txn_key
 from .ledgers import FoundLedger, Ledgers
 from .lock import Claim, LockRecord, claim
 from .options import LogOptions
@@ -332,6 +332,8 @@ class Linking:
                     Delete(loose_key(self._log_id, one.ledger_id)),
                 ),
             )
+        if self._truncate_before and state.last_segment >= state.first_segment:
+            share += Transaction((), (Put(purge_key(self._log_id), b""),))
         if self._app:
             key = txn_key(self._log_id, self._app)
             note = AppVersion(self._version, self._identity, self._now_ms, first, last)

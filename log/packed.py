@@ -31,9 +31,12 @@ def build_packed(
     Raises `InvalidRequest` for columns that do not fit each other, `RecordTooLarge`. A reader checks the
     offsets of every entry; here they are checked too, so that nobody writes what nobody can read.
     """
-    ids = memoryview(txids).cast("B").cast("q")
-    ends = memoryview(offsets).cast("B").cast("i")
-    data = memoryview(payloads).cast("B")
+    try:
+        ids = memoryview(txids).cast("B").cast("q")
+        ends = memoryview(offsets).cast("B").cast("i")
+        data = memoryview(payloads).cast("B")
+    except TypeError as error:
+        raise InvalidRequest(f"columns of an entry are contiguous buffers: {error}") from None
     number = len(ids)
     if number == 0 or len(ends) != number + 1:
         raise InvalidRequest(f"an entry of {number} txids and {len(ends)} offsets")

@@ -18,6 +18,7 @@ from ..runtime.errors import (
     EndOfStream,
     InvalidRequest,
     LogNotFound,
+    NoSuchLedger,
     NotEnoughBookies,
     OutcomeUnknown,
     RecordTooLarge,
@@ -259,16 +260,25 @@ class SegmentWriter:
                 reply = await self._metadata.transact(
                     Transaction((Compare.exists(log_at),), (note,)) + prepared.transaction()
                 )
+                created, gone = reply.succeeded, not reply.succeeded and reply.current[0] is None
             except OutcomeUnknown:
-                continue  # with another id; the first one, if it is there, is collected
-            if reply.succeeded:
+                created, gone = await self._exists(prepared.ledger_id), False
+            if created:
                 self._ledger = self._ledgers.writer(prepared, 1)
                 return
-            if reply.current[0] is None:
+            if gone:
                 raise LogNotFound(f'log "{self._name}" was deleted')
         raise NotEnoughBookies(
             f'log "{self._name}": {CREATE_ATTEMPTS} times a bookie went while a ledger was created'
         )
+
+    async def _exists(self, ledger_id: int) -> bool:
+        """Was the creation done? Nobody else has this id."""
+        try:
+            await self._ledgers.find(ledger_id)
+        except NoSuchLedger:
+            return False
+        return True
 
     @property
     def _name(self) -> str:

@@ -2,21 +2,44 @@
 
 import json
 import pickle
+import random
+import struct
+from typing import Any
 
+import pytest
+import trio
 from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.keys import loose_prefix
+from distributedlog.log.namespace import Namespace
 from distributedlog.log.ranges import SegmentRange, SegmentToken
 from distributedlog.log.record import LogRecord
 from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
+from distributedlog.runtime.errors import (
+    DistributedLogError,
+    EndOfStream,
+    InvalidRequest,
+    LinkOutOfOrder,
+    LogNotFound,
+    LogRecreated,
+    NoSuchLedger,
+    OutcomeUnknown,
+    OwnershipAcquireFailed,
+    RecordTooLarge,
+    TooBusy,
+    TransactionIdOutOfOrder,
+    WriterFenced,
+)
+from distributedlog.runtime.frames import unpack
 from tests.log.conftest import World
 
 
-async def segment(log: Log, *txids: int, **named: object) -> SegmentToken:
+async def segment(log: Log, *txids: int, **named: Any) -> SegmentToken:
     """A segment with one record a txid, in two entries where it has two."""
-    async with log.open_segment_writer(**named) as writer:  # type: ignore[arg-type]
+    async with log.open_segment_writer(**named) as writer:
         for txid in txids:
             await writer.write(LogRecord(txid, b"%d" % txid))
             await writer.flush()
@@ -81,3 +104,315 @@ async def test_a_snapshot_is_read_by_ranges_in_another_process(
             found = [record async for columns in reader for record in columns.records()]
         assert [r.txid for r in found] == [0, 1, 2, 3, 4, 11, 12]
         assert [r.sequence_id for r in found] == [0, 1, 2, 3, 4, 6, 7]
+
+
+async def put(log: Log, *txids: int) -> None:
+    async with log.open_writer() as writer:
+        for txid in txids:
+            await writer.write(LogRecord(txid, b"%d" % txid))
+
+
+async def test_the_same_version_is_linked_once_with_whatever_ledgers(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        await put(log, 1)
+        first, again = await segment(log, 2, 3), await segment(log, 2, 3)
+        result = await log.link_segments([first], app="etl", version=7)
+        for tokens in ([first], [again], [first, again], []):
+            assert await log.link_segments(tokens, app="etl", version=7) == type(result)(True, 2, 2)
+        with pytest.raises(LinkOutOfOrder, match="version 7"):
+            await log.link_segments([again], app="etl", version=6)
+        await log.link_segments([], app="other", version=1, identity="a")
+        with pytest.raises(LinkOutOfOrder, match=r"'a'.*'b'"):
+            await log.link_segments([], app="other", version=2, identity="b")
+        assert await log.discard_segments([first, again]) == [first]
+        assert await payloads(log) == [b"1", b"2", b"3"]
+        with pytest.raises(NoSuchLedger):
+            await log.link_segments([again], app="etl", version=8)
+
+
+async def test_without_an_application_the_ledgers_themselves_are_linked_once(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        await ns.create_log("orders")
+        tokens = [await segment(log, 1), await segment(log), await segment(log, 2)]
+        assert (await log.link_segments(tokens)).last_segment == 2  # the empty one is left out
+        assert (await log.link_segments(tokens)).already
+        assert await payloads(log) == [b"1", b"2"]
+        more = [tokens[0], await segment(log, 3)]
+        assert (await log.link_segments(more)).already  # all of a link or none: one of it says so
+
+
+async def test_a_living_writer_keeps_links_out_or_is_fenced(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H13: an epoch alone would leave the writer acknowledging below the linked segments."""
+    async with world.process("alpha") as ns:
+        log = ns.open_log("orders")
+        writer = await log.open_writer()
+        await writer.write(LogRecord(1, b"1"))
+        token = await segment(log, 5)
+        began = trio.current_time()
+        with pytest.raises(OwnershipAcquireFailed, match="alpha"):
+            await log.link_segments([token], wait_s=3)
+        assert 3 <= trio.current_time() - began < 4
+        await writer.write(LogRecord(2, b"2"))  # undisturbed
+        await log.link_segments([token], takeover=True)
+        with pytest.raises(WriterFenced):
+            await writer.write(LogRecord(6, b"never"))
+        await writer.abort()
+        assert await payloads(log) == [b"1", b"2", b"5"]
+
+
+async def test_what_a_dead_writer_left_is_recovered_before_a_link(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process("alpha", lock_lease_s=3.0) as ns:
+        writer = await ns.open_log("orders").open_writer()
+        await writer.write(LogRecord(1, b"1"))
+        world.ledgers.held = True
+        await writer.submit(LogRecord(2, b"2"))
+        await trio.sleep(0.1)
+    world.ledgers.keep_in_flight = 1  # recovery finds it: the linked records come behind it
+    world.ledgers.held = False
+    async with world.process("beta", lock_lease_s=3.0) as ns:
+        log = ns.open_log("orders")
+        result = await log.link_segments([await segment(log, 5)], wait_s=10)
+        assert result.first_dlsn == DLSN(2, 0, 0)
+        async with log.open_reader(to="end") as reader:
+            assert [(r.txid, r.sequence_id) async for r in reader] == [(1, 0), (2, 1), (5, 2)]
+
+
+async def test_what_must_not_be_linked_is_refused_and_nothing_is_done(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        await put(log, 10)
+        good, low, mid = await segment(log, 12, 13), await segment(log, 9), await segment(log, 12)
+        for tokens in ([low], [good, mid]):
+            with pytest.raises(TransactionIdOutOfOrder):
+                await log.link_segments(tokens, app="etl", version=1)
+        with pytest.raises(InvalidRequest, match="twice"):
+            await log.link_segments([good, good])
+        with pytest.raises(InvalidRequest, match="the most are"):
+            await log.link_segments([good] * 801)
+        unfinished = await log.open_segment_writer()
+        forged = SegmentToken(good.incarnation, unfinished.ledger_id, 1, 1, 99, 99, 0, 0)
+        with pytest.raises(InvalidRequest, match="not closed by its writer"):
+            await log.link_segments([forged])
+        other = ns.open_log("other")
+        await ns.create_log("other")
+        foreign = await segment(other, 99)
+        with pytest.raises(LogRecreated):
+            await log.link_segments([foreign])
+        disguised = SegmentToken(good.incarnation, *foreign_fields(foreign))
+        with pytest.raises(InvalidRequest, match="not written for log"):
+            await log.link_segments([disguised])
+        assert await log.linked_version("etl") is None
+        assert await payloads(log) == [b"10"]
+        await log.link_segments([good], app="etl", version=1)
+
+        await log.seal()
+        late = await segment(other, 100)
+        with pytest.raises(EndOfStream):
+            await log.link_segments([mid])
+        with pytest.raises(EndOfStream):
+            await log.open_segment_writer()
+        await ns.delete_log("other")
+        with pytest.raises(LogNotFound):
+            await other.link_segments([late])
+        await ns.create_log("other")
+        with pytest.raises(LogRecreated):
+            await other.link_segments([late])
+
+
+def foreign_fields(token: SegmentToken) -> list[int]:
+    return list(token.to_json().values())[1:]
+
+
+class LostAnswers:
+    """Transactions take their time, and some are answered with "unknown", done or not."""
+
+    def __init__(self, world: World, chance: random.Random) -> None:
+        self.chance = chance
+        self.rate = 0.3
+        self.deleted: set[int] = set()
+        """Ledgers that were ever deleted."""
+        self._transact = world.metadata.transact
+        world.metadata.transact = self  # type: ignore[method-assign]
+
+    async def __call__(self, transaction: Transaction) -> TransactionReply:
+        await trio.sleep(self.chance.random() * 0.02)
+        lost = self.chance.random() < self.rate
+        if lost and self.chance.random() < 0.5:
+            raise OutcomeUnknown("it was lost")
+        reply = await self._transact(transaction)
+        for operation in transaction.operations if reply.succeeded else ():
+            if not isinstance(operation, Put) or not operation.key.startswith(b"ledger/"):
+                continue
+            if unpack(operation.value, "a ledger")[0] == "deleting":
+                self.deleted.add(int(operation.key[-16:], 16))
+        if lost:
+            raise OutcomeUnknown("the answer was lost")
+        return reply
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_drivers_that_lose_answers_and_race_link_each_version_once(
+    seed: int, world: World, autojump_clock: MockClock
+) -> None:
+    """H13, H14: two drivers replay the same versions, each with ledgers of its own, discard what they can,
+    and a collector deletes what it thinks is left over. Each version is in once, whole, in order."""
+    chance = random.Random(seed)
+    versions = 6
+
+    async def driver(ns: Namespace) -> None:
+        log = ns.open_log("orders")
+        version = 0
+        token = None
+        while version < versions:
+            txid = 10 * version
+            try:
+                token = await segment(log, txid, txid + 1, app="etl", version=version)
+                await trio.sleep(chance.random() / 10)
+                await log.link_segments([token], app="etl", version=version, wait_s=1)
+                version += 1
+            except LinkOutOfOrder:
+                version += 1  # the other driver is ahead
+            except DistributedLogError:
+                await trio.sleep(chance.random() / 10)
+                if token is not None and chance.random() < 0.5:
+                    try:
+                        await log.discard_segments([token])
+                    except DistributedLogError:
+                        continue
+
+    async def collector(ns: Namespace) -> None:
+        while True:
+            await trio.sleep(chance.random() / 5)
+            try:
+                await ns.open_log("orders").collect_unlinked(older_than_s=0.05)
+            except DistributedLogError:
+                continue
+
+    async with world.process("one", lock_lease_s=1.0) as one, world.process("two") as other:
+        await one.create_log("orders")
+        lost = LostAnswers(world, chance)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(collector, one)
+            with trio.fail_after(600):
+                async with trio.open_nursery() as drivers:
+                    drivers.start_soon(driver, one)
+                    drivers.start_soon(driver, other)
+            nursery.cancel_scope.cancel()
+        lost.rate = 0.0
+        log = one.open_log("orders")
+        described = await log.describe()
+        assert not lost.deleted & {segment.ledger_id for segment in described.segments}
+        async with log.open_reader(to="end") as reader:
+            found = [(r.txid, r.sequence_id) async for r in reader]
+        expected = [10 * v + k for v in range(versions) for k in (0, 1)]
+        assert found == [(txid, n) for n, txid in enumerate(expected)]
+        await log.collect_unlinked(older_than_s=0)
+        assert await payloads(log) == [b"%d" % txid for txid in expected]
+        loose = loose_prefix(await one.find("orders"))
+        assert (await world.metadata.range(loose, prefix_end(loose))).items == ()
+
+
+async def test_no_application_is_forgotten_before_its_time(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H14: 1,001 applications, then the first one replays; at the bound a new one is refused."""
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        await ns.create_log("orders")
+        for n in range(1001):
+            await log.link_segments([], app=f"job {n}", version=1)
+        token = await segment(log, 1)
+        assert (await log.link_segments([token], app="job 0", version=1)).already
+        monkeypatch.setattr("distributedlog.log.link.APPS_MAX", 1001)
+        with pytest.raises(TooBusy, match="1001 applications"):
+            await log.link_segments([token], app="one more", version=1)
+        assert not (await log.link_segments([token], app="job 0", version=2)).already
+        await trio.sleep(31 * 24 * 3600)
+        await log.link_segments([], app="job 5", version=2)
+        await log.link_segments([], app="one more", version=1)
+        assert await log.linked_version("job 5") is not None
+        assert await log.linked_version("job 6") is None
+
+
+async def test_an_overwrite_truncates_in_the_same_moment(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        await put(log, 1, 2)
+        await log.link_segments([await segment(log, 3, 4)], truncate_before=True)
+        snapshot = await log.snapshot()
+        assert (snapshot.first_dlsn, snapshot.first_sequence_id) == (DLSN(2, 0, 0), 2)
+        assert await payloads(log) == [b"3", b"4"]
+        prefix = b"purge/"
+        assert len((await world.metadata.range(prefix, prefix_end(prefix))).items) == 1
+
+
+async def test_what_is_given_up_is_deleted(world: World, autojump_clock: MockClock) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        await ns.create_log("orders")
+        loose = loose_prefix(await ns.find("orders"))
+        writer = await log.open_segment_writer()
+
+        async def fail_in_the_middle() -> None:
+            async with writer:
+                await writer.write(LogRecord(1, b"1"))
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail_in_the_middle()
+        assert (await world.metadata.range(loose, prefix_end(loose))).items == ()
+        with pytest.raises(NoSuchLedger):
+            await world.ledgers.find(writer.ledger_id)
+
+        left = await segment(log, 1)
+        await log.positions.advance("p", DLSN(1, 0, 0))
+        await log.link_segments([], app="etl", version=1)
+        await ns.delete_log("orders")  # with all that hangs on it
+        for prefix in (b"log/", b"loose/", b"purge/"):
+            assert (await world.metadata.range(prefix, prefix_end(prefix))).items == ()
+        with pytest.raises(NoSuchLedger):
+            await world.ledgers.find(left.ledger_id)
+        with pytest.raises(LogNotFound):
+            await log.open_segment_writer()
+
+
+async def test_columns_that_cannot_be_read_are_not_written(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        await ns.create_log("orders")
+        writer = await log.open_segment_writer()
+        ids, data = struct.pack("<2q", 1, 2), b"abc"
+        await writer.write_packed(ids, struct.pack("<3i", 0, 1, 3), data)
+        for offsets in ((0, 1), (0, 1, 2), (1, 2, 3), (0, 4, 3), (0, 1, 3, 3), (0, -1, 3)):
+            with pytest.raises(InvalidRequest):
+                await writer.write_packed(ids, struct.pack(f"<{len(offsets)}i", *offsets), data)
+        with pytest.raises(InvalidRequest):
+            await writer.write_packed(ids[:-1], struct.pack("<3i", 0, 1, 3), data)
+        with pytest.raises(InvalidRequest):
+            await writer.write_packed(b"", struct.pack("<i", 0), b"")
+        big = bytes(1 << 20)
+        with pytest.raises(RecordTooLarge):
+            await writer.write_packed(ids, struct.pack("<3i", 0, 1, len(big)), big)
+        with pytest.raises(TransactionIdOutOfOrder):
+            await writer.write_packed(struct.pack("<2q", 0, 5), struct.pack("<3i", 0, 1, 3), data)
+        with pytest.raises(TransactionIdOutOfOrder):
+            await writer.write(LogRecord(1, b"below"))
+        await writer.write(LogRecord(2, b"d"))
+        await log.link_segments([await writer.aclose()])
+        assert await payloads(log) == [b"a", b"bc", b"d"]
