@@ -55,9 +55,10 @@ TYPES_ONLY = {"random"}
 PURE = {
     "runtime": {"frames", "hello", "blocks", "errors"},
     "metadata": {
-        "answers", "commands", "forming", "history", "interface", "kv", "kv_snapshot", "leadership",
-        "log_marks", "messages", "options", "outbox", "progress", "quorum", "raft", "raft_log",
-        "read_rounds", "ready", "request_ring", "transaction", "wire",
+        "answers", "commands", "configuration", "elections", "following", "forming", "history",
+        "interface", "kv", "kv_snapshot", "leadership", "log_marks", "membership", "messages", "options",
+        "outbox", "progress", "quorum", "raft", "raft_log", "read_rounds", "ready", "request_ring", "roles",
+        "transaction", "wire",
     },
     "bookie": {"entry", "journal_blocks", "messages", "runs"},
     "ledger": {
