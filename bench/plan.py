@@ -29,6 +29,8 @@ class Plan:
     call: str = "submit"
     take: str = "records"
     """``records`` or ``columns``: how a reader takes them."""
+    passes: int = 0
+    """Of a reader: how often it reads all there is; 0: until the time is over."""
 
     def names(self) -> list[str]:
         """The logs' names."""
@@ -37,9 +39,16 @@ class Plan:
 
 
 @asynccontextmanager
-async def own_logs(namespace: Any, plan: Plan) -> AsyncIterator[list[str]]:
-    """Names of logs that exist; those that are only for this run are deleted after it."""
+async def own_logs(
+    namespace: Any, plan: Plan, suffixes: tuple[str, ...] = ()
+) -> AsyncIterator[list[str]]:
+    """Names of logs that exist; those that are only for this run are deleted after it.
+
+    ``suffixes``: one log for each, instead of the plan's.
+    """
     names = plan.names()
+    if suffixes:
+        names = [f"{names[0]}-{suffix}" for suffix in suffixes]
     made: list[str] = []
     try:
         for name in names:

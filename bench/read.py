@@ -1,40 +1,85 @@
-"""How fast a log is read from its beginning: as records, or as columns. Filling it does not count."""
+"""How fast a log is read from its beginning: as records, or as columns. Filling it does not count.
 
-from time import perf_counter
+What was just written lies on the device alone (the journal is written past the page cache): the first pass
+reads it from there, the second from the page cache of the bookie that served the first. With ``--passes``
+both have keys of their own, ``cold`` and ``hot``.
+"""
+
+from time import perf_counter, process_time
 from typing import Any
 
+from ..runtime.errors import InvalidRequest
 from .machine import OthersCpu
 from .plan import Plan, own_logs, result
 from .write import fill
 
 READ_RECORDS = 4096
+FILL_BYTES = 512 * 1024 * 1024
+"""What its own log is filled with when only a time was given, or a number of passes."""
 
 
 async def measure(plan: Plan) -> dict[str, Any]:
-    """Fill the log (unless one was named that holds something), then read it until the time is over."""
+    """Fill the log (unless one was named that holds something), then read it as the plan says."""
     from .. import open_namespace
 
+    if plan.passes == 1:
+        raise InvalidRequest("one pass is cold; --passes wants at least 2")
     async with open_namespace(plan.uri) as namespace, own_logs(namespace, plan) as names:
         records = plan.records or FILL_BYTES // plan.size
         for name in names:
             if plan.log is None:
                 await fill(namespace, name, records, plan.size)
         others = OthersCpu()
-        count = 0
+        passes: list[Pass] = []
         start = perf_counter()
         # --records: once through; --seconds: again from the beginning until the time is over.
+        timed = not plan.records and not plan.passes
         while True:
+            this = Pass()
+            passes.append(this)
             for name in names:
-                end = None if plan.records else start + plan.seconds
-                count += await _read_once(plan, namespace, name, end)
-            if plan.records or perf_counter() - start >= plan.seconds or not count:
+                end = start + plan.seconds if timed else None
+                this.count += await _read_once(plan, namespace, name, end)
+            this.end()
+            if timed:
+                over = perf_counter() - start >= plan.seconds or not this.count
+            else:
+                over = len(passes) >= plan.passes
+            if over:
                 break
         seconds = perf_counter() - start
-    return result(plan, count, seconds, None, others)
+    found = result(plan, sum(one.count for one in passes), seconds, None, others)
+    found["reader_cpu_us"] = summary(plan, passes)["reader_cpu_us"]
+    if plan.passes:
+        found["cold"] = summary(plan, passes[:1])
+        found["hot"] = summary(plan, passes[1:])
+    return found
 
 
-FILL_BYTES = 512 * 1024 * 1024
-"""What its own log is filled with when only a time was given."""
+class Pass:
+    """Once through all logs: what was read, and what that took of time and of this process' CPU."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = -perf_counter()
+        self.cpu_s = -process_time()
+
+    def end(self) -> None:
+        """It is over now."""
+        self.seconds += perf_counter()
+        self.cpu_s += process_time()
+
+
+def summary(plan: Plan, passes: list[Pass]) -> dict[str, float]:
+    """Several passes as one."""
+    count = sum(one.count for one in passes)
+    seconds = sum(one.seconds for one in passes)
+    cpu_s = sum(one.cpu_s for one in passes)
+    return {
+        "records_per_s": round(count / seconds, 1),
+        "bytes_per_s": round(count * plan.size / seconds, 1),
+        "reader_cpu_us": round(cpu_s / count * 1e6, 3) if count else 0.0,
+    }
 
 
 async def _read_once(plan: Plan, namespace: Any, name: str, end: float | None) -> int:

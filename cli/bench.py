@@ -124,15 +124,22 @@ def write(settings: Settings, **given: Any) -> None:
 
 
 @command.command(
-    cls=Command, examples="dlog bench read --records 1000000\ndlog bench read --as columns"
+    cls=Command,
+    examples="dlog bench read --records 1000000\ndlog bench read --passes 3 --as columns",
 )
 @log_options
+@click.option(
+    "--passes",
+    type=click.IntRange(2),
+    default=None,
+    help="Read all of it so often: from the device, then from the page cache.",
+)
 @common
-def read(settings: Settings, **given: Any) -> None:
+def read(settings: Settings, passes: int | None, **given: Any) -> None:
     """Fill a log, then read it from its beginning; only reading counts."""
     from ..bench.read import measure
 
-    _measure(settings, measure, given)
+    _measure(settings, measure, {**given, "passes": passes or 0})
 
 
 @command.command(cls=Command, examples="dlog bench tail --rate 1000 --seconds 10")
@@ -141,6 +148,16 @@ def read(settings: Settings, **given: Any) -> None:
 def tail(settings: Settings, **given: Any) -> None:
     """A writer and a reader in two processes: latency from the write call to the record in hand."""
     from ..bench.tail import measure
+
+    _measure(settings, measure, given)
+
+
+@command.command(cls=Command, examples="dlog bench beside --seconds 60")
+@log_options
+@common
+def beside(settings: Settings, **given: Any) -> None:
+    """One record at a time, while another process reads at full speed; counts elections meanwhile."""
+    from ..bench.beside import measure
 
     _measure(settings, measure, given)
 
@@ -163,9 +180,16 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
         f"{found['records']:,} records of {plan.size} B in {found['seconds']:.2f} s:"
         f" {found['records_per_s']:,.0f} records/s, {found['bytes_per_s'] / 1e6:,.1f} MB/s"
     )
+    for part in ("cold", "hot"):
+        if part in found:
+            rate, bytes_rate = found[part]["records_per_s"], found[part]["bytes_per_s"]
+            click.echo(f"{part}: {rate:,.0f} records/s, {bytes_rate / 1e6:,.1f} MB/s")
     if found["latency_ms"] is not None:
         shown = ", ".join(f"{name} {ms:.3f}" for name, ms in found["latency_ms"].items())
         click.echo(f"latency in ms: {shown}")
+    if "elections" in found:
+        beside_rate = found.get("beside", {}).get("records_per_s", 0.0)
+        click.echo(f"read beside it: {beside_rate:,.0f} records/s; elections: {found['elections']}")
     click.echo(f"other processes took {found['others_cpu_pct']} % of the CPU")
 
 

@@ -290,6 +290,15 @@ def test_a_bench_has_the_keys_of_the_contract(cluster: _Cluster, bench: str) -> 
     assert b"bench-" not in cluster.ok("log", "list")  # its own log is gone
 
 
+def test_passes_have_keys_of_their_own(cluster: _Cluster) -> None:
+    found = json.loads(cluster.ok("bench", "read", "--passes", "3", "--records", "1000", "--json"))
+
+    assert found["records"] == 3000
+    rates = [found[part]["records_per_s"] for part in ("cold", "hot")]
+    assert min(rates) > 0
+    assert 3000 / found["records_per_s"] >= 1000 / rates[0] + 2000 / rates[1]
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -299,6 +308,7 @@ def test_a_bench_has_the_keys_of_the_contract(cluster: _Cluster, bench: str) -> 
         ["write", "--rate", "20000"],
         ["write", "--rate", "20000", "--call", "bulk", "--logs", "2"],
         ["read", "--as", "columns"],
+        ["beside", "--as", "columns"],
         ["tail", "--rate", "5000", "--as", "columns"],
     ],
 )
