@@ -311,13 +311,16 @@ class ColdReader:
     def submit(
         self, owner: object, file_number: int, offset: int, length: int, done: OnStretch
     ) -> None:
-        """Read at least ``length`` bytes; ``done`` gets them, or the error. ``owner``: whose turn it is."""
-        orders = self._orders.setdefault(owner, deque())
+        """Read at least ``length`` bytes; ``done`` gets them, or the error. ``owner``: whose turn it is.
+
+        Raises `TooBusy`. ``done`` is never called before this returns: who asks is in the middle of it.
+        """
+        orders = self._orders.get(owner) or deque()
         if len(orders) >= self._options.reads_waiting_max:
-            done(TooBusy(f"{len(orders)} reads from the device wait on this connection"))
-            return
+            raise TooBusy(f"{len(orders)} reads from the device wait on this connection")
         length = max(length, self._options.cold_read_bytes)
         orders.append(_Order(file_number, offset, length, done))
+        self._orders[owner] = orders
         self._wake.set()
 
     def forget(self, owner: object) -> None:

@@ -399,9 +399,9 @@ class BookieSession:
                     self._link.reply_error(read.ident, error)
                 self._go_on()
 
+            self._store.cold.submit(self, cold.file_number, cold.offset, cold.length, done)
             self._reads_cold = True
             self._store.stats.reads_cold += 1
-            self._store.cold.submit(self, cold.file_number, cold.offset, cold.length, done)
             return 0
         if ledger.limbo and not found.parts:
             raise LedgerStateUnknown(f"ledger {ledger.id}: this bookie lost data (limbo)")

@@ -20,6 +20,7 @@ from distributedlog.runtime.errors import (
     EntryConflict,
     LedgerFenced,
     NoSuchLedger,
+    TooBusy,
     WrongLedgerKey,
 )
 from distributedlog.runtime.frames import Op, envelope
@@ -355,6 +356,31 @@ async def test_a_ledger_that_does_not_exist_is_removed_again() -> None:
 
         assert isinstance(error, NoSuchLedger)
         assert asked == [8, 7]
+
+
+async def test_a_busy_device_refuses_one_stream_and_the_connection_goes_on() -> None:
+    """The answer "too busy" comes while the add is looked at: nothing of the connection is lost or held."""
+    options = replace(OPTIONS, reads_waiting_max=0, gather_bytes=128 << 10)
+    disk = CutDisk()
+    async with served(options, disk) as (bookie, nursery):
+        writing = Writing(await bookie.dial(nursery), 7)
+        for n in range(30):
+            writing.stream.send(record(7, n, bytes(40_000)))
+            await writing.until_acked(n + 1)
+        disk.hot = False
+        client = await bookie.dial(nursery)
+        again, other = Writing(client, 7), Writing(client, 8)
+        again.stream.send(record(7, 0, bytes(40_000)))  # is it the same? only the device knows
+        other.stream.send_many(*(record(8, n) for n in range(10)))
+
+        await other.until_acked(10)
+        position, error = await again.until_refused()
+        assert (position, type(error)) == (0, TooBusy)
+        other.stream.send(record(8, 10))
+        await other.until_acked(11)
+        assert (await client.info(T))["deferred_bytes"] == 0
+        with pytest.raises(TooBusy):
+            await client.read(7, KEY, 0, 0, 1000, past_lac=True, timeout_s=T)
 
 
 async def test_cold_reads_come_from_the_device_and_replies_stay_bounded() -> None:

@@ -26,7 +26,7 @@ from distributedlog.runtime.frames import (
 )
 from distributedlog.runtime.hello import encode
 from distributedlog.runtime.host import Address, Connection
-from distributedlog.runtime.rpc import ClientLink, Endpoint, Hello, Link
+from distributedlog.runtime.rpc import PARTIAL_BYTES_MAX, ClientLink, Endpoint, Hello, Link
 
 from .pipe import PipeNetwork
 
@@ -71,6 +71,7 @@ class Served:
         self.network = network
         self.address = address
         self.nursery = nursery
+        self.server: Endpoint
         self.ended: list[str] = []
         self.client = Endpoint(network.host("client"), lambda: CLIENT, receive_bytes=4096)
 
@@ -92,6 +93,7 @@ async def served(
     async with trio.open_nursery() as nursery:
         listener = await server.host.listen(("server", 0))
         there = Served(network, listener.address, nursery)
+        there.server = server
         nursery.start_soon(
             server.serve, {"inside": listener}, lambda link: EchoSession(link, there.ended)
         )
@@ -316,6 +318,34 @@ async def test_incomplete_frames_are_bounded_together(
         assert 1 <= len(refused) <= 3
         fresh = await there.dial()
         assert bytes((await fresh.request(ECHO, b"fine", timeout_s=5)).body) == b"fine"
+
+
+async def test_forty_half_sent_frames_hold_no_more_than_the_processs_bound(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """H36, with the bounds of production: 40 frames of 5 MiB under way are 200 MiB announced."""
+    begun = bytes(512 * 1024)
+    async with served(partial_bytes_max=PARTIAL_BYTES_MAX) as there:
+        space = there.server._space
+        links = [await there.dial() for _ in range(40)]
+        most = 0
+        for link in links:
+            link.send(envelope(ECHO, FRAME_BYTES_MAX - ENVELOPE_BYTES), begun)
+        for _ in range(8):
+            for link in links:
+                if link.closed is None:
+                    link.send(begun)
+            await trio.sleep(0.3)
+            most = max(most, space.partial_bytes)
+
+        alive = [link for link in links if link.closed is None]
+        assert most <= PARTIAL_BYTES_MAX
+        assert space.partial_bytes_max == PARTIAL_BYTES_MAX == 32 << 20
+        assert 4 <= len(alive) <= 10, "some get through, the others were told to come again"
+        for link in links:
+            link.close(ConnectionLost("the test is over"))
+        await trio.sleep(1)
+        assert space.partial_bytes == 0
 
 
 async def test_a_silent_server_is_noticed(autojump_clock: trio.testing.MockClock) -> None:
