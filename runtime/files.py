@@ -15,10 +15,16 @@ from typing import TypeVar
 import trio
 
 from .directory_file import DirectoryFile, disk_error
-from .errors import AlreadyClosed, DataDirectoryInUse, DistributedLogError, TooBusy
+from .errors import (
+    AlreadyClosed,
+    CorruptData,
+    DataDirectoryInUse,
+    DistributedLogError,
+    TooBusy,
+)
 from .forked import close_descriptor, forked_message, watch_forks
 from .host import File, OrderedMap
-from .lmdb_map import delete_map, open_map, sync_directory
+from .lmdb_map import delete_map, is_open, open_map, probe_map, sync_directory
 from .memory import DIRECT_ALIGN, aligned_memory, check_file_name
 from .reuse import ReusedMemory
 from .sync_mode import Syncer, SyncMode
@@ -101,9 +107,17 @@ class DirectoryDisk:
         await self._in_worker(self._delete, check_file_name(name))
 
     async def open_map(self, name: str) -> OrderedMap:
-        """Open or make an LMDB map in a directory of its own. Raises `CorruptData`, `DiskFailed`."""
+        """Open or make an LMDB map in a directory of its own. Raises `CorruptData`, `DiskFailed`.
+
+        One that this process has not open yet is first read whole in a child process: a page that lies, or
+        lies behind the end of a file cut short, would end this one with a signal.
+        """
         self._check_alive()
-        return await open_map(self.path / (check_file_name(name) + MAP_SUFFIX))
+        path = self.path / (check_file_name(name) + MAP_SUFFIX)
+        if not is_open(path) and not await probe_map(path):
+            raise CorruptData(f"map {path}: a reader could not get through it")
+        self._check_alive()
+        return await open_map(path)
 
     async def delete_map(self, name: str) -> None:
         """Remove a map that is not open. No error where there is none."""

@@ -4,8 +4,8 @@
 - Reads copy out inside one synchronous call: a reader kept over an ``await`` pins pages for ever.
 - Every transaction is synced: without it, 20 of 25 power cuts broke the map (measured).
 - The map is 64 GiB from the start (sparse; resizing under open transactions is undefined).
-- LMDB trusts its pages. After an unclean stop, `probe_map` reads all of them in a child process first,
-  since a page that lies may crash its reader. Values carry checksums of their users' own.
+- LMDB trusts its pages. Before a map is opened, `probe_map` reads all of them in a child process, since a
+  page that lies may crash its reader. Values carry checksums of their users' own.
 """
 
 import ctypes
@@ -199,7 +199,7 @@ _LIES = (
 async def open_map(path: Path) -> LmdbMap:
     """Open or make the map in the directory ``path``. Raises `CorruptData`, `DiskFailed`.
 
-    After an unclean stop ask `probe_map` first.
+    Ask `probe_map` first, as `DirectoryDisk` does.
     """
     await trio.lowlevel.checkpoint()
     path = _canonical(path)
@@ -208,6 +208,11 @@ async def open_map(path: Path) -> LmdbMap:
         environment = _environments[str(path)] = _Environment(path)
     environment.users += 1
     return LmdbMap(environment)
+
+
+def is_open(path: Path) -> bool:
+    """Has this process opened the map in ``path``?"""
+    return str(_canonical(path)) in _environments
 
 
 async def delete_map(path: Path) -> None:
@@ -220,8 +225,8 @@ async def delete_map(path: Path) -> None:
 async def probe_map(path: Path) -> bool:
     """Whether a child process could open the map in ``path`` and read all of it in order.
 
-    For starts after an unclean stop. False: delete the map and rebuild it. A map that is not there is
-    in order. Takes about a second a million pairs.
+    False: delete the map and rebuild it. A map that is not there is in order. Takes about a second a
+    million pairs.
     """
     if not _is_there(path):
         await trio.lowlevel.checkpoint()

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from distributedlog.cluster.processes import environment
 from distributedlog.runtime import lmdb_map
 from distributedlog.runtime.errors import CorruptData, DiskFull
 from distributedlog.runtime.lmdb_map import open_map, probe_map
@@ -56,6 +57,44 @@ async def test_lying_pages_fail_in_the_child_not_here(tmp_path: Path) -> None:
 
     data.write_bytes(whole)
     assert await probe_map(path)
+
+
+OPEN_A_DISK = """
+import sys, trio
+from distributedlog.runtime.errors import CorruptData
+from distributedlog.runtime.files import DirectoryDisk
+
+async def main():
+    disk = DirectoryDisk(sys.argv[1])
+    try:
+        index = await disk.open_map("index")
+    except CorruptData:
+        print("corrupt")
+    else:
+        print(len(index.scan(b"0", b"9", 10_000)))
+
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("pages", [3, 9, 20])
+async def test_a_map_cut_short_is_told_by_the_disk_and_ends_nobody(
+    tmp_path: Path, pages: int
+) -> None:
+    """Found by chaos: a bookie whose index had lost its tail died of SIGBUS at each start, for ever."""
+    await filled(tmp_path / "index.lmdb")
+    data = tmp_path / "index.lmdb" / "data.mdb"
+    whole = data.read_bytes()
+    assert len(whole) > 21 * 4096
+    data.write_bytes(whole[: pages * 4096 + 480])
+
+    done = await trio.run_process(
+        [sys.executable, "-c", OPEN_A_DISK, str(tmp_path)], capture_stdout=True, check=False,
+        env=environment(),
+    )  # fmt: skip
+
+    assert done.returncode == 0, "the process that opened it ended with a signal"
+    assert done.stdout == b"corrupt\n"
 
 
 async def test_a_reader_that_died_with_its_process_is_cleared(tmp_path: Path) -> None:
