@@ -278,7 +278,7 @@ async def test_drivers_that_lose_answers_and_race_link_each_version_once(
         while version < versions:
             txid = 10 * version
             try:
-                token = await segment(log, txid, txid + 1, app="etl", version=version)
+                token = await segment(log, txid, txid, app="etl", version=version)
                 await trio.sleep(chance.random() / 10)
                 await log.link_segments([token], app="etl", version=version, wait_s=1)
                 version += 1
@@ -316,7 +316,7 @@ async def test_drivers_that_lose_answers_and_race_link_each_version_once(
         assert not lost.deleted & {segment.ledger_id for segment in described.segments}
         async with log.open_reader(to="end") as reader:
             found = [(r.txid, r.sequence_id) async for r in reader]
-        expected = [10 * v + k for v in range(versions) for k in (0, 1)]
+        expected = [10 * (n // 2) for n in range(2 * versions)]
         assert found == [(txid, n) for n, txid in enumerate(expected)]
         await log.collect_unlinked(older_than_s=0)
         assert await payloads(log) == [b"%d" % txid for txid in expected]
