@@ -151,6 +151,12 @@ class Roles:
             self.role is Role.LEADER or self.leader_id not in ("", leader_id)
         )
 
+    def hears_leader(self, now: float) -> bool:
+        """Whether this node leads with a quorum, or heard its leader within the longest timeout."""
+        if self._leadership is not None:
+            return True
+        return bool(self.leader_id) and now < self._leader_heard_at + self.options.election_max_s
+
     def _serves_a_leader(self, now: float) -> bool:
         """Whether a leader is alive as far as this node knows: then nobody is helped to replace it.
 

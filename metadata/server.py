@@ -30,6 +30,7 @@ from .replica import Replica
 from .sessions import MetadataSession
 from .status import StatusBoard
 from .storage import Members, RaftStorage, load_members, new_members, store_members
+from .touch import Touch
 from .wire import Row
 
 log = logging.getLogger("distributedlog.metadata.server")
@@ -62,6 +63,7 @@ class MetadataNode:
         self.leases: Leases
         self.receiver: SnapshotReceiver
         self.admission: Admission | None = None
+        self.touch: Touch | None = None
         self.peers: Peers | None = None
         self.damage = ""
         self.options = options
@@ -187,6 +189,7 @@ class MetadataNode:
             self.endpoint, self.options.peers, replica, self._founding_for, self._nursery
         )
         self.admission = Admission(replica, self.endpoint, members.cluster_id)
+        self.touch = Touch(replica, self.sessions)
         self.leases = Leases(replica)
         self.receiver = SnapshotReceiver(replica)
         replica.on_role = self.leases.on_role
@@ -200,6 +203,7 @@ class MetadataNode:
             replica.run_clock,
             replica.take_snapshots,
             self.admission.run,
+            self.touch.run,
             self.leases.run,
             self.receiver.run,
         ):

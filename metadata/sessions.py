@@ -218,11 +218,19 @@ class MetadataSession:
 
     def _watch(self, state: KeyValueState, ident: int, body: memoryview) -> None:
         request = WatchRequest.decode(body)
+        if self._node.touch is not None and self._node.touch.lost is not None:
+            self._end_watch(ident, self._node.touch.lost)
+            return
         if len(self._watches) >= WATCHES_MAX:
             self._end_watch(ident, TooBusy(f"{WATCHES_MAX} watches on one connection"))
             return
         self._watches[ident] = _Watch(request, request.after_revision)
         self.push(state, ident)
+
+    def end_watches(self, error: DistributedLogError) -> None:
+        """No watch can be served here any more."""
+        for ident in list(self._watches):
+            self._end_watch(ident, error)
 
     def push(self, state: KeyValueState, only: int | None = None) -> None:
         """Send what has changed to the watches of this connection."""

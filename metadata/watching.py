@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WAITING_BYTES_MAX = 8 * 1024 * 1024
 AGAIN_S = 0.05
+AGAIN_MAX_S = 1.0
 
 
 class Watcher:
@@ -70,10 +71,10 @@ class Watcher:
         body = request.encode()
         link.send(envelope(Op.META_WATCH, len(body), ident=ident), body)
 
-    async def pause(self) -> None:
-        """A node refused a watch: wait, and let another one be asked."""
+    async def pause(self, refusals: int) -> None:
+        """A node refused a watch: wait, longer each time in a row, and let another one be asked."""
         self._client.turn()
-        await trio.sleep(AGAIN_S)
+        await trio.sleep(min(AGAIN_MAX_S, AGAIN_S * 2 ** min(refusals, 16)))
 
     def leave(self, watch: "ClientWatch") -> None:
         """Forget a watch, and tell its node."""
@@ -98,6 +99,8 @@ class ClientWatch:
         self._watcher = watcher
         self._waiting: deque[tuple[WatchBatch, int]] = deque()
         self._waiting_bytes = 0
+        self._refusals = 0
+        """In a row: nodes that could not serve it."""
         self._news = trio.Event()
 
     async def next(self) -> WatchBatch:
@@ -114,7 +117,8 @@ class ClientWatch:
                 raise self.ended
             if self.link is None:
                 if self.ended is not None:  # this node cannot serve it
-                    await self._watcher.pause()
+                    await self._watcher.pause(self._refusals)
+                    self._refusals += 1
                 await self._watcher.take_up(self)
                 continue
             self._news = trio.Event()
@@ -127,6 +131,7 @@ class ClientWatch:
             self.drop()
             return
         batch = decode_events(body)
+        self._refusals = 0
         self._waiting.append((batch, len(body)))
         self._waiting_bytes += len(body)
         if self._waiting_bytes > WAITING_BYTES_MAX:

@@ -13,6 +13,7 @@ from distributedlog.metadata.server import MetadataOptions, serve_metadata
 from distributedlog.metadata.wire import decode_rows
 from distributedlog.runtime.errors import ConnectionLost
 from distributedlog.runtime.frames import Op, pack
+from distributedlog.runtime.host import Address, Connection
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint, Hello
 
@@ -32,6 +33,8 @@ class Quorum:
         self._chance = random.Random(seed)
         self._network = PipeNetwork(seed, bytes_max=256 * 1024)
         self._nursery = nursery
+        self._cut_off: set[str] = set()
+        self._wires: list[tuple[str, str, Connection]] = []
         self._running: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
         self._clients = 0
         hello = Hello(cluster_id="", node_id="observer", kind="client")
@@ -54,6 +57,13 @@ class Quorum:
         self.disks[name] = MemoryDisk()
         self.peers[name] = (name, 4181)
         self._listed[name] = dict(self.peers)
+
+    def cut_off(self, name: str) -> None:
+        """That node and the other nodes do not reach each other; clients reach all."""
+        self._cut_off.add(name)
+        for one, other, wire in self._wires:
+            if name in (one, other):
+                wire.close()
 
     def wipe(self, name: str) -> None:
         """The node's directory is emptied, or another machine comes in its place."""
@@ -96,7 +106,18 @@ class Quorum:
     async def _run(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
         disk, ended = self.disks[name], trio.Event()
         host = self._network.host(name, metadata=disk)
-        host = replace(host, random=random.Random(self._chance.random()))  # no two lives alike
+        dial = host.dial
+
+        async def dial_unless_cut_off(address: Address) -> Connection:
+            if self._cut_off & {name, address[0]}:
+                raise ConnectionLost(f"{name} does not reach {address[0]}")
+            wire = await dial(address)
+            self._wires.append((name, address[0], wire))
+            return wire
+
+        # No two lives alike.
+        chance = random.Random(self._chance.random())
+        host = replace(host, random=chance, dial=dial_unless_cut_off)
         listener = await host.listen(self.peers[name])
         disk.lock()
         try:

@@ -411,6 +411,33 @@ async def test_members_that_still_load_do_not_pass_for_empty_ones(autojump_clock
         assert (await nodes.rows())["m1"].role == "waiting, empty"
 
 
+async def test_a_watch_on_a_node_that_is_cut_off_is_taken_up_elsewhere(
+    autojump_clock: object,
+) -> None:
+    """M6: silence there says nothing; what happened meanwhile comes from another node, without a gap."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        writer = await nodes.client()
+        await writer.transact(put(b"k", b"0"))
+        leader = await nodes.leader()
+        alone = next(name for name in nodes.names if name != leader)
+        watcher = await nodes.client(alone, *(name for name in nodes.names if name != alone))
+        found: list[bytes] = []
+        async with watcher.watch(b"k", b"l", after_revision=0) as watch:
+            found += [event.item.value for event in (await watch.next()).events]
+            nodes.cut_off(alone)
+            for n in range(1, 6):
+                await writer.transact(put(b"k", b"%d" % n))
+            with trio.fail_after(10):
+                while len(found) < 6:
+                    found += [event.item.value for event in (await watch.next()).events]
+            await writer.transact(put(b"k", b"6"))
+            with trio.fail_after(1):
+                found += [event.item.value for event in (await watch.next()).events]
+
+        assert found == [b"%d" % n for n in range(7)]
+
+
 async def test_a_watch_that_a_node_cannot_serve_is_taken_elsewhere(autojump_clock: object) -> None:
     async with quorum(3) as nodes:
         await nodes.start()
