@@ -4,7 +4,6 @@ The engine starts nothing by itself here: containers are created by compose and 
 asked one by one. Clients run on this machine and come in by the published ports.
 """
 
-import json
 import os
 import resource
 import subprocess
@@ -19,24 +18,23 @@ import trio
 
 from ..cluster.config import format_address, parse_named_addresses
 from ..cluster.health import ask_health
-from ..cluster.plan import LOCAL_JOURNAL_FILE_BYTES, NAMESPACE
+from ..cluster.plan import NAMESPACE
 from ..runtime.host import Address
 from ..runtime.machine import real_host
 from . import container_network, engine
 from . import disks as loops
 from .adapter import Capability, ChaosFailed, Link, Needs, Node, Role
+from .container_files import DATA, clock_file, node_config, override
 from .container_network import Network, Place
 from .disks import LoopDisk
 from .engine import Compose, call, containers_of, inspect
-from .local_processes import FREE_BYTES_MIN, OWN_DISK
-from .node import CLOCK
+from .local_processes import OWN_DISK
 
 PROJECT = "dlog-chaos"
 """One run at a time on a machine: the published ports are the compose file's."""
 SUBNET = "172.30.42.0/24"
 BOOKIES_MAX = 6
 METADATA_NODES = (1, 3)
-DATA = "/var/lib/dlog"
 OUTSIDE = "outside"
 USER = 10001
 """Of the image, for directories of this machine that a node writes to."""
@@ -47,7 +45,6 @@ POLL_S = 0.1
 LOG_LINES = 40
 NOT_RUNNING = "is not running"
 NODE_MODULE = "distributedlog.cli.main"
-CLOCK_DIRECTORY = "/run/chaos"
 
 
 @dataclass(slots=True)
@@ -59,7 +56,6 @@ class _Container:
     outside: Address
     """Its published port."""
     data: Path
-    disk: LoopDisk | None = None
     files: int = 0
     """Its limit of descriptors before somebody changed it; 0: not known yet."""
 
@@ -170,44 +166,19 @@ class Containers:
         """The files that this run lays over the compose cluster's, and its disks."""
         home = engine.folder()
         assert home is not None, "refused before"
-        directory = self._needs.directory
-        config = directory / "node.toml"
-        config.write_text(self._config())
-        config.chmod(0o644)
-        services: dict[str, Any] = {}
+        needs = self._needs
+        disks = {}
         for name in self._names:
-            base = directory / name
-            base.mkdir()
-            volumes = [f"{config}:/etc/dlog/node.toml:ro"]
-            service: dict[str, Any] = {"healthcheck": {"disable": True}, "volumes": volumes}
-            if self._needs.capabilities & OWN_DISK:
-                volumes.append(f"{await self._own_disk(name, base)}:{DATA}")
-            if Capability.CLOCK in self._needs.capabilities:
-                (base / "clock").mkdir()
-                volumes.append(f"{base / 'clock'}:{CLOCK_DIRECTORY}:ro")
-                service["entrypoint"] = ["python", "-m", "distributedlog.chaos.node"]
-                service["environment"] = {CLOCK: f"{CLOCK_DIRECTORY}/clock"}
-            services[name] = service
-        override = directory / "override.yaml"
-        override.write_text(json.dumps({"services": services}, indent=1))  # JSON is YAML
-        sixth = "1" if self._needs.bookies == BOOKIES_MAX else "0"
+            clock_file(needs, name).parent.mkdir(parents=True)
+            if needs.capabilities & OWN_DISK:
+                disks[name] = await self._own_disk(name, needs.directory / name)
+        config, extra = needs.directory / "node.toml", needs.directory / "override.yaml"
+        config.write_text(node_config(self._names, needs, self._store))
+        config.chmod(0o644)
+        extra.write_text(override(self._names, needs, config, disks))
+        sixth = "1" if needs.bookies == BOOKIES_MAX else "0"
         variables = {"DLOG_SUBNET": SUBNET, "DLOG_SIXTH_BOOKIE": sixth}
-        return Compose(PROJECT, [*(home / name for name in engine.FILES), override], variables)
-
-    def _config(self) -> str:
-        voters = [name for name in self._names if name.startswith("metadata")]
-        quorum = json.dumps(",".join(f"{name}={name}:4181" for name in voters))
-        store: dict[str, Any] = {"journal_file_bytes": LOCAL_JOURNAL_FILE_BYTES, **self._store}
-        if self._needs.capabilities & OWN_DISK:
-            store.setdefault("free_bytes_min", FREE_BYTES_MIN)
-            store["journal_file_bytes"] = min(
-                int(store["journal_file_bytes"]), (self._needs.disk_mb << 20) // 16
-            )
-        lines = []
-        for table in ("metadata", "bookie"):
-            lines += [f"[{table}]", f"data = {json.dumps(DATA)}", f"metadata = {quorum}", ""]
-        lines += ["[store]", *(f"{key} = {json.dumps(value)}" for key, value in store.items())]
-        return "\n".join(lines) + "\n"
+        return Compose(PROJECT, [*(home / name for name in engine.FILES), extra], variables)
 
     async def _own_disk(self, name: str, base: Path) -> Path:
         breakable = Capability.SYNC_ERRORS in self._needs.capabilities
@@ -234,7 +205,6 @@ class Containers:
                 one["Id"],
                 parse_named_addresses(told, "--advertise")[OUTSIDE],
                 Path(mounts[DATA]),
-                self._disks.get(name),
             )
 
     async def _end(self, compose: Compose) -> None:
@@ -357,7 +327,7 @@ class Containers:
 
     async def set_clock(self, name: str, offset_s: float) -> None:
         """See `Adapter.set_clock`."""
-        file = self._needs.directory / name / "clock" / "clock"
+        file = clock_file(self._needs, name)
         aside = file.with_suffix(".aside")
         aside.write_text(f"{offset_s}")
         aside.chmod(0o644)

@@ -1,14 +1,20 @@
 """The adapter of containers, as far as it can be seen without any."""
 
+import json
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from distributedlog.bookie.options import BookieOptions
 from distributedlog.chaos import engine
 from distributedlog.chaos.adapter import CLIENTS, Capability, ChaosFailed, Link, Needs
+from distributedlog.chaos.container_files import node_config, override
 from distributedlog.chaos.container_network import Network, Place, rules
 from distributedlog.chaos.containers import Containers
+from distributedlog.chaos.node import CLOCK
+from distributedlog.cluster.config import overlay, parse_quorum
 
 ADDRESSES = {"bookie1": "10.0.0.1", "bookie2": "10.0.0.2", CLIENTS: "10.0.0.254"}
 
@@ -142,3 +148,40 @@ async def test_a_command_that_fails_says_what_it_said() -> None:
     with pytest.raises(ChaosFailed, match="no such thing"):
         await engine.call("sh", "-c", "echo no such thing >&2; exit 3")
     assert await engine.call("cat", stdin=b"x") == "x"
+
+
+CAPABLE = frozenset({Capability.POWER, Capability.CLOCK})
+
+
+def test_all_nodes_are_told_one_quorum_and_the_scenarios_store() -> None:
+    needs = Needs(Path("/run1"), 1, 1, CAPABLE, disk_mb=64)
+    config = tomllib.loads(node_config(["metadata1", "bookie1"], needs, {"gather_bytes": 1 << 20}))
+
+    assert config["bookie"]["metadata"] == config["metadata"]["metadata"]
+    assert list(parse_quorum(config["bookie"]["metadata"])) == ["metadata1"]
+    assert config["store"]["gather_bytes"] == 1 << 20
+    assert config["store"]["journal_file_bytes"] == 4 << 20, "a sixteenth of a small disk"
+    overlay(BookieOptions, ("node.toml", config["store"]))
+
+
+def test_each_service_gets_its_own_disk_and_clock() -> None:
+    needs = Needs(Path("/run1"), 1, 1, CAPABLE)
+    names = ["metadata1", "bookie1"]
+    disks = {name: Path("/run1") / name / "mount/data" for name in names}
+    services = json.loads(override(names, needs, Path("/run1/node.toml"), disks))["services"]
+
+    assert list(services) == names
+    assert services["bookie1"]["volumes"] == [
+        "/run1/node.toml:/etc/dlog/node.toml:ro",
+        "/run1/bookie1/mount/data:/var/lib/dlog",
+        "/run1/bookie1/clock:/run/chaos:ro",
+    ]
+    assert services["bookie1"]["environment"] == {CLOCK: "/run/chaos/clock"}
+
+
+def test_without_need_nodes_keep_their_volumes_and_clocks() -> None:
+    needs = Needs(Path("/run1"), 1, 1, frozenset({Capability.KILL}))
+    (service,) = json.loads(override(["bookie1"], needs, Path("/c"), {}))["services"].values()
+
+    assert service["volumes"] == ["/c:/etc/dlog/node.toml:ro"]
+    assert "entrypoint" not in service
