@@ -5,6 +5,7 @@ replays ext4's journal as after a real one. Broken device: the image lies on a t
 that new blocks of the image cannot be had, and a write that the page cache took fails at the device.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -89,8 +90,13 @@ class LoopDisk:
         _fill(self.mount_point / FILLER, leave_bytes)
 
     def free(self) -> None:
-        """Give the space back."""
+        """Give the space back; durably, or a power cut brings the filler back."""
         (self.mount_point / FILLER).unlink(missing_ok=True)
+        descriptor = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     # --- breaking it ----------------------------------------------------------------------------------
 
@@ -119,6 +125,9 @@ def cut_power(disks: Sequence[LoopDisk]) -> None:
         descriptor = os.open(disk.mount_point, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, FS_IOC_SHUTDOWN, struct.pack("I", WITHOUT_LOG_FLUSH))
+        except OSError as error:
+            if error.errno != errno.EIO:  # it has shut itself down already
+                raise
         finally:
             os.close(descriptor)
 

@@ -18,7 +18,7 @@ from ..log.namespace import Namespace
 from ..log.record import LogRecord
 from ..log.writer import LogWriter
 from ..metadata.transaction import Compare, Put, Transaction
-from ..runtime.errors import DistributedLogError
+from ..runtime.errors import DistributedLogError, LogTruncated
 from ..verify.history import Outcome, Value, from_payload, to_payload
 from ..verify.notes import Piece
 from .client import Life, after, before
@@ -265,6 +265,9 @@ async def tail(life: Life, namespace: Namespace) -> None:
     while not life.stop.is_set():
         try:
             reader = await namespace.open_log(log, config=life.log_options).open_reader(dlsn=start)
+        except LogTruncated:
+            start = None
+            continue
         except DistributedLogError:
             await life.rest(0.2)
             continue
@@ -286,6 +289,8 @@ async def tail(life: Life, namespace: Namespace) -> None:
                 start = DLSN(segment, entry, slot + 1)
                 await life.rest(0.05)  # a stretch at a time
         except DistributedLogError as error:
+            if isinstance(error, LogTruncated):
+                start = None  # it was slower than the truncation, and was told so (G6)
             life.notes.note("note", after(), f"reading {log} ended: {words(error)}")
             await life.rest(0.2)
         await reader.aclose()
@@ -317,6 +322,27 @@ async def read_whole(life: Life, namespace: Namespace, log: str) -> int:
                 return count
         life.notes.note("whole", number, after())
     return count
+
+
+# --- truncation -----------------------------------------------------------------------------------
+
+
+async def truncate(life: Life, namespace: Namespace) -> None:
+    """Now and then give up what was written before the last time."""
+    chance, (low, high) = life.chance, life.options["pause_s"]
+    log, point = life.options["log"], None
+    while not await life.rest(chance.uniform(low, high)):
+        handle = namespace.open_log(log, config=life.log_options)
+        begun = before()
+        try:
+            if point is not None:
+                # Before the call: it may have an effect that nobody lives to tell of.
+                life.notes.note("cut", log, begun, begun, list(point), Outcome.UNKNOWN.value)
+                await handle.truncate(point)
+                life.notes.note("cut", log, begun, after(), list(point), Outcome.OK.value)
+            point = await handle.last_dlsn()
+        except DistributedLogError as error:
+            life.notes.note("note", after(), f"truncating {log} failed: {words(error)}")
 
 
 # --- registers ------------------------------------------------------------------------------------
@@ -397,5 +423,6 @@ KINDS: dict[str, Callable[[Life, Namespace], Awaitable[None]]] = {
     "tail": tail,
     "catch-up": catch_up,
     "registers": registers,
+    "truncate": truncate,
     "finish": finish,
 }

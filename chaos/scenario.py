@@ -113,6 +113,7 @@ CLIENT_KINDS = {
     "catch-up": "reads the whole log from its beginning, again and again",
     "many-logs": "writes to many small logs in turn",
     "registers": "reads and conditionally changes keys of the metadata quorum",
+    "truncate": "gives up, now and then, what was written before the last time",
 }
 
 
@@ -132,7 +133,7 @@ class Client:
     keys: int = 4
     """registers: how many."""
     pause_s: Range = (5.0, 15.0)
-    """catch-up: between two readings; duel: how long one keeps the log."""
+    """catch-up, truncate: between two; duel: how long one keeps the log."""
 
 
 @dataclass(frozen=True, slots=True)
