@@ -10,7 +10,7 @@ import trio
 
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie import messages as m
-from distributedlog.bookie.client import AddStream, BookieClient
+from distributedlog.bookie.client import AddStream, BookieClient, WaitAnswer
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
@@ -236,6 +236,43 @@ async def test_long_polls_are_woken_by_the_next_entry_and_by_a_fence() -> None:
 
         assert [(a.lac, a.fenced) for a in answers] == [(0, False), (1, True)]
         assert [r.entry for r in entries.records(answers[0].body)] == [0]
+
+
+async def test_a_standing_poll_brings_each_entry_once_when_it_is_durable_and_confirmed() -> None:
+    """The LAC of an entry that is still on its way to the disk is told with the entry."""
+    async with served(disk=CutDisk(sync_s=0.02)) as (bookie, nursery):
+        writer, reader = await bookie.dial(nursery), await bookie.dial(nursery)
+        answers: list[tuple[int, list[int], bool]] = []
+        writing = Writing(writer, 7)
+
+        def on_answer(answer: DistributedLogError | WaitAnswer, more: bool) -> None:
+            assert isinstance(answer, WaitAnswer)
+            answers.append((answer.lac, [r.entry for r in entries.records(answer.body)], more))
+
+        poll = m.WaitLac(7, KEY, -1, 2000, 10 * len(record(7, 0)))
+        reader.follow_lac(poll, on_answer, standing=True)
+        await reader.info(T)  # it is parked, on a ledger nobody knows yet
+        for entry in range(4):
+            writing.stream.send(record(7, entry))
+            writing.stream.send_lac(entry)  # ahead of this bookie's own sync
+            await writing.until_acked(entry + 1)
+            assert writing.stream.watched
+        await reader.info(T)
+        assert [entry for _, found, _ in answers for entry in found] == [0, 1, 2, 3]
+        assert all(found == [lac] and more for lac, found, more in answers)
+        assert bookie.store.waiters.waiting == 1
+
+        for entry in range(4, 12):  # more than the poll's bytes
+            writing.stream.send(record(7, entry))
+        writing.stream.send_lac(11)
+        await writing.until_acked(12)
+        await reader.info(T)
+        assert [more for _, _, more in answers][-1] is False
+        assert sum(len(found) for _, found, _ in answers) <= 10
+        assert bookie.store.waiters.waiting == 0
+        writing.stream.send(record(7, 12))
+        await writing.until_acked(13)
+        assert not writing.stream.watched
 
 
 async def test_a_broken_connection_refuses_its_streams_at_once() -> None:

@@ -21,20 +21,31 @@ from distributedlog.runtime.frames import (
     ENVELOPE_BYTES,
     FRAME_BYTES_MAX,
     HTTP_REPLY,
+    REPLY_MORE,
     Op,
     envelope,
 )
 from distributedlog.runtime.hello import encode
 from distributedlog.runtime.host import Address, Connection
-from distributedlog.runtime.rpc import PARTIAL_BYTES_MAX, ClientLink, Endpoint, Hello, Link
+from distributedlog.runtime.rpc import (
+    PARTIAL_BYTES_MAX,
+    ClientLink,
+    Endpoint,
+    Hello,
+    Link,
+    Reply,
+)
 
 from .pipe import PipeNetwork
 
-ECHO, DROP, FAIL, LEADER, PUSH = 100, 101, 102, 103, 104
+ECHO, DROP, FAIL, LEADER, PUSH, REPEAT = 100, 101, 102, 103, 104, 105
 
 
 class EchoSession:
-    """Answers ECHO with its body, FAIL and LEADER with errors, DROP not at all, PUSH with a frame."""
+    """Answers ECHO with its body, FAIL and LEADER with errors, DROP not at all, PUSH with a frame.
+
+    REPEAT is answered for each byte of its body; a zero byte is an error.
+    """
 
     def __init__(self, link: Link, ended: list[str]) -> None:
         self.link = link
@@ -50,6 +61,13 @@ class EchoSession:
             self.link.reply_error(ident, TooBusy("no room: 9 of 8 bytes"))
         elif op == LEADER:
             self.link.reply_error(ident, NotLeader("ask n2", leader="n2"))
+        elif op == REPEAT:
+            for n, byte in enumerate(bytes(body)):
+                more = REPLY_MORE if n + 1 < len(body) else 0
+                if byte:
+                    self.link.reply(ident, bytes([byte]) * 9000, flags=more)
+                else:
+                    self.link.reply_error(ident, TooBusy("zero"))
         elif op == PUSH:
             self.link.send(envelope(PUSH, len(body), ident=7), bytes(body))
         elif op != DROP:
@@ -201,6 +219,34 @@ async def test_a_closed_connection_is_news_at_once(autojump_clock: trio.testing.
         assert told == [link.closed]
         with pytest.raises(DistributedLogError):
             await link.request(ECHO, timeout_s=1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "heard"),
+    [(b"abc", "abc"), (b"a", "a"), (b"ab\x00c", "ab!"), (b"", "!")],
+)
+async def test_a_standing_request_hears_all_its_answers(
+    asked: bytes, heard: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Also the end of the link; nothing after the last one, which is forgotten."""
+    async with served() as there:
+        link = await there.dial()
+        answers: list[str] = []
+
+        def on_reply(reply: Reply | DistributedLogError) -> None:
+            if isinstance(reply, Reply):
+                assert len(set(bytes(reply.body))) == 1
+                answers.append(chr(reply.body[0]))
+            else:
+                answers.append("!")
+
+        link.stand(REPEAT, asked, timeout_s=5, on_reply=on_reply)
+        await link.request(ECHO, timeout_s=5)
+        await trio.sleep(0.1)
+        link.close(ConnectionLost("enough"))
+        await trio.sleep(0.1)
+        assert "".join(answers) == heard
+        assert link._pending == {}
 
 
 async def test_frames_without_request_reach_on_frame(
