@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import trio
 
 from distributedlog.bookie.server import READ_TURN_BYTES, BookieServer
@@ -50,15 +51,16 @@ async def test_no_turn_of_the_loop_gives_reads_more_than_their_budget() -> None:
     assert turns >= 200 * REPLY_BYTES // READ_TURN_BYTES // 2
 
 
-async def test_the_connections_have_their_turns_one_after_the_other() -> None:
+@pytest.mark.parametrize("first", ["greedy", "modest"])
+async def test_the_connections_have_their_turns_one_after_the_other(first: str) -> None:
     """Who asks for a thousand replies delays the others by one, not by a thousand."""
     async with running(CutDisk()) as store:
         server = BookieServer(store, None)
         greedy: Any = _Reader(1000)
         modest: Any = _Reader(1)
         async with trio.open_nursery() as nursery:
-            server.ready(greedy)
-            server.ready(modest)
+            for reader in (greedy, modest) if first == "greedy" else (modest, greedy):
+                server.ready(reader)
             nursery.start_soon(server.serve_reads)
             while not modest.served:
                 await trio.lowlevel.checkpoint()
