@@ -7,7 +7,6 @@ is `OutcomeUnknown`. Watches are in `watching.py`.
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 
 import trio
 
@@ -32,6 +31,7 @@ from .configuration import Member
 from .interface import Event, MemberStatus, Metadata, RangePage, Watch, WatchBatch, prefix_end
 from .known_nodes import KnownNodes
 from .kv import STALE_REQUEST, Answer
+from .status_question import ask_status
 from .transaction import KeyValue, Transaction, TransactionReply
 from .watching import Watcher
 from .wire import (
@@ -42,7 +42,6 @@ from .wire import (
     decode_members,
     decode_outcome,
     decode_page,
-    decode_rows,
 )
 
 __all__ = [
@@ -57,7 +56,7 @@ __all__ = [
 ]
 
 ATTEMPT_S = 2.0
-"""A node that is silent for so long is left for another one."""
+"""A node that is silent for so long is left."""
 ELSEWHERE = (
     ConnectionLost,
     NotReady,
@@ -163,38 +162,7 @@ class MetadataClient:
 
         Addresses are those of the side that we came in on, as far as a node advertises one.
         """
-        deadline = trio.current_time() + self.timeout_s
-        last: DistributedLogError | None = None
-        while trio.current_time() < deadline:
-            waiting: dict[str, MemberStatus] = {}
-            leaderless: list[MemberStatus] = []
-            for address in dict.fromkeys([self._leader, *self._known.all]):
-                try:
-                    link = await self.link(address, deadline, may_wait=True)
-                    found = await self._status_from(link)
-                except DistributedLogError as error:
-                    last = error
-                    continue
-                if any(status.role == "leader" for status in found):
-                    return found
-                if link.peer.cluster_id:  # it may have been put out of the quorum, and not know it
-                    leaderless = leaderless or found
-                    continue
-                link.close(NotReady("it may belong to a cluster when it is asked again"))
-                waiting.update((status.node_id, status) for status in found)
-            if leaderless:
-                return leaderless
-            if waiting:
-                return sorted(waiting.values(), key=lambda status: status.name)
-            await trio.sleep(PAUSE_S)
-        raise QuorumUnreachable(f"no node of the metadata quorum could be reached (last: {last})")
-
-    async def _status_from(self, link: ClientLink) -> list[MemberStatus]:
-        reply = await link.request(Op.META_STATUS, pack(["all"]), timeout_s=ATTEMPT_S)
-        return [
-            replace(row.status, address=row.advertised.get(link.listener, row.status.address))
-            for row in decode_rows(reply.body)
-        ]
+        return await ask_status(self, self._leader, self._known.all)
 
     async def change_members(self, request: MembersRequest) -> list[Member]:
         """Have the quorum's members changed; who they are when that is committed, or was before.

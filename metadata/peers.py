@@ -194,7 +194,7 @@ class Peers:
         link = self._links.get(wanted.peer)
         if link is None:
             return False
-        file = await storage.open_snapshot(snapshot)
+        file = await storage.snapshots.open(snapshot)
         try:
             total, offset = file.size(), 0
             while offset < total:

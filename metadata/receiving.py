@@ -52,7 +52,7 @@ class SnapshotReceiver:
         if of != self._of or (chunk.offset == 0 and self._offset == 0):
             if self._file is not None:
                 self._file.close()
-            self._file = await replica.storage.receive_file()
+            self._file = await replica.storage.snapshots.receive()
             self._of, self._offset = of, 0
         assert self._file is not None
         if chunk.offset != self._offset:
@@ -69,7 +69,7 @@ class SnapshotReceiver:
         file, self._file, self._of = self._file, None, None
         replica = self._replica
         try:
-            await replica.storage.keep_received(snapshot, file)
+            await replica.storage.snapshots.keep_received(snapshot, file)
             state, members = await restore(replica.storage, snapshot)
         except CorruptData:
             self._offset = 0  # damaged on its way: begin again
@@ -97,7 +97,7 @@ async def restore(storage: RaftStorage, snapshot: Snapshot) -> tuple[KeyValueSta
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        async for chunk in storage.snapshot_chunks(snapshot):
+        async for chunk in storage.snapshots.chunks(snapshot):
             if is_configuration(chunk):
                 members = decode_configuration(chunk)
             else:

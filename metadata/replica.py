@@ -282,7 +282,7 @@ class Replica:
             if members == UNKNOWN:
                 continue  # let in just now, and has not read yet who the members are
             snapshot = Snapshot(index, term, members)
-            await self.storage.save_snapshot(
+            await self.storage.snapshots.save(
                 snapshot, chain([members.encode()], self.state.snapshot())
             )
             if self.snapshot is None or self.snapshot.index < index:

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ..runtime.errors import ConnectionLost, DistributedLogError, ForeignData
-from ..runtime.frames import Op
+from ..runtime.errors import DistributedLogError, ForeignData
 from ..runtime.host import Address, Disk, Host, Listener
 from ..runtime.identity import NodeIdentity, load_identity, new_node_id, store_identity
 from ..runtime.rpc import Endpoint, Hello, Link
-from .admission import Admission
+from .admission import Admission, who_is_at
 from .configuration import Configuration, Member
 from .forming import FormAnswer, Founding, listed, may_found, may_join
 from .kv import KeyValueState
@@ -264,21 +263,15 @@ class MetadataNode:
         if self.options.name != min(self.options.peers):
             return answers  # somebody else founds: wait to be told
 
-        async def ask(name: str, nursery: trio.Nursery) -> None:
+        async def ask(name: str) -> None:
             try:
-                with trio.fail_after(ASK_S):
-                    link = await self.endpoint.dial(self.options.peers[name], nursery=nursery)
-                    reply = await link.request(Op.META_FORM, timeout_s=ASK_S)
-                    answers[name] = FormAnswer.decode(reply.body)
-                    link.close(ConnectionLost("asked and answered"))
-            except (DistributedLogError, trio.TooSlowError):
+                answers[name] = await who_is_at(self.endpoint, self.options.peers[name])
+            except DistributedLogError:
                 return
 
-        async with trio.open_nursery() as links:
-            async with trio.open_nursery() as asking:
-                for name in names:
-                    asking.start_soon(ask, name, links)
-            links.cancel_scope.cancel()
+        async with trio.open_nursery() as asking:
+            for name in names:
+                asking.start_soon(ask, name)
         return {name: answers[name] for name in names if name in answers}
 
     # --- for the replica --------------------------------------------------------------------------

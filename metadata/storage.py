@@ -17,7 +17,7 @@ the newest block (a vote or acknowledged entries) before its mark, that is a pow
 within the same 20 ms. Nothing on this disk can tell that from a write that was never finished.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -340,28 +340,6 @@ class RaftStorage:
             yield
         finally:
             self._writing = False
-
-    # --- snapshots --------------------------------------------------------------------------------
-
-    async def save_snapshot(self, snapshot: Snapshot, chunks: Iterable[bytes]) -> None:
-        """See `SnapshotFiles.save`."""
-        await self.snapshots.save(snapshot, chunks)
-
-    def snapshot_chunks(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
-        """See `SnapshotFiles.chunks`."""
-        return self.snapshots.chunks(snapshot)
-
-    async def open_snapshot(self, snapshot: Snapshot) -> File:
-        """See `SnapshotFiles.open`."""
-        return await self.snapshots.open(snapshot)
-
-    async def receive_file(self) -> File:
-        """See `SnapshotFiles.receive`."""
-        return await self.snapshots.receive()
-
-    async def keep_received(self, snapshot: Snapshot, file: File) -> None:
-        """See `SnapshotFiles.keep_received`."""
-        await self.snapshots.keep_received(snapshot, file)
 
 
 def _log_name(number: int) -> str:

@@ -50,6 +50,16 @@ class RaftNode:
         self.seen_commit = 0
         self.seen_term = 0
 
+    def __str__(self) -> str:
+        """Role and marks, for a failure's message."""
+        core = self.core
+        if core is None:
+            return f"{self.node_id} down"
+        return (
+            f"{self.node_id} {core.role.value} term {core.term} commit {core.commit}"
+            f" last {core.log.last_index} applied {self.restored}"
+        )
+
 
 class Crashed(Exception):
     """The node lost power in the middle of a step."""

@@ -21,6 +21,13 @@ from .raft_planted_members import (
     RemovedLeaderStays,
     RemovedOnAppendGivesUp,
 )
+from .raft_planted_silence import (
+    HelpsDisturbers,
+    IgnoresLateness,
+    IgnoresOldLeader,
+    NoCheckQuorum,
+    NoPreVote,
+)
 from .raft_planted_worlds import EmptiedDiskVotes, ForgetsTerm, ForgetsVote, SendsBeforeSync
 from .raft_world import RaftWorld, run_seeds
 
@@ -208,47 +215,6 @@ class InstallsOlderSnapshot(Raft):
             self._follow(term, sender, now)
             self.marks.install(snapshot)
             self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
-
-
-class NoPreVote(Raft):
-    """Campaigns at once; a node that comes back from a cut deposes a working leader (thesis 9.6)."""
-
-    def _campaign_softly(self, now: float) -> None:
-        if not self._disk_stalled:
-            self._campaign(now)
-        else:
-            super()._campaign_softly(now)
-
-
-class HelpsDisturbers(Raft):
-    """Answers (pre-)votes although its leader lives (thesis 4.2.3)."""
-
-    def _serves_a_leader(self, now: float) -> bool:
-        return False
-
-
-class NoCheckQuorum(Leadership):
-    """A leader that hears nobody leads on (thesis 6.2)."""
-
-    def has_quorum(self, now: float) -> bool:
-        """Always."""
-        return True
-
-
-class IgnoresOldLeader(Raft):
-    """Says nothing to a leader of an earlier term: a node whose term ran ahead is lost for ever."""
-
-    def _refuse_old_leader(self, sender: str) -> None:
-        return
-
-
-class IgnoresLateness(Raft):
-    """Takes its own pause for everybody's silence (H25)."""
-
-    def on_late(self, lateness_s: float, now: float) -> None:
-        """Do nothing."""
-        """Do nothing."""
-        return
 
 
 @dataclass(frozen=True, slots=True)

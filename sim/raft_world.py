@@ -95,13 +95,7 @@ class RaftWorld:
 
     def describe(self) -> str:
         """Each node's role and marks, for a failure's message."""
-        return "; ".join(
-            f"{node.node_id} {node.core.role.value} term {node.core.term} commit {node.core.commit}"
-            f" last {node.core.log.last_index} applied {node.restored}"
-            if node.core is not None
-            else f"{node.node_id} down"
-            for node in self.nodes.values()
-        )
+        return "; ".join(str(node) for node in self.nodes.values())
 
     def _serves(self, target: int) -> bool:
         last, leader = self.oracles.committed_last, self.leader()

@@ -107,7 +107,7 @@ async def snapshot_of(index: int, term: int, storage: RaftStorage) -> Snapshot:
     command = Transact(transaction=Transaction((), (Put(b"k", bytes(1000)),)))
     state.apply(index, encode_command(command))
     snapshot = Snapshot(index, term)
-    await storage.save_snapshot(snapshot, state.snapshot())
+    await storage.snapshots.save(snapshot, state.snapshot())
     return snapshot
 
 
@@ -262,7 +262,7 @@ async def test_damage_is_remembered_wherever_the_power_goes(steps: int) -> None:
     storage = await begun(disk)
     for index in (1, 2, 3):
         await storage.save([entry(index)])
-    await storage.save_snapshot(Snapshot(2, 1), [b"x"])
+    await storage.snapshots.save(Snapshot(2, 1), [b"x"])
     await rot(disk, 1)
     disk.steps = steps
     with suppress(_Cut):
@@ -357,7 +357,7 @@ async def test_a_log_begins_behind_a_snapshot() -> None:
     assert (loaded.damage, loaded.snapshot) == ("", snapshot)
     assert (loaded.log.base_index, loaded.log.base_term) == (3, 1)
     assert [index for index, _, _ in entries(loaded)] == [4, 5]
-    state = KeyValueState.restore([c async for c in storage.snapshot_chunks(snapshot)])
+    state = KeyValueState.restore([c async for c in storage.snapshots.chunks(snapshot)])
     assert (state.index, state.revision) == (3, 1)
 
 
@@ -375,9 +375,9 @@ async def test_a_snapshot_that_was_not_compacted_to_counts_with_the_log_it_lies_
 async def received(disk: Disk, snapshot: Snapshot, storage: RaftStorage) -> None:
     leader = await begun(MemoryDisk())
     await snapshot_of(snapshot.index, snapshot.term, leader)
-    file, source = await storage.receive_file(), await leader.open_snapshot(snapshot)
+    file, source = await storage.snapshots.receive(), await leader.snapshots.open(snapshot)
     file.write_at(0, [source.read_at(0, source.size())])
-    await storage.keep_received(snapshot, file)
+    await storage.snapshots.keep_received(snapshot, file)
 
 
 @pytest.mark.parametrize("index", [2, 10], ids=["another term", "behind the end"])
@@ -411,10 +411,10 @@ async def test_a_received_snapshot_counts_when_its_ready_is_saved() -> None:
 async def test_a_snapshot_that_was_damaged_on_its_way_is_not_kept() -> None:
     disk = MemoryDisk()
     storage = await begun(disk)
-    file = await storage.receive_file()
+    file = await storage.snapshots.receive()
     file.write_at(0, [bytes(100)])
     with pytest.raises(CorruptData):
-        await storage.keep_received(Snapshot(10, 2), file)
+        await storage.snapshots.keep_received(Snapshot(10, 2), file)
     assert not [name for name in disk.list() if name.startswith("snapshot.")]
 
 

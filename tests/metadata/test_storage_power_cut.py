@@ -73,7 +73,7 @@ class Writer:
         assert term is not None
         snapshot = Snapshot(index, term)
         self.committed = max(self.committed, index)
-        await storage.save_snapshot(snapshot, [bytes(5000), bytes(300)])
+        await storage.snapshots.save(snapshot, [bytes(5000), bytes(300)])
         self.log.compact(index)
         self.allowed.append(state_of(self.hard_state, self.log))
         await storage.compact(snapshot)

@@ -1,0 +1,62 @@
+"""The client's question who forms the quorum and how each node is: any node can say something."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..runtime.errors import DistributedLogError, NotReady, QuorumUnreachable
+from ..runtime.frames import Op, pack
+from ..runtime.host import Address
+from ..runtime.rpc import ClientLink
+from .interface import MemberStatus
+from .wire import decode_rows
+
+if TYPE_CHECKING:
+    from .client import MetadataClient
+
+ASK_S = 2.0
+PAUSE_S = 0.05
+
+
+async def ask_status(
+    client: "MetadataClient", first: Address, known: Sequence[Address]
+) -> list[MemberStatus]:
+    """What a member says that knows a leader; else another one; else all nodes that wait.
+
+    Raises `QuorumUnreachable` when nobody has answered within the client's time limit.
+    """
+    deadline = trio.current_time() + client.timeout_s
+    last: DistributedLogError | None = None
+    while trio.current_time() < deadline:
+        waiting: dict[str, MemberStatus] = {}
+        leaderless: list[MemberStatus] = []
+        for address in dict.fromkeys([first, *known]):
+            try:
+                link = await client.link(address, deadline, may_wait=True)
+                found = await _status_from(link)
+            except DistributedLogError as error:
+                last = error
+                continue
+            if any(status.role == "leader" for status in found):
+                return found
+            if link.peer.cluster_id:  # it may have been put out of the quorum, and not know it
+                leaderless = leaderless or found
+                continue
+            link.close(NotReady("it may belong to a cluster when it is asked again"))
+            waiting.update((status.node_id, status) for status in found)
+        if leaderless:
+            return leaderless
+        if waiting:
+            return sorted(waiting.values(), key=lambda status: status.name)
+        await trio.sleep(PAUSE_S)
+    raise QuorumUnreachable(f"no node of the metadata quorum could be reached (last: {last})")
+
+
+async def _status_from(link: ClientLink) -> list[MemberStatus]:
+    reply = await link.request(Op.META_STATUS, pack(["all"]), timeout_s=ASK_S)
+    return [
+        replace(row.status, address=row.advertised.get(link.listener, row.status.address))
+        for row in decode_rows(reply.body)
+    ]
