@@ -26,8 +26,8 @@ from .runs import Located, Runs
 
 FORMAT = 1
 MAP_NAME = "bookie"
-SLICE = 5_000
-"""Puts prepared between two checkpoints of the loop (H34)."""
+SLICE = 500
+"""Puts prepared between two turns of the loop (H34): 0.4 ms, where 5,000 held every connection for 4."""
 PAGE = 1_000
 
 _RUN_KEY = struct.Struct(">cQQ")
