@@ -43,6 +43,7 @@ class Catalog:
         """Logs that were deleted under the reader, and how far they went when they were last seen."""
         self._namespace = client.namespace
         self._options = options
+        self._warned: set[str] = set()
         self._refreshed_at = -1e9
         self._cost_s = 0.0
         self._discovered_at = -1e9
@@ -187,7 +188,9 @@ class Catalog:
         )
         if self._options.fail_on_data_loss:
             raise LogTruncated(f'{what}; "failOnDataLoss"=false goes on from there', str(first))
-        log.warning("%s (failOnDataLoss=false)", what)
+        if what not in self._warned:
+            self._warned.add(what)
+            log.warning("%s (failOnDataLoss=false)", what)
         return first
 
 

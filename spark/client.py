@@ -72,10 +72,11 @@ class Client:
 
     async def _close_when_idle(self) -> None:
         seen = -1
-        while self.users or seen != self._used:
-            seen = self._used
+        while not self._closed:
             await trio.sleep(IDLE_S)
-        self._closed = True
+            with _lock:  # whoever asks for a client meanwhile gets this one alive, or a new one
+                self._closed = not self.users and seen == self._used
+            seen = self._used
         threading.Thread(target=self.close, name="distributedlog spark ends", daemon=True).start()
 
 

@@ -99,7 +99,8 @@ class Progress:
         for name, begin in starts.items():
             view = self._catalog.views[name]
             moved = bool(view.ranges(begin, ends[name]))
-            if not moved and start.ids.get(name) == view.identity:
+            same = start.ids.get(name) == view.identity and start.logs.get(name) == begin
+            if not moved and same:
                 found.keep(name, start)
             else:
                 await self._put(found, view, ends[name] if moved else begin)

@@ -97,13 +97,17 @@ class Sink:
         if self.plan.options.mode != "segments":
             return
         by_log, identity = gathered(messages)
-        if identity is None:
-            return
         options = self.plan.options
+        if identity is None and not self.overwrite:
+            return
 
         async def link_all(held: Client) -> None:
             for name in sorted(by_log):
+                assert identity is not None, "segments come with a message"
                 await self._link(held, name, by_log[name], identity)
+            if self.overwrite and options.log is not None and not by_log:
+                target = held.namespace.open_log(options.log)  # overwritten by nothing
+                await target.truncate((await target.snapshot()).end_dlsn)
 
         run(options.uri, options.request_timeout_s, link_all)
 
@@ -150,19 +154,21 @@ class Sink:
 
         async def discard_all(held: Client) -> None:
             for name, tokens in sorted(by_log.items()):
-                target: Log = held.namespace.open_log(name)
-                linked = await target.discard_segments(tokens)
+                target: Log = held.namespace.open_log(name, incarnation=tokens[0].incarnation)
+                try:
+                    linked = await target.discard_segments(tokens)
+                except DistributedLogError as error:
+                    log.warning('log "%s": segments are left for the collector: %s', name, error)
+                    continue
                 if linked:
                     log.warning(
-                        'log "%s": %d segments of a failed commit are linked', name, len(linked)
+                        'log "%s": a failed commit had linked %d segments', name, len(linked)
                     )
 
-        try:
-            run(options.uri, options.request_timeout_s, discard_all)
-        except (
+        with suppress(
             DistributedLogError
-        ) as error:  # orphans are found by age; the query's own error matters
-            log.warning("segments that were not linked are left for the collector: %s", error)
+        ):  # orphans are found by age; the query's own error matters
+            run(options.uri, options.request_timeout_s, discard_all)
 
 
 class BatchWriter(Sink, DataSourceArrowWriter):

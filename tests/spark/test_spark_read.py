@@ -17,7 +17,7 @@ POSITION = ["segment", "entry", "slot", "sequence_id", "txid", "payload"]
 
 def read(spark: Any, uri: str, **options: object) -> Any:
     schema = options.pop("schema", None)
-    reader = spark.read.format("distributedlog")
+    reader = spark.read.format("distributedlog").option("requestTimeout", "60s")
     if schema is not None:
         reader = reader.schema(schema)
     for name, value in options.items():

@@ -35,6 +35,7 @@ def frame(spark: Any, numbers: range, partitions: int = 2) -> Any:
 def write(made: Any, uri: str, **options: object) -> None:
     mode = str(options.pop("save", "append"))
     writer = made.write.format("distributedlog").mode(mode).option("uri", uri)
+    writer = writer.option("requestTimeout", "60s")
     for name, value in options.items():
         writer = writer.option(name, str(value))
     writer.save()
@@ -61,10 +62,12 @@ def copy(
     """One AvailableNow run of log to log; the query, ended."""
     reader = spark.readStream.format("distributedlog").schema("txid bigint, payload binary")
     reader = reader.option("log", source).option("startingPosition", "earliest")
+    reader = reader.option("requestTimeout", "60s")
     for name in ("maxRecordsPerTrigger", "minPartitions"):
         if name in options:
             reader = reader.option(name, str(options.pop(name)))
     writer = reader.load(uri).writeStream.format("distributedlog").option("uri", uri)
+    writer = writer.option("requestTimeout", "60s")
     for name, value in {"log": target, **options}.items():
         writer = writer.option(name, str(value))
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
@@ -113,28 +116,25 @@ def test_s10_a_replayed_batch_is_linked_once(spark: Any, uri: str, tmp_path: Pat
 
 def test_s11_a_task_fails_once_or_always(spark: Any, uri: str, tmp_path: Path) -> None:
     """S11: once: the same. Always: the job fails and nothing of it can be seen."""
+    from pyspark.sql.functions import udf
+
     make(uri, "once", "never")
     marker = str(tmp_path / "failed")
 
-    def fail_once(batches: Any) -> Any:
+    @udf("bigint")
+    def fail_once(txid: int) -> int:
         import os
 
-        for number, batch in enumerate(batches):
-            if number == 1 and not os.path.exists(marker):
-                open(marker, "w").close()
-                raise RuntimeError("injected")
-            yield batch
+        if txid == 500 and not os.path.exists(marker):
+            os.close(os.open(marker, os.O_CREAT))
+            raise RuntimeError("injected")
+        return txid
 
-    def fail(batches: Any) -> Any:
-        yield next(iter(batches))
-        raise RuntimeError("injected")
-
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
     made = frame(spark, range(1_000), 1)
-    write(made.mapInArrow(fail_once, made.schema), uri, log="once")
+    write(made.withColumn("txid", fail_once("txid")), uri, log="once")
     with pytest.raises(Exception, match="injected"):
-        write(made.mapInArrow(fail, made.schema), uri, log="never")
-    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+        broken = made.selectExpr("if(txid = 500, raise_error('injected'), txid) as txid", "payload")
+        write(broken, uri, log="never")
 
     assert txids(uri, "once") == list(range(1_000))
     assert txids(uri, "never") == []

@@ -24,7 +24,7 @@ class Stream:
         self.spark = spark
         self.uri = uri
         self.directory = directory
-        self.options = {"startingPosition": "earliest", **options}
+        self.options = {"startingPosition": "earliest", "requestTimeout": "60s", **options}
 
     def start(self, **trigger: Any) -> Any:
         reader = self.spark.readStream.format("distributedlog")
