@@ -27,7 +27,6 @@ def main(uri: str, checkpoint: str, records: int, partitions: int, per_mille: in
     )
     spark.sparkContext.setLogLevel("ERROR")
 
-    @udf("bigint")
     def flaky(txid: int) -> int:
         if txid % 1_000 == 0 and int.from_bytes(os.urandom(2)) % 1_000 < per_mille:
             raise RuntimeError("injected")
@@ -44,7 +43,7 @@ def main(uri: str, checkpoint: str, records: int, partitions: int, per_mille: in
         .load(uri)
     )
     query = (
-        read.withColumn("txid", flaky("txid"))
+        read.withColumn("txid", udf(flaky, "bigint")("txid"))
         .writeStream.format("distributedlog")
         .option("uri", uri)
         .option("log", "out")

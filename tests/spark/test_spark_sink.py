@@ -121,7 +121,6 @@ def test_s11_a_task_fails_once_or_always(spark: Any, uri: str, tmp_path: Path) -
     make(uri, "once", "never")
     marker = str(tmp_path / "failed")
 
-    @udf("bigint")
     def fail_once(txid: int) -> int:
         import os
 
@@ -131,9 +130,9 @@ def test_s11_a_task_fails_once_or_always(spark: Any, uri: str, tmp_path: Path) -
         return txid
 
     made = frame(spark, range(1_000), 1)
-    write(made.withColumn("txid", fail_once("txid")), uri, log="once")
+    write(made.withColumn("txid", udf(fail_once, "bigint")("txid")), uri, log="once")
+    broken = made.selectExpr("if(txid = 500, raise_error('injected'), txid) as txid", "payload")
     with pytest.raises(Exception, match="injected"):
-        broken = made.selectExpr("if(txid = 500, raise_error('injected'), txid) as txid", "payload")
         write(broken, uri, log="never")
 
     assert txids(uri, "once") == list(range(1_000))
