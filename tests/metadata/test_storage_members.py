@@ -1,0 +1,56 @@
+"""Who the members are, over restarts, snapshots, and files of before they could change."""
+
+from distributedlog.metadata.configuration import Configuration
+from distributedlog.metadata.log_operations import Replay
+from distributedlog.metadata.members import store_members
+from distributedlog.metadata.messages import Entry
+from distributedlog.metadata.ready import HardState, Snapshot
+from distributedlog.metadata.storage import RaftStorage
+from distributedlog.runtime.memory import MemoryDisk
+
+from .test_storage import MEMBERS_OF_ONE, SEED, ready, started
+
+
+async def test_the_members_are_found_again_at_the_base_and_behind_it() -> None:
+    """Thesis 4.1: a restart uses the newest configuration of its log."""
+    disk = MemoryDisk()
+    founders = Configuration.of_ids("abc")
+    storage = RaftStorage(disk, SEED)
+    await storage.begin(founders)
+    await store_members(disk, MEMBERS_OF_ONE)
+    _, loaded, _ = await started(disk)
+    assert loaded.log.configuration == founders
+
+    storage, _, _ = await started(disk)
+    change = Configuration.of_ids("ab")
+    entries = (Entry(1, 1, b"x"), Entry(2, 1, change.encode()), Entry(3, 1, b"y"))
+    await storage.save([ready(hard_state=HardState(1, ""), append=entries)])
+    _, loaded, _ = await started(disk)
+
+    assert loaded.log.configurations == ((0, founders), (2, change))
+
+
+async def test_the_members_outlive_the_entry_that_named_them() -> None:
+    disk = MemoryDisk()
+    storage = RaftStorage(disk, SEED)
+    await storage.begin(Configuration.of_ids("abc"))
+    await store_members(disk, MEMBERS_OF_ONE)
+    storage, _, _ = await started(disk)
+    change = Configuration.of_ids("ab")
+    entries = (Entry(1, 1, change.encode()), Entry(2, 1, b"y"))
+    await storage.save([ready(hard_state=HardState(1, ""), append=entries)])
+    await storage.snapshots.save(Snapshot(2, 1), [b"x"])
+    await storage.compact(Snapshot(2, 1))
+    _, loaded, _ = await started(disk)
+
+    assert loaded.log.configurations == ((2, change),)
+
+
+def test_a_log_of_before_members_could_change_is_its_founders() -> None:
+    founders = Configuration.of_ids("abc")
+    replay = Replay(founders)
+    replay.take(
+        [["begin", 1], ["hard", 1, ""], ["snapshot", 0, 0], ["entry", 1, 1, b"x"], ["begun"]]
+    )
+
+    assert replay.log.configuration == founders
