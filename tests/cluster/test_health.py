@@ -64,7 +64,8 @@ async def test_a_metadata_node_that_waits_for_its_peers_is_well() -> None:
     async with _metadata(voters=3) as (host, ready, _):
         found = await ask_health(host, ready.address)
 
-    assert (found.healthy, found.state) == (True, "waiting")
+    assert found.healthy
+    assert found.state.startswith("waiting")
 
 
 async def test_a_node_that_is_not_there_or_says_nothing_is_not_well(

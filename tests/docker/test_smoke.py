@@ -18,6 +18,7 @@ import pytest
 from distributedlog import LogRecord
 from distributedlog.blocking import open_namespace
 from distributedlog.chaos import engine
+from distributedlog.chaos.containers import PROJECT as CHAOS_PROJECT
 from distributedlog.cluster.processes import environment
 
 pytestmark = pytest.mark.processes
@@ -236,3 +237,52 @@ def _down_with_volumes_gives_a_new_cluster(cluster: _Cluster) -> None:
 
     cluster.variables["DLOG_SIXTH_BOOKIE"] = "0"
     assert cluster.up()["logs"] == 0
+
+
+SCENARIO = """
+about = "kills and a cut, over containers"
+seconds = 10
+[cluster]
+bookies = 4
+[[client]]
+kind = "writer"
+rate = 200
+[[client]]
+kind = "tail"
+[[loop]]
+name = "bookies"
+pause_s = 0.5
+[[loop.fault]]
+kind = "kill"
+target = "bookie"
+hold_s = 0.5
+[[moment]]
+at_s = 1
+kind = "kill"
+target = "leader"
+hold_s = 1
+[bounds]
+acked_min = 500
+acked_per_s_min = 20
+faults_min = 2
+"""
+
+
+def test_a_scenario_is_played_on_containers(cluster: _Cluster, tmp_path: Path) -> None:
+    """The file is what it is for local processes; only the place differs."""
+    cluster.compose("down", "-v", "-t", "1")
+    file = tmp_path / "few.toml"
+    file.write_text(SCENARIO)
+
+    words = ("chaos", "run", str(file), "--on", "containers", "--out", str(tmp_path / "run"))
+    done = _run(*_dlog(*words, "--json"), variables={"DLOG_IMAGE": IMAGE}, limit_s=300)
+
+    result = json.loads(done.stdout)
+    assert result["verdict"] == "OK", result["reasons"]
+    assert result["adapter"] == "containers"
+    assert result["lost"] == 0
+    assert {"bookie", "metadata"} == {
+        name.rstrip("0123456789") for fault in result["faults"] for name in fault["targets"]
+    }
+    left = _run("docker", "ps", "-aq", "--filter", f"label={engine.PROJECT_LABEL}={CHAOS_PROJECT}")
+    assert left.stdout == b"", "a run takes everything away"
