@@ -79,6 +79,11 @@ def after() -> float:
     return (int(time.monotonic() * 1e4) + 1) / 1e4
 
 
+def words(error: BaseException) -> str:
+    """An error on one short line."""
+    return f"{type(error).__name__}: {error}"[:300]
+
+
 async def _main(spec: dict[str, Any], descriptor: int) -> None:
     from . import load
 
@@ -112,7 +117,7 @@ async def _opened(
         try:
             return await stack.enter_async_context(open_namespace(uri, config=config))
         except DistributedLogError as error:
-            life.notes.note("note", after(), f"cannot open: {type(error).__name__}: {error}")
+            life.notes.note("note", after(), f"cannot open: {words(error)}")
             await life.rest(0.2)
     return None
 

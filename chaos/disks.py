@@ -22,7 +22,8 @@ FS_IOC_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
 WITHOUT_LOG_FLUSH = 2
 MIB = 1 << 20
 FILLER = "chaos-filler"
-UNMOUNT_TRIES = 50
+TRIES = 100
+TRY_AGAIN_S = 0.1
 
 
 def refusal() -> str | None:
@@ -61,18 +62,31 @@ class LoopDisk:
         await self.mount()
 
     async def mount(self) -> None:
-        """Mount it, as a start after a power cut does: the journal is replayed."""
+        """Mount it, as a start after a power cut does: the journal is replayed. Raises `ChaosFailed`.
+
+        A mount namespace that was made meanwhile (of a container, say) keeps the dead file system alive for a
+        moment, and the kernel gives that one again: then it is tried once more.
+        """
         # With errors=continue a failed write is told by fsync, and the rest of the file system goes on.
-        await run("mount", "-o", "loop,errors=continue", str(self._image), str(self.mount_point))
+        command = ("mount", "-o", "loop,errors=continue", str(self._image), str(self.mount_point))
+        for _ in range(TRIES):
+            await run(*command)
+            if _takes_files(self.mount_point):
+                return
+            await self.unmount()
+            await trio.sleep(TRY_AGAIN_S)
+        raise ChaosFailed(f"{self.mount_point} was mounted and takes no files")
 
     async def unmount(self, *, lazily: bool = False) -> None:
         """Unmount it; nobody may use it any more. Raises `ChaosFailed`."""
-        for _ in range(UNMOUNT_TRIES):
+        for _ in range(TRIES):
             try:
                 await run("umount", *(["-l"] if lazily else []), str(self.mount_point))
                 return
             except ChaosFailed:
-                await trio.sleep(0.1)  # the last descriptor of a killed process goes a little later
+                await trio.sleep(
+                    TRY_AGAIN_S
+                )  # the last descriptor of a killed process goes a little later
         raise ChaosFailed(f"{self.mount_point} stays busy")
 
     async def remove(self) -> None:
@@ -130,6 +144,17 @@ def cut_power(disks: Sequence[LoopDisk]) -> None:
                 raise
         finally:
             os.close(descriptor)
+
+
+def _takes_files(directory: Path) -> bool:
+    """Is this file system alive? One that was shut down gives errors."""
+    probe = directory / "chaos-probe"
+    try:
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError:
+        return False
+    return True
 
 
 def _fill(filler: Path, leave_bytes: int) -> None:

@@ -30,7 +30,7 @@ from .proxy import Door, Weather, who_holds
 from .words import last_words
 
 HOST = "127.0.0.1"
-START_S = 60.0
+START_S = 120.0
 STOP_S = 15.0
 LOG_BYTES = 4000
 OWN_DISK = frozenset({Capability.POWER, Capability.DISK_FULL, Capability.SYNC_ERRORS})

@@ -21,7 +21,8 @@ from .words import last_words
 
 BUSY_S = 0.25
 """Nobody can be hit just now: look again after this."""
-START_S = 30.0
+START_S = 120.0
+"""A loaded machine starts seven interpreters slowly; a node that refuses says so at once."""
 WATCH_S = 0.25
 
 

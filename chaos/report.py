@@ -6,30 +6,13 @@ mouse. Light on purpose: it is printed and pasted into pages.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from math import log10
 from pathlib import Path
 from typing import Any
 
-LEFT, RIGHT, WIDTH = 64, 16, 1080
-RATE_HEIGHT, LATENCY_HEIGHT, LANE_HEIGHT = 190, 150, 16
-GAP = 34
-COLOURS = {
-    "kill": "#c0392b",
-    "restart": "#d98880",
-    "pause": "#8e5bb0",
-    "partition": "#2471a3",
-    "slow-link": "#5dade2",
-    "power-cut": "#17202a",
-    "disk-full": "#b9770e",
-    "sync-errors": "#d35400",
-    "damage": "#7b241c",
-    "clock": "#148f77",
-    "files-limit": "#7f8c8d",
-    "kill-client": "#ec7063",
-    "pause-client": "#bb8fce",
-}
+from .picture import COLOURS, LEFT, RIGHT, WIDTH, picture
+
 VERDICT_COLOURS = {"OK": "#1e8449", "FAIL": "#b03a2e", "VOID": "#9a7d0a"}
 
 STYLE = """
@@ -86,7 +69,7 @@ def page(result: Mapping[str, Any]) -> str:
 <h2>Time line</h2>
 {_legend(result["faults"])}
 <div id="at">Move over the picture to see a second of it.</div>
-{_picture(result)}
+{picture(result)}
 <h2>Faults</h2>
 {_faults(result["faults"])}
 <h2>Logs</h2>
@@ -129,177 +112,6 @@ def _legend(faults: Sequence[Mapping[str, Any]]) -> str:
         '<span class="swatch" style="background:#e6b0aa"></span>max'
     )
     return f"<div>{lines}&emsp;{shown}</div>"
-
-
-# --- the picture ----------------------------------------------------------------------------------
-
-
-class _Scale:
-    """Seconds to x."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = max(1.0, seconds)
-
-    def x(self, t: float) -> float:
-        inside = min(max(t, 0.0), self.seconds)
-        return round(LEFT + inside / self.seconds * (WIDTH - LEFT - RIGHT), 1)
-
-
-def _picture(result: Mapping[str, Any]) -> str:
-    line, faults = result["time_line"], result["faults"]
-    scale = _Scale(result["load_s"])
-    lanes = _lanes(faults)
-    lanes_top = 22
-    rate_top = lanes_top + max(1, len(lanes)) * LANE_HEIGHT + 16
-    latency_top = rate_top + RATE_HEIGHT + GAP
-    bottom = latency_top + LATENCY_HEIGHT
-    parts = [_bands(faults, scale, lanes_top, bottom)]
-    parts += _lane_bars(lanes, scale, lanes_top)
-    parts += _rate(line["acked"], scale, rate_top)
-    parts += _latency(line, scale, latency_top)
-    parts += _seconds_axis(scale, bottom)
-    cross = (
-        f'<line id="cross" x1="0" x2="0" y1="{lanes_top}" y2="{bottom}" stroke="#1c2833"'
-        ' stroke-width="1" visibility="hidden"/>'
-    )
-    return (
-        f'<svg id="line" viewBox="0 0 {WIDTH} {bottom + 30}" role="img"'
-        f' aria-label="records a second, latency and faults">{"".join(parts)}{cross}</svg>'
-    )
-
-
-def _lanes(faults: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Faults in as few rows as they fit in without covering each other."""
-    lanes: list[list[Mapping[str, Any]]] = []
-    for fault in sorted(faults, key=lambda one: float(one["at_s"])):
-        for lane in lanes:
-            if lane[-1]["at_s"] + lane[-1]["seconds"] <= fault["at_s"]:
-                lane.append(fault)
-                break
-        else:
-            lanes.append([fault])
-    return lanes
-
-
-def _bands(faults: Iterable[Mapping[str, Any]], scale: _Scale, top: float, bottom: float) -> str:
-    found = []
-    for fault in faults:
-        x = scale.x(fault["at_s"])
-        width = max(1.0, scale.x(fault["at_s"] + fault["seconds"]) - x)
-        colour = COLOURS.get(fault["kind"], "#555")
-        found.append(
-            f'<rect x="{x}" y="{top}" width="{width:.1f}" height="{bottom - top}" fill="{colour}"'
-            ' opacity="0.08"/>'
-        )
-    return "".join(found)
-
-
-def _lane_bars(
-    lanes: Sequence[Sequence[Mapping[str, Any]]], scale: _Scale, top: float
-) -> list[str]:
-    found = [f'<text x="{LEFT - 8}" y="{top + 11}" text-anchor="end">faults</text>']
-    for row, lane in enumerate(lanes):
-        for fault in lane:
-            x, y = scale.x(fault["at_s"]), top + row * LANE_HEIGHT
-            width = max(3.0, scale.x(fault["at_s"] + fault["seconds"]) - x)
-            title = f"{fault['number']}: {fault['kind']} {', '.join(fault['targets'])}"
-            colour = COLOURS.get(fault["kind"], "#555")
-            found.append(
-                f'<rect x="{x}" y="{y}" width="{width:.1f}" height="{LANE_HEIGHT - 4}" rx="2"'
-                f' fill="{colour}"><title>{escape(title)}</title></rect>'
-            )
-    return found
-
-
-def _rate(acked: Sequence[int], scale: _Scale, top: float) -> list[str]:
-    most = _nice(max(acked, default=1) or 1)
-    base = top + RATE_HEIGHT
-
-    def y(value: float) -> float:
-        return round(base - value / most * RATE_HEIGHT, 1)
-
-    found = []
-    for share in (0, 0.25, 0.5, 0.75, 1):
-        value = most * share
-        found.append(_grid(y(value), f"{value:,.0f}"))
-    points = [f"{scale.x(0)},{base}"]
-    for n, count in enumerate(acked):
-        part = min(1.0, scale.seconds - n)  # of the last second
-        height = y(min(most, count / part)) if part > 0.2 else y(count)
-        points += [f"{scale.x(n)},{height}", f"{scale.x(n + 1)},{height}"]
-    points.append(f"{scale.x(len(acked))},{base}")
-    found.append(
-        f'<polygon points="{" ".join(points)}" fill="#2e86c1" fill-opacity="0.28" stroke="#2e86c1"'
-        ' stroke-width="1.2"/>'
-    )
-    found.append(f'<text x="{LEFT}" y="{top - 5}">records acknowledged a second</text>')
-    return found
-
-
-def _latency(line: Mapping[str, Any], scale: _Scale, top: float) -> list[str]:
-    values = [v for name in ("p50_ms", "p99_ms", "max_ms") for v in line[name] if v]
-    low = 10 ** int(log10(max(0.1, min(values, default=1.0))) - 0.9999)
-    high = max(10 * low, 10 ** int(log10(max(values, default=10.0)) + 0.9999))
-    base = top + LATENCY_HEIGHT
-
-    def y(value: float) -> float:
-        share = log10(max(value, low) / low) / log10(high / low)
-        return round(base - share * LATENCY_HEIGHT, 1)
-
-    found, value = [], float(low)
-    while value <= high * 1.001:
-        found.append(_grid(y(value), f"{value:g} ms" if value < 1000 else f"{value / 1000:g} s"))
-        value *= 10
-    for name, colour in (("max_ms", "#e6b0aa"), ("p99_ms", "#ca6f1e"), ("p50_ms", "#229954")):
-        for stretch in _stretches(line[name]):
-            points = " ".join(f"{scale.x(n + 0.5)},{y(v)}" for n, v in stretch)
-            if len(stretch) == 1:
-                n, v = stretch[0]
-                found.append(
-                    f'<circle cx="{scale.x(n + 0.5)}" cy="{y(v)}" r="1.8" fill="{colour}"/>'
-                )
-            else:
-                found.append(
-                    f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-                )
-    found.append(
-        f'<text x="{LEFT}" y="{top - 5}">latency to acknowledgement, of each second</text>'
-    )
-    return found
-
-
-def _stretches(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
-    """Broken where nothing was acknowledged: no line is drawn over a hole."""
-    found: list[list[tuple[int, float]]] = [[]]
-    for n, value in enumerate(values):
-        if value is None:
-            found.append([])
-        else:
-            found[-1].append((n, value))
-    return [stretch for stretch in found if stretch]
-
-
-def _seconds_axis(scale: _Scale, bottom: float) -> list[str]:
-    step = next(
-        s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 10**9) if scale.seconds / s <= 16
-    )
-    found = []
-    for t in range(0, int(scale.seconds) + 1, step):
-        found.append(f'<text x="{scale.x(t)}" y="{bottom + 17}" text-anchor="middle">{t} s</text>')
-    return found
-
-
-def _grid(y: float, label: str) -> str:
-    return (
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#e5e8e8"/>'
-        f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{label}</text>'
-    )
-
-
-def _nice(value: float) -> float:
-    """The next 1, 2, 4, 5 or 8 times a power of ten."""
-    power = 10.0 ** int(log10(value))
-    return next(power * step for step in (1, 2, 4, 5, 8, 10) if power * step >= value)
 
 
 # --- tables ---------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from .crew import Crew
 from .nemesis import Nemesis
 from .scenario import KINDS, Scenario
 
-FIRST_ACK_S = 60.0
+FIRST_ACK_S = 120.0
 STATUS_S = 2.0
 HISTORY = "history"
 RUNNER = "runner"

@@ -1,21 +1,17 @@
-"""Scenario files: TOML into frozen values, every mistake named with its place.
+"""What a scenario says, as frozen values: clients, faults, loops, bounds.
 
-The same file is played on processes and on containers. docs/chaos.md describes the format for its users;
-the tables here are what is accepted.
+The same scenario is played on processes and on containers. docs/chaos.md describes the file for its users
+(scenario_file.py reads it); the tables here are what is accepted.
 """
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
-from typing import Any, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any
 
-from ..runtime.errors import InvalidRequest
 from .adapter import Capability
 
 Range = tuple[float, float]
 """Drawn evenly from here to there; one number stands for both."""
-PACKAGED = Path(__file__).parent / "scenarios"
 
 ONE_NODE = ("bookie", "metadata", "node", "leader", "follower")
 MANY_NODES = ("bookies", "quorum", "all")
@@ -209,169 +205,3 @@ class Scenario:
             elif client.kind == "many-logs":
                 found.update({f"{client.log}-{n}": None for n in range(client.logs)})
         return list(found)
-
-
-def load(path: str) -> Scenario:
-    """A scenario by its file, or by the name of a packaged one. Raises `InvalidRequest`."""
-    file = Path(path)
-    if not file.exists() and (PACKAGED / f"{path}.toml").exists():
-        file = PACKAGED / f"{path}.toml"
-    try:
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        known = ", ".join(packaged())
-        raise InvalidRequest(
-            f"scenario {path}: {error.strerror}; packaged scenarios are {known}"
-        ) from None
-    return parse(text, str(file), default_name=file.stem)
-
-
-def packaged() -> list[str]:
-    """The names of the scenarios that come with the package."""
-    return sorted(file.stem for file in PACKAGED.glob("*.toml"))
-
-
-def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
-    """A scenario from its text. Raises `InvalidRequest` that names the place."""
-    try:
-        value = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InvalidRequest(f"{where} is not TOML: {error}") from None
-    value.setdefault("name", default_name)
-    clients = _tables(value.pop("client", []), f"{where}: [[client]]")
-    loops = _tables(value.pop("loop", []), f"{where}: [[loop]]")
-    moments = _tables(value.pop("moment", []), f"{where}: [[moment]]")
-    cluster = _build(Cluster, value.pop("cluster", {}), f"{where}: [cluster]")
-    bounds = _build(Bounds, value.pop("bounds", {}), f"{where}: [bounds]")
-    extra = {
-        "clients": tuple(_client(one, at) for one, at in clients),
-        "loops": tuple(_loop(one, at) for one, at in loops),
-        "moments": tuple(_moment(one, at) for one, at in moments),
-        "cluster": cluster,
-        "bounds": bounds,
-    }
-    _check_cluster(cluster, where)
-    scenario: Scenario = _build(Scenario, value, where, extra)
-    if not scenario.clients:
-        raise InvalidRequest(f"{where}: a scenario needs at least one [[client]]")
-    if not scenario.logs:
-        raise InvalidRequest(f"{where}: no client writes: there would be nothing to judge")
-    if scenario.seconds <= 0:
-        raise InvalidRequest(f"{where}: seconds is {scenario.seconds:g}, wanted is more than 0")
-    for moment in scenario.moments:
-        if moment.at_s >= scenario.seconds:
-            raise InvalidRequest(
-                f"{where}: [[moment]] at {moment.at_s:g} s, and the scenario ends at"
-                f" {scenario.seconds:g} s"
-            )
-    kinds = {client.kind for client in scenario.clients}
-    for fault in scenario.faults:
-        if KINDS[fault.kind].clients and fault.target not in kinds:
-            raise InvalidRequest(
-                f"{where}: {fault.kind} of {fault.target!r}, and no [[client]] is of that kind"
-            )
-    return scenario
-
-
-def _check_cluster(cluster: Cluster, where: str) -> None:
-    if cluster.metadata_nodes not in (1, 3, 5):
-        raise InvalidRequest(f"{where}: metadata_nodes is {cluster.metadata_nodes}, wanted 1, 3, 5")
-    if not 1 <= cluster.bookies <= 20:
-        raise InvalidRequest(f"{where}: bookies is {cluster.bookies}, wanted is 1 to 20")
-
-
-def _client(value: Mapping[str, Any], where: str) -> Client:
-    client: Client = _build(Client, value, where)
-    _one_of(client.kind, CLIENT_KINDS, f"{where}: kind")
-    if client.count < 1 or client.rate <= 0 or not 20 <= client.payload_bytes <= 1_000_000:
-        raise InvalidRequest(
-            f"{where}: count must be 1 or more, rate more than 0, payload_bytes 20 to 1,000,000"
-        )
-    return client
-
-
-def _loop(value: Mapping[str, Any], where: str) -> Loop:
-    rest = dict(value)
-    faults = _tables(rest.pop("fault", []), f"{where} [[loop.fault]]")
-    if not faults:
-        raise InvalidRequest(f"{where}: a loop needs at least one [[loop.fault]]")
-    loop: Loop = _build(Loop, rest, where, {"faults": tuple(_fault(one, at) for one, at in faults)})
-    return loop
-
-
-def _moment(value: Mapping[str, Any], where: str) -> Moment:
-    rest = dict(value)
-    if "at_s" not in rest:
-        raise InvalidRequest(f"{where}: at_s is missing")
-    at_s = _as(rest.pop("at_s"), float, f"{where}: at_s")
-    return Moment(at_s, _fault(rest, where))
-
-
-def _fault(value: Mapping[str, Any], where: str) -> Fault:
-    fault: Fault = _build(Fault, value, where)
-    _one_of(fault.kind, KINDS, f"{where}: kind")
-    kind = KINDS[fault.kind]
-    for key in value:
-        if key not in ("kind", "target", "hold_s", *kind.options):
-            known = ", ".join(("target", "hold_s", *kind.options))
-            raise InvalidRequest(f"{where}: {fault.kind} has no {key}; known are {known}")
-    _one_of(fault.direction, DIRECTIONS, f"{where}: direction")
-    _one_of(fault.how, HOWS, f"{where}: how")
-    if kind.clients:
-        _one_of(fault.target, CLIENT_KINDS, f"{where}: target")
-    if kind.destroys and fault.target not in ("bookie", "metadata"):
-        raise InvalidRequest(
-            f'{where}: {fault.kind} destroys data: its target is "bookie" or "metadata"'
-            " (one of each, drawn once a run), so that a good copy stays"
-        )
-    return fault
-
-
-def _tables(value: Any, where: str) -> list[tuple[Mapping[str, Any], str]]:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-        raise InvalidRequest(f"{where} must be written with two brackets, a table each")
-    return [(one, f"{where} {number}") for number, one in enumerate(value, 1)]
-
-
-def _one_of(value: str, known: Any, where: str) -> None:
-    if value not in known:
-        raise InvalidRequest(f"{where} is {value!r}; known are {', '.join(known)}")
-
-
-def _build(cls: Any, value: Any, where: str, extra: Mapping[str, Any] | None = None) -> Any:
-    if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{where} is {value!r}, wanted is a table")
-    hints = get_type_hints(cls)
-    known = {one.name: one for one in fields(cls)}
-    found = dict(extra or {})
-    for key, item in value.items():
-        if key not in known or key in (extra or {}):
-            names = ", ".join(name for name in known if name not in (extra or {}))
-            raise InvalidRequest(f"{where}: there is no {key}; known are {names}")
-        found[key] = _as(item, hints[key], f"{where}: {key}")
-    for name, one in known.items():
-        if name not in found and one.default is MISSING and one.default_factory is MISSING:
-            raise InvalidRequest(f"{where}: {name} is missing")
-    return cls(**found)
-
-
-def _as(value: Any, kind: Any, where: str) -> Any:
-    if kind == Range:
-        pair = value if isinstance(value, list) else [value, value]
-        if len(pair) != 2 or not all(_is_number(one) for one in pair) or pair[0] > pair[1]:
-            raise InvalidRequest(f"{where} is {value!r}, wanted is a number, or [low, high]")
-        return float(pair[0]), float(pair[1])
-    if kind is float and _is_number(value):
-        return float(value)
-    if kind is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if kind in (str, bool) and isinstance(value, kind):
-        return value
-    if kind == Mapping[str, Any] and isinstance(value, dict):
-        return value
-    words = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
-    raise InvalidRequest(f"{where} is {value!r}, wanted is {words.get(kind, 'a table')}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -82,7 +82,7 @@ def run(
     from ..chaos import runner
     from ..chaos.adapter import ChaosFailed
     from ..chaos.report import write_report
-    from ..chaos.scenario import load
+    from ..chaos.scenario_file import load
 
     scenario = load(file)
     seed = scenario.seed if seed is None else seed
@@ -145,7 +145,7 @@ def list_(settings: Settings, place: str) -> None:
     """The packaged scenarios, and which of them can be played here."""
     from ..chaos import runner
     from ..chaos.adapter import Needs
-    from ..chaos.scenario import load, packaged
+    from ..chaos.scenario_file import load, packaged
 
     make = _adapter(place)
     for name in packaged():

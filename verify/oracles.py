@@ -116,6 +116,13 @@ class BookieOracle:
         """These bytes have reached a platter of this bookie."""
         self._chunks.setdefault(bookie, []).append(data)
 
+    def forget(self, bookie: str) -> None:
+        """Its disks were emptied: whoever starts there acknowledged nothing of it."""
+        self._chunks.pop(bookie, None)
+        for kept in (self.acked, self._streams, self._fenced):
+            for key in [key for key in kept if key[0] == bookie]:
+                del kept[key]  # type: ignore[attr-defined]
+
     def new_link(self, bookie: str) -> "_BookieLink":
         """Somebody has connected to this bookie."""
         return _BookieLink(bookie)

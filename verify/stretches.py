@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .history import Outcome, Position
-from .notes import Acked, LogNotes, Piece, ReadPart
+from .notes import Acked, LogNotes, Piece
+from .readings import Readings, at
 
 SHOWN_MAX = 20
 """Violations that are told in words; all are counted."""
@@ -67,7 +68,6 @@ class _Judge:
         """The final pieces of each session, in the order of the log."""
         self.by_counter: dict[int, list[Piece]] = {}
         """The same, in the order in which they were handed over."""
-        self.sequences = [piece.sequence_id for piece in final]
         self.missing: list[tuple[int, int, int, Position, float]] = []
         """Losses: session, end and first of the counters, where and when the first was acknowledged."""
         self.refused: dict[int, list[tuple[int, int]]] = {}
@@ -88,9 +88,10 @@ class _Judge:
         self._check_acks()
         self._check_refused()
         self._check_real_time()
-        below: dict[tuple[int, int], list[tuple[Piece, str]]] = {}
+        readings = Readings(self.final, self.floor, verdict.found)
         for reading in notes.readings:
-            self._check_reading(reading, below)
+            readings.check(reading)
+        verdict.readings, verdict.read = readings.readings, readings.read
         handed_over = sum(
             self._handed_over(session) for session in notes.sessions
         )  # what is not acknowledged or refused of that is unknown
@@ -105,7 +106,7 @@ class _Judge:
         self.verdict.records = sum(piece.records for piece in self.final)
         for piece in self.final:
             if piece.writer < 0:
-                found(f"phantom: the bytes at {_at(piece)} are nobody's")
+                found(f"phantom: the bytes at {at(piece)} are nobody's")
             else:
                 self.of.setdefault(piece.writer, []).append(piece)
             if before is not None:
@@ -124,19 +125,19 @@ class _Judge:
         found = self.verdict.found
         last_slot = before.slot + before.records - 1
         if piece[:3] <= (before.segment, before.entry, last_slot):
-            found(f"G1 order: {_at(piece)} comes after {_at(before)}")
+            found(f"G1 order: {at(piece)} comes after {at(before)}")
         if piece.sequence_id != before.sequence_id + before.records:
             found(
-                f"G1 gap: sequence id {piece.sequence_id} at {_at(piece)} comes after"
+                f"G1 gap: sequence id {piece.sequence_id} at {at(piece)} comes after"
                 f" {before.sequence_id + before.records - 1}"
             )
         if piece[:2] == before[:2]:
             if piece.slot != last_slot + 1:
-                found(f"G1 gap: {_at(piece)} comes after slot {last_slot} of its entry")
+                found(f"G1 gap: {at(piece)} comes after slot {last_slot} of its entry")
         elif piece.slot != 0:
-            found(f"G1 gap: {_at(piece)} is the first one read of its entry")
+            found(f"G1 gap: {at(piece)} is the first one read of its entry")
         if piece.txid < before.txid:
-            found(f"G1 order: txid {piece.txid} at {_at(piece)} comes after {before.txid}")
+            found(f"G1 order: txid {piece.txid} at {at(piece)} comes after {before.txid}")
 
     def _check_cut_too_far(self, first: Piece) -> None:
         """G6: whatever any reader saw at or after the point is still there."""
@@ -146,7 +147,7 @@ class _Judge:
                 end = (piece.segment, piece.entry, piece.slot + piece.records - 1)
                 if self.floor <= end and piece.sequence_id + piece.records <= first.sequence_id:
                     self.verdict.found(
-                        f"G6: {_at(piece)} is gone, and the log was truncated to {self.floor} only"
+                        f"G6: {at(piece)} is gone, and the log was truncated to {self.floor} only"
                     )
                     return
 
@@ -156,13 +157,13 @@ class _Judge:
         for number, pieces in self.of.items():
             session = self.notes.sessions.get(number)
             if session is None:
-                found(f"phantom: {_at(pieces[0])} is of session {number}, which nobody opened here")
+                found(f"phantom: {at(pieces[0])} is of session {number}, which nobody opened here")
                 continue
             self._check_prefix(number, pieces)
             last = pieces[-1]
             if session.submitted is not None and last.counter + last.records > session.submitted:
                 found(
-                    f"phantom: {_at(last)} is record {last.counter + last.records - 1} of session"
+                    f"phantom: {at(last)} is record {last.counter + last.records - 1} of session"
                     f" {number}, which handed over {session.submitted}"
                 )
         current, seen = -1, set[int]()
@@ -171,7 +172,7 @@ class _Judge:
                 continue
             if piece.writer in seen:
                 found(
-                    f"G4: session {piece.writer} has a record at {_at(piece)}, behind those of"
+                    f"G4: session {piece.writer} has a record at {at(piece)}, behind those of"
                     f" session {current}, which took over from it"
                 )
             seen.add(piece.writer)
@@ -187,15 +188,15 @@ class _Judge:
             if piece.counter < end:
                 if any(piece.counter < b and a < last for a, b in taken):
                     found(
-                        f"G7 duplicate: records of session {number} at {_at(piece)} are there twice"
+                        f"G7 duplicate: records of session {number} at {at(piece)} are there twice"
                     )
                 else:
                     found(
-                        f"G1 order: {_at(piece)} lies behind later records of its session {number}"
+                        f"G1 order: {at(piece)} lies behind later records of its session {number}"
                     )
             elif piece.counter > end and not self._all_refused(number, end, piece.counter):
                 found(
-                    f"G1 hole: record {piece.counter} of session {number} is at {_at(piece)},"
+                    f"G1 hole: record {piece.counter} of session {number} is at {at(piece)},"
                     f" records {end} to {piece.counter - 1}, written before it, are not there"
                 )
             taken.append((piece.counter, last))
@@ -276,7 +277,7 @@ class _Judge:
                     if piece.counter < end and first < piece.counter + piece.records:
                         self.verdict.found(
                             f"G7: record {max(first, piece.counter)} of session {session} was refused"
-                            f" for certain and lies in {_at(piece)}"
+                            f" for certain and lies in {at(piece)}"
                         )
 
     def _check_real_time(self) -> None:
@@ -331,115 +332,3 @@ class _Judge:
         known += [f.first + f.count for f in self.notes.failed if f.session == number]
         known += [piece.counter + piece.records for piece in self.by_counter.get(number, [])[-1:]]
         return max(known, default=0)
-
-    # --- readers --------------------------------------------------------------------------------------
-
-    def _check_reading(
-        self, reading: ReadPart, below: dict[tuple[int, int], list[tuple[Piece, str]]]
-    ) -> None:
-        """G5: every reader got a slice of the one log, from where it began, without a gap."""
-        found, verdict = self.verdict.found, self.verdict
-        verdict.readings += 1
-        who = f"reader {reading.who} (t={reading.begun_at:.3f})"
-        expected: int | None = None
-        base = self.final[0].sequence_id if self.final else 0
-        for piece in reading.pieces:
-            verdict.read += piece.records
-            if expected is None:
-                self._check_start(reading, piece, who)
-            elif piece.sequence_id != expected:
-                found(
-                    f"G5 gap: {who} got sequence id {piece.sequence_id} at {_at(piece)}"
-                    f" where {expected} comes next"
-                )
-            expected = piece.sequence_id + piece.records
-            if piece.sequence_id >= base or self.floor is None:
-                self._compare(piece, who)
-            else:
-                self._compare_below(piece, who, below)
-
-    def _check_start(self, reading: ReadPart, piece: Piece, who: str) -> None:
-        found = self.verdict.found
-        base = self.final[0].sequence_id if self.final else 0
-        if reading.start is None:
-            if piece.sequence_id > (base if self.floor is not None else 0):
-                found(f"G5 gap: {who} began at the earliest record and first got {_at(piece)}")
-            return
-        if piece[:3] < reading.start:
-            found(f"G5: {who} began at {reading.start} and got {_at(piece)}, which lies before")
-        before = self._final_at(piece.sequence_id - 1)
-        if before is not None:
-            last = (before.segment, before.entry, before.slot + before.records - 1)
-            if self._position(before, piece.sequence_id - 1) >= reading.start:
-                found(
-                    f"G5 gap: {who} began at {reading.start} and first got {_at(piece)}, not {last}"
-                )
-
-    def _final_at(self, sequence_id: int) -> Piece | None:
-        """The final piece that holds this record."""
-        index = bisect_right(self.sequences, sequence_id) - 1
-        if index < 0:
-            return None
-        piece = self.final[index]
-        return piece if sequence_id < piece.sequence_id + piece.records else None
-
-    def _position(self, piece: Piece, sequence_id: int) -> Position:
-        return piece.segment, piece.entry, piece.slot + sequence_id - piece.sequence_id
-
-    def _compare(self, piece: Piece, who: str) -> None:
-        """Is what was read the same as what is there?"""
-        done = 0
-        while done < piece.records:
-            there = self._final_at(piece.sequence_id + done)
-            if there is None:
-                self.verdict.found(
-                    f"G5 lost: {who} got {piece.records - done} records from {_at(piece, done)} on,"
-                    " where nothing is"
-                )
-                return
-            offset = piece.sequence_id + done - there.sequence_id
-            if not _same(piece, done, there, offset):
-                self.verdict.found(
-                    f"G5 changed: {who} got {_what(piece, done)} at {_at(piece, done)}, where"
-                    f" {_what(there, offset)} lies at {_at(there, offset)}"
-                )
-                return
-            done += min(piece.records - done, there.records - offset)
-
-    def _compare_below(
-        self, piece: Piece, who: str, below: dict[tuple[int, int], list[tuple[Piece, str]]]
-    ) -> None:
-        """What truncation took is compared with what other readers got of it."""
-        others = below.setdefault(piece[:2], [])
-        for other, other_who in others:
-            first = max(piece.slot, other.slot)
-            if first < min(piece.slot + piece.records, other.slot + other.records) and not _same(
-                piece, first - piece.slot, other, first - other.slot
-            ):
-                self.verdict.found(
-                    f"G5 changed: {who} got {_what(piece, first - piece.slot)} at {_at(piece)},"
-                    f" {other_who} got {_what(other, first - other.slot)} there"
-                )
-        others.append((piece, who))
-
-
-def _same(one: Piece, i: int, other: Piece, j: int) -> bool:
-    return (
-        one[:2] == other[:2]
-        and one.slot + i == other.slot + j
-        and one.sequence_id + i == other.sequence_id + j
-        and one.txid == other.txid
-        and one.writer == other.writer
-        and one.counter + i == other.counter + j
-    )
-
-
-def _at(piece: Piece, offset: int = 0) -> str:
-    """``1.12.3``"""
-    return f"{piece.segment}.{piece.entry}.{piece.slot + offset}"
-
-
-def _what(piece: Piece, offset: int) -> str:
-    if piece.writer < 0:
-        return "nobody's bytes"
-    return f"record {piece.counter + offset} of session {piece.writer}"

@@ -55,6 +55,8 @@ class Rates:
     """A writer session ends after at most so many records."""
     takeover_chance: float = 0.5
     commit_chance: float = 0.3
+    stubborn_chance: float = 0.3
+    """A session that writes on after a failed write: a writer must not take what would leave a hole."""
     read_pause_s: float = 0.3
 
 
@@ -96,12 +98,18 @@ class WriterSession:
     async def run(self, records: int) -> None:
         """Write about ``records`` records, then close. Raises what ended the writer."""
         chance, rates = self._chance, self._rates
+        stubborn = chance.random() < rates.stubborn_chance
         while self._counter < records:
             await trio.sleep(chance.expovariate(1.0 / rates.burst_s))
             records_now = chance.randint(1, rates.burst_records_max)
             if rates.long_burst_chance and chance.random() < rates.long_burst_chance:
                 records_now *= 10
-            await self.burst(records_now)
+            try:
+                await self.burst(records_now)
+            except DistributedLogError:
+                if not stubborn:
+                    raise
+                await self.burst(records_now)
             if chance.random() < rates.commit_chance:
                 await self._writer.commit()
         await self._writer.aclose()

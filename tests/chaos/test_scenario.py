@@ -3,7 +3,8 @@
 import pytest
 
 from distributedlog.chaos.adapter import Capability
-from distributedlog.chaos.scenario import KINDS, load, packaged, parse
+from distributedlog.chaos.scenario import KINDS
+from distributedlog.chaos.scenario_file import load, packaged, parse
 from distributedlog.runtime.errors import InvalidRequest
 
 SOUND = """
