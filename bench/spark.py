@@ -1,0 +1,157 @@
+"""Spark's source beside a source that has the same columns in memory, and its sink beside a plain writer.
+
+    python -m distributedlog.bench.spark --mib 256
+
+One run, ratios: what the log costs on top of Spark's own hand-over of the same Arrow batches. Needs the
+extra ``spark`` and Java. A cluster of its own, each node a process, is started and removed.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import trio
+
+from .. import Namespace, open_namespace
+from ..cluster.local import local_cluster
+
+TURNS = 3
+MIB = 1024 * 1024
+ENTRY_BYTES = 256 * 1024
+
+
+def synthetic(schema: Any, records: int, size: int, tasks: int) -> type[Any]:
+    """A Python source whose tasks yield the same columns, made once, from memory."""
+    import numpy as np
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[Any]:
+            return [InputPartition(task) for task in range(tasks)]
+
+        def read(self, partition: Any) -> Iterator[Any]:
+            from ..spark.client import settle
+
+            settle()
+            each = max(1, ENTRY_BYTES // (size + 12))
+            payload = pa.py_buffer(bytes(each * size))
+            offsets = pa.array(np.arange(each + 1, dtype=np.int32) * size).buffers()[1]
+            ids = pa.array(np.arange(each, dtype=np.int64))
+            columns = {
+                "log": pa.repeat("a", each), "segment": ids, "entry": ids,
+                "slot": pa.array(np.arange(each, dtype=np.int32)), "sequence_id": ids, "txid": ids,
+                "payload": pa.Array.from_buffers(pa.binary(), each, [None, offsets, payload]),
+            }  # fmt: skip
+            batch = pa.RecordBatch.from_pydict(columns)
+            for _ in range(records // tasks // each):
+                yield batch
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return f"synthetic{size}"
+
+        def schema(self) -> str:
+            return str(schema)
+
+        def reader(self, schema: Any) -> Any:
+            return Reader()
+
+    return Source
+
+
+async def fill(namespace: Namespace, name: str, records: int, size: int) -> float:
+    """Write the log that is read; how long it took."""
+    payload = os.urandom(size)
+    each = max(1, 4 * MIB // size)
+    started = time.perf_counter()
+    async with namespace.open_log(name).open_writer() as writer:
+        for at in range(0, records, each):
+            number = min(each, records - at)
+            await writer.submit_columns(list(range(at, at + number)), [payload] * number)
+    return time.perf_counter() - started
+
+
+def median(call: Callable[[], object]) -> float:
+    """Seconds of the median of some turns."""
+    taken = []
+    for _ in range(TURNS):
+        started = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+def measure(spark: Any, uri: str, size: int, records: int) -> str:
+    """One size of records; a line of rates and ratios."""
+    from ..spark.schema import ddl
+
+    name = f"bench-{size}"
+
+    async def prepare() -> float:
+        async with open_namespace(uri) as namespace:
+            return await fill(namespace, name, records, size)
+
+    def read(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    written_s = trio.run(prepare)
+    spark.dataSource.register(synthetic(ddl(None), records, size, 2))
+    ours = spark.read.format("distributedlog").option("log", name)
+    ours = ours.option("maxBytesPerPartition", max(MIB, records * size // 2))
+    frame, memory = ours.load(uri), spark.read.format(f"synthetic{size}").load()
+    read(frame)  # the first ones start the workers
+    read(memory)
+    read_s = median(lambda: read(frame))
+    floor_s = median(lambda: read(memory))
+    made = f"cast(repeat('x', {size}) as binary) as payload"
+    writer = spark.range(0, records, 1, 2).selectExpr(made).write.format("distributedlog")
+    writer = writer.mode("append").option("createLogs", "true").option("log", f"out-{size}")
+    sink_s = median(lambda: writer.save(uri))
+    mb = records * size / 1e6
+    return (
+        f"{size:5} B: source {mb / read_s:6.0f} MB/s, in memory {mb / floor_s:6.0f} MB/s, ratio "
+        f"{floor_s / read_s:.2f} | sink {mb / sink_s:6.0f} MB/s, plain writer {mb / written_s:6.0f} MB/s, "
+        f"ratio {written_s / sink_s:.2f}"
+    )
+
+
+def main() -> None:
+    """See the module."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--mib", type=int, default=256, help="MiB of payload at 1 KB; a quarter at 100 B"
+    )
+    arguments = parser.parse_args()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    from ..spark.settings import recommended_conf
+
+    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "2g")
+    for key, value in recommended_conf(local=True).items():
+        builder = builder.config(key, value)
+
+    async def run() -> None:
+        async with local_cluster(processes=True) as cluster:
+            spark = await trio.to_thread.run_sync(builder.getOrCreate)
+            try:
+                spark.sparkContext.setLogLevel("ERROR")
+                for size in (1024, 100):
+                    records = arguments.mib * MIB // size // (1 if size > 512 else 4)
+                    line = await trio.to_thread.run_sync(measure, spark, cluster.uri, size, records)
+                    print(line, flush=True)
+            finally:
+                spark.stop()
+
+    trio.run(run)
+
+
+if __name__ == "__main__":
+    main()
