@@ -2,6 +2,7 @@
 
     python -m distributedlog.sim --seeds 300            300 seeds from 0 on
     python -m distributedlog.sim --seed 7 --keep-trace  one seed again, with its trace on stdout
+    python -m distributedlog.sim --workload pipeline    links, truncation, positions instead
 
 Prints totals, and for each failure the seed, the commit and the command that replays it. Exits with 1 if
 any seed failed.
@@ -18,9 +19,11 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+from .pipeline import PipelineRun
 from .scheduler import BusyLoop, Deadlock, OutOfTime
 from .seed import CHAOS_S, Result, SeedRun
 
+WORKLOADS: dict[str, type[SeedRun]] = {"log": SeedRun, "pipeline": PipelineRun}
 SEED_REAL_S_MAX = 120.0
 """A seed that needs longer hangs in a loop without an await: its stacks are printed and the run ends."""
 
@@ -35,6 +38,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep-trace", action="store_true", help="print each event")
     parser.add_argument("--stop-first", action="store_true", help="end at the first failure")
     parser.add_argument("--hash", action="store_true", help="print each seed's trace hash")
+    parser.add_argument(
+        "--workload", choices=sorted(WORKLOADS), default="log", help="what the clients do"
+    )
     options = parser.parse_args(arguments)
     chaos_s = CHAOS_S if options.minutes is None else options.minutes * 60
     seeds = range(options.start, options.start + options.seeds)
@@ -48,7 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
     totals = Totals()
     for seed in seeds:
         faulthandler.dump_traceback_later(SEED_REAL_S_MAX * max(1, chaos_s / CHAOS_S), exit=True)
-        result = SeedRun(seed, chaos_s=chaos_s, keep_trace=options.keep_trace).run()
+        run = WORKLOADS[options.workload]
+        result = run(seed, chaos_s=chaos_s, keep_trace=options.keep_trace).run()
         faulthandler.cancel_dump_traceback_later()
         totals.add(result)
         if options.keep_trace:
@@ -56,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.hash or len(seeds) == 1:
             print(f"seed {seed}: trace {result.trace_hash}")
         if result.failed:
-            print(describe_failure(result, chaos_s), flush=True)
+            print(describe_failure(result, chaos_s, options.workload), flush=True)
             if options.stop_first:
                 break
         if seed % 10 == 9:
@@ -110,11 +117,13 @@ class Totals:
         )
 
 
-def describe_failure(result: Result, chaos_s: float) -> str:
+def describe_failure(result: Result, chaos_s: float, workload: str = "log") -> str:
     """Everything that is needed to see it again."""
     command = f"python -m distributedlog.sim --seed {result.seed}"
     if chaos_s != CHAOS_S:
         command += f" --minutes {chaos_s / 60:g}"
+    if workload != "log":
+        command += f" --workload {workload}"
     lines = [f"FAILURE seed {result.seed} commit {commit()} at t={result.virtual_s:.3f}"]
     for failure in result.failures[:3]:
         if isinstance(failure, (Deadlock, OutOfTime, BusyLoop)):

@@ -43,6 +43,9 @@ class Shape:
     client: Mapping[str, Any] = field(default_factory=dict)
     """Options of `open_namespace`."""
     lease_s: float = 3.0
+    lost_after_s: float = 20.0
+    audit_every_s: float = 5.0
+    purge_grace_s: float = 3.0
     disk_bytes: int = 1 << 28
 
 
@@ -164,6 +167,9 @@ class SimCluster:
             tuple(self._address[node] for node in self.metadata),
             {"": self._address[name]},
             lease_s=self.shape.lease_s,
+            lost_after_s=self.shape.lost_after_s,
+            audit_every_s=self.shape.audit_every_s,
+            purge_grace_s=self.shape.purge_grace_s,
             store=self.shape.store,
         )
         await self._serve(name, partial(serve_bookie_node, host, config))

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from ..ledger.keys import ledger_id_of
 from ..metadata.kv import KeyValueState
 from ..verify.checkers import Violation
 from ..verify.oracles import BookieOracle, FrameCutter, MetadataOracle
@@ -72,7 +73,11 @@ class Oracles:
         def apply(state: KeyValueState, index: int, command: bytes) -> Any:
             machine = machine_of_task.get()
             oracle.on_applied(getattr(machine, "name", "?"), index, command)
-            return original(state, index, command)
+            answer, events = original(state, index, command)
+            for event in events:  # from here on a bookie may deny it, and must some day
+                if event.kind == "put" and event.item.key.startswith(b"delete/"):
+                    self.bookies.denied_ledgers[ledger_id_of(event.item.key)] = None
+            return answer, events
 
         patched: Any = KeyValueState
         patched.apply = apply

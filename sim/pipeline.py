@@ -1,0 +1,123 @@
+"""Seeds of a log that is used by pipelines: links, truncation and its purge, positions, the end (G6, G8).
+
+The same cluster, faults and oracles as in `seed.py`; other clients, and one more judge.
+"""
+
+from dataclasses import replace
+
+import trio
+
+from ..log.namespace import Namespace
+from ..runtime.errors import DistributedLogError, EndOfStream, LogTruncated
+from ..runtime.host import Host
+from ..verify import pipeline, workload
+from ..verify.checkers import Violation, check_log
+from ..verify.pipeline import PipelineHistory
+from .scheduler import Simulation
+from .seed import LIVENESS_S, SeedRun
+
+PIPE = "pipe"
+SESSION_RECORDS_MAX = 40
+"""Short, so that links find the log free now and then."""
+
+
+class PipelineRun(SeedRun):
+    """One seed of it."""
+
+    def __init__(self, seed: int, *, chaos_s: float = 30.0, keep_trace: bool = False) -> None:
+        super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
+        self.pipe = PipelineHistory(self.history)
+        self.batches = 0
+        """Versions that were found in the log at the end."""
+        self.purged_segments = 0
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    async def _write(self, namespace: Namespace, host: Host) -> None:
+        async with trio.open_nursery() as nursery:
+            if host.name == self.cluster.clients[0]:
+                rates = replace(self.rates, session_records_max=SESSION_RECORDS_MAX)
+                nursery.start_soon(
+                    workload.write_sessions, namespace, PIPE, self.history, host.random, rates
+                )
+            else:
+                nursery.start_soon(pipeline.drive, namespace, PIPE, self.pipe, host.random)
+
+    async def _read(self, namespace: Namespace, host: Host) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pipeline.drive, namespace, PIPE, self.pipe, host.random)
+            nursery.start_soon(pipeline.collect, namespace, PIPE, host.random)
+
+    async def _measure(self, namespace: Namespace, host: Host) -> None:
+        await pipeline.archive(namespace, PIPE, self.pipe, host.random)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _judge(self, simulation: Simulation) -> None:
+        cluster = self.cluster
+        simulation.note("heal")
+        self.nemesis.over = True
+        cluster.heal()
+        done = trio.Event()
+
+        async def prove(namespace: Namespace, host: Host) -> None:
+            while not done.is_set():
+                try:
+                    await self._prove(namespace, host)
+                    done.set()
+                except DistributedLogError as error:
+                    simulation.note("not yet", type(error).__name__, str(error)[:200])
+                    await trio.sleep(0.5)
+
+        cluster.start_client(cluster.clients[-1], prove)
+        with trio.move_on_after(LIVENESS_S) as alive:
+            await done.wait()
+        if alive.cancelled_caught:
+            raise Violation(
+                f"liveness: no link could be made within {LIVENESS_S:g} s after healing"
+            )
+        simulation.note("final", len(self.pipe.archived), self.history.acked)
+        self.result.report = check_log(self.history, self.pipe.whole())
+        self.batches = pipeline.check_batches(self.pipe)
+
+    async def _prove(self, namespace: Namespace, host: Host) -> None:
+        """Write, link, read what is left, seal; after the last change of the log look once more."""
+        log = namespace.open_log(PIPE)
+        try:
+            await workload.prove_alive(namespace, PIPE, self.history, host.random)
+            for name in self.cluster.clients[:-1]:  # nobody changes the log any more
+                self.cluster.machines[name].kill()
+            last = await log.linked_version(pipeline.APP)
+            version = 0 if last is None else last.version + 1
+            await pipeline.link_version(log, version, self.pipe, host.random, takeover=True)
+            await log.seal(takeover=True)
+        except EndOfStream:
+            self.simulation.note("it was sealed by an earlier try")
+        await pipeline.read_rest(namespace, PIPE, self.pipe)
+        await self._check_end(namespace)
+
+    async def _check_end(self, namespace: Namespace) -> None:
+        """A sealed log has an end, and takes nothing; below its point there is one definite answer."""
+        log = namespace.open_log(PIPE)
+        try:
+            await log.open_writer(takeover=True)
+        except EndOfStream:
+            pass
+        else:
+            raise Violation("a sealed log took a writer")
+        snapshot = await log.snapshot()
+        described = await log.describe()
+        self.purged_segments = described.state.first_segment - 1
+        if snapshot.end_sequence_id != len(self.pipe.archived):
+            raise Violation(
+                f"G1 gap: the log has {snapshot.end_sequence_id} records, read were"
+                f" {len(self.pipe.archived)}"
+            )
+        ranges = [segment.range() for segment in snapshot.segments]
+        try:
+            async with log.open_ranges(ranges) as reader:
+                read = sum([columns.count async for columns in reader])
+        except LogTruncated as error:
+            raise Violation(f"G6: a sealed log that nobody truncates: {error}") from error
+        if read != snapshot.records:
+            raise Violation(f"G5: by ranges {read} records, {snapshot.records} are there")

@@ -1,0 +1,141 @@
+"""Bugs of the pipeline calls, put in by replacing functions, each to be found by `pipeline.PipelineRun`.
+
+python -m distributedlog.sim.pipeline_planted [SEEDS]      a table: bug | seeds until found | found by
+"""
+
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from ..cluster import purging
+from ..ledger import shares
+from ..ledger.client import FoundLedger
+from ..log import link, purge, truncation
+from ..log.dlsn import DLSN
+from ..log.keys import txn_key
+from ..log.state import LogState
+from ..metadata.interface import Metadata
+from ..metadata.transaction import Transaction
+from .pipeline import PipelineRun
+
+Patch = tuple[Any, str, Any]
+
+_share = link.Linking._share
+_place = truncation._place
+_last_below = purge.last_below
+_linked = LogState.with_linked
+
+
+def _whatever_was_linked(self: link.Linking, state: LogState, *rest: Any) -> Transaction:
+    """The application's key is put without looking at it."""
+    found = _share(self, state, *rest)
+    key = txn_key(self._log_id, self._app)
+    kept = tuple(compare for compare in found.compares if compare.key != key)
+    return Transaction(kept, found.operations)
+
+
+def _whoever_owns_it(self: FoundLedger) -> Transaction:
+    """A ledger is deleted on what was read of it a while ago."""
+    found = shares.deletion_share(self.metadata, self.version)
+    return Transaction((), found.operations)
+
+
+def _gone_is_no_obstacle(self: FoundLedger, owner: tuple[int, int]) -> Transaction:
+    """A ledger is linked on what was read of it a while ago."""
+    found = shares.link_share(self.metadata, self.version, owner)
+    return Transaction((), found.operations)
+
+
+async def _one_too_far(*args: Any) -> tuple[DLSN, int]:
+    """The point lies behind the record that it should lie before."""
+    point, sequence_id = await _place(*args)
+    return DLSN(point.segment, point.entry + 1, 0), sequence_id + 1
+
+
+async def _and_the_one_with_the_point(metadata: Metadata, state: LogState) -> int:
+    """The segment that holds the point is taken for one that is below it."""
+    last = await _last_below(metadata, state)
+    point = state.truncated_to.segment
+    return point if state.first_segment <= point < state.open_from else last
+
+
+def _numbers_start_anew(self: LogState, segments: int, records: int, last_txid: int) -> LogState:
+    """What is linked does not count in the sequence ids behind it."""
+    return replace(
+        _linked(self, segments, records, last_txid), next_sequence_id=self.next_sequence_id
+    )
+
+
+def _half_of_it(self: link.Linking, claimed: Any, ready: Sequence[Any], txn: Any) -> Any:
+    """A link leaves out its last segment when it has several."""
+    return _link(self, claimed, ready[:1], txn)
+
+
+_link = link.Linking._link
+
+PLANTED: dict[str, tuple[Patch, ...]] = {
+    "a version is linked whatever was linked (H14)": (
+        (link.Linking, "_share", _whatever_was_linked),
+    ),
+    "an unlinked ledger is deleted unconditionally (H13)": (
+        (FoundLedger, "deletion_share", _whoever_owns_it),
+    ),
+    "a deleted ledger is linked (H13)": ((FoundLedger, "link_share", _gone_is_no_obstacle),),
+    "truncated one entry too far (G6)": ((truncation, "_place", _one_too_far),),
+    "the purge takes the segment of the point (G6)": (
+        (purge, "last_below", _and_the_one_with_the_point),
+        (purging, "last_below", _and_the_one_with_the_point),
+    ),
+    "sequence ids go on without what was linked (G1)": (
+        (LogState, "with_linked", _numbers_start_anew),
+    ),
+    "a link leaves its last segment out (G8)": ((link.Linking, "_link", _half_of_it),),
+}
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Put one bug in."""
+    before = [
+        (owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in PLANTED[name]
+    ]
+    for owner, attribute, function in PLANTED[name]:
+        setattr(owner, attribute, function)
+    try:
+        yield
+    finally:
+        for owner, attribute, function in before:
+            setattr(owner, attribute, function)
+
+
+def seeds_until_found(name: str, seeds: range) -> tuple[int, str] | None:
+    """How many seeds it took, and what found it; None: it survives them."""
+    with planted(name):
+        for count, seed in enumerate(seeds, 1):
+            failures = PipelineRun(seed).run().failures
+            if failures:
+                cause = failures[0]
+                while isinstance(cause, BaseExceptionGroup):
+                    cause = cause.exceptions[0]
+                return count, f"{type(cause).__name__}: {str(cause).splitlines()[0]}"
+    return None
+
+
+def main() -> int:
+    """Print the table; 1 when a bug survived."""
+    logging.disable(logging.CRITICAL)
+    budget = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    survivors = 0
+    for name in PLANTED:
+        found = seeds_until_found(name, range(budget))
+        survivors += found is None
+        said = f"survives {budget} |" if found is None else f"{found[0]} | {found[1]:.110}"
+        print(f"{name} | {said}", flush=True)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

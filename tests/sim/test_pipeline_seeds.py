@@ -1,0 +1,50 @@
+"""Seeds of a log under pipelines, and two planted bugs that they must find; past failures by name.
+
+``DLOG_PIPELINE_SEEDS`` sets how many seeds (6), ``DLOG_SIM_START`` the first one. All planted bugs:
+``python -m distributedlog.sim.pipeline_planted``.
+"""
+
+import gc
+import logging
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from distributedlog.sim.__main__ import describe_failure
+from distributedlog.sim.pipeline import PipelineRun
+from distributedlog.sim.pipeline_planted import seeds_until_found
+from distributedlog.sim.seed import CHAOS_S
+
+SEEDS = int(os.environ.get("DLOG_PIPELINE_SEEDS", "6"))
+START = int(os.environ.get("DLOG_SIM_START", "0"))
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Logs of thousands of faults help nobody."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+    gc.collect()
+
+
+@pytest.mark.seeds
+def test_seeds_keep_every_promise_and_do_all_that_pipelines_do() -> None:
+    runs = [PipelineRun(seed) for seed in range(START, START + SEEDS)]
+    for run in runs:
+        result = run.run()
+        if result.failed:
+            pytest.fail(describe_failure(result, CHAOS_S, "pipeline"), pytrace=False)
+    assert all(run.batches for run in runs)
+    for what in ("links", "replays", "truncations"):
+        assert sum(getattr(run.pipe, what) for run in runs), f"no seed had any {what}"
+    assert sum(run.purged_segments for run in runs)
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize(
+    "bug", ["truncated one entry too far (G6)", "sequence ids go on without what was linked (G1)"]
+)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    assert seeds_until_found(bug, range(10)) is not None
