@@ -136,7 +136,8 @@ class _Opening:
         elif data is not None or any_file:
             raise CorruptData(
                 f"{SEED_NAME} is missing or damaged, and so is the index: nothing in the journal can be"
-                " verified. Replace this bookie by a new one"
+                " verified. Start it with empty directories, as a new bookie, then decommission the old id"
+                ' (docs/operations.md, "A bookie does not start any more")'
             )
         else:
             found = Seed(self.bookie_id, self.host.random.getrandbits(63), False)

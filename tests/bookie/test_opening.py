@@ -9,11 +9,13 @@ import pytest
 import trio
 import trio.testing
 
+from distributedlog.bookie.index import MAP_NAME
 from distributedlog.bookie.journal import file_number
+from distributedlog.bookie.seed import SEED_NAME
 from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import DiskFailed
+from distributedlog.runtime.errors import CorruptData, DiskFailed
 
-from .kit import Adder, CutDisk, PowerCut, read_all, record, running
+from .kit import Adder, CutDisk, PowerCut, host_of, read_all, record, running
 from .test_restart import SMALL
 
 Clock = trio.testing.MockClock
@@ -96,3 +98,23 @@ async def test_a_survivor_whose_sync_failed_counts_where_it_was_copied_to(
 
 async def _read(store: Store) -> list[bytes]:
     return list((await read_all(store, 7)).values())
+
+
+async def test_without_seed_and_index_it_does_not_start_and_with_the_seed_restored_it_does(
+    autojump_clock: Clock,
+) -> None:
+    """docs/operations.md, "A bookie does not start any more": nothing is guessed, nothing is destroyed."""
+    disk, index = CutDisk(), CutDisk()
+    acked = await _acknowledged(disk, index)
+    backup = bytes(disk._files[SEED_NAME].data)
+    disk.flip(SEED_NAME, 20)
+    await index.delete_map(MAP_NAME)
+
+    for _ in range(2):
+        with pytest.raises(CorruptData, match="decommission the old id"):
+            await Store.open(host_of(disk, index), SMALL, bookie_id="b1")
+
+    disk._files[SEED_NAME].data[:] = backup
+    async with running(disk, SMALL, index) as store:
+        assert await _read(store) == acked
+        assert store.limbo.below == 0
