@@ -1,33 +1,26 @@
-"""Plays the faults of a scenario on an adapter, within what the service promises, and keeps the book.
+"""Plays the faults of a scenario on an adapter, within what the service promises.
 
 Several loops draw independently of each other, from streams of chance of their own, so that faults overlap
-freely; a lock a node keeps two of them off the same node. The book bounds how many nodes are impaired at
-once (bounds.bookies_down_max, bounds.metadata_down_max), and damage to synced data meets one bookie and
-one metadata node of a run only, the rotten ones: the promise holds while a good copy is there.
+freely; whom each may meet is for targets.py.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from random import Random
 
 import trio
 
-from .adapter import CLIENTS, Adapter, Link, Node, Role
+from .adapter import CLIENTS, Adapter, Link
 from .crew import Crew
 from .damage import damage
-from .scenario import KINDS, MANY_NODES, Fault, Range, Scenario
+from .scenario import KINDS, Fault, Range, Scenario
+from .targets import NobodyLeft, Targets
 from .words import last_words
 
-BUSY_S = 0.25
-"""Nobody can be hit just now: look again after this."""
 START_S = 120.0
 """A loaded machine starts seven interpreters slowly; a node that refuses says so at once."""
 WATCH_S = 0.25
-
-
-class NobodyLeft(Exception):
-    """The run was over before there was a node that this fault could meet within the bounds."""
 
 
 class Nemesis:
@@ -50,21 +43,12 @@ class Nemesis:
         self.counts: Counter[str] = Counter()
         self.deaths: list[str] = []
         """Nodes that ended by themselves while no fault was on them: defects."""
-        self.gone: dict[str, str] = {}
-        """Nodes whose damaged data they refuse to start with, and what they said."""
         self._seed = seed
-        self._leader = leader
         self._begins = fault_begins
         self._ends = fault_ends
         self._say = say
         self._crew = crew
-        self._client_locks = {name: trio.Lock() for name in crew.names()}
-        self.over = trio.Event()
-        """No more faults are begun; those that are on come to their end."""
-        self._locks = {node.name: trio.Lock() for node in adapter.nodes}
-        self._impaired: dict[str, None] = {}
-        chance = Random(f"{seed}/rotten")
-        self.rotten = {role: chance.choice(self._of(role)).name for role in Role}
+        self.targets = Targets(adapter.nodes, crew, scenario.bounds, seed, leader)
 
     async def run(self) -> None:
         """Loops and moments, until `over` is set and all that is on has ended."""
@@ -77,23 +61,18 @@ class Nemesis:
                 for number, moment in enumerate(self.scenario.moments):
                     chance = Random(f"{self._seed}/moment/{number}")
                     nursery.start_soon(self._at, moment.at_s, moment.fault, chance)
-                await self.over.wait()
+                await self.targets.over.wait()
             watching.cancel_scope.cancel()
 
     async def _loop(self, faults: Sequence[Fault], pause_s: Range, chance: Random) -> None:
-        while not await self._over_within(chance.uniform(*pause_s)):
+        while not await self.targets.over_within(chance.uniform(*pause_s)):
             with suppress(NobodyLeft):
                 await self.play(chance.choice(faults), chance)
 
     async def _at(self, at_s: float, fault: Fault, chance: Random) -> None:
-        if not await self._over_within(at_s):
+        if not await self.targets.over_within(at_s):
             with suppress(NobodyLeft):
                 await self.play(fault, chance)
-
-    async def _over_within(self, seconds: float) -> bool:
-        with trio.move_on_after(seconds):
-            await self.over.wait()
-        return self.over.is_set()
 
     async def play(self, fault: Fault, chance: Random) -> None:
         """One fault, from its beginning to its end; waits until the bounds allow it."""
@@ -113,7 +92,7 @@ class Nemesis:
             "pause-client": self._pause_client,
         }
         clients = KINDS[fault.kind].clients
-        async with (self._client if clients else self._targets)(fault, chance) as names:
+        async with (self.targets.client if clients else self.targets.nodes)(fault, chance) as names:
             self.counts[fault.kind] += 1
             number = self._begins(fault.kind, names, _words(fault))
             said = "ended with the run"
@@ -121,91 +100,6 @@ class Nemesis:
                 said = await deeds[fault.kind](fault, names, chance)
             finally:
                 self._ends(number, said)
-
-    # --- the book -------------------------------------------------------------------------------------
-
-    def _of(self, role: Role) -> list[Node]:
-        return [node for node in self.adapter.nodes if node.role is role]
-
-    @asynccontextmanager
-    async def _targets(self, fault: Fault, chance: Random) -> AsyncIterator[list[str]]:
-        """The nodes that the fault meets, held against other faults while it lasts."""
-        async with AsyncExitStack() as stack:
-            if fault.target in MANY_NODES:
-                names = [
-                    node.name
-                    for node in self.adapter.nodes
-                    if fault.target == "all"
-                    or (fault.target == "quorum") == (node.role is Role.METADATA)
-                ]
-                for name in names:  # in one order for all, so that nobody waits in a circle
-                    await stack.enter_async_context(self._locks[name])
-                names = [name for name in names if name not in self.gone]
-            else:
-                while True:
-                    candidates = await self._candidates(fault)
-                    if candidates:
-                        break
-                    if await self._over_within(BUSY_S):
-                        raise NobodyLeft
-                names = [chance.choice(candidates)]
-                self._locks[names[0]].acquire_nowait()
-                stack.callback(self._locks[names[0]].release)
-            for name in names:
-                self._impaired[name] = None
-                stack.callback(self._impaired.pop, name, None)
-            yield names
-
-    @asynccontextmanager
-    async def _client(self, fault: Fault, chance: Random) -> AsyncIterator[list[str]]:
-        """One client of the kind that the fault names, held while it lasts."""
-        while True:
-            names = [
-                name
-                for name in self._crew.names(fault.target)
-                if not self._client_locks[name].locked()
-            ]
-            if names:
-                break
-            if await self._over_within(BUSY_S):
-                raise NobodyLeft
-        name = chance.choice(names)
-        async with self._client_locks[name]:
-            yield [name]
-
-    async def _candidates(self, fault: Fault) -> list[str]:
-        leader = await self._leader() if fault.target in ("leader", "follower") else None
-        if fault.target in ("leader", "follower") and leader is None:
-            return []
-        found = []
-        for node in self.adapter.nodes:
-            if not self._is_meant(fault, node, leader) or node.name in self.gone:
-                continue
-            if self._locks[node.name].locked() or self._full(node.role):
-                continue
-            found.append(node.name)
-        return found
-
-    def _is_meant(self, fault: Fault, node: Node, leader: str | None) -> bool:
-        if KINDS[fault.kind].destroys:
-            return node.role.value == fault.target and node.name == self.rotten[node.role]
-        match fault.target:
-            case "node":
-                return True
-            case "bookie" | "metadata":
-                return node.role.value == fault.target
-            case "leader":
-                return node.name == leader
-            case "follower":
-                return node.role is Role.METADATA and node.name != leader
-        return node.name == fault.target
-
-    def _full(self, role: Role) -> bool:
-        """May no more nodes of this role be impaired?"""
-        bounds = self.scenario.bounds
-        most = bounds.bookies_down_max if role is Role.BOOKIE else bounds.metadata_down_max
-        names = {node.name for node in self._of(role)}
-        return len(names & {*self._impaired, *self.gone}) >= most
 
     # --- machines -------------------------------------------------------------------------------------
 
@@ -224,7 +118,7 @@ class Nemesis:
                 return
             said.append(f"{name} {refused}")
             if damaged:
-                self.gone[name] = refused
+                self.targets.gone[name] = refused
             else:
                 self.deaths.append(f"{name} did not start again: {refused}")
 
@@ -369,8 +263,12 @@ class Nemesis:
         while True:
             await trio.sleep(WATCH_S)
             for node in self.adapter.nodes:
-                lock = self._locks[node.name]
-                if lock.locked() or node.name in self.gone or await self.adapter.running(node.name):
+                lock = self.targets.locks[node.name]
+                if (
+                    lock.locked()
+                    or node.name in self.targets.gone
+                    or await self.adapter.running(node.name)
+                ):
                     continue
                 async with lock:
                     last = last_words(self.adapter.log_of(node.name))
@@ -385,7 +283,7 @@ class Nemesis:
         down = [
             node.name
             for node in self.adapter.nodes
-            if node.name not in self.gone and not await self.adapter.running(node.name)
+            if node.name not in self.targets.gone and not await self.adapter.running(node.name)
         ]
         if down:
             self._say(await self._start(down))

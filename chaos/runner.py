@@ -198,9 +198,9 @@ class _Run:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(nemesis.run)
             await trio.sleep(self.seconds)
-            nemesis.over.set()
+            nemesis.targets.over.set()
         await nemesis.heal()
-        ended = {"ended_at": after(), "gone": nemesis.gone}
+        ended = {"ended_at": after(), "gone": nemesis.targets.gone}
         self._notes.note("run", before(), ended)
         self.say("no more faults; every node that can run runs")
         self.failures += nemesis.deaths

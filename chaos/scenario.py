@@ -147,6 +147,12 @@ class Cluster:
     log: Mapping[str, Any] = field(default_factory=dict)
     """Options of the clients' logs."""
 
+    @property
+    def names(self) -> list[str]:
+        """Of the nodes, as every adapter names them."""
+        found = [f"metadata{n + 1}" for n in range(self.metadata_nodes)]
+        return found + [f"bookie{n + 1}" for n in range(self.bookies)]
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:

@@ -12,6 +12,8 @@ from .scenario import (
     DIRECTIONS,
     HOWS,
     KINDS,
+    MANY_NODES,
+    ONE_NODE,
     Bounds,
     Client,
     Cluster,
@@ -79,7 +81,13 @@ def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
                 f" {scenario.seconds:g} s"
             )
     kinds = {client.kind for client in scenario.clients}
+    known = scenario.cluster.names
     for fault in scenario.faults:
+        if not KINDS[fault.kind].clients and fault.target not in (*ONE_NODE, *MANY_NODES, *known):
+            raise InvalidRequest(
+                f"{where}: {fault.kind} of {fault.target!r}; known are"
+                f" {', '.join((*ONE_NODE, *MANY_NODES))}, and the nodes {', '.join(known)}"
+            )
         if KINDS[fault.kind].clients and fault.target not in kinds:
             raise InvalidRequest(
                 f"{where}: {fault.kind} of {fault.target!r}, and no [[client]] is of that kind"

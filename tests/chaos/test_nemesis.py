@@ -75,7 +75,7 @@ async def plague(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(nemesis.run)
         await trio.sleep(seconds)
-        nemesis.over.set()
+        nemesis.targets.over.set()
     await nemesis.heal()
     return nemesis, book
 
@@ -146,7 +146,7 @@ async def test_synced_data_is_destroyed_on_one_node_of_a_role_only(
     nemesis, book = await plague(scenario_of(rot, rot, BOOKIES), adapter, tmp_path)
 
     damaged = {name for _, _, kind, names in book.spans() if kind == "damage" for name in names}
-    assert damaged == {nemesis.rotten[Role.BOOKIE]}
+    assert damaged == {nemesis.targets.rotten[Role.BOOKIE]}
     whole = [n for n in ("bookie1", "bookie2", "bookie3", "bookie4") if n not in damaged]
     assert all((tmp_path / n / "journal-1").read_bytes() == b"x" * 10_000 for n in whole)
 
@@ -169,7 +169,7 @@ async def test_a_node_that_refuses_its_damaged_data_counts_as_down_for_good(
 
     nemesis, book = await plague(scenario, adapter, tmp_path)
 
-    assert nemesis.gone == {gone: "its journal is damaged"}
+    assert nemesis.targets.gone == {gone: "its journal is damaged"}
     at = next(end for _, end, kind, _ in book.spans() if kind == "damage")
     later = [names for begin, _, _, names in book.spans() if begin > at]
     assert later == [], "with one gone for good no other bookie may go"

@@ -66,6 +66,7 @@ def test_the_packaged_scenarios_play_every_kind_of_fault() -> None:
             "no [[client]] is of that kind",
         ),
         (("hold_s = [0.5, 1]", "hold_s = [2, 1]"), "hold_s is [2, 1], wanted is a number, or [low"),
+        (('target = "bookie"', 'target = "bookie9"'), "the nodes metadata1, "),
         (("[[client]]", "[client]"), "two brackets"),
         (("[[client]]", "[cluster]\nmetadata_nodes = 2\n[[client]]"), "wanted 1, 3, 5"),
         (("[[client]]", '[[moment]]\nkind = "kill"\n[[client]]'), "at_s is missing"),
