@@ -5,29 +5,27 @@ asked one by one. Clients run on this machine and come in by the published ports
 """
 
 import os
-import resource
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import trio
 
-from ..cluster.config import format_address, parse_named_addresses
+from ..cluster.config import format_address
 from ..cluster.health import ask_health
 from ..cluster.plan import NAMESPACE
-from ..runtime.host import Address
 from ..runtime.machine import real_host
 from . import container_network, engine
 from . import disks as loops
 from .adapter import Capability, ChaosFailed, Link, Needs, Node, Role
-from .container_files import DATA, clock_file, node_config, override
+from .container import Container, find
+from .container_files import clock_file, node_config, override
 from .container_network import Network, Place
 from .disks import LoopDisk
-from .engine import Compose, call, containers_of, inspect
+from .engine import Compose, inspect
 from .local_processes import OWN_DISK
 
 PROJECT = "dlog-chaos"
@@ -35,29 +33,13 @@ PROJECT = "dlog-chaos"
 SUBNET = "172.30.42.0/24"
 BOOKIES_MAX = 6
 METADATA_NODES = (1, 3)
-OUTSIDE = "outside"
 USER = 10001
 """Of the image, for directories of this machine that a node writes to."""
 START_S = 90.0
-STOP_S = 15
 ASK_S = 2.0
 POLL_S = 0.1
 LOG_LINES = 40
-NOT_RUNNING = "is not running"
 NODE_MODULE = "distributedlog.cli.main"
-
-
-@dataclass(slots=True)
-class _Container:
-    """One node's container."""
-
-    node: Node
-    id: str
-    outside: Address
-    """Its published port."""
-    data: Path
-    files: int = 0
-    """Its limit of descriptors before somebody changed it; 0: not known yet."""
 
 
 class Containers:
@@ -71,7 +53,7 @@ class Containers:
         self._names = [f"metadata{n + 1}" for n in range(needs.metadata_nodes)]
         self._names += [f"bookie{n + 1}" for n in range(needs.bookies)]
         self._disks: dict[str, LoopDisk] = {}
-        self._containers: dict[str, _Container] = {}
+        self._containers: dict[str, Container] = {}
         self._network = Network()
         self._host = real_host("chaos")
         self._stack = AsyncExitStack()
@@ -112,7 +94,7 @@ class Containers:
             if "DLOG_IMAGE" not in os.environ:
                 await compose("build", "metadata1", limit_s=engine.BUILD_S)
             await compose("up", "--no-start", "--no-build", "--no-deps", *self._names)
-            await self._find()
+            self._containers = await find(PROJECT, self._names)
             said: dict[str, str] = {}
 
             async def start(name: str) -> None:
@@ -191,24 +173,10 @@ class Containers:
         os.chown(data, USER, USER)
         return data
 
-    async def _find(self) -> None:
-        """What the compose files made of each service."""
-        found = await containers_of(PROJECT)
-        for name in self._names:
-            one = found[name]
-            settings = dict(item.split("=", 1) for item in one["Config"]["Env"])
-            role = Role.METADATA if name.startswith("metadata") else Role.BOOKIE
-            told = settings[f"DLOG_SERVE_{role.name}_ADVERTISE"].split()
-            mounts = {mount["Destination"]: mount["Source"] for mount in one["Mounts"]}
-            self._containers[name] = _Container(
-                Node(name, role, settings.get("DLOG_SERVE_BOOKIE_RACK", "")),
-                one["Id"],
-                parse_named_addresses(told, "--advertise")[OUTSIDE],
-                Path(mounts[DATA]),
-            )
-
     async def _end(self, compose: Compose) -> None:
         with trio.CancelScope(shield=True):
+            for one in self._containers.values():
+                one.process.close()
             await compose("down", "-v", "-t", "0", "--remove-orphans")
 
     # --- machines -------------------------------------------------------------------------------------
@@ -216,16 +184,16 @@ class Containers:
     async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
         """See `Adapter.start`; it serves when it answers at its published port."""
         one = self._containers[name]
-        await call("docker", "start", one.id)
+        await one.start()
         if not self._network.whole:
             await self._network.lay(self._places)
         state = "silent"
         with trio.move_on_after(timeout_s):
             while await self.running(name):
-                found = await ask_health(self._host, one.outside, timeout_s=ASK_S)
-                if found.healthy:
+                health = await ask_health(self._host, one.outside, timeout_s=ASK_S)
+                if health.healthy:
                     return None
-                state = found.state
+                state = health.state
                 await trio.sleep(POLL_S)
         ended = not await self.running(name)
         await self.kill(name)
@@ -236,31 +204,23 @@ class Containers:
 
     async def kill(self, name: str) -> None:
         """See `Adapter.kill`."""
-        await self._signal(name, "KILL")
+        await self._containers[name].signal("KILL")
 
     async def stop(self, name: str) -> None:
         """See `Adapter.stop`."""
-        await call("docker", "stop", "-t", str(STOP_S), self._containers[name].id)
+        await self._containers[name].stop()
 
     async def running(self, name: str) -> bool:
         """See `Adapter.running`."""
-        (found,) = await inspect(self._containers[name].id)
-        return bool(found["State"]["Running"])
+        return await self._containers[name].running()
 
     async def pause(self, name: str) -> None:
         """See `Adapter.pause`."""
-        await self._signal(name, "STOP")
+        await self._containers[name].signal("STOP")
 
     async def resume(self, name: str) -> None:
         """See `Adapter.resume`."""
-        await self._signal(name, "CONT")
-
-    async def _signal(self, name: str, signal: str) -> None:
-        try:
-            await call("docker", "kill", "-s", signal, self._containers[name].id)
-        except ChaosFailed as failed:
-            if NOT_RUNNING not in str(failed):
-                raise
+        await self._containers[name].signal("CONT")
 
     # --- network --------------------------------------------------------------------------------------
 
@@ -335,14 +295,7 @@ class Containers:
 
     async def limit_files(self, name: str, count: int | None) -> None:
         """See `Adapter.limit_files`."""
-        one = self._containers[name]
-        (found,) = await inspect(one.id)
-        pid = found["State"]["Pid"]
-        if not pid:
-            return
-        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        one.files = one.files or soft
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (one.files if count is None else count, hard))
+        await self._containers[name].limit_files(count)
 
     # --- for the report -------------------------------------------------------------------------------
 

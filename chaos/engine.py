@@ -2,9 +2,11 @@
 
 import json
 import os
+import select
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +104,34 @@ async def containers_of(project: str) -> dict[str, dict[str, Any]]:
     if not ids:
         return {}
     return {one["Config"]["Labels"][SERVICE_LABEL]: one for one in await inspect(*ids)}
+
+
+class Watched:
+    """The first process of a container that runs, watched from this machine.
+
+    The engine takes a tenth of a second for an answer, and a node may be killed meanwhile on purpose: who
+    looks for deaths needs to know what is true now.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._descriptor: int | None = None
+        if pid:
+            with suppress(
+                OSError
+            ):  # ended already, or the engine's processes are not this machine's
+                self._descriptor = os.pidfd_open(pid)
+
+    def runs(self) -> bool | None:
+        """Does it? None: it cannot be seen from here."""
+        if self._descriptor is None:
+            return None
+        return not select.select([self._descriptor], [], [], 0)[0]
+
+    def close(self) -> None:
+        """Look no more. Idempotent."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 class Compose:

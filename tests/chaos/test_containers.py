@@ -6,10 +6,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import trio
 
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.chaos import engine
-from distributedlog.chaos.adapter import CLIENTS, Capability, ChaosFailed, Link, Needs
+from distributedlog.chaos.adapter import CLIENTS, Adapter, Capability, ChaosFailed, Link, Needs
 from distributedlog.chaos.container_files import node_config, override
 from distributedlog.chaos.container_network import Network, Place, rules
 from distributedlog.chaos.containers import Containers
@@ -117,7 +118,7 @@ async def test_who_dies_meanwhile_is_passed_over() -> None:
     assert world.drops() == {"ns2": 1}
 
 
-def _adapter(bookies: int = 4, metadata_nodes: int = 3, module: str = "") -> Containers:
+def _adapter(bookies: int = 4, metadata_nodes: int = 3, module: str = "") -> Adapter:
     needs = Needs(Path(), bookies, metadata_nodes, frozenset({Capability.KILL}))
     if module:
         needs = Needs(
@@ -185,3 +186,17 @@ def test_without_need_nodes_keep_their_volumes_and_clocks() -> None:
 
     assert service["volumes"] == ["/c:/etc/dlog/node.toml:ro"]
     assert "entrypoint" not in service
+
+
+async def test_a_process_is_seen_to_run_and_to_end() -> None:
+    process = await trio.lowlevel.open_process(["sleep", "60"])
+    watched = engine.Watched(process.pid)
+    try:
+        assert watched.runs() is True
+        process.kill()
+        await process.wait()
+        assert watched.runs() is False
+    finally:
+        watched.close()
+    assert watched.runs() is None
+    assert engine.Watched(0).runs() is None, "a container that does not run has process 0"
