@@ -1,4 +1,4 @@
-"""`dlog log`: create, list, show, write, read, tail, delete."""
+"""`dlog log`: create, list, show, write, read, tail, delete; more in `log_ends.py`."""
 
 import json
 import sys
@@ -6,6 +6,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from .log_ends import add_to
 from .options import Command, Group, Settings, common
 from .output import emit, size, table
 
@@ -23,7 +24,10 @@ FORMAT = click.Choice(["lines", "jsonl", "frames"])
     """,
 )
 def command() -> None:
-    """Create, list, show, write, read, tail and delete logs."""
+    """Create, list, show, write, read, tail, truncate, seal and delete logs."""
+
+
+add_to(command)
 
 
 @command.command(

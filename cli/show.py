@@ -12,6 +12,7 @@ async def describe(logs: Any, name: str) -> dict[str, Any]:
     """What is known of a log; of a segment in progress what is readable now. Raises `LogNotFound`."""
     log = logs.open_log(name)
     found: LogDescription = await log.describe()
+    readable = (await log.snapshot()).records
     open_records = await _open_records(log, found)
     segments = [await _segment(logs, segment, found) for segment in found.segments]
     for segment in reversed(segments):
@@ -24,7 +25,7 @@ async def describe(logs: Any, name: str) -> dict[str, Any]:
         "name": name,
         "first_dlsn": None if found.first_dlsn is None else str(found.first_dlsn),
         "last_dlsn": None if found.last_dlsn is None else str(found.last_dlsn),
-        "records": found.records + open_records,
+        "records": readable,
         "bytes": found.size_bytes,
         "truncated_to": str(found.state.truncated_to) if truncated else None,
         "sealed": found.state.sealed,

@@ -1,0 +1,78 @@
+"""`dlog log truncate`, `seal`, `find`, `positions`, `watch` against a live cluster in memory."""
+
+import json
+import signal
+import subprocess
+
+import pytest
+
+from distributedlog.blocking import open_namespace
+from distributedlog.cluster.processes import environment
+from tests.cli.test_commands import _Cluster, cluster
+from tests.cluster.story import dlog
+
+pytestmark = pytest.mark.processes
+__all__ = ["cluster"]
+
+
+def test_a_log_is_searched_cut_and_ended(cluster: _Cluster) -> None:
+    cluster.ok("log", "write", "cut", "--create", "--txid", "count", stdin=b"0\n1\n2\n3\n")
+    assert cluster.ok("log", "find", "cut", "--txid", "2").decode().strip() == "1.0.2"
+    found = json.loads(cluster.ok("log", "find", "cut", "--time", "2001-01-01", "--json"))
+    assert found == {"name": "cut", "dlsn": "1.0.0"}
+    with open_namespace(cluster.uri) as namespace:
+        log = namespace.open_log("cut")
+        log.positions.advance("cold", log.find(txid=1))
+    found = json.loads(cluster.ok("log", "positions", "cut", "--json"))
+    assert found["positions"] == {"cold": "1.0.1"}
+    cut = cluster.ok("log", "truncate", "cut", "--up-to-subscriber", "cold", "--json")
+    assert json.loads(cut) == {"name": "cut", "truncated_to": "1.0.1"}
+    assert cluster.ok("log", "truncate", "cut", "--txid", "2").decode().strip() == "1.0.2"
+    assert cluster.ok("log", "truncate", "cut", "--to", "1.0.0").decode().strip() == "1.0.2"
+    assert cluster.ok("log", "read", "cut") == b"2\n3\n"
+    shown = json.loads(cluster.ok("log", "show", "cut", "--json"))
+    assert (shown["records"], shown["truncated_to"], shown["sealed"]) == (2, "1.0.2", False)
+    assert shown["segments"][0]["status"] == "partly truncated"
+    assert "1.0.2" in cluster.fails(3, "log", "read", "cut", "--from", "1.0.1")
+    assert cluster.ok("log", "positions", "cut", "--forget", "cold") == b"no positions\n"
+
+    cluster.fails(2, "log", "seal", "cut")
+    cluster.ok("log", "seal", "cut", "--yes")
+    assert json.loads(cluster.ok("log", "seal", "cut", "--yes", "--json"))["before"] is True
+    assert "sealed" in cluster.fails(5, "log", "write", "cut", stdin=b"never\n")
+    assert cluster.ok("log", "read", "cut", "--follow") == b"2\n3\n"  # it ends
+
+
+def test_what_cannot_be_meant_is_one_line(cluster: _Cluster) -> None:
+    cluster.ok("log", "create", "plain")
+    assert "one of --to" in cluster.fails(2, "log", "truncate", "plain")
+    assert "one of --to" in cluster.fails(
+        2, "log", "truncate", "plain", "--to", "1.0.0", "--txid", "1"
+    )
+    assert "1.x" in cluster.fails(2, "log", "truncate", "plain", "--to", "1.x")
+    assert "no position 'cold'" in cluster.fails(
+        2, "log", "truncate", "plain", "--up-to-subscriber", "cold"
+    )
+    assert "not a time" in cluster.fails(2, "log", "find", "plain", "--time", "yesterday")
+    cluster.fails(3, "log", "truncate", "missing", "--txid", "1")
+    cluster.fails(3, "log", "seal", "missing", "--yes")
+
+
+def test_logs_that_come_and_go_are_told_until_ctrl_c(cluster: _Cluster) -> None:
+    cluster.ok("log", "create", "w/1")
+    process = subprocess.Popen(
+        dlog("log", "watch", "w/", "--json"),
+        stdout=subprocess.PIPE,
+        env={**environment(), "DLOG_URI": cluster.uri},
+    )
+    assert process.stdout is not None
+    told = [json.loads(process.stdout.readline())]
+    cluster.ok("log", "create", "w/2")
+    cluster.ok("log", "delete", "w/1", "--yes")
+    told += [json.loads(process.stdout.readline()) for _ in range(2)]
+    assert [(one["kind"], one["name"]) for one in told] == [
+        ("exists", "w/1"), ("created", "w/2"), ("deleted", "w/1"),
+    ]  # fmt: skip
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    process.stdout.close()
