@@ -24,6 +24,7 @@ FOUND_WITHIN = 600
 SCENARIO_OF = {
     "ChangesMembersTooEarly": "two_changes",
     "ChangesMembersTwice": "two_changes",
+    "CommitsBeyondMessage": "",  # test_a_follower_commits_no_further_than_the_message_reaches
     "CommitsOldTerms": "figure8",
     "ComparesLengthOnly": "older_log",
     "CountsAnswersOfOldTerms": "",  # test_answers_to_an_earlier_term_do_not_count
