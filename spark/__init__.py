@@ -9,13 +9,15 @@ if TYPE_CHECKING:
     from .columns import dlsn_text
     from .read import positions
     from .settings import recommended_conf
+    from .shipping import package_zip
     from .source import DistributedLogSource
 
-__all__ = ["DistributedLogSource", "dlsn_text", "positions", "recommended_conf"]
+__all__ = ["DistributedLogSource", "dlsn_text", "package_zip", "positions", "recommended_conf"]
 
 _WHERE = {
     "DistributedLogSource": "source",
     "dlsn_text": "columns",
+    "package_zip": "shipping",
     "positions": "read",
     "recommended_conf": "settings",
 }

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 import trio
 
 from ..log.dlsn import DLSN
+from ..log.namespace import Namespace
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -18,7 +19,6 @@ from ..runtime.errors import (
     LogRecreated,
     LogTruncated,
 )
-from .client import Client
 from .logview import LogView
 from .offsets import Wanted, Word, positions
 from .options import SourceOptions, Start
@@ -37,11 +37,11 @@ log = logging.getLogger("distributedlog.spark")
 class Catalog:
     """Views of the logs that the options name. All in the background loop."""
 
-    def __init__(self, client: Client, options: SourceOptions) -> None:
+    def __init__(self, namespace: Namespace, options: SourceOptions) -> None:
         self.views: dict[str, LogView] = {}
         self.gone: dict[str, DLSN] = {}
         """Logs that were deleted under the reader, and how far they went when they were last seen."""
-        self._namespace = client.namespace
+        self._namespace = namespace
         self._options = options
         self._warned: set[str] = set()
         self._refreshed_at = -1e9

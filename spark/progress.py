@@ -5,14 +5,15 @@ stays true after a restart, whatever the cluster remembers (G5, H24).
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import trio
 
 from ..log.dlsn import DLSN
+from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError, LogNotFound
 from .catalog import Catalog, each, remade
-from .client import Client
 from .logview import LogView
 from .offsets import Offset
 from .options import SourceOptions
@@ -34,12 +35,12 @@ class Progress:
     """One query's. All in the background loop."""
 
     def __init__(
-        self, client: Client, options: SourceOptions, before: "Progress | None" = None
+        self, namespace: Namespace, options: SourceOptions, before: "Progress | None" = None
     ) -> None:
         """``before``: the same query's, whose client has ended; what was answered stays true."""
-        self._client = client
+        self._namespace = namespace
         self._options = options
-        self._catalog = Catalog(client, options)
+        self._catalog = Catalog(namespace, options)
         self._initial: Offset | None = None if before is None else before._initial
         self._target: Offset | None = None if before is None else before._target
         """What an AvailableNow run will not pass."""
@@ -48,9 +49,13 @@ class Progress:
         self._warned: set[str] = set()
 
     def close(self) -> None:
-        """Follow nothing more; the client may go."""
+        """Follow nothing more."""
         self._catalog.close()
-        self._client.users -= 1
+
+    @property
+    def views(self) -> Mapping[str, LogView]:
+        """The logs that are there, as they were last seen."""
+        return self._catalog.views
 
     # --- where to begin ---------------------------------------------------------------------------
 
@@ -201,7 +206,7 @@ class Progress:
 
         async def advance(name: str) -> None:
             try:
-                target = self._client.namespace.open_log(name, incarnation=end.ids[name])
+                target = self._namespace.open_log(name, incarnation=end.ids[name])
                 await target.positions.advance(subscriber, end.logs[name])
             except DistributedLogError as error:
                 log.warning('log "%s": position "%s" stays behind: %s', name, subscriber, error)

@@ -73,7 +73,7 @@ class BatchReader(DataSourceReader):
 
     async def plan(self, held: Client) -> list[EntryRange]:
         """The ranges between the bounds that the options set. In the background loop."""
-        catalog = Catalog(held, self.options)
+        catalog = Catalog(held.namespace, self.options)
         try:
             names = sorted(await catalog.discover())
             starts = await catalog.starts(names, "earliest")
@@ -155,7 +155,7 @@ def positions(
     options = SourceOptions.parse(given, "batch")
 
     async def ask(held: Client) -> Offset:
-        catalog = Catalog(held, options)
+        catalog = Catalog(held.namespace, options)
         try:
             names = await catalog.discover()
             found = await catalog.starts(names, "latest")

@@ -82,6 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._progress is not None:
             held, progress = self._progress
             self._progress = None
+            held.users -= 1
             if held.alive:
                 held.background.post(progress.close)
 
@@ -92,6 +93,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             before = None if self._progress is None else self._progress[1]
             held = client(options.uri, options.request_timeout_s)
             held.users += 1
-            self._progress = (held, Progress(held, options, before))
+            self._progress = (held, Progress(held.namespace, options, before))
         held, progress = self._progress
         return held.run(getattr(progress, method), *arguments)

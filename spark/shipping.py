@@ -1,0 +1,32 @@
+"""This package as a zip that Spark sends to its executors: ``sparkContext.addPyFile(package_zip())``."""
+
+import tempfile
+import zipfile
+from pathlib import Path
+
+PARTS = ("ledger", "log", "metadata", "bookie", "runtime", "spark")
+"""What source and sink need: pure Python, without the servers' disks."""
+
+
+def package_zip(directory: str | Path | None = None) -> str:
+    """Write the zip, into a temporary directory if none is named; its path.
+
+    Executors still need trio, msgpack, xxhash, pyarrow and numpy, and the driver's minor version of Python.
+    """
+    package = Path(__file__).absolute().parent.parent
+    if package.name != "distributedlog":  # loaded through the folder itself, beside its link
+        package = package / "distributedlog"
+    into = (
+        Path(directory) if directory is not None else Path(tempfile.mkdtemp(prefix="dlog-spark-"))
+    )
+    target = into / "distributedlog-spark.zip"
+    folders = [package, *(package / part for part in PARTS)]
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
+        for folder in folders:
+            for file in sorted(folder.glob("*.py")):
+                made.write(file, f"distributedlog/{file.relative_to(package)}")
+        made.writestr(
+            "pyspark_distributedlog.py",
+            "from distributedlog.spark.source import DistributedLogSource as DefaultSource\n",
+        )
+    return str(target)

@@ -1,0 +1,264 @@
+"""How a stream gets on, asked without Spark: real metadata and bookies in this process, in memory.
+
+What Spark does with the answers is in `test_spark_stream.py`; here, the rules themselves.
+"""
+
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from distributedlog import DLSN, Namespace, local_cluster, open_namespace
+from distributedlog.runtime.errors import LogNotFound, LogRecreated, LogTruncated
+from distributedlog.spark import catalog
+from distributedlog.spark.offsets import Offset
+from distributedlog.spark.options import SourceOptions
+from distributedlog.spark.progress import Limit, Progress
+
+ALL = Limit(None, None)
+
+
+@pytest.fixture(autouse=True)
+def _every_answer_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ends are remembered for some milliseconds; here each question looks again."""
+    monkeypatch.setattr(catalog, "REFRESH_S", 0.0)
+    monkeypatch.setattr(catalog, "REFRESH_SHARE", 0.0)
+
+
+@asynccontextmanager
+async def namespace_in_memory() -> AsyncIterator[Namespace]:
+    async with (
+        local_cluster(memory=True, in_process=True, metadata_nodes=1) as cluster,
+        open_namespace(cluster.uri) as namespace,
+    ):
+        yield namespace
+
+
+async def fill(namespace: Namespace, log: str, numbers: range, entry: int = 10) -> None:
+    """One segment; ``entry`` records an entry."""
+    async with namespace.open_log(log).open_writer() as writer:
+        for at in range(0, len(numbers), entry):
+            part = list(numbers[at : at + entry])
+            await writer.submit_columns(part, [b"%d" % number for number in part])
+            await writer.commit()
+
+
+def query(namespace: Namespace, **options: object) -> Progress:
+    """A query of these options; another one after a restart."""
+    given = {
+        "uri": "distributedlog://h:1/n",
+        "startingPosition": "earliest",
+        "discoveryInterval": "0",
+    }
+    parsed = SourceOptions.parse({**given, **{k: str(v) for k, v in options.items()}}, "stream")
+    return Progress(namespace, parsed)
+
+
+def again(offset: Offset) -> Offset:
+    """As Spark gives it back, from its checkpoint."""
+    return Offset.from_json(json.loads(json.dumps(offset.to_json())))
+
+
+async def drained(
+    progress: Progress, start: Offset, limit: Limit
+) -> tuple[Offset, list[dict[str, int]]]:
+    """Micro-batches until there is nothing new: the last offset, and the records of each by log."""
+    batches: list[dict[str, int]] = []
+    while True:
+        end = await progress.latest(start, limit)
+        if end.to_json() == start.to_json():
+            return end, batches
+        ranges = await progress.ranges(start, end)
+        views = progress.views
+        found: dict[str, int] = {}
+        for one in ranges:
+            first, last = (
+                DLSN(one.segment, one.first_entry, 0),
+                DLSN(one.segment, one.last_entry + 1, 0),
+            )
+            records, _ = await views[one.log].between(first, last)
+            found[one.log] = found.get(one.log, 0) + records
+        batches.append(found)
+        start = again(end)
+
+
+async def test_limits_are_kept_and_nobody_starves() -> None:
+    """S18, S19: at most the limit and one entry; the small log gets on beside the large one."""
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "large", range(500))
+        await fill(namespace, "small", range(40))
+        progress = query(namespace, logs="large,small", maxRecordsPerTrigger=60)
+
+        end, batches = await drained(progress, await progress.initial(), Limit(60, None))
+
+        assert sum(batch.get("large", 0) for batch in batches) == 500
+        assert sum(batch.get("small", 0) for batch in batches) == 40
+        assert max(sum(batch.values()) for batch in batches) <= 70
+        assert sum(1 for batch in batches[:4] if batch.get("small")) >= 1
+        assert end.sequence_ids == {"large": 500, "small": 40}
+
+
+async def test_a_limit_below_an_entry_gets_on_by_entries_and_in_bytes() -> None:
+    """S19."""
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "a", range(50))
+        progress = query(namespace, log="a")
+        start = await progress.initial()
+
+        assert (await drained(progress, start, Limit(1, None)))[1] == [{"a": 10}] * 5
+        assert (await drained(progress, start, Limit(None, 1)))[1] == [{"a": 10}] * 5
+        everything = await drained(progress, start, Limit(None, 10_000_000))
+        assert everything[1] == [{"a": 50}]
+
+
+async def test_the_first_answer_stays_while_the_log_grows() -> None:
+    """A moving ``latest`` would lose what comes between Spark's two questions."""
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "a", range(10))
+        progress = query(namespace, log="a", startingPosition="latest")
+        first = await progress.initial()
+        await fill(namespace, "a", range(10, 20))
+
+        assert (await progress.initial()).to_json() == first.to_json()
+        assert (await drained(progress, first, ALL))[1] == [{"a": 10}]
+
+
+async def test_a_restart_goes_on_where_the_checkpoint_says_and_a_roll_is_nothing_new() -> None:
+    """S20; a position has one spelling until there is something behind it."""
+    async with namespace_in_memory() as namespace:
+        async with namespace.open_log("a").open_writer() as writer:
+            await writer.submit_columns([1, 2], [b"x", b"y"])
+            await writer.commit()
+            progress = query(namespace, log="a")
+            end, batches = await drained(progress, await progress.initial(), ALL)
+            assert (end.logs, batches) == ({"a": DLSN(1, 1, 0)}, [{"a": 2}])
+        restarted = query(namespace, log="a")  # and the segment is closed: the same place
+
+        assert (await restarted.latest(again(end), ALL)).to_json() == end.to_json()
+        await fill(namespace, "a", range(5, 8))
+        after, batches = await drained(restarted, again(end), ALL)
+
+        assert batches == [{"a": 3}]
+        assert after.sequence_ids == {"a": 5}
+
+
+async def test_available_now_reads_what_was_there_and_no_new_log() -> None:
+    """S18, S7."""
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "x/1", range(30))
+        progress = query(namespace, logPattern="x/*")
+        start = await progress.initial()
+        await progress.set_target()
+        await fill(namespace, "x/1", range(30, 60))
+        await fill(namespace, "x/2", range(30))
+
+        end, batches = await drained(progress, start, Limit(20, None))
+        assert batches == [{"x/1": 20}, {"x/1": 10}]
+
+        following = query(namespace, logPattern="x/*")
+        await following.set_target()
+        _, rest = await drained(following, again(end), ALL)
+        assert rest == [{"x/1": 30, "x/2": 30}]
+
+
+@pytest.mark.parametrize(("policy", "read"), [("earliest", 15), ("latest", 5), ("ignore", 0)])
+async def test_new_logs_begin_where_the_option_says(policy: str, read: int) -> None:
+    """S7, S9: from no log at all."""
+    async with namespace_in_memory() as namespace:
+        progress = query(namespace, logPattern="x/*", newLogs=policy)
+        start = await progress.initial()
+        assert (await progress.latest(start, ALL)).to_json() == start.to_json()
+        await fill(namespace, "x/1", range(10))
+        end, before = await drained(progress, start, ALL)
+        await fill(namespace, "x/1", range(10, 15))
+        _, after = await drained(progress, end, ALL)
+
+        assert sum(batch.get("x/1", 0) for batch in before + after) == read
+
+
+async def test_truncation_below_the_position_is_an_error_or_a_warning_with_numbers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """S5, S6: what was wanted, what is left, how many records are lost; once."""
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "a", range(100))
+        progress = query(namespace, log="a")
+        start = await progress.latest(await progress.initial(), Limit(20, None))
+        await namespace.open_log("a").truncate(DLSN(1, 5, 0))
+
+        with pytest.raises(
+            LogTruncated, match=r'log "a" .* wanted 1\.2\.0, .* 1\.5\.0, 30 records are lost'
+        ):
+            await query(namespace, log="a").latest(again(start), ALL)
+        loose = query(namespace, log="a", failOnDataLoss="false")
+        with caplog.at_level(logging.WARNING, "distributedlog.spark"):
+            _, batches = await drained(loose, again(start), ALL)
+
+        assert batches == [{"a": 50}]
+        assert [record.message.count("30 records are lost") for record in caplog.records] == [1]
+
+
+async def test_a_log_made_again_is_another_one() -> None:
+    """S15, for the source."""
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "a", range(20))
+        progress = query(namespace, log="a")
+        end, _ = await drained(progress, await progress.initial(), ALL)
+        await namespace.delete_log("a")
+        await fill(namespace, "a", range(7))
+
+        with pytest.raises(LogRecreated, match=r"the checkpoint belongs to the old one"):
+            await query(namespace, log="a").latest(again(end), ALL)
+        loose = query(namespace, log="a", failOnDataLoss="false")
+        assert (await drained(loose, again(end), ALL))[1] == [{"a": 7}]
+
+
+async def test_a_deleted_log_is_dropped_when_all_of_it_was_read() -> None:
+    """A log that goes while the query runs: read to its end it is no loss, else it is."""
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "x/1", range(20))
+        await fill(namespace, "x/2", range(20))
+        progress = query(namespace, logPattern="x/*")
+        start = await progress.initial()
+        end, _ = await drained(progress, start, ALL)
+        await namespace.delete_log("x/1")
+        after = await progress.latest(end, ALL)
+        while "x/1" in after.logs:  # the next look at the cluster says so
+            after = await progress.latest(end, ALL)
+        assert set(after.logs) == {"x/2"}
+
+        with pytest.raises(LogNotFound, match=r'log "x/1" was deleted: read up to 1\.0\.0'):
+            await progress.latest(start, ALL)
+
+
+async def test_a_minimum_is_waited_for_but_not_under_available_now() -> None:
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "a", range(20))
+        progress = query(namespace, log="a", minRecordsPerTrigger=30)
+        start = await progress.initial()
+
+        assert (await progress.latest(start, ALL)).to_json() == start.to_json()
+        await fill(namespace, "a", range(20, 40))
+        assert (await drained(progress, start, ALL))[1] == [{"a": 40}]
+        hurried = query(namespace, log="a", minRecordsPerTrigger=100)
+        await hurried.set_target()
+        assert (await drained(hurried, start, ALL))[1] == [{"a": 40}]
+
+
+async def test_a_position_that_was_given_stays_readable_whatever_the_bookies_remember() -> None:
+    """H24: the offset proves that what lies before it is confirmed."""
+    async with namespace_in_memory() as namespace, namespace.open_log("a").open_writer() as writer:
+        await writer.submit_columns([1, 2], [b"x", b"y"])
+        await writer.commit()
+        progress = query(namespace, log="a")
+        start = await progress.initial()
+        await writer.submit_columns([3], [b"z"])
+        await writer.commit()
+        end = Offset({"a": DLSN(1, 2, 0)}, dict(start.ids))
+
+        ranges: Any = await progress.ranges(start, end)
+
+        assert [(one.first_entry, one.last_entry) for one in ranges] == [(0, 1)]

@@ -1,0 +1,32 @@
+"""The zip for executors: source and sink run from it, without the servers."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from distributedlog.spark import package_zip
+
+
+def test_the_zip_is_enough_for_the_parts_that_tasks_run(tmp_path: Path) -> None:
+    """S26, its first half: nothing of the package comes from anywhere else."""
+    path = package_zip(tmp_path)
+    program = (
+        f"import sys; sys.path = [{path!r}] + [p for p in sys.path if {str(Path.cwd())!r} not in p and p]\n"
+        "import distributedlog.spark.client, distributedlog.spark.feed, distributedlog.log.segment_writer\n"
+        "print(distributedlog.__file__, 'lmdb' in sys.modules)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+
+    assert done.stdout.split() == [f"{path}/distributedlog/__init__.py", "False"], done.stderr
+    names = zipfile.ZipFile(path).namelist()
+    assert "pyspark_distributedlog.py" in names
+    assert not [name for name in names if "/cli/" in name or "/sim/" in name]
