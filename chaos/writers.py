@@ -132,14 +132,24 @@ class Session:
         if good:
             places = stretches([one for one in outcomes[:good] if isinstance(one, DLSN)])
             self.life.notes.note("ack", self.number, first, begun, after(), places)
-        for offset in range(good, len(outcomes)):
-            error = outcomes[offset]
+        self._note_rest(first, begun, outcomes, good)
+
+    def _note_rest(
+        self, first: int, begun: float, outcomes: Sequence[DLSN | DistributedLogError], start: int
+    ) -> None:
+        """What follows the first failure: records that failed alike are one line."""
+        while start < len(outcomes):
+            error = outcomes[start]
+            end = start + 1
             if isinstance(error, DLSN):
                 places = [(*error, 1)]
-                self.life.notes.note("ack", self.number, first + offset, begun, after(), places)
-                continue
-            self.failure = self.failure or error
-            self._note_failed(first + offset, 1, begun, error)
+                self.life.notes.note("ack", self.number, first + start, begun, after(), places)
+            else:
+                while end < len(outcomes) and _alike(error, outcomes[end]):
+                    end += 1
+                self.failure = self.failure or error
+                self._note_failed(first + start, end - start, begun, error)
+            start = end
 
     def _note_failed(
         self, first: int, count: int, begun: float, error: DistributedLogError
@@ -148,6 +158,10 @@ class Session:
         self.life.notes.note(
             "fail", self.number, first, count, begun, after(), outcome.value, words(error)
         )
+
+
+def _alike(error: DistributedLogError, other: DLSN | DistributedLogError) -> bool:
+    return type(other) is type(error) and other.definite == error.definite
 
 
 def stretches(positions: Sequence[DLSN]) -> list[tuple[int, int, int, int]]:
