@@ -33,6 +33,7 @@ class Quorum:
         self._chance = random.Random(seed)
         self._network = PipeNetwork(seed, bytes_max=256 * 1024)
         self._nursery = nursery
+        self._called = {name: name for name in names}
         self._cut_off: set[str] = set()
         self._wires: list[tuple[str, str, Connection]] = []
         self._running: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
@@ -52,11 +53,13 @@ class Quorum:
             scope.cancel()
             await ended.wait()
 
-    def add(self, name: str) -> None:
-        """One more node with an empty disk; only its own list names it."""
+    def add(self, name: str, *, called: str = "") -> None:
+        """One more machine with an empty disk; only its own list names it. ``called``: another's name."""
         self.disks[name] = MemoryDisk()
-        self.peers[name] = (name, 4181)
-        self._listed[name] = dict(self.peers)
+        self._called[name] = called or name
+        if not called:
+            self.peers[name] = (name, 4181)
+        self._listed[name] = {**self.peers, called or name: (name, 4181)}
 
     def cut_off(self, name: str) -> None:
         """That node and the other nodes do not reach each other; clients reach all."""
@@ -89,7 +92,7 @@ class Quorum:
         found: dict[str, MemberStatus] = {}
         async with trio.open_nursery() as nursery:
             for name in tuple(self._running):
-                link = await self._asker.dial(self.peers[name], nursery=nursery)
+                link = await self._asker.dial((name, 4181), nursery=nursery)
                 reply = await link.request(Op.META_STATUS, pack(["self"]), timeout_s=2.0)
                 found.update({row.status.name: row.status for row in decode_rows(reply.body)})
                 link.close(ConnectionLost("asked and answered"))
@@ -118,13 +121,13 @@ class Quorum:
         # No two lives alike.
         chance = random.Random(self._chance.random())
         host = replace(host, random=chance, dial=dial_unless_cut_off)
-        listener = await host.listen(self.peers[name])
+        listener = await host.listen((name, 4181))
         disk.lock()
         try:
             with trio.CancelScope() as scope:
                 self._running[name] = (scope, ended)
                 async with trio.open_nursery() as nursery:
-                    options = MetadataOptions(name, self._listed[name])
+                    options = MetadataOptions(self._called[name], self._listed[name])
                     await nursery.start(serve_metadata, host, options, {"": listener})
                     task_status.started()
         finally:

@@ -193,6 +193,26 @@ async def test_what_would_lose_the_quorum_is_refused(autojump_clock: object) -> 
             await change(client, "add", "m9", f"{other}:4181")
 
 
+async def test_a_node_that_lives_moves_to_another_host(autojump_clock: object) -> None:
+    """docs/operations.md: also the leader; its successor of the same name takes its place."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client)
+        moved = await nodes.leader()
+        nodes.add("elsewhere", called=moved)
+        await nodes.start("elsewhere")
+        await change(client, "replace", moved, "elsewhere:4181")
+        with trio.fail_after(60):
+            while (await until_voters(client, *nodes.names))[moved].address != "elsewhere:4181":  # noqa: ASYNC110
+                await trio.sleep(0.5)
+        await nodes.kill(moved)
+        await nodes.kill(next(name for name in nodes.names if name != moved))
+
+        await client.transact(put(b"k20", b"v20"))
+        assert await holds(client, 21)
+
+
 async def test_an_operator_sees_which_node_is_to_be_replaced(autojump_clock: object) -> None:
     """`dlog status` says that the node waits, empty, and does not call it gone."""
     async with quorum(3) as nodes:
