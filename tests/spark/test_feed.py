@@ -1,0 +1,176 @@
+"""What a task fetches: everything once and in order, bounded, from a client that outlives tasks and forks."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from distributedlog import DLSN
+from distributedlog.blocking import local_cluster
+from distributedlog.runtime.errors import LogNotFound, LogTruncated, RequestTimeout
+from distributedlog.spark import client as clients
+from distributedlog.spark import feed
+from distributedlog.spark.client import Client, client
+from distributedlog.spark.feed import Feed
+from distributedlog.spark.logview import LogView
+from distributedlog.spark.planning import EntryRange
+
+RECORDS = 3_000
+
+
+@pytest.fixture(scope="module")
+def uri() -> Iterator[str]:
+    with local_cluster(memory=True, metadata_nodes=1) as cluster:
+        yield cluster.uri
+
+
+@pytest.fixture
+def held(uri: str) -> Client:
+    return client(uri, 30.0)
+
+
+def ranges(held: Client, name: str) -> list[EntryRange]:
+    """All of a log as it is now."""
+
+    async def look() -> list[EntryRange]:
+        view = LogView(held.namespace, name, await held.namespace.find(name))
+        await view.refresh()
+        view.close()
+        return view.ranges(DLSN.INITIAL, view.end)
+
+    return held.run(look)
+
+
+def fill(held: Client, name: str, numbers: range, entry: int = 50) -> None:
+    async def write() -> None:
+        async with held.namespace.open_log(name).open_writer() as writer:
+            for at in range(0, len(numbers), entry):
+                part = list(numbers[at : at + entry])
+                await writer.submit_columns(part, [b"%d" % number * 20 for number in part])
+                await writer.commit()
+
+    held.run(write)
+
+
+def taken(held: Client, plan: list[EntryRange], **options: Any) -> list[tuple[str, int]]:
+    """(log, txid) of everything that a task would get."""
+    made = Feed(held, plan, **{"timeout_s": 30.0, "fail_on_data_loss": True, **options})
+    try:
+        return [
+            (name, txid)
+            for name, entries in made.by_log()
+            for one in entries
+            for txid in one.txids.tolist()
+        ]
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(("stretch", "ahead"), [(1 << 23, 1 << 23), (4_000, 1_000), (1, 1)])
+def test_everything_once_and_in_order(
+    held: Client, monkeypatch: pytest.MonkeyPatch, stretch: int, ahead: int
+) -> None:
+    """Several stretches at once, and what is fetched ahead is bounded: order and completeness stay."""
+    monkeypatch.setattr(feed, "STRETCH_BYTES", stretch)
+    monkeypatch.setattr(feed, "READ_AHEAD_BYTES", ahead)
+    monkeypatch.setattr(feed, "READ_BYTES", 3_000)
+    name = f"order-{stretch}"
+    fill(held, f"{name}/a", range(RECORDS))
+    fill(held, f"{name}/a", range(RECORDS, RECORDS + 100))
+    fill(held, f"{name}/b", range(7))
+
+    found = taken(held, ranges(held, f"{name}/a") + ranges(held, f"{name}/b"))
+
+    assert found == [(f"{name}/a", n) for n in range(RECORDS + 100)] + [
+        (f"{name}/b", n) for n in range(7)
+    ]
+
+
+def test_leaving_in_the_middle_stops_the_fetching(held: Client) -> None:
+    """LIMIT: Spark leaves a generator suspended, or closes it."""
+    fill(held, "left", range(RECORDS))
+    before = held.users
+    made = Feed(held, ranges(held, "left"), timeout_s=30.0, fail_on_data_loss=True)
+
+    _, entries = next(made.by_log())
+    next(entries)
+    assert held.users == before + 1
+    made.close()
+    made.close()
+
+    assert held.users == before
+    assert taken(held, ranges(held, "left"))[-1] == ("left", RECORDS - 1)  # the client goes on
+
+
+def test_truncated_since_the_plan(held: Client) -> None:
+    """S5, in a task."""
+    fill(held, "cut", range(500))
+    plan = ranges(held, "cut")
+
+    async def truncate() -> None:
+        await held.namespace.open_log("cut").truncate(DLSN(1, 4, 0))
+
+    held.run(truncate)
+
+    with pytest.raises(
+        LogTruncated, match=r'log "cut" was truncated .* wanted 1\.0\.0, .* 1\.4\.0'
+    ):
+        taken(held, plan)
+    assert taken(held, plan, fail_on_data_loss=False) == [("cut", n) for n in range(200, 500)]
+
+
+def test_deleted_since_the_plan(held: Client) -> None:
+    """H30: a definite error, not a missing entry."""
+    fill(held, "gone", range(10))
+    plan = ranges(held, "gone")
+    held.run(held.namespace.delete_log, "gone")
+
+    with pytest.raises(LogNotFound, match='log "gone" was deleted while it was read'):
+        taken(held, plan)
+    assert taken(held, plan, fail_on_data_loss=False) == []
+
+
+def test_no_progress_is_an_error_and_not_a_hang(
+    held: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(held, "slow", range(10))
+    plan = ranges(held, "slow")
+
+    async def never(*_: object) -> int:
+        import trio
+
+        await trio.sleep_forever()
+        return 0
+
+    monkeypatch.setattr(Feed, "_check_state", never)
+
+    with pytest.raises(
+        RequestTimeout, match=r'log "slow": nothing came from 1\.0\.0 on for 0\.2 s'
+    ):
+        taken(held, plan, timeout_s=0.2)
+
+
+def test_one_client_a_process_and_another_one_when_it_ended(uri: str) -> None:
+    first = client(uri, 30.0)
+    assert client(uri, 30.0) is first
+
+    first.close()
+
+    assert client(uri, 30.0) is not first
+
+
+def test_a_forked_child_makes_its_own(uri: str) -> None:
+    """H15: Spark forks its workers; a child must neither use nor wait for what was its parent's."""
+    ours = client(uri, 30.0)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            theirs = clients.client(uri, 30.0)
+            ok = theirs is not ours and theirs.run(theirs.namespace.log_exists, "none") is False
+            os._exit(0 if ok else 3)
+        except BaseException:
+            os._exit(4)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert ours.run(ours.namespace.log_exists, "none") is False
