@@ -23,6 +23,7 @@ from ..runtime.errors import DistributedLogError, InvalidRequest
 from ..runtime.host import Address, Host, Listener
 from ..runtime.identity import NodeIdentity
 from ..runtime.rpc import Endpoint, Hello
+from .collecting import Collector
 from .config import format_address, overlay
 from .cookie import cookie_guard, take_identity
 from .deletion import Deletion
@@ -191,6 +192,8 @@ class _Bookie:
                     election = Election(metadata, identity.node_id, lambda: membership.lease)
                     purger = Purger(metadata, election, grace_s=config.purge_grace_s)
                     nursery.start_soon(purger.run)
+                    collector = Collector(metadata, election, unlinked_s=config.unlinked_s)
+                    nursery.start_soon(collector.run)
                     if config.repair:
                         nursery.start_soon(
                             partial(

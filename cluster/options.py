@@ -49,6 +49,8 @@ class BookieNodeConfig:
     """Between two looks for copies that are missing and that nobody noted."""
     repair_bytes_per_s: int = RATE_BYTES_PER_S
     """Copied by this bookie, at most."""
+    unlinked_s: float = 24 * 3600.0
+    """A segment that was written beside its log and not linked for so long is deleted."""
     purge_grace_s: float = 60.0
     """A segment's bytes go this long after a truncation has passed all of it."""
     store: Mapping[str, Any] = field(default_factory=dict)

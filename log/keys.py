@@ -77,6 +77,15 @@ def txn_key(log_id: int, app: str) -> bytes:
     return b"log/%016x/txn/" % log_id + app.encode()
 
 
+LOOSE_PREFIX = b"loose/"
+
+
+def ids_of_loose(key: bytes) -> tuple[int, int]:
+    """The log id and the ledger id in a ``loose/`` key."""
+    _, log_id, ledger_id = key.split(b"/")
+    return int(log_id, 16), int(ledger_id, 16)
+
+
 def loose_key(log_id: int, ledger_id: int) -> bytes:
     """A ledger that was made for a log and is not linked."""
     return b"loose/%016x/%016x" % (log_id, ledger_id)

@@ -178,7 +178,15 @@ class FoundLedger(Protocol):
         ...
 
 
-class Ledgers(Protocol):
+class LedgerFinder(Protocol):
+    """Who finds ledgers' records."""
+
+    async def find(self, ledger_id: int) -> FoundLedger:
+        """The record, for whoever links or deletes it. Raises `NoSuchLedger`."""
+        ...
+
+
+class Ledgers(LedgerFinder, Protocol):
     """The client of all ledgers."""
 
     async def prepare(
@@ -194,10 +202,6 @@ class Ledgers(Protocol):
 
     def writer(self, prepared: Any, version: int) -> LedgerWriter:
         """The writer of a ledger whose creating transaction succeeded."""
-        ...
-
-    async def find(self, ledger_id: int) -> FoundLedger:
-        """The record, for whoever links or deletes it. Raises `NoSuchLedger`."""
         ...
 
     async def open(self, ledger_id: int) -> LedgerReader:

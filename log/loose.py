@@ -12,7 +12,7 @@ from ..runtime.errors import CorruptData, NoSuchLedger, OutcomeUnknown, VersionC
 from ..runtime.frames import pack
 from .apps import AppVersion
 from .keys import loose_key, loose_prefix, txn_key
-from .ledgers import Ledgers
+from .ledgers import LedgerFinder
 from .state import decode_fields
 
 FORMAT = 1
@@ -55,7 +55,9 @@ async def list_loose(metadata: Metadata, log_id: int) -> list[tuple[int, LooseLe
         start = page.items[-1].key + b"\x00"
 
 
-async def delete_loose(metadata: Metadata, ledgers: Ledgers, log_id: int, ledger_id: int) -> bool:
+async def delete_loose(
+    metadata: Metadata, ledgers: LedgerFinder, log_id: int, ledger_id: int
+) -> bool:
     """Delete a ledger unless a log refers to it. True: it is gone (also when it was already).
 
     Raises what the metadata raises: then it may be gone or not, and the call may be repeated.
@@ -80,7 +82,7 @@ async def delete_loose(metadata: Metadata, ledgers: Ledgers, log_id: int, ledger
 
 
 async def collect(
-    metadata: Metadata, ledgers: Ledgers, log_id: int, *, older_than_ms: int, now_ms: int
+    metadata: Metadata, ledgers: LedgerFinder, log_id: int, *, older_than_ms: int, now_ms: int
 ) -> list[int]:
     """Delete unlinked ledgers that nobody will link any more; their ids.
 

@@ -1,0 +1,96 @@
+"""The collector: segments that were written beside a log and that nobody has linked, all logs in turn (H13).
+
+Gone at once is what its application has passed; the rest when it has been seen unlinked for `unlinked_s` by
+this process's own time (H18). Who links such a segment later is told that it is gone, and writes it again.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import trio
+
+from ..ledger import keys
+from ..ledger.client import FoundLedger
+from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..log.apps import AppVersion
+from ..log.keys import LOOSE_PREFIX, ids_of_loose, txn_key
+from ..log.loose import LooseLedger, delete_loose
+from ..metadata.client import Metadata, prefix_end
+from ..metadata.transaction import KeyValue
+from ..runtime.errors import DistributedLogError, NoSuchLedger
+from .purging import Turn
+
+PAGE = 500
+EVERY_S = 300.0
+
+log = logging.getLogger("distributedlog.cluster.collecting")
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Ledgers' records straight from the store."""
+
+    metadata: Metadata
+
+    async def find(self, ledger_id: int) -> FoundLedger:
+        """Raises `NoSuchLedger`, also for one that is being deleted."""
+        found = await self.metadata.get(keys.ledger_key(ledger_id))
+        record = None if found is None else LedgerMetadata.decode(found.value)
+        if found is None or record is None or record.state is LedgerState.DELETING:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+        return FoundLedger(record, found.version)
+
+
+class Collector:
+    """Deletes unlinked segments while this bookie is the elected one."""
+
+    def __init__(self, metadata: Metadata, election: Turn, *, unlinked_s: float) -> None:
+        self._metadata = metadata
+        self._election = election
+        self._unlinked_s = unlinked_s
+        self._seen: dict[bytes, float] = {}
+        self.collected_ledgers = 0
+        """Since the start."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await trio.sleep(min(EVERY_S, self._unlinked_s / 2))
+            try:
+                if await self._election.elected():
+                    await self.work()
+                else:
+                    self._seen.clear()
+            except DistributedLogError as error:
+                log.warning("%s: %s; trying again", type(error).__name__, error)
+
+    async def work(self) -> None:
+        """Look at every unlinked segment once."""
+        start, end = LOOSE_PREFIX, prefix_end(LOOSE_PREFIX)
+        now, seen = trio.current_time(), {}
+        while True:
+            page = await self._metadata.range(start, end, limit=PAGE)
+            for item in page.items:
+                since = self._seen.get(item.key, now)
+                if now - since >= self._unlinked_s or await self._passed(item):
+                    await self._delete(item)
+                else:
+                    seen[item.key] = since
+            if not page.more or not page.items:
+                break
+            start = page.items[-1].key + b"\x00"
+        self._seen = seen
+
+    async def _passed(self, item: KeyValue) -> bool:
+        """Has its application linked this version, or a later one?"""
+        loose = LooseLedger.decode(item.value)
+        if not loose.app:
+            return False
+        note = await self._metadata.get(txn_key(ids_of_loose(item.key)[0], loose.app))
+        return note is not None and AppVersion.decode(note.value).version >= loose.version
+
+    async def _delete(self, item: KeyValue) -> None:
+        log_id, ledger_id = ids_of_loose(item.key)
+        if await delete_loose(self._metadata, Records(self._metadata), log_id, ledger_id):
+            self.collected_ledgers += 1
+            log.info("log %016x: unlinked ledger %d deleted", log_id, ledger_id)

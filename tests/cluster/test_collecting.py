@@ -1,0 +1,66 @@
+"""The collector: unlinked segments go when passed or old; what is linked never does (H13, H18)."""
+
+from trio import sleep
+from trio.testing import MockClock
+
+from distributedlog.cluster.collecting import Collector
+from distributedlog.ledger import keys
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from distributedlog.ledger.shares import creation_share
+from distributedlog.log.apps import AppVersion
+from distributedlog.log.keys import LOOSE_PREFIX, loose_key, txn_key
+from distributedlog.log.loose import LooseLedger
+from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Put, Transaction
+
+LOG = 7
+
+
+class Elected:
+    async def elected(self) -> bool:
+        return True
+
+
+async def unlinked(
+    metadata: LocalMetadata, ledger_id: int, app: str, version: int, owner: int | None = None
+) -> None:
+    made = LedgerMetadata(
+        ledger_id, 1, 1, 1, (Fragment(0, ("b1",), 0),), bytes(16),
+        owner=None if owner is None else (LOG, owner),
+    )  # fmt: skip
+    note = Put(loose_key(LOG, ledger_id), LooseLedger(app, version, 0).encode())
+    await metadata.transact(creation_share(made, ()) + Transaction((), (note,)))
+
+
+async def states(metadata: LocalMetadata) -> dict[int, LedgerState]:
+    page = await metadata.range(keys.LEDGER_PREFIX, prefix_end(keys.LEDGER_PREFIX))
+    return {
+        keys.ledger_id_of(item.key): LedgerMetadata.decode(item.value).state for item in page.items
+    }
+
+
+async def test_what_is_passed_goes_at_once_and_what_is_old_later(
+    autojump_clock: MockClock,
+) -> None:
+    metadata = LocalMetadata()
+    last = AppVersion(5, "", 0, 1, 1)
+    await metadata.transact(Transaction((), (Put(txn_key(LOG, "etl"), last.encode()),)))
+    for number, (app, version) in enumerate((("etl", 4), ("etl", 5), ("etl", 6), ("", 0))):
+        await unlinked(metadata, number, app, version)
+    await unlinked(metadata, 9, "etl", 1, owner=3)  # linked between two looks: it stays
+
+    collector = Collector(metadata, Elected(), unlinked_s=100)
+    gone, there = LedgerState.DELETING, LedgerState.OPEN
+    await collector.work()
+    assert await states(metadata) == {0: gone, 1: gone, 2: there, 3: there, 9: there}
+    await sleep(99)
+    await collector.work()
+    assert (await states(metadata))[2] is there
+    await unlinked(metadata, 4, "", 0)
+    await sleep(2)
+    await collector.work()
+    assert await states(metadata) == {0: gone, 1: gone, 2: gone, 3: gone, 4: there, 9: there}
+    page = await metadata.range(LOOSE_PREFIX, prefix_end(LOOSE_PREFIX))
+    assert [item.key for item in page.items] == [loose_key(LOG, 4), loose_key(LOG, 9)]
+    assert collector.collected_ledgers == 4
