@@ -33,6 +33,8 @@ PORTS = [*range(5181, 5184), *range(5191, 5197)]
 URI = "distributedlog://127.0.0.1:5181;127.0.0.1:5182;127.0.0.1:5183/default"
 PULL_S, BUILD_S, COMMAND_S, WELL_S = 60, 900, 180, 60
 Status = dict[str, Any]
+UNREACHABLE = 4
+"""Exit code."""
 
 
 def _missing() -> str | None:
@@ -103,8 +105,10 @@ class _Cluster:
         return status
 
     def status(self) -> Status:
-        """As this machine sees it."""
+        """As this machine sees it; of a cluster that does not answer yet, nothing but why."""
         done = _run(*_dlog("status", "--json"), check=False)
+        if done.returncode == UNREACHABLE:
+            return {"healthy": False, "bookies": [], "reasons": [done.stderr.decode()]}
         assert done.returncode in (0, 6), (done.stdout, done.stderr)
         found: Status = json.loads(done.stdout)
         return found
