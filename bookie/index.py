@@ -27,7 +27,7 @@ from .runs import Located, Runs
 FORMAT = 1
 MAP_NAME = "bookie"
 SLICE = 500
-"""Puts prepared between two turns of the loop (H34): 0.4 ms, where 5,000 held every connection for 4."""
+"""Puts prepared between two turns of the loop (H34): 5,000 held every connection for 4 ms."""
 PAGE = 1_000
 
 _RUN_KEY = struct.Struct(">cQQ")
