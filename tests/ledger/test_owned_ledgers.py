@@ -50,3 +50,44 @@ async def test_an_owner_that_comes_between_wins(autojump_clock: MockClock) -> No
             await client.delete(writer.ledger_id)
 
         assert (await state_of(cluster, writer.ledger_id)).owner == (7, 1)
+
+
+async def test_custom_metadata_is_kept_and_added_to_at_the_end(autojump_clock: MockClock) -> None:
+    """Small notes beside a ledger: at creation, and in the transaction that closes it."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create(custom={"app": b"etl", "note": b"\x00\xff"})
+        writer.add([b"entry"], 5)
+        await writer.settle()
+        share = writer.closing_share({"end": b"1", "note": b"new"})
+        assert (await cluster.store.transact(share)).succeeded
+
+        found = await client.find(writer.ledger_id)
+        assert (found.closed, found.last_entry, found.length) == (True, 0, 5)
+        assert found.custom == {"app": b"etl", "note": b"new", "end": b"1"}
+        for custom in ({"k": bytes(4096)}, {"k": "text"}, {1: b"x"}):
+            with pytest.raises(InvalidRequest, match="custom ledger metadata"):
+                await client.create(custom=custom)  # type: ignore[arg-type]
+
+
+async def test_link_and_deletion_of_what_was_read_meet_on_one_key(
+    autojump_clock: MockClock,
+) -> None:
+    """H13: whichever comes second is refused."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        for linked_first in (True, False):
+            writer = await client.create()
+            await writer.close()
+            found = await client.find(writer.ledger_id)
+            shares = [found.link_share((7, 1)), found.deletion_share()]
+            first, second = shares if linked_first else reversed(shares)
+            assert (await cluster.store.transact(first)).succeeded
+            assert not (await cluster.store.transact(second)).succeeded
+            state = await state_of(cluster, writer.ledger_id)
+            assert (state.owner, state.state) == (
+                ((7, 1), LedgerState.CLOSED) if linked_first else (None, LedgerState.DELETING)
+            )
+            if linked_first:
+                with pytest.raises(InvalidRequest, match="is segment 1 of log"):
+                    (await client.find(writer.ledger_id)).deletion_share()
