@@ -121,11 +121,109 @@ def measure(spark: Any, uri: str, size: int, records: int) -> str:
     )
 
 
+def idle(spark: Any, uri: str, seconds: float) -> str:
+    """A query with nothing to read, a trigger a second: its batches, and what its Python processes use."""
+
+    async def prepare() -> None:
+        async with open_namespace(uri) as namespace:
+            await fill(namespace, "idle", 1_000, 100)
+
+    trio.run(prepare)
+    query = _stream(spark, uri, "idle").format("noop").trigger(processingTime="1 second").start()
+    try:
+        while query.lastProgress is None or query.lastProgress.numInputRows:
+            time.sleep(0.5)
+        time.sleep(5.0)
+        batch, before, started = query.lastProgress.batchId, _python_cpu_s(), time.monotonic()
+        time.sleep(seconds)
+        share = (_python_cpu_s() - before) / (time.monotonic() - started)
+        batches = query.lastProgress.batchId - batch
+    finally:
+        query.stop()
+    return f"idle for {seconds:.0f} s at a trigger of 1 s: {batches} batches, {share:.2%} of a core in Python"
+
+
+def latency(spark: Any, uri: str, seconds: float) -> str:
+    """From an acknowledged record to the micro-batch that has it collected, at a trigger of 100 ms."""
+    seen: list[float] = []
+
+    def take(frame: Any, _: int) -> None:
+        rows = frame.select("txid").collect()
+        now = time.time_ns() // 1_000_000
+        seen.extend(now - row[0] for row in rows)
+
+    async def write() -> None:
+        async with (
+            open_namespace(uri) as namespace,
+            namespace.open_log("late").open_writer() as writer,
+        ):
+            until = trio.current_time() + seconds
+            while trio.current_time() < until:
+                await writer.submit_columns([time.time_ns() // 1_000_000], [b"x"])
+                await writer.commit()
+                await trio.sleep(0.05)
+
+    async def create() -> None:
+        async with open_namespace(uri) as namespace:
+            await namespace.create_log("late")
+
+    trio.run(create)
+    writer = _stream(spark, uri, "late").foreachBatch(take)
+    query = writer.trigger(processingTime="100 milliseconds").start()
+    try:
+        trio.run(write)
+        time.sleep(3.0)
+    finally:
+        query.stop()
+    late = sorted(seen[len(seen) // 3 :])  # the first batches start Spark's Python processes
+    if not late:
+        return "latency: no batch came"
+    p95 = late[len(late) * 95 // 100]
+    middle = late[len(late) // 2]
+    return (
+        f"record to collected batch: median {middle:.0f} ms, p95 {p95:.0f} ms, {len(late)} records"
+    )
+
+
+def _stream(spark: Any, uri: str, log: str) -> Any:
+    reader = spark.readStream.format("distributedlog").option("log", log)
+    return reader.option("startingPosition", "earliest").load(uri).writeStream
+
+
+def _python_cpu_s() -> float:
+    """CPU seconds of all Python processes below this one's JVM, by /proc."""
+    parents: dict[int, int] = {}
+    used: dict[int, tuple[str, float]] = {}
+    tick = os.sysconf("SC_CLK_TCK")
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    name, _, rest = file.read().partition(") ")
+            except OSError:
+                continue  # it has just ended
+            values = rest.split()
+            parents[int(entry)] = int(values[1])
+            used[int(entry)] = (name.partition("(")[2], (int(values[11]) + int(values[12])) / tick)
+
+    def below_a_jvm(pid: int) -> bool:
+        while pid in parents and pid != os.getpid():
+            pid = parents[pid]
+            if pid in used and used[pid][0] == "java":
+                return True
+        return False
+
+    return sum(cpu for pid, (name, cpu) in used.items() if name != "java" and below_a_jvm(pid))
+
+
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--mib", type=int, default=256, help="MiB of payload at 1 KB; a quarter at 100 B"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="of the idle and the slow query"
     )
     arguments = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -146,6 +244,11 @@ def main() -> None:
                 for size in (1024, 100):
                     records = arguments.mib * MIB // size // (1 if size > 512 else 4)
                     line = await trio.to_thread.run_sync(measure, spark, cluster.uri, size, records)
+                    print(line, flush=True)
+                for measured in (idle, latency):
+                    line = await trio.to_thread.run_sync(
+                        measured, spark, cluster.uri, arguments.seconds
+                    )
                     print(line, flush=True)
             finally:
                 spark.stop()
