@@ -44,7 +44,7 @@ class LoopDisk:
     def __init__(self, base: Path, megabytes: int, *, breakable: bool) -> None:
         self.base = base
         self.mount_point = base / "mount"
-        self._megabytes = megabytes
+        self.megabytes = megabytes
         self._tmpfs = base / "device" if breakable else None
         self._image = (self._tmpfs or base) / "image"
 
@@ -53,10 +53,10 @@ class LoopDisk:
         self.mount_point.mkdir(parents=True)
         if self._tmpfs is not None:
             self._tmpfs.mkdir()
-            size = f"size={self._megabytes + 8}m"
+            size = f"size={self.megabytes + 8}m"
             await run("mount", "-t", "tmpfs", "-o", size, "tmpfs", str(self._tmpfs))
         with self._image.open("wb") as file:
-            file.truncate(self._megabytes * MIB)
+            file.truncate(self.megabytes * MIB)
         options = "lazy_itable_init=0,lazy_journal_init=0"
         await run("mkfs.ext4", "-q", "-F", "-m", "0", "-E", options, str(self._image))
         await self.mount()

@@ -1,14 +1,10 @@
 """The adapter of local processes: every node a `dlog serve` of its own, on loopback."""
 
-import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,39 +12,19 @@ from typing import Any, Self
 import trio
 
 from ..cluster import plan as plans
-from ..cluster.config import format_address
-from ..cluster.plan import Plan, PlannedNode
-from ..cluster.processes import environment
+from ..cluster.plan import Plan
 from ..runtime.errors import DistributedLogError
-from ..runtime.host import Address
 from ..runtime.machine import real_host
 from . import disks as loops
 from .adapter import Capability, ChaosFailed, Link, Needs, Node, Role
 from .disks import LoopDisk
-from .node import CLOCK
+from .place import Place
 from .proxy import Door, Weather, who_holds
-from .words import last_words
 
 HOST = "127.0.0.1"
 START_S = 120.0
-STOP_S = 15.0
-LOG_BYTES = 4000
 OWN_DISK = frozenset({Capability.POWER, Capability.DISK_FULL, Capability.SYNC_ERRORS})
 PROXIED = frozenset({Capability.NETWORK, Capability.SLOW_LINK})
-FREE_BYTES_MIN = 16 << 20
-"""Of a bookie on a small disk of its own: below it read-only."""
-
-
-@dataclass(slots=True)
-class _Place:
-    """One node: where its things are, and its process while it has one."""
-
-    planned: PlannedNode
-    private: Address
-    """Where it listens; others know ``planned.address``."""
-    data: Path
-    disk: LoopDisk | None = None
-    process: "trio.Process | None" = None
 
 
 class LocalProcesses:
@@ -60,7 +36,7 @@ class LocalProcesses:
         self._needs = needs
         self._store = {"journal_file_bytes": plans.LOCAL_JOURNAL_FILE_BYTES, **(store or {})}
         self._own_disks = bool(needs.capabilities & OWN_DISK)
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, Place] = {}
         self._plan = Plan(())
         self._weather = Weather()
         self._clients: list[int] = []
@@ -145,73 +121,22 @@ class LocalProcesses:
         for node, inner in zip(self._plan.nodes, private.nodes, strict=True):
             base = needs.directory / node.name
             base.mkdir(parents=True)
-            place = _Place(node, inner.address, base / "data")
+            place = Place(base, node, inner.address, base / "data")
             self._places[node.name] = place
             if self._own_disks:
                 breakable = Capability.SYNC_ERRORS in needs.capabilities
                 place.disk = LoopDisk(base, needs.disk_mb, breakable=breakable)
                 await place.disk.make()
                 place.data = place.disk.mount_point / "data"
-            self._write_config(place, base / "node.toml")
-
-    def _write_config(self, place: _Place, file: Path) -> None:
-        node = place.planned
-        voters = self._plan.of("metadata")
-        quorum = ",".join(f"{one.name}={format_address(one.address)}" for one in voters)
-        lines = [
-            f"[{node.kind}]",
-            f"name = {json.dumps(node.name)}",
-            f"metadata = {json.dumps(quorum)}",
-            f"data = {json.dumps(str(place.data))}",
-            f"listen = {json.dumps(format_address(place.private))}",
-            f"advertise = {json.dumps(format_address(node.address))}",
-        ]
-        if node.kind == "bookie":
-            store = dict(self._store)
-            if place.disk is not None:
-                store.setdefault("free_bytes_min", FREE_BYTES_MIN)
-                store["journal_file_bytes"] = min(
-                    int(store["journal_file_bytes"]), (self._needs.disk_mb << 20) // 16
-                )
-            lines += ["", "[store]", *(f"{key} = {json.dumps(v)}" for key, v in store.items())]
-        file.write_text("\n".join(lines) + "\n")
+            store = self._store if node.kind == "bookie" else {}
+            place.write_config(self._plan, store)
 
     async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
         """See `Adapter.start`."""
-        place = self._places[name]
-        if place.process is not None and place.process.returncode is None:
-            return None
-        base = self._needs.directory / name
         module = self._needs.node_module
         if Capability.CLOCK in self._needs.capabilities and module == "distributedlog.cli.main":
             module = "distributedlog.chaos.node"
-        command = [sys.executable, "-m", module, "serve", place.planned.kind]
-        command += ["--config", str(base / "node.toml"), "--end-with-stdin"]
-        with (base / "stderr").open("ab") as errors:
-            place.process = await trio.lowlevel.open_process(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={**environment(), CLOCK: str(base / "clock")},
-                process_group=0,
-            )
-        process, received = place.process, b""
-        assert process.stdout is not None
-        with trio.move_on_after(timeout_s) as waiting:
-            while not received.endswith(b"\n"):
-                more = await process.stdout.receive_some(65_536)
-                if not more:
-                    break
-                received += more
-        if received.endswith(b"\n"):
-            return None
-        if waiting.cancelled_caught:
-            await self.kill(name)
-            return f"did not serve within {timeout_s:g} s: {last_words(self.log_of(name))}"
-        code = await process.wait()
-        await self.kill(name)
-        return f"ended with {code}: {last_words(self.log_of(name))}"
+        return await self._places[name].start(module, timeout_s)
 
     async def _end(self) -> None:
         with trio.CancelScope(shield=True):
@@ -226,44 +151,23 @@ class LocalProcesses:
 
     async def kill(self, name: str) -> None:
         """See `Adapter.kill`."""
-        process = self._places[name].process
-        if process is None:
-            return
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                await stream.aclose()
+        await self._places[name].kill()
 
     async def stop(self, name: str) -> None:
         """See `Adapter.stop`."""
-        process = self._places[name].process
-        if process is None:
-            return
-        if process.returncode is None:
-            process.terminate()
-            with trio.move_on_after(STOP_S):
-                await process.wait()
-        await self.kill(name)
+        await self._places[name].stop()
 
     async def running(self, name: str) -> bool:
         """See `Adapter.running`."""
-        process = self._places[name].process
-        return process is not None and process.returncode is None
+        return self._places[name].runs
 
     async def pause(self, name: str) -> None:
         """See `Adapter.pause`."""
-        self._signal(name, signal.SIGSTOP)
+        self._places[name].signal(signal.SIGSTOP)
 
     async def resume(self, name: str) -> None:
         """See `Adapter.resume`."""
-        self._signal(name, signal.SIGCONT)
-
-    def _signal(self, name: str, number: signal.Signals) -> None:
-        process = self._places[name].process
-        if process is not None and process.returncode is None:
-            process.send_signal(number)
+        self._places[name].signal(signal.SIGCONT)
 
     # --- network --------------------------------------------------------------------------------------
 
@@ -357,12 +261,7 @@ class LocalProcesses:
 
     def log_of(self, name: str) -> str:
         """See `Adapter.log_of`."""
-        try:
-            with (self._needs.directory / name / "stderr").open("rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
-                return file.read().decode(errors="replace")
-        except FileNotFoundError:
-            return ""
+        return self._places[name].log()
 
 
 async def _planned(needs: Needs) -> Plan:
