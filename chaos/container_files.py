@@ -8,8 +8,8 @@ from typing import Any
 from ..cluster.plan import LOCAL_JOURNAL_FILE_BYTES
 from .adapter import Capability, Needs
 from .local_processes import OWN_DISK
-from .place import FREE_BYTES_MIN
 from .node import CLOCK
+from .place import FREE_BYTES_MIN
 
 DATA = "/var/lib/dlog"
 INSIDE_PORT = 4181
