@@ -7,17 +7,17 @@
 """
 
 from collections.abc import Iterable
-from itertools import pairwise
 
 from ..runtime.atomic_file import read_file, replace_file
 from ..runtime.errors import CorruptData, ForeignData
 from ..runtime.host import Disk, Host, OrderedMap
 from . import entry as entries
 from . import journal_blocks as jb
+from .beginning import Beginning
 from .gather import GatherRing
 from .index import MAP_NAME, Index, Saved
 from .journal import Journal, file_number
-from .ledgers import Ledger, Note
+from .ledgers import Ledger
 from .options import BookieOptions
 from .reads import JournalFiles
 from .replay import (
@@ -26,10 +26,10 @@ from .replay import (
     decide,
     is_within,
     read_footer,
-    read_records,
     scan_file,
     skipped_ranges,
 )
+from .replayed import ReplayedJournal
 from .seed import SEED_NAME, Seed, seed_of
 from .store import LIMBO_ALL, Store
 
@@ -105,7 +105,9 @@ class _Opening:
             self._into_limbo(index)
         store.limbo.below = self.limbo_below
         store.stats.corrupt_ranges = len(replay.decision.corrupt)
-        await self._begin(store, journal, ring, index, replay, saved, names)
+        beginning = Beginning(self.disk, names, store, journal, ring, index, self.ledgers)
+        await beginning.begin(replay, saved, self.empty)
+        await self._note_started()
         files.close()
         return store
 
@@ -158,7 +160,7 @@ class _Opening:
     async def _scan(self, names: dict[int, str], number: int, start: int = 0) -> list[Replayed]:
         return await scan_file(self.disk, names[number], number, self.seed, self.bookie_id, start)
 
-    async def _replay(self, index: Index, saved: Saved, names: dict[int, str]) -> "_Replay":
+    async def _replay(self, index: Index, saved: Saved, names: dict[int, str]) -> ReplayedJournal:
         """The blocks behind the index's position."""
         self.limbo_below = saved.limbo_below
         found: list[Replayed] = []
@@ -168,7 +170,9 @@ class _Opening:
                 found += await self._scan(names, number, start)
         decision = decide(found, from_sequence=saved.sequence)
         sealed = {number: (first, last) for number, first, last in saved.files}
-        replay = _Replay(decision, sealed, saved.file_number, saved.offset, saved.start_count)
+        replay = ReplayedJournal(
+            decision, sealed, saved.file_number, saved.offset, saved.start_count
+        )
         replay.note_files(found, decision, saved)
         self._take_states((*decision.durable, *decision.survivors), index)
         for block in decision.durable:
@@ -179,11 +183,11 @@ class _Opening:
         self._miss_files(replay, names)
         return replay
 
-    async def _rebuild(self, index: Index, names: dict[int, str]) -> "_Replay":
+    async def _rebuild(self, index: Index, names: dict[int, str]) -> ReplayedJournal:
         """No index: runs from footers, states from the newest file head that is whole (H7)."""
         if not names:
             self.lost = self.started
-            return _Replay(Decision([], [], [], 0, 1), {}, 0, 0, 0)
+            return ReplayedJournal(Decision([], [], [], 0, 1), {}, 0, 0, 0)
         scanned: dict[int, list[Replayed]] = {}
         base: int | None = None
         for number in sorted(names, reverse=True):
@@ -198,7 +202,7 @@ class _Opening:
         decision = decide(found, from_sequence=first)
         head = head_block.head if head_block else None
         sealed = {number: (a, b) for number, a, b in head.files} if head else {}
-        replay = _Replay(decision, sealed, base or 0, 0, 0)
+        replay = ReplayedJournal(decision, sealed, base or 0, 0, 0)
         replay.note_files(found, decision, None)
         if head is not None:
             self.limbo_below = head.limbo_below
@@ -239,7 +243,7 @@ class _Opening:
             for run in block.runs:
                 await self._add_run(index, run, number, names)
 
-    def _miss_files(self, replay: "_Replay", names: dict[int, str]) -> None:
+    def _miss_files(self, replay: ReplayedJournal, names: dict[int, str]) -> None:
         """A sealed file that should be there and is not: what it held is lost."""
         for number in self.removed:
             replay.sealed.pop(number, None)
@@ -319,154 +323,6 @@ class _Opening:
                 ledger.fence_durable = True  # by the state in the new file's head, before serving
                 ledger.stored = True
                 index.note_state(ledger)
-
-    # --- the new file -----------------------------------------------------------------------------
-
-    async def _begin(
-        self,
-        store: Store,
-        journal: Journal,
-        ring: GatherRing,
-        index: Index,
-        replay: "_Replay",
-        saved: Saved | None,
-        names: dict[int, str],
-    ) -> None:
-        decision = replay.decision
-        if replay.number in names and replay.number not in replay.sealed and replay.first:
-            replay.sealed[replay.number] = (replay.first, decision.tail_from - 1)
-        for number in sorted(names):
-            if number in replay.sealed and (saved is None or number >= saved.file_number):
-                await self._sync(names[number])
-        for number in self.empty:  # room for the new file, also on a full disk (H28)
-            if number not in replay.sealed:
-                await self.disk.delete(names[number])
-        following = max(*names, replay.number, saved.next_file - 1 if saved else 0, 0, 0) + 1
-        await journal.start(
-            start_count=replay.start_count + 1,
-            sequence=decision.tail_from,
-            durable_to=decision.durable_to,
-            number=following,
-            predecessor=replay.number,
-            predecessor_end=replay.end,
-            sealed=dict(replay.sealed),
-        )
-        for survivor in decision.survivors:
-            await self._copy(survivor, names, ring, index, journal, store)
-        controls = [jb.skip_record(first, last) for first, last in decision.corrupt]
-        if decision.survivors:
-            controls.append(jb.skip_record(decision.durable_to + 1, decision.tail_from - 1))
-        if self.limbo_below:
-            controls.append(jb.limbo_below_record(self.limbo_below))
-        for control in controls:
-            block = ring.control_block()
-            if block is None:
-                await journal.flush(store.on_synced)
-                block = ring.control_block()
-                assert block is not None, "an empty ring takes any record"
-            block.controls.append(control)
-        await journal.flush(store.on_synced)
-        journal.prove_survivors()
-        _leave_survivors(journal.sealed, decision.durable_to)
-        proof = ring.newest()
-        assert proof is not None, "an empty ring has room"
-        proof.watermark = True
-        await journal.flush(store.on_synced)
-        await store.checkpoint()
-        for number in sorted(names):
-            if number not in replay.sealed and number not in self.empty:
-                await self.disk.delete(names[number])
-        await self._note_started()
-
-    async def _sync(self, name: str) -> None:
-        """What a killed process wrote may be in the page cache only: make it durable before it counts."""
-        file = await self.disk.open(name)
-        try:
-            await file.sync()
-        finally:
-            file.close()
-
-    async def _copy(
-        self,
-        block: Replayed,
-        names: dict[int, str],
-        ring: GatherRing,
-        index: Index,
-        journal: Journal,
-        store: Store,
-    ) -> None:
-        """Write the records of a survivor again, those that are not here yet."""
-        if not block.runs:
-            return
-        data = await read_records(self.disk, names[block.file_number], block)
-        view = memoryview(data)
-        for record in entries.records(view):
-            ledger = self._ledger(record.ledger)
-            if ledger.deleted:
-                continue
-            if record.entry <= ledger.top and (
-                ledger.find_pending(record.entry) or index.find(ledger, record.entry)
-            ):
-                continue
-            target = ring.room(len(record.raw))
-            if target is None:
-                await journal.flush(store.on_synced)
-                target = ring.room(len(record.raw))
-                assert target is not None, "an empty ring takes any record"
-            position = ring.append(target, record.raw)
-            ledger.stored = True
-            note = Note(ledger, record.entry, 1, target, position, len(record.raw))
-            target.notes.append(note)
-            ledger.add_pending(note)
-
-
-class _Replay:
-    """What was replayed, and which files are there."""
-
-    def __init__(
-        self,
-        decision: Decision,
-        sealed: dict[int, tuple[int, int]],
-        number: int,
-        end: int,
-        start_count: int,
-    ) -> None:
-        self.decision = decision
-        self.sealed = sealed
-        self.number = number
-        """The last file that counts; 0: none."""
-        self.end = end
-        self.first = 0
-        """The first sequence of that file."""
-        self.start_count = start_count
-
-    def note_files(self, found: list[Replayed], decision: Decision, saved: Saved | None) -> None:
-        """Which sequences lie in which file, from the blocks that count."""
-        self.start_count = max((self.start_count, *(block.start_count for block in found)))
-        spans: dict[int, tuple[int, int]] = {}
-        for block in (*decision.durable, *decision.survivors):
-            first, _ = spans.get(block.file_number, (block.sequence, 0))
-            spans[block.file_number] = first, block.sequence
-            self.number = block.file_number
-            self.end = block.offset + block.padded_length
-        if saved is not None and saved.file_number:
-            _, last = spans.get(saved.file_number, (0, saved.sequence - 1))
-            spans[saved.file_number] = (saved.first_sequence, last)
-        numbers = sorted(spans)
-        for number, following in pairwise(numbers):
-            self.sealed[number] = (spans[number][0], spans[following][0] - 1)
-        if numbers:
-            self.first = spans[numbers[-1]][0]
-
-
-def _leave_survivors(sealed: dict[int, tuple[int, int]], durable_to: int) -> None:
-    """Survivors are copied and synced: from now on they count there, never again where they were found.
-
-    Their own sync may have failed; then the cache shows what the next power cut takes away (H4).
-    """
-    for number, (first, last) in [*sealed.items()]:
-        if last > durable_to:
-            sealed[number] = (first, max(durable_to, first - 1))
 
 
 def _whole_head(found: list[Replayed]) -> bool:

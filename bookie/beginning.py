@@ -1,0 +1,134 @@
+"""The new journal file that every start begins, and the copies of survivors in it (H4).
+
+Nothing is appended behind a replayed tail. What counts and is not known synced is written again; until its
+copy is durable it counts where it was found, and never again there afterwards.
+"""
+
+from ..runtime.host import Disk
+from . import entry as entries
+from . import journal_blocks as jb
+from .gather import GatherRing
+from .index import Index, Saved
+from .journal import Journal
+from .ledgers import Ledger, Note
+from .replay import Replayed, read_records
+from .replayed import ReplayedJournal
+from .store import Store
+
+
+class Beginning:
+    """The last step of a start; the store, its parts and what was replayed are there."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        names: dict[int, str],
+        store: Store,
+        journal: Journal,
+        ring: GatherRing,
+        index: Index,
+        ledgers: dict[int, Ledger],
+    ) -> None:
+        self._disk = disk
+        self._names = names
+        """The journal files that were found, by number."""
+        self._store = store
+        self._journal = journal
+        self._ring = ring
+        self._index = index
+        self._ledgers = ledgers
+
+    async def begin(self, replay: ReplayedJournal, saved: Saved | None, empty: list[int]) -> None:
+        """Begin a file, copy survivors, checkpoint, remove what does not count.
+
+        ``empty`` are the files without a valid block. Raises `DiskFull`, `DiskFailed`.
+        """
+        decision = replay.decision
+        if replay.number in self._names and replay.number not in replay.sealed and replay.first:
+            replay.sealed[replay.number] = (replay.first, decision.tail_from - 1)
+        for number in sorted(self._names):
+            if number in replay.sealed and (saved is None or number >= saved.file_number):
+                await self.sync(self._names[number])
+        for number in empty:  # room for the new file, also on a full disk (H28)
+            if number not in replay.sealed:
+                await self._disk.delete(self._names[number])
+        following = max(*self._names, replay.number, saved.next_file - 1 if saved else 0, 0, 0) + 1
+        await self._journal.start(
+            start_count=replay.start_count + 1,
+            sequence=decision.tail_from,
+            durable_to=decision.durable_to,
+            number=following,
+            predecessor=replay.number,
+            predecessor_end=replay.end,
+            sealed=dict(replay.sealed),
+        )
+        for survivor in decision.survivors:
+            await self._copy(survivor)
+        controls = [jb.skip_record(first, last) for first, last in decision.corrupt]
+        if decision.survivors:
+            controls.append(jb.skip_record(decision.durable_to + 1, decision.tail_from - 1))
+        if self._store.limbo.below:
+            controls.append(jb.limbo_below_record(self._store.limbo.below))
+        for control in controls:
+            block = self._ring.control_block()
+            if block is None:
+                await self._journal.flush(self._store.on_synced)
+                block = self._ring.control_block()
+                assert block is not None, "an empty ring takes any record"
+            block.controls.append(control)
+        await self._journal.flush(self._store.on_synced)
+        self._journal.prove_survivors()
+        _leave_survivors(self._journal.sealed, decision.durable_to)
+        proof = self._ring.newest()
+        assert proof is not None, "an empty ring has room"
+        proof.watermark = True
+        await self._journal.flush(self._store.on_synced)
+        await self._store.checkpoint()
+        for number in sorted(self._names):
+            if number not in replay.sealed and number not in empty:
+                await self._disk.delete(self._names[number])
+
+    async def sync(self, name: str) -> None:
+        """What a killed process wrote may be in the page cache only: make it durable before it counts."""
+        file = await self._disk.open(name)
+        try:
+            await file.sync()
+        finally:
+            file.close()
+
+    async def _copy(self, block: Replayed) -> None:
+        """Write the records of a survivor again, those that are not here yet."""
+        if not block.runs:
+            return
+        data = await read_records(self._disk, self._names[block.file_number], block)
+        view = memoryview(data)
+        for record in entries.records(view):
+            ledger = self._ledgers.get(record.ledger)
+            if ledger is None:
+                ledger = self._ledgers[record.ledger] = Ledger(record.ledger)
+            if ledger.deleted:
+                continue
+            if record.entry <= ledger.top and (
+                ledger.find_pending(record.entry) or self._index.find(ledger, record.entry)
+            ):
+                continue
+            target = self._ring.room(len(record.raw))
+            if target is None:
+                await self._journal.flush(self._store.on_synced)
+                target = self._ring.room(len(record.raw))
+                assert target is not None, "an empty ring takes any record"
+            position = self._ring.append(target, record.raw)
+            ledger.stored = True
+            note = Note(ledger, record.entry, 1, target, position, len(record.raw))
+            target.notes.append(note)
+            ledger.add_pending(note)
+
+
+def _leave_survivors(sealed: dict[int, tuple[int, int]], durable_to: int) -> None:
+    """Survivors are copied and synced: from now on they count there, never again where they were found.
+
+    Their own sync may have failed; then the cache shows what the next power cut takes away (H4).
+    """
+    for number, (first, last) in [*sealed.items()]:
+        if last > durable_to:
+            sealed[number] = (first, max(durable_to, first - 1))
