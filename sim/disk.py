@@ -26,6 +26,8 @@ from .disk_map import StoredMap
 from .scheduler import Simulation
 
 SECTOR_BYTES = 512
+ROT_TRIES = 30
+"""Places looked at for one that was written."""
 
 
 @dataclass(slots=True)
@@ -135,6 +137,13 @@ class SimDisk:
         for kept in self.maps.values():
             kept.on_kill(self.chance)
 
+    def wipe(self) -> None:
+        """Everything on it is gone. Its machine is off."""
+        self.files, self.durable_files, self.maps = {}, {}, {}
+        self._names_pending.clear()
+        self._newest = (None, 0, 0)
+        self.simulation.note("wipe", self.host.name, self.name)
+
     def rot(self) -> str:
         """Flip a bit, or spoil a sector, of what was written once; say where, or "" for nothing done.
 
@@ -149,12 +158,14 @@ class SimDisk:
         name = chance.choice(names)
         durable = self.files[name].durable
         size = len(durable)
-        # Often near the end: the newest is what recovery asks for.
-        at = (
-            chance.randrange(max(0, size - 20_000), size)
-            if chance.random() < 0.5
-            else chance.randrange(size)
-        )
+        # Room that was made ahead and never written shows no rot: most of a small file is that.
+        for _ in range(ROT_TRIES):
+            at = chance.randrange(size)
+            sector = at - at % SECTOR_BYTES
+            if any(durable[sector : sector + SECTOR_BYTES]):
+                break
+        else:
+            return ""
         if chance.random() < 0.5:
             end = at + 1
         else:

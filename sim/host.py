@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
-from ..runtime.errors import CorruptData, DiskFailed, DistributedLogError, ForeignData
+from ..runtime.errors import CorruptData, DiskFailed, DistributedLogError
 from ..runtime.host import Address, Connection, Host, Listener
 from .connection import HostDown
 from .disk import SimDisk
@@ -179,9 +179,6 @@ class SimHost:
             return True
         if isinstance(cause, (DiskFailed, CorruptData)):
             return any(disk.blamed for disk in self.devices())
-        if isinstance(cause, ForeignData) and "just now" in str(cause):
-            # Its own killed start may be counted only after it has asked: safe, and the next start works.
-            return True
         return isinstance(cause, DistributedLogError) and cause.retryable
 
     # --- what handles ask -------------------------------------------------------------------------

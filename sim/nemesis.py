@@ -14,14 +14,17 @@ from random import Random
 
 import trio
 
+from ..runtime.errors import CorruptData
 from .cluster import SimCluster
 
 MACHINE_KINDS = (
     "power cut", "kill", "crash point", "all crash", "stall", "swap addresses", "client crash",
 )  # fmt: skip
-NETWORK_KINDS = ("partition", "one way", "links", "reset", "half open", "refuse")
-DISK_KINDS = ("slow disk", "EIO", "rot", "full disk", "clock", "index damage")
+NETWORK_KINDS = ("partition", "one way", "links", "cut off", "reset", "half open", "refuse")
+DISK_KINDS = ("slow disk", "EIO", "rot", "full disk", "clock", "index damage", "wipe")
 FULL_LEAVES_BYTES = 64 * 1024
+REFUSALS = 5
+"""Seconds in which a bookie refuses its disks before its operator believes it."""
 
 
 class Nemesis:
@@ -39,6 +42,7 @@ class Nemesis:
         ]
         self.over = False
         """The cluster is healed: what was to be restarted later is not this object's business any more."""
+        self._wiped = False
         self._pause_s = chance.choice((2.0, 4.0, 8.0))
 
     async def run(self) -> None:
@@ -63,6 +67,7 @@ class Nemesis:
             "partition": self._partition,
             "one way": self._one_way,
             "links": self._links,
+            "cut off": self._cut_off,
             "reset": self._reset,
             "half open": self._half_open,
             "refuse": self._refuse,
@@ -72,6 +77,7 @@ class Nemesis:
             "full disk": self._full_disk,
             "clock": self._clock,
             "index damage": self._damage_index,
+            "wipe": self._wipe,
         }
         while True:
             await trio.sleep(chance.expovariate(1.0 / self._pause_s))
@@ -147,13 +153,15 @@ class Nemesis:
 
     # --- network ----------------------------------------------------------------------------------
 
-    def _cut(self, chance: Random, pairs: list[tuple[str, str]]) -> None:
+    def _cut(
+        self, chance: Random, pairs: list[tuple[str, str]], mended_after_s: float = 0.0
+    ) -> None:
         network = self.cluster.network
         fresh = [pair for pair in pairs if not network.is_cut(*pair)]
         for source, target in fresh:
             network.cut(source, target)
         self.cluster.simulation.note("cut", *(f"{a}>{b}" for a, b in fresh))
-        mended_after_s = chance.choice((0.5, 3.0, 8.0)) * chance.random()
+        mended_after_s = mended_after_s or chance.choice((0.5, 3.0, 8.0)) * chance.random()
         self.cluster.simulation.after(mended_after_s, network.mend, fresh)
 
     def _partition(self, chance: Random) -> None:
@@ -180,6 +188,14 @@ class Nemesis:
             if source != target:
                 pairs.append((source, target) if chance.random() < 0.6 else (target, source))
         self._cut(chance, list(dict.fromkeys(pairs)))
+
+    def _cut_off(self, chance: Random) -> None:
+        """A writer from all bookies, and not from the metadata: what it has in flight ends nowhere."""
+        writer = chance.choice(self._writers)
+        pairs = [(writer, bookie) for bookie in self.cluster.bookies]
+        if chance.random() < 0.7:
+            pairs += [(bookie, writer) for _, bookie in pairs]
+        self._cut(chance, pairs, mended_after_s=chance.uniform(1.0, 8.0))
 
     def _reset(self, chance: Random) -> None:
         network = self.cluster.network
@@ -215,12 +231,45 @@ class Nemesis:
 
     def _rot(self, chance: Random) -> None:
         """Several places at once: most of a disk is not read again."""
+        if self._wiped:
+            return  # what it held before it was wiped is lost already: that is all that may be
         for _ in range(chance.choice((1, 5, 20))):
             self.cluster.machines[self.rotten].disks["journal"].rot()
 
     def _damage_index(self, chance: Random) -> None:
         """Seen at the next start."""
+        if self._wiped:
+            return
         self.cluster.machines[self.rotten].disks["index"].damage_map()
+
+    def _wipe(self, chance: Random) -> None:
+        """Once a run: the bookie that starts on the emptied disks is another one, of a new id (H6).
+
+        Twice would be beyond the promise: an ensemble may name both of the machine's earlier bookies.
+        """
+        if not self._wiped:
+            self.wipe()
+            self._later_on(chance, [self.rotten])
+
+    def wipe(self) -> None:
+        """Empty the disks of the one bookie, and let it be."""
+        self._wiped = True
+        host = self.cluster.machines[self.rotten]
+        host.power_cut()
+        for disk in host.devices():
+            disk.wipe()
+        self.cluster.oracles.bookies.forget(host.name)
+
+    async def build_anew(self) -> None:
+        """What an operator does with a bookie that refuses its damaged disks (docs/operations.md)."""
+        host, refused = self.cluster.machines[self.rotten], 0
+        while not self._wiped:
+            await trio.sleep(1.0)
+            dead = isinstance(host.last_end, CorruptData) and not self.cluster.ready[host.name]
+            refused = refused + 1 if dead else 0
+            if refused == REFUSALS:
+                self.wipe()
+                self.cluster.start(host.name)
 
     def _full_disk(self, chance: Random) -> None:
         host = self.cluster.machines[chance.choice(self.cluster.bookies)]

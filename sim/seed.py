@@ -18,6 +18,7 @@ from ..verify.checkers import LogReport, Violation, check_log
 from ..verify.history import History, ReadRecord
 from ..verify.registers import check_registers
 from .cluster import Shape, SimCluster
+from .copies import missing_copies
 from .disk import draw_disk_faults
 from .nemesis import Nemesis
 from .network import draw_network_faults
@@ -28,9 +29,11 @@ LOG = "story"
 CHAOS_S = 30.0
 FORMING_S = 60.0
 LIVENESS_S = 60.0
+COPIES_S = 120.0
+"""After that: a lost bookie's delay, one look of the repair, one pass of the audit, the copies (L8)."""
 ENTRIES_MIN = 100
 """Acknowledged entries of a seed: what its faults did not let through is written after them."""
-VIRTUAL_S_MAX = 400.0
+VIRTUAL_S_MAX = 500.0
 
 
 @dataclass
@@ -147,8 +150,10 @@ class SeedRun:
         simulation.note("heal")
         self.nemesis.over = True
         cluster.heal()
+        simulation.nursery.start_soon(self.nemesis.build_anew)
         finals: list[list[ReadRecord]] = []
-        done = trio.Event()
+        lacked: list[str] = []
+        done, whole = trio.Event(), trio.Event()
 
         async def prove(namespace: Namespace, host: Host) -> None:
             while not done.is_set():
@@ -162,15 +167,26 @@ class SeedRun:
                     )
                     finals.append(await workload.read_final(namespace, LOG))
                     done.set()
+                    break
                 except DistributedLogError as error:
                     simulation.note("not yet", type(error).__name__, str(error)[:200])
                     await trio.sleep(0.5)
+            while missing := await missing_copies(namespace):
+                lacked[:] = missing
+                await trio.sleep(1.0)
+            whole.set()
 
         cluster.start_client(cluster.clients[-1], prove)
         with trio.move_on_after(LIVENESS_S) as alive:
             await done.wait()
         if alive.cancelled_caught:
             raise Violation(f"liveness: no writer could work within {LIVENESS_S:g} s after healing")
+        with trio.move_on_after(COPIES_S) as repaired:
+            await whole.wait()
+        if repaired.cancelled_caught:
+            raise Violation(
+                f"L8: {len(lacked)} copies are missing {COPIES_S:g} s after healing: {lacked[:5]}"
+            )
         simulation.note("final", len(finals[0]), self.history.acked)
         self.result.report = check_log(self.history, finals[0])
         self.result.register_calls = check_registers(self.history.registers)
@@ -180,6 +196,7 @@ def draw_shape(chance: Random) -> Shape:
     """How the cluster of a seed is made: small files and segments, so that all of them roll."""
     return Shape(
         bookies=chance.choice((3, 4, 4, 5)),
+        lost_after_s=chance.choice((4.0, 20.0)),
         clients=5,
         store={
             "journal_file_bytes": chance.choice((128, 256, 1024)) * 1024,

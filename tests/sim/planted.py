@@ -29,6 +29,7 @@ import trio  # noqa: E402
 from distributedlog.bookie import entry as entries  # noqa: E402
 from distributedlog.bookie import opening, replay  # noqa: E402
 from distributedlog.bookie.adds import Adds  # noqa: E402
+from distributedlog.bookie.beginning import Beginning  # noqa: E402
 from distributedlog.bookie.journal import Journal  # noqa: E402
 from distributedlog.bookie.reads import Reader  # noqa: E402
 from distributedlog.bookie.store import Store  # noqa: E402
@@ -194,7 +195,7 @@ def page_cache_trusted_after_a_failed_sync() -> None:
         await trio.lowlevel.checkpoint()
 
     patch(opening, "decide", decide)
-    patch(opening._Opening, "_sync", no_sync)
+    patch(Beginning, "sync", no_sync)
 
 
 @bug("bookie")
@@ -528,13 +529,11 @@ def records_of_other_bytes_are_served() -> None:
             at += length
         return original(view)
 
-    from distributedlog.ledger import reader, recovering
-    from distributedlog.ledger import records as ledger_records
+    from distributedlog.cluster import copying
+    from distributedlog.ledger import reader, recovering, tail
 
-    for module in (reader, recovering, ledger_records):
-        for name, value in vars(module).items():
-            if value is original:
-                setattr(module, name, records)
+    for module in (reader, recovering, tail, copying):
+        patch(module, "records", records)
 
 
 @bug("cluster")

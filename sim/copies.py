@@ -1,0 +1,37 @@
+"""L8: once everything is healed, repair brings every closed ledger to all the copies its record names.
+
+Asked from outside, as a client sees it: each bookie of each ensemble is connected and lists what it holds.
+"""
+
+from typing import Any
+
+from ..cluster.copying import lacking, list_held
+from ..cluster.leaving import below
+from ..ledger import keys
+from ..ledger.metadata import LedgerMetadata
+from ..runtime.errors import DistributedLogError
+
+
+async def missing_copies(namespace: Any) -> list[str]:
+    """What is missing now, in words; empty when every closed ledger has all its copies."""
+    pool = namespace.ledgers.pool
+    found: list[str] = []
+    async for item in below(namespace.metadata, keys.LEDGER_PREFIX):
+        ledger = LedgerMetadata.decode(item.value)
+        if not ledger.closed:
+            continue
+        for bookie in ledger.bookies():
+            client = pool.get(bookie)
+            if client is None:
+                found.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]} is not there")
+                continue
+            try:
+                gaps = lacking(ledger, bookie, await list_held(ledger, client))
+            except DistributedLogError as error:
+                found.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]}: {error}")
+                continue
+            found += [
+                f"ledger {ledger.ledger_id}: bookie {bookie[:8]} lacks {gap.first} to {gap.last}"
+                for gap in gaps
+            ]
+    return found
