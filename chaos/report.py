@@ -89,14 +89,21 @@ def _numbers(result: Mapping[str, Any]) -> str:
         (f"{result['unknown']:,}", "of unknown outcome"),
         (f"{result['acked_per_s']:,.0f}/s", "mean rate"),
         (f"{result['gap_s']:.2f} s", f"longest gap in writes, at {result['gap_at_s']:.0f} s"),
-        (f"{latency.get('p50', 0):g} ms", "p50 to acknowledgement"),
-        (f"{latency.get('p99', 0):g} ms", "p99"),
+        (_time(latency.get("p50")), "p50 to acknowledgement"),
+        (_time(latency.get("p99")), "p99"),
         (f"{result['read']:,}", f"records read, {result['readings']} readings"),
         (f"{result['register_calls']:,}", "metadata calls, linearizable"),
         (f"{len(result['faults'])}", "faults"),
     ]
     cells = "".join(f"<div><b>{escape(n)}</b><span>{escape(w)}</span></div>" for n, w in found)
     return f'<div class="numbers">{cells}</div>'
+
+
+def _time(ms: float | None) -> str:
+    """At three digits."""
+    if ms is None:
+        return "none"
+    return f"{ms:.3g} ms" if ms < 999.5 else f"{ms / 1000:.3g} s"
 
 
 def _legend(faults: Sequence[Mapping[str, Any]]) -> str:

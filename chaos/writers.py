@@ -23,7 +23,7 @@ from .client import Life, after, before, words
 
 TICK_S = 0.01
 """A writer hands over what is due this often: the records of one tick are one stretch."""
-IN_FLIGHT_MAX = 400
+IN_FLIGHT_MAX = 100
 """Ticks whose outcome is not known; beyond it the writer waits."""
 
 
