@@ -10,6 +10,7 @@ the version noted, the log released. All of it or nothing, whatever fails; asked
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 
 import trio
 
@@ -112,14 +113,15 @@ class Linking:
         """Link, or say that it was. See `Log.link_segments`."""
         self._check(tokens)
         deadline = trio.current_time() + self._options.recover_timeout_s
-        while True:
+        for attempt in count():
             linked, txn = await self._already(tokens)
             if linked is not None:
                 return linked
             if self._app and txn is None:
                 await self._make_room()
             try:
-                return await self._claim_and_link(tokens, txn, takeover=takeover, wait_s=wait_s)
+                ready = await self._look(tokens, again=attempt > 0)
+                return await self._claim_and_link(ready, txn, takeover=takeover, wait_s=wait_s)
             except (VersionConflict, WriterFenced) as error:
                 # A key beside the state changed, or somebody took the log over while the outcome was
                 # open: what stands now decides.
@@ -129,6 +131,7 @@ class Linking:
                 if error.definite or not may_pass(error) or trio.current_time() >= deadline:
                     raise
             await trio.sleep(RETRY_S)
+        raise AssertionError("it ends by an answer")
 
     # --- before -----------------------------------------------------------------------------------
 
@@ -214,13 +217,12 @@ class Linking:
 
     async def _claim_and_link(
         self,
-        tokens: Sequence[SegmentToken],
+        ready: Sequence[_Ready],
         txn: KeyValue | None,
         *,
         takeover: bool,
         wait_s: float,
     ) -> LinkResult:
-        ready = await self._look(tokens)
         claimed = await claim(
             self._metadata,
             self._log_id,
@@ -242,8 +244,12 @@ class Linking:
             with goodbye, suppress(DistributedLogError):  # the lease ends by itself
                 await self._metadata.revoke_lease(claimed.lease)
 
-    async def _look(self, tokens: Sequence[SegmentToken]) -> list[_Ready]:
-        """The ledgers' records. Raises `InvalidRequest` for one that cannot be linked, `NoSuchLedger`."""
+    async def _look(self, tokens: Sequence[SegmentToken], *, again: bool) -> list[_Ready]:
+        """The ledgers' records. Raises `InvalidRequest` for one that cannot be linked, `NoSuchLedger`.
+
+        An owner may come from this very version, linked by another process a moment ago: `VersionConflict`
+        has that looked at; ``again``, it has been.
+        """
         ready: list[_Ready] = []
         for token in tokens:
             found = await self._ledgers.find(token.ledger_id)
@@ -262,7 +268,9 @@ class Linking:
                     f"{end.last_entry}"
                 )
             if found.owner is not None:
-                raise VersionConflict(f"ledger {token.ledger_id} belongs to a log")
+                log_id, segment = found.owner
+                said = f"ledger {token.ledger_id} is segment {segment} of log {log_id:016x} already"
+                raise InvalidRequest(said) if again else VersionConflict(said)
             if end.records:
                 ready.append(_Ready(token.ledger_id, found, end))
         return ready

@@ -216,6 +216,8 @@ async def test_what_must_not_be_linked_is_refused_and_nothing_is_done(
         assert await log.linked_version("etl") is None
         assert await payloads(log) == [b"10"]
         await log.link_segments([good], app="etl", version=1)
+        with trio.fail_after(5), pytest.raises(InvalidRequest, match="is segment 2 of log"):
+            await log.link_segments([good], app="etl", version=2)
 
         await log.seal()
         late = await segment(other, 100)
