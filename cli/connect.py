@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from ..runtime.allocator import keep_freed_memory
 from ..runtime.errors import RequestTimeout
 from .options import Settings
 
@@ -55,4 +56,5 @@ async def answer(settings: Settings, what: str, call: Callable[[], Awaitable[Res
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     """Run a command's coroutine."""
+    keep_freed_memory()
     trio.run(work)

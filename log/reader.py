@@ -13,7 +13,6 @@ from typing import Literal
 import trio
 
 from ..metadata.interface import Metadata
-from ..runtime.allocator import keep_freed_memory
 from ..runtime.errors import DistributedLogError, EndOfStream, InvalidRequest
 from .batch import again
 from .dlsn import DLSN
@@ -191,7 +190,6 @@ class LogReader:
         to: DLSN | Literal["end"] | None,
     ) -> None:
         """Find where to begin and end. Raises `LogNotFound`, `LogTruncated`."""
-        keep_freed_memory()
         await self._fetcher.open(dlsn, txid, at, to)
 
     async def run(self) -> None:

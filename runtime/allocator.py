@@ -1,7 +1,8 @@
 """What the C library does with memory that was freed: keep some of it.
 
 A reader at full speed makes and drops records by the megabyte. glibc gives each megabyte back to the kernel
-at once, and takes it again, zeroed and page by page: measured, 1.0 instead of 0.4 µs a record of 1 KB.
+at once, and takes it again, zeroed and page by page: measured, 1.0 instead of 0.4 µs a record of 1 KB. It is
+a setting of the whole process, so only processes of ours call it (`dlog`); a program that reads a lot may.
 """
 
 import ctypes

@@ -35,6 +35,7 @@ WORLD = {
 """Modules through which the machine comes in."""
 
 SEAM = {
+    "runtime/allocator.py",
     "runtime/background.py",
     "runtime/directory_file.py",
     "runtime/files.py",
@@ -146,6 +147,7 @@ HANDS = {
     "cluster/directories.py": "gives a real node its data directory",
     "cluster/config.py": "reads environment and file",
     "distributedlog/blocking.py": "lives beside the caller's threads",
+    "distributedlog/aio_segments.py": "lives in the caller's asyncio loop",
     "distributedlog/aio.py": "lives in the caller's asyncio loop",
     "sim/scheduler.py": "walls the machine off",
     "sim/host.py": "hands out seeded chance",
