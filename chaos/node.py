@@ -5,6 +5,7 @@ seconds that the file named by DLOG_CHAOS_CLOCK holds. Nothing else of a node kn
 """
 
 import os
+import runpy
 import time
 
 from ..runtime import machine
@@ -41,9 +42,7 @@ def main() -> None:
     if path:
         assert hasattr(machine, "_wall_ms"), "the wall clock's place has moved"
         machine._wall_ms = MovedClock(path)
-    from ..cli.main import main as dlog
-
-    dlog()
+    runpy.run_module("distributedlog.cli.main", run_name="__main__")
 
 
 if __name__ == "__main__":
