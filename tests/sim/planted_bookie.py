@@ -1,0 +1,240 @@
+"""Bugs of one bookie, to be found in its own world (`sim/bookie_world.py`)."""
+
+from typing import Any
+
+import trio
+
+from distributedlog.bookie import opening, replay
+from distributedlog.bookie.adds import Adds
+from distributedlog.bookie.beginning import Beginning
+from distributedlog.bookie.journal import Journal
+from distributedlog.bookie.reads import Reader
+from distributedlog.bookie.store import Store
+from distributedlog.runtime import blocks
+from tests.sim.planting import bug, patch
+
+
+@bug("bookie")
+def acknowledge_before_the_sync() -> None:
+    """G2: a commit's acks leave while its sync runs."""
+    original = Journal._write
+    told: dict[int, bool] = {}
+
+    async def write_and_tell(self: Any, block: Any) -> int:
+        if self._told is not None and self._offset + block.padded_length < self._limit - 65536:
+            told[id(block)] = True
+            self._told(block, self.number, self._offset - block.start)
+        return await original(self, block)
+
+    async def commit_one(self: Any, on_synced: Any) -> None:
+        block = self._ring.take()
+        shift = 0
+        self._told = on_synced
+        if block.padded_length:
+            shift = await self._write(block)
+        else:
+            await trio.lowlevel.checkpoint()
+        self._ring.synced(block)
+        self.commits += 1
+        if not told.pop(id(block), False):
+            on_synced(block, self.number, shift)
+
+    Journal._told = None  # type: ignore[attr-defined]
+    patch(Journal, "_write", write_and_tell)
+    patch(Journal, "_commit_one", commit_one)
+
+
+@bug("bookie")
+def fence_answered_before_it_is_durable() -> None:
+    """Inv. 11."""
+    original = Store.fence
+
+    def fence(self: Any, ledger_id: int, key: bytes, done: Any) -> None:
+        said: list[bool] = []
+
+        def once(ledger: Any, error: Any) -> None:
+            if not said:
+                said.append(True)
+                done(ledger, error)
+
+        original(self, ledger_id, key, once)
+        once(self._ledger(ledger_id), None)
+
+    patch(Store, "fence", fence)
+
+
+@bug("bookie")
+def fence_kept_in_memory_only() -> None:
+    """Inv. 12: a restarted bookie has forgotten it."""
+
+    from distributedlog.bookie import journal_blocks
+    from distributedlog.bookie.ledgers import Ledger
+
+    original = Ledger.state_record
+
+    def state_record(self: Any) -> bytes:
+        flags = self.flags
+        self.flags &= ~journal_blocks.FENCED
+        try:
+            return original(self)
+        finally:
+            self.flags = flags
+
+    patch(Ledger, "state_record", state_record)
+
+
+@bug("bookie")
+def fence_not_asked_by_adds() -> None:
+    """G4: adds do not look at the fence."""
+    original = Store.refusal
+
+    def refusal(self: Any, stream: Any) -> Any:
+        recovery, stream.recovery = stream.recovery, True
+        try:
+            return original(self, stream)
+        finally:
+            stream.recovery = recovery
+
+    patch(Store, "refusal", refusal)
+
+
+@bug("bookie")
+def page_cache_trusted_after_a_failed_sync() -> None:
+    """H4: what a start finds in the cache is taken for durable and not written again."""
+    original = replay.decide
+
+    def decide(found: Any, *, from_sequence: int) -> Any:
+        decision = original(found, from_sequence=from_sequence)
+        durable = [*decision.durable, *decision.survivors]
+        return replay.Decision(
+            durable, [], decision.corrupt, decision.tail_from - 1, decision.tail_from
+        )
+
+    async def no_sync(self: Any, name: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+    patch(opening, "decide", decide)
+    patch(Beginning, "sync", no_sync)
+
+
+@bug("bookie")
+def no_digest_check_on_replay() -> None:
+    """A torn or rotten block counts if its header looks right."""
+
+    def block_at(
+        file_number: int, data: memoryview, seed: int, index: int, file_offset: int
+    ) -> Any:
+        if len(data) - index < blocks.HEADER_BYTES:
+            return None
+        _, magic, _, kind, length, payload_bytes, starts, _, sequence, durable_to, number = (
+            blocks.HEADER.unpack_from(data, index)
+        )
+        if magic != blocks.MAGIC or number != file_number:
+            return None
+        if length != blocks.padded(payload_bytes) or index + length > len(data):
+            return None
+        payload = data[index + blocks.HEADER_BYTES : index + blocks.HEADER_BYTES + payload_bytes]
+        return blocks.Block(
+            kind, starts, sequence, durable_to, file_number, file_offset, payload, length
+        )
+
+    patch(blocks, "block_at", block_at)
+
+
+@bug("bookie")
+def tail_judged_by_bytes() -> None:
+    """H3: the first bad block is taken for the torn tail, whatever is known to be synced."""
+
+    def judge(blocks_meta: Any, *, from_sequence: int, durable_floor: int) -> Any:
+        expected = from_sequence
+        for sequence, _ in sorted(blocks_meta):
+            if sequence > expected:
+                break
+            expected = max(expected, sequence + 1)
+        return blocks.Verdict(
+            max(expected, durable_floor + 1), [], max(expected - 1, durable_floor)
+        )
+
+    patch(blocks, "judge", judge)
+
+
+@bug("bookie", directed="tests/bookie/test_replay.py")
+def old_blocks_behind_a_cut_tail_come_back() -> None:
+    """H4: what an earlier start left behind its tail is replayed by a later one."""
+
+    def keep_all(found: Any) -> list[Any]:
+        return list(found)
+
+    patch(replay, "_cut_by_later_starts", keep_all)
+
+
+@bug("bookie")
+def a_duplicate_is_acknowledged_at_once() -> None:
+    """H10: the first copy is gathered and not synced."""
+    original = Adds.take
+
+    def take(self: Any, stream: Any, body: memoryview, resume: Any) -> int:
+        before = self._stats.duplicates
+        taken = original(self, stream, body, resume)
+        if self._stats.duplicates > before:
+            stream.owner.on_acked([(stream.number, stream.taken)])
+        return taken
+
+    patch(Adds, "take", take)
+
+
+@bug("bookie")
+def losses_do_not_lead_to_limbo() -> None:
+    """Inv. 22: after corruption the bookie denies what it may have held."""
+
+    def nothing(self: Any, index: Any) -> None:
+        return
+
+    patch(opening._Opening, "_into_limbo", nothing)
+
+
+@bug("bookie")
+def a_read_that_is_cut_claims_to_be_complete() -> None:
+    """H9: complete_to says the whole range, whatever the byte limit left out."""
+    original = Reader.collect
+
+    def collect(
+        self: Any, ledger: Any, first: int, last: int, bytes_max: int, stretch: Any = None
+    ) -> Any:
+        found = original(self, ledger, first, last, bytes_max, stretch)
+        if found.parts:
+            found.complete_to = last
+            found.cold = None
+        return found
+
+    patch(Reader, "collect", collect)
+
+
+@bug("bookie")
+def unsynced_entries_are_acknowledged_by_the_sync_that_runs() -> None:
+    """H10, the twin: what was gathered during a sync is acknowledged by it."""
+    original = Store.on_synced
+
+    def on_synced(self: Any, block: Any, file_number: int, shift: int) -> None:
+        newest = self._ring.newest()
+        if newest is not None and newest is not block and newest.acks:
+            for stream, count in newest.acks.items():
+                block.acks[stream] = max(count, block.acks.get(stream, 0))
+        original(self, block, file_number, shift)
+
+    patch(Store, "on_synced", on_synced)
+
+
+@bug("bookie")
+def acks_count_records_that_were_refused() -> None:
+    """H1: the count runs ahead of what was gathered."""
+    original = Adds.take
+
+    def take(self: Any, stream: Any, body: memoryview, resume: Any) -> int:
+        taken = original(self, stream, body, resume)
+        block = self._ring.newest()
+        if block is not None and stream in block.acks:
+            block.acks[stream] += 1
+        return taken
+
+    patch(Adds, "take", take)

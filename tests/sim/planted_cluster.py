@@ -1,0 +1,310 @@
+"""Bugs that seeds of the whole cluster are to find (`sim/seed.py`)."""
+
+from typing import Any
+
+import trio
+
+from distributedlog.bookie import entry as entries
+from distributedlog.cluster.audit import EntryAudit
+from distributedlog.cluster.copying import Copier
+from distributedlog.cluster.limbo import LimboHealing
+from distributedlog.ledger import keys, shares
+from distributedlog.ledger.add_window import AddWindow
+from distributedlog.ledger.client import LedgerClient
+from distributedlog.ledger.metadata import LedgerMetadata
+from distributedlog.ledger.recovery import Recovery
+from distributedlog.ledger.slot_care import SlotCare
+from distributedlog.ledger.striping import Striping
+from distributedlog.log.keeper import SegmentKeeper
+from distributedlog.log.ownership import OwnedLog
+from distributedlog.log.pipeline import Pipeline
+from distributedlog.log.state import LogState
+from distributedlog.metadata.history import History
+from distributedlog.metadata.leadership import Leadership
+from distributedlog.metadata.raft import Raft
+from distributedlog.metadata.ready import HardState
+from distributedlog.metadata.request_ring import RequestRing
+from distributedlog.metadata.storage import RaftStorage
+from distributedlog.metadata.transaction import Transaction
+from distributedlog.runtime.errors import WriteFailed
+from tests.sim.planting import bug, patch
+
+
+@bug("cluster")
+def one_ack_confirms() -> None:
+    """G3: the LAC runs ahead of the ack quorum."""
+    original = AddWindow.__init__
+
+    def one(self: Any, striping: Any, *args: Any, **kwargs: Any) -> None:
+        one_ack = Striping(striping.ensemble_size, striping.write_quorum, 1)
+        original(self, one_ack, *args, **kwargs)
+
+    patch(AddWindow, "__init__", one)
+
+
+@bug("cluster")
+def a_takeover_does_not_fence() -> None:
+    """D1: neither the fence nor the recovery's reads fence."""
+    from distributedlog.bookie import client as bookie_client
+
+    async def fence(self: Any, ledger: int, key: bytes, timeout_s: float) -> Any:
+        return await self.read_lac(ledger, key, timeout_s)
+
+    original = bookie_client.BookieClient.read
+
+    async def read(self: Any, *args: Any, fence: bool = False, **kwargs: Any) -> Any:
+        return await original(self, *args, **kwargs)
+
+    patch(bookie_client.BookieClient, "fence", fence)
+    patch(bookie_client.BookieClient, "read", read)
+
+
+@bug("cluster", directed="sim/ledger_planted.py")
+def recovery_trusts_silence() -> None:
+    """Inv. 16, G3: who does not answer does not have it."""
+    from distributedlog.sim.ledger_planted import _silence
+
+    patch(Recovery, "_absence", _silence)
+
+
+@bug("cluster", directed="sim/ledger_planted.py")
+def ensemble_change_acknowledged_before_the_metadata() -> None:
+    """D4: acks on the new ensemble count before the store has it."""
+
+    async def propose(self: Any, round_: Any) -> None:
+        change = self._change
+        version = round_.version
+        proposed = round_.proposed
+        before = change.metadata
+        self._decided(version + 1)
+        try:
+            await self._store.transact(shares.change_share(before, proposed, version))
+        except Exception:
+            return
+
+    patch(SlotCare, "_propose", propose)
+
+
+@bug("cluster", directed="sim/ledger_planted.py")
+def a_ledger_is_closed_without_compare_and_set() -> None:
+    """Inv. 19: a writer closes over a recovery, or the reverse."""
+    original = shares.closing_share
+
+    def closing_share(*args: Any, **kwargs: Any) -> Transaction:
+        return Transaction((), original(*args, **kwargs).operations)
+
+    patch(shares, "closing_share", closing_share)
+
+
+@bug("cluster")
+def the_epoch_is_not_looked_at() -> None:
+    """H12: on a conflict a fenced writer takes the new state for its own."""
+
+    def take(self: Any, found: Any) -> None:
+        self.state, self.version = LogState.decode(found.value), found.version
+
+    patch(OwnedLog, "_take", take)
+
+
+@bug("cluster")
+def a_roll_sends_to_the_next_segment_early() -> None:
+    """H11: the next segment gets entries while this one's tail is in flight."""
+    original = SegmentKeeper.look
+
+    def look(self: Any, *, drained: bool) -> None:
+        original(self, drained=True)
+
+    patch(SegmentKeeper, "look", look)
+
+
+@bug("cluster")
+def a_failed_segment_is_sent_again_whole() -> None:
+    """G7: after an error what the old segment kept is sent to the next one, too."""
+    original = SegmentKeeper._replace
+
+    async def replace(self: Any) -> None:
+        confirmed, self._writer.confirmed = self._writer.confirmed, lambda *args: None
+        try:
+            await original(self)
+        finally:
+            self._writer.confirmed = confirmed
+
+    patch(SegmentKeeper, "_replace", replace)
+
+
+@bug("cluster")
+def what_was_in_flight_is_not_sent_again() -> None:
+    """G1: after an error the writer goes on with the next record: a hole in its order."""
+
+    def take_back(self: Any) -> None:
+        while self._in_flight:
+            batch = self._in_flight.popleft()
+            batch.finish(WriteFailed("given up"))
+
+    patch(Pipeline, "take_back", take_back)
+
+
+@bug("cluster")
+def a_retried_request_is_a_new_one() -> None:
+    """H20: a command whose answer was lost is done twice."""
+
+    def find(self: Any, *args: Any, **kwargs: Any) -> None:
+        return None
+
+    patch(RequestRing, "find", find)
+
+
+@bug("cluster")
+def an_unknown_outcome_counts_as_not_done() -> None:
+    """H20: the log's writer sends its change again without looking."""
+    original = OwnedLog._change
+
+    async def change(self: Any, apply: Any, done: Any, share: Any) -> None:
+        self._certain = True
+        await original(self, apply, lambda state: False, share)
+
+    patch(OwnedLog, "_change", change)
+
+
+@bug("cluster", directed="sim/raft_planted.py")
+def votes_are_not_stored() -> None:
+    """M4."""
+    original = RaftStorage.save
+
+    async def save(self: Any, readies: Any) -> None:
+        from dataclasses import replace
+
+        forgetful = [
+            ready
+            if ready.hard_state is None
+            else replace(ready, hard_state=HardState(ready.hard_state.term, ""))
+            for ready in readies
+        ]
+        await original(self, forgetful)
+
+    patch(RaftStorage, "save", save)
+
+
+@bug("cluster", directed="sim/raft_planted.py")
+def raft_acknowledges_from_memory() -> None:
+    """A follower's acks do not wait for its disk."""
+    from distributedlog.metadata.messages import AppendReply
+
+    def accept(self: Any, leader_id: str, index: int) -> None:
+        self._send(leader_id, AppendReply(self.term, self.node_id, True, index, 0, 0))
+
+    patch(Raft, "_accept", accept)
+
+
+@bug("cluster", directed="sim/raft_planted.py")
+def reads_by_a_lone_leader() -> None:
+    """H26: a leader serves reads without a quorum round."""
+
+    def confirmed_round(self: Any) -> int:
+        return int(self.round)
+
+    patch(Leadership, "_confirmed_round", confirmed_round)
+
+
+@bug("cluster", directed="sim/raft_planted.py")
+def a_vote_for_an_older_log() -> None:
+    """Paper 5.4.1."""
+
+    def up_to_date(self: Any, last_index: int, last_term: int) -> bool:
+        return True
+
+    patch(Raft, "_is_up_to_date", up_to_date)
+
+
+@bug("cluster")
+def records_of_other_bytes_are_served() -> None:
+    """G5: a reader does not look at digests."""
+    import xxhash
+
+    original = entries.records
+
+    def records(view: Any) -> Any:
+        view = memoryview(bytearray(view))
+        at = 0
+        while len(view) - at >= entries.HEADER_BYTES:
+            length = entries.HEADER.unpack_from(view, at)[1]
+            if length < entries.HEADER_BYTES or at + length > len(view):
+                break
+            digest = xxhash.xxh3_64_intdigest(view[at + 8 : at + length])
+            view[at : at + 8] = digest.to_bytes(8, "little")
+            at += length
+        return original(view)
+
+    from distributedlog.cluster import copying
+    from distributedlog.ledger import reader, recovering, tail
+
+    for module in (reader, recovering, tail, copying):
+        patch(module, "records", records)
+
+
+@bug("cluster", directed="tests/cluster/test_lost_bookies.py")
+def copies_are_said_to_be_made_and_are_not() -> None:
+    """L8, inv. 28: notes go and records are swapped, and nothing was stored."""
+
+    async def copy(self: Any, *args: Any) -> int:
+        await trio.lowlevel.checkpoint()
+        return 0
+
+    patch(Copier, "copy", copy)
+
+
+@bug("cluster", directed="tests/cluster/test_limbo_healing.py")
+def limbo_is_lifted_from_what_was_lost() -> None:
+    """Inv. 22: the mark of a closed ledger goes before anything was looked at."""
+
+    async def heal(self: Any, ledger_id: int) -> bool:
+        found = await self._metadata.get(keys.ledger_key(ledger_id))
+        if found is None or not (ledger := LedgerMetadata.decode(found.value)).closed:
+            return False
+        await self._store.lift_limbo(ledger_id, ledger.key)
+        return True
+
+    patch(LimboHealing, "heal", heal)
+
+
+@bug("cluster", directed="tests/cluster/test_audit.py")
+def holes_that_nobody_noted_stay() -> None:
+    """L8, H22b: the audit of entry lists sees nothing."""
+
+    async def look_at(self: Any, item: Any) -> tuple[Any, ...]:
+        await trio.lowlevel.checkpoint()
+        return ()
+
+    patch(EntryAudit, "look_at", look_at)
+
+
+@bug("cluster")
+def a_watch_skips_a_change() -> None:
+    """M6: now and then a watcher is not told."""
+    original = History.after
+    count = [0]
+
+    def after(self: Any, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, *args, **kwargs)
+        count[0] += 1
+        if count[0] % 20 == 0 and isinstance(found, list) and found:
+            return found[1:]
+        return found
+
+    patch(History, "after", after)
+
+
+@bug("cluster")
+def a_recovered_ledger_is_cut_by_one() -> None:
+    """G3: the end of a recovered ledger is taken one entry too low."""
+    from dataclasses import replace
+
+    original = LedgerClient.recover
+
+    async def recover(self: Any, ledger_id: int) -> Any:
+        closed = await original(self, ledger_id)
+        if closed.last_entry is not None and closed.last_entry > 0:
+            return replace(closed, last_entry=closed.last_entry - 1)
+        return closed
+
+    patch(LedgerClient, "recover", recover)

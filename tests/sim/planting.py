@@ -1,0 +1,37 @@
+"""What a planted bug is, and the list of them: each replaces one function of the product, from outside."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One planted bug."""
+
+    name: str
+    layer: str
+    """Where it is looked for: ``bookie`` (one bookie's world) or ``cluster`` (the whole)."""
+    plant: Callable[[], None]
+    seeds: int
+    directed: str = ""
+    """What finds it where these seeds do not: a directed test, or the seeds of a core; else "" ."""
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(layer: str, *, seeds: int = 0, directed: str = "") -> Callable[[Callable[[], None]], None]:
+    """Register the function below as a bug; its name, with spaces, is the bug's."""
+
+    def register(plant: Callable[[], None]) -> None:
+        name = plant.__name__.replace("_", " ")
+        budget = seeds or (150 if layer == "bookie" else 20)
+        BUGS[name] = Bug(name, layer, plant, budget, directed)
+
+    return register
+
+
+def patch(owner: Any, name: str, value: Any) -> None:
+    assert hasattr(owner, name), f"{owner} has no {name} any more: the bug is to be planted anew"
+    setattr(owner, name, value)
