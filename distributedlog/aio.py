@@ -21,8 +21,9 @@ from .aio_writer import LogWriter, PendingWrite
 from .flavours import Cursor, Feed, Held
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
-from .log.handle import LogDescription, Opening
+from .log.handle import LogDescription
 from .log.namespace import Namespace as TrioNamespace
+from .log.opening import Opening
 from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
 from .runtime.background import Background

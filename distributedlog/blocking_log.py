@@ -5,10 +5,11 @@ from typing import TypeVar
 
 from .blocking_segments import RangeReader, SegmentWriter
 from .log.apps import AppVersion
+from .log.beside import LINK_WAIT_S, UNLINKED_S
 from .log.dlsn import DLSN
-from .log.handle import LINK_WAIT_S, UNLINKED_S, Closable, Opening
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
+from .log.opening import Closable, Opening
 from .log.positions import Positions as TrioPositions
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.segment_writer import ENTRY_BYTES

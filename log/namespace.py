@@ -18,11 +18,12 @@ from ..runtime.errors import (
     LogNotFound,
 )
 from .deletion import delete_claimed
-from .handle import Log, Opening
+from .handle import Log
 from .keys import LOG_ID_BITS, decode_log_id, encode_log_id, name_key, name_of, state_key
 from .ledgers import Ledgers
 from .lock import LockRecord, claim
 from .names import check_log_name
+from .opening import Opening
 from .options import LogOptions
 from .state import LogState
 from .watch import LogWatch

@@ -1,0 +1,46 @@
+"""What ``open_writer``, ``open_reader`` and their like give: something to ``async with`` or to ``await``."""
+
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Generic, Protocol, TypeVar
+
+T = TypeVar("T", bound="Closable")
+
+
+class Closable(Protocol):
+    """A writer or a reader."""
+
+    async def __aenter__(self) -> Any:
+        """Itself."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Close, or abort on an exception."""
+        ...
+
+
+class Opening(AbstractAsyncContextManager[T], Generic[T]):
+    """What ``open_writer`` and ``open_reader`` give: ``async with`` it, or ``await`` it and close later."""
+
+    def __init__(self, open_it: Callable[[], Awaitable[T]]) -> None:
+        self._open = open_it
+        self._opened: T | None = None
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        assert self._opened is not None
+        await self._opened.__aexit__(kind, error, at)
