@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-from distributedlog import Namespace
+from distributedlog import Log, Namespace
 from distributedlog.log.keys import incarnation_id, loose_prefix
 from distributedlog.metadata.interface import prefix_end
+from distributedlog.runtime.errors import OutcomeUnknown
 from tests.spark.conftest import fill, on, payload, plain
 from tests.spark.test_spark_stream import WAIT_S, change
 
@@ -176,6 +177,46 @@ def test_s12_an_abort_after_a_link_deletes_nothing(spark: Any, uri: str) -> None
     assert orphans(uri, "out") == 0
 
 
+@pytest.mark.parametrize("applied", [True, False])
+def test_s12_a_link_whose_answer_is_lost(
+    spark: Any, uri: str, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    """S12: after it was applied, and before: it is asked for again until it is known; no segment goes."""
+    from pyspark.sql.types import StructType
+
+    from distributedlog.spark import DistributedLogSource
+    from distributedlog.spark.sink_task import Identity, Message
+
+    make(uri, "out")
+
+    async def segment(namespace: Namespace) -> Any:
+        async with namespace.open_log("out").open_segment_writer(app="q", version=1) as writer:
+            await writer.write_columns([1, 2], [b"x", b"y"])
+        return writer.token
+
+    real, asked = Log.link_segments, []
+
+    async def lossy(log: Log, *arguments: Any, **options: Any) -> Any:
+        asked.append(1)
+        if applied or len(asked) > 1:
+            found = await real(log, *arguments, **options)
+        if len(asked) == 1:
+            raise OutcomeUnknown("the answer was lost")
+        return found
+
+    monkeypatch.setattr(Log, "link_segments", lossy)
+    schema = StructType().add("txid", "long").add("payload", "binary")
+    writer = DistributedLogSource({"uri": uri, "log": "out"}).streamWriter(schema, False)
+    messages: list[Any] = [Message(0, Identity("q", 1, "q"), [("out", on(uri, segment))])]
+
+    writer.commit(messages, 1)
+    writer.abort(messages, 1)
+
+    assert len(asked) == 2
+    assert txids(uri, "out") == [1, 2]
+    assert orphans(uri, "out") == 0
+
+
 def test_s14_a_live_writer_is_not_disturbed(spark: Any, uri: str) -> None:
     """S14: refused before any task, naming the owner; with takeover all it acknowledged stays."""
     made = frame(spark, range(100, 200), 1)
@@ -252,6 +293,48 @@ def test_s28_an_application_and_its_versions(spark: Any, uri: str, tmp_path: Pat
 
     with pytest.raises(Exception, match=r"txnAppId 'etl' belongs to query \(none\)"):
         copy(spark, uri, tmp_path, "in", "out", txnAppId="etl")
+
+
+def test_s28_foreach_batch_with_an_application_of_its_own(
+    spark: Any, uri: str, tmp_path: Path
+) -> None:
+    """S28: replayed, it is skipped; under a new checkpoint it is refused, naming both queries."""
+    fill(uri, "in", range(300), entry=100)
+    make(uri, "out")
+
+    def run(checkpoint: Path) -> str:
+        reader = (
+            spark.readStream.format("distributedlog")
+            .option("log", "in")
+            .option("requestTimeout", "60s")
+        )
+        reader = reader.option("startingPosition", "earliest").option("maxRecordsPerTrigger", 100)
+
+        def put(made: Any, batch: int) -> None:
+            write(made.coalesce(1), uri, log="out", txnAppId="etl", txnVersion=batch)
+
+        stream = (
+            reader.schema("txid bigint, payload binary").load(uri).writeStream.foreachBatch(put)
+        )
+        query = (
+            stream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        )
+        try:
+            assert query.awaitTermination(WAIT_S), "the query does not end"
+        finally:
+            query.stop()
+        return str(query.id)
+
+    first = run(tmp_path / "1")
+    assert forget_commit(tmp_path / "1") == 2
+    run(tmp_path / "1")
+    assert txids(uri, "out") == list(range(300))
+
+    with pytest.raises(
+        Exception, match=f"txnAppId 'etl' belongs to query {first}, .* this is query"
+    ):
+        run(tmp_path / "2")
+    assert txids(uri, "out") == list(range(300))
 
 
 def test_several_logs_by_a_column(spark: Any, uri: str) -> None:
