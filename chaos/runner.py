@@ -80,11 +80,13 @@ async def play(
     *,
     seed: int,
     seconds: float,
+    file: str = "",
     node_module: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Play a scenario in ``directory`` (created, must be empty).
 
+    ``file``: how the scenario was named, for the command that plays it again.
     Raises `Refused` before anything is started, `ChaosFailed` when the place does not do what it must.
     """
     needs = Needs(
@@ -100,7 +102,7 @@ async def play(
     if refused:
         raise Refused("; ".join(refused))
     _make(directory, needs.directory)
-    run = _Run(scenario, adapter, directory, seed, seconds, say)
+    run = _Run(scenario, adapter, directory, seed, seconds, file or scenario.name, say)
     await run.whole()
     return run.judged()
 
@@ -122,6 +124,7 @@ class _Run:
         directory: Path,
         seed: int,
         seconds: float,
+        file: str,
         say: Callable[[str], None],
     ) -> None:
         self.scenario = scenario
@@ -129,6 +132,7 @@ class _Run:
         self.directory = directory
         self.seed = seed
         self.seconds = seconds
+        self.file = file
         self.failures: list[str] = []
         self._start = time.monotonic()
         self._said = say
@@ -262,7 +266,7 @@ class _Run:
 
     def _command(self) -> str:
         """What plays it again."""
-        named = shlex.quote(self.scenario.name)
+        named = shlex.quote(self.file)
         extra = f" --seconds {self.seconds:g}" if self.seconds != self.scenario.seconds else ""
         extra += " --on containers" if self.adapter.kind == "containers" else ""
         return f"dlog chaos run {named} --seed {self.seed}{extra}"

@@ -97,6 +97,7 @@ def run(
             directory.absolute(),
             seed=seed,
             seconds=seconds or scenario.seconds,
+            file=file,
             node_module=node_module,
             say=settings.note,
         )
