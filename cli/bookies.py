@@ -31,13 +31,14 @@ def command(settings: Settings) -> None:
                 bookie["state"],
                 bookie["address"],
                 bookie["ledgers"],
+                bookie["ledgers_missing"] or None,
                 None if bookie["used_bytes"] is None else size(bookie["used_bytes"]),
                 None if bookie["free_bytes"] is None else size(bookie["free_bytes"]),
                 bookie["rack"] or None,
             ]
             for bookie in found
         ]
-        columns = ("name", "id", "state", "address", "ledgers", "used", "free", "rack")
+        columns = ("name", "id", "state", "address", "ledgers", "missing", "used", "free", "rack")
         table(columns, rows, empty="no bookie has ever joined this cluster")
 
     run(work)

@@ -41,6 +41,7 @@ async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]
         keys.bookie_id_of(item.key): BookieRegistration.decode(item.value)
         async for item in items(metadata, keys.BOOKIE_PREFIX)
     }
+    leaving = {keys.bookie_id_of(item.key) async for item in items(metadata, keys.LEAVING_PREFIX)}
     found = []
     async for item in items(metadata, keys.COOKIE_PREFIX):
         bookie_id = keys.bookie_id_of(item.key)
@@ -51,7 +52,8 @@ async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]
                 "id": bookie_id,
                 "label": label,
                 "address": None if one is None else _address(one, listener),
-                "state": "down" if one is None else "read-only" if one.read_only else "up",
+                "state": _state(one, bookie_id in leaving),
+                "ledgers_missing": await _count(metadata, bookie_id) if one is None else 0,
                 "ledgers": None if one is None else one.ledgers,
                 "used_bytes": None if one is None else one.used_bytes,
                 "free_bytes": None if one is None else one.free_bytes,
@@ -59,6 +61,20 @@ async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]
             }
         )
     return found
+
+
+def _state(one: BookieRegistration | None, leaving: bool) -> str:
+    if one is None:
+        return "down"
+    return "leaving" if leaving else "read-only" if one.read_only else "up"
+
+
+async def _count(metadata: Metadata, bookie_id: str) -> int:
+    """Ledgers whose records name the bookie: while it is down each of them misses a copy."""
+    count = 0
+    async for _ in items(metadata, keys.on_prefix(bookie_id)):
+        count += 1
+    return count
 
 
 async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
@@ -120,7 +136,12 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
         )
     for bookie in found["bookies"]:
         if bookie["state"] == "down":
-            reasons.append(f"bookie {bookie['label']} ({bookie['id']}) is down")
+            reasons.append(
+                f"bookie {bookie['label']} ({bookie['id']}) is down"
+                f" ({bookie['ledgers_missing']} ledgers miss its copies)"
+            )
+        elif bookie["state"] == "leaving":
+            reasons.append(f"bookie {bookie['label']} ({bookie['id']}) is to leave")
         elif bookie["state"] == "read-only":
             reasons.append(f"bookie {bookie['label']} ({bookie['id']}) takes no new entries")
     if found["under_replicated"]:

@@ -50,6 +50,9 @@ def test_a_bookie_is_drained_and_nothing_is_missing(uri: str) -> None:
         run("decommission", full["label"], "--wait", "--json", "--timeout", "50").splitlines()[-1]
     )
 
+    bookies = [json.loads(line) for line in run("bookies", "--json").splitlines()]
+    assert [one["state"] for one in bookies if one["id"] == full["id"]] == ["leaving"]
+    assert all(one["ledgers_missing"] == 0 for one in bookies)
     assert left["drained"]
     assert left["running"]
     assert left["bookie"] == full["id"]
