@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import trio
 
+from ..log.dlsn import DLSN
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError, EndOfStream, LogTruncated
 from ..runtime.host import Host
@@ -17,6 +18,8 @@ from .scheduler import Simulation
 from .seed import LIVENESS_S, SeedRun
 
 PIPE = "pipe"
+PURGE_GRACES = 4
+"""After the last truncation the purger gets so many of its graces, then all that is left is read."""
 SESSION_RECORDS_MAX = 40
 """Short, so that links find the log free now and then."""
 
@@ -105,19 +108,29 @@ class PipelineRun(SeedRun):
             pass
         else:
             raise Violation("a sealed log took a writer")
+        records = self.pipe.whole()
+        first = (await log.snapshot()).first_sequence_id
+        kept = records[(first + len(records)) // 2 :]
+        point = DLSN(*kept[0].position)
+        if await log.truncate(point) != point:
+            raise Violation(f"G6: asked to truncate from {first} on to {point}, it was not")
+        await trio.sleep(PURGE_GRACES * self.shape.purge_grace_s)
         snapshot = await log.snapshot()
-        described = await log.describe()
-        self.purged_segments = described.state.first_segment - 1
-        if snapshot.end_sequence_id != len(self.pipe.archived):
+        self.purged_segments = (await log.describe()).state.first_segment - 1
+        if snapshot.end_sequence_id != len(records):
             raise Violation(
-                f"G1 gap: the log has {snapshot.end_sequence_id} records, read were"
-                f" {len(self.pipe.archived)}"
+                f"G1 gap: the log has {snapshot.end_sequence_id} records, read were {len(records)}"
+            )
+        if snapshot.first_sequence_id != kept[0].sequence_id:
+            raise Violation(
+                f"G6: truncated to {point}, sequence id {kept[0].sequence_id}, and the log begins at"
+                f" {snapshot.first_dlsn}, {snapshot.first_sequence_id}"
             )
         ranges = [segment.range() for segment in snapshot.segments]
         try:
             async with log.open_ranges(ranges) as reader:
                 read = sum([columns.count async for columns in reader])
         except LogTruncated as error:
-            raise Violation(f"G6: a sealed log that nobody truncates: {error}") from error
+            raise Violation(f"G6: nobody truncates any more, and yet: {error}") from error
         if read != snapshot.records:
             raise Violation(f"G5: by ranges {read} records, {snapshot.records} are there")
