@@ -103,7 +103,7 @@ def measure(spark: Any, uri: str, size: int, records: int) -> str:
     written_s = trio.run(prepare)
     spark.dataSource.register(synthetic(ddl(None), records, size, 2))
     ours = spark.read.format("distributedlog").option("log", name)
-    ours = ours.option("maxBytesPerPartition", max(MIB, records * size // 2))
+    ours = ours.option("maxBytesPerPartition", max(MIB, records * (size + 12) // 2))
     frame, memory = ours.load(uri), spark.read.format(f"synthetic{size}").load()
     read(frame)  # the first ones start the workers
     read(memory)
@@ -136,7 +136,8 @@ def idle(spark: Any, uri: str, seconds: float) -> str:
         time.sleep(5.0)
         batch, before, started = query.lastProgress.batchId, _python_cpu_s(), time.monotonic()
         time.sleep(seconds)
-        share = (_python_cpu_s() - before) / (time.monotonic() - started)
+        used = sum(cpu - before.get(pid, 0.0) for pid, cpu in _python_cpu_s().items())
+        share = used / (time.monotonic() - started)
         batches = query.lastProgress.batchId - batch
     finally:
         query.stop()
@@ -190,8 +191,8 @@ def _stream(spark: Any, uri: str, log: str) -> Any:
     return reader.option("startingPosition", "earliest").load(uri).writeStream
 
 
-def _python_cpu_s() -> float:
-    """CPU seconds of all Python processes below this one's JVM, by /proc."""
+def _python_cpu_s() -> dict[int, float]:
+    """CPU seconds of each Python process below this one's JVM, by /proc."""
     parents: dict[int, int] = {}
     used: dict[int, tuple[str, float]] = {}
     tick = os.sysconf("SC_CLK_TCK")
@@ -213,14 +214,14 @@ def _python_cpu_s() -> float:
                 return True
         return False
 
-    return sum(cpu for pid, (name, cpu) in used.items() if name != "java" and below_a_jvm(pid))
+    return {pid: cpu for pid, (name, cpu) in used.items() if name != "java" and below_a_jvm(pid)}
 
 
 def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--mib", type=int, default=256, help="MiB of payload at 1 KB; a quarter at 100 B"
+        "--mib", type=int, default=256, help="MiB of payload at 1 KB; half of it at 100 B"
     )
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="of the idle and the slow query"
@@ -242,7 +243,7 @@ def main() -> None:
             try:
                 spark.sparkContext.setLogLevel("ERROR")
                 for size in (1024, 100):
-                    records = arguments.mib * MIB // size // (1 if size > 512 else 4)
+                    records = arguments.mib * MIB // size // (1 if size > 512 else 2)
                     line = await trio.to_thread.run_sync(measure, spark, cluster.uri, size, records)
                     print(line, flush=True)
                 for measured in (idle, latency):

@@ -137,9 +137,10 @@ def pack(
     total = sum(_weight(one) for one in ranges)
     if not total:
         return []
-    number = -(-total // bytes_max)
+    size = sum(one.size_bytes for one in ranges)
+    # A tenth above the limit is no reason for one more task, which would run alone after the others.
+    number = max(1, -(-size * 10 // (11 * bytes_max)), total // bytes_max)
     if partitions_min is not None:
-        size = sum(one.size_bytes for one in ranges)
         number = max(number, min(partitions_min, size // TASK_BYTES_MIN))
     target = total / max(1, number)
     tasks: list[list[EntryRange]] = [[]]

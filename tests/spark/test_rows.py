@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
@@ -23,6 +23,7 @@ def records(entries: list[Rows]) -> list[tuple[int, bytes]]:
     ]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.binary(max_size=40), max_size=12), max_size=6),
     st.integers(20, 300),
