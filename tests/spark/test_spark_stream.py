@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
 import pytest
 
 from distributedlog import DLSN, Namespace
@@ -49,6 +48,8 @@ class Stream:
 
     def found(self) -> list[tuple[str, int]]:
         """(log, txid) of everything in the output, sorted: duplicates show."""
+        import pyarrow.dataset as ds
+
         directory = self.directory / "out"
         if not list(directory.glob("*.parquet")):
             return []
