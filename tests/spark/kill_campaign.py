@@ -74,11 +74,11 @@ class Driver:
             stderr=(checkpoint.parent / "driver.stderr").open("ab"), text=True,
         )  # fmt: skip
 
-    def until_started(self) -> None:
-        """Until its query runs."""
+    def until(self, word: str) -> None:
+        """Until it says so: ``started``, or ``batch`` when a micro-batch is through; or it ends."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith("started"):
+            if line.startswith(word):
                 return
 
     def kill(self) -> None:
@@ -109,8 +109,13 @@ def main(arguments: Any) -> int:
             for kill in range(arguments.kills):
                 started = time.monotonic()
                 driver = Driver(cluster.uri, checkpoint, chance, per_trigger)
-                driver.until_started()
-                time.sleep(chance.uniform(0.0, arguments.life_s))
+                # Half of them in its first batches, which take long to begin; half in mid-work.
+                if chance.random() < 0.5:
+                    driver.until("started")
+                    time.sleep(chance.uniform(0.0, arguments.life_s))
+                else:
+                    driver.until("batch")
+                    time.sleep(chance.uniform(0.0, arguments.life_s / 3))
                 driver.kill()
                 if victim:
                     cluster.start(victim)
