@@ -171,8 +171,8 @@ class SeedRun:
                 except DistributedLogError as error:
                     simulation.note("not yet", type(error).__name__, str(error)[:200])
                     await trio.sleep(0.5)
-            while missing := await missing_copies(namespace):
-                lacked[:] = missing
+            while left := await missing_copies(namespace):
+                lacked[:] = left
                 await trio.sleep(1.0)
             whole.set()
 

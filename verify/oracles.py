@@ -121,7 +121,7 @@ class BookieOracle:
         self._chunks.pop(bookie, None)
         for kept in (self.acked, self._streams, self._fenced):
             for key in [key for key in kept if key[0] == bookie]:
-                del kept[key]  # type: ignore[attr-defined]
+                del kept[key]
 
     def new_link(self, bookie: str) -> "_BookieLink":
         """Somebody has connected to this bookie."""

@@ -361,6 +361,10 @@ class Poller:
     answers: list[tuple[int, bool, DistributedLogError | None]] = field(default_factory=list)
     changed: trio.Event = field(default_factory=trio.Event)
 
+    def on_wait_news(self, waiter: Waiter) -> bool:
+        """It asks for no standing answers."""
+        return False
+
     def on_wait_over(self, waiter: Waiter, error: DistributedLogError | None) -> None:
         self.answers.append((waiter.ledger.lac, waiter.ledger.fence_durable, error))
         self.changed.set()
