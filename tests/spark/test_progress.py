@@ -13,7 +13,13 @@ import pytest
 
 from distributedlog import DLSN, Namespace, local_cluster, open_namespace
 from distributedlog.ledger.reader import LedgerReader
-from distributedlog.runtime.errors import LogNotFound, LogRecreated, LogTruncated
+from distributedlog.log.positions import Positions
+from distributedlog.runtime.errors import (
+    LogNotFound,
+    LogRecreated,
+    LogTruncated,
+    QuorumUnreachable,
+)
 from distributedlog.spark import catalog
 from distributedlog.spark.offsets import Offset
 from distributedlog.spark.options import SourceOptions
@@ -271,3 +277,47 @@ async def test_a_position_that_was_given_stays_readable_whatever_the_bookies_rem
         ranges: Any = await progress.ranges(start, end)
 
         assert [(one.first_entry, one.last_entry) for one in ranges] == [(0, 1)]
+
+
+async def test_a_subscriber_is_advanced_and_a_store_that_is_away_ends_no_query(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S27: monotone; a failure is a warning, for an exception in ``commit`` would end the query."""
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "a", range(30))
+        progress = query(namespace, log="a", subscriber="cold")
+        middle = await progress.latest(await progress.initial(), Limit(10, None))
+        end, _ = await drained(progress, middle, ALL)
+        stored = namespace.open_log("a").positions
+
+        await progress.committed(again(middle))
+        assert await stored.get("cold") == DLSN(1, 1, 0)
+        await progress.committed(again(end))
+        await progress.committed(again(middle))  # a replay goes not back
+        assert await stored.get("cold") == DLSN(2, 0, 0)
+
+        async def away(*_: object) -> DLSN:
+            raise QuorumUnreachable("nobody is there")
+
+        monkeypatch.setattr(Positions, "advance", away)
+        with caplog.at_level(logging.WARNING, "distributedlog.spark"):
+            await progress.committed(again(end))
+        assert "nobody is there" in caplog.text
+
+
+async def test_an_idle_query_says_the_same_text_again_and_again() -> None:
+    """S9: an empty log, one with an empty segment, one without anything: no batch over 20 triggers."""
+    async with namespace_in_memory() as namespace:
+        await namespace.create_log("x/empty")
+        await namespace.create_log("x/opened")
+        async with namespace.open_log("x/opened").open_writer():
+            pass
+        await fill(namespace, "x/full", range(10))
+        progress = query(namespace, logPattern="x/*", startingPosition="latest")
+        start = await progress.initial()
+
+        for _ in range(20):
+            assert json.dumps((await progress.latest(start, ALL)).to_json()) == json.dumps(
+                start.to_json()
+            )
+        assert (await progress.ends()).logs["x/full"] == DLSN(2, 0, 0)
