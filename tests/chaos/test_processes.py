@@ -56,9 +56,9 @@ def test_a_minute_of_chaos_breaks_no_promise(tmp_path: Path) -> None:
     assert verdict(again)["history"] == found["history"]
 
 
-def planted(tmp_path: Path, scenario: str, module: str, seed: str = "1") -> dict[str, Any]:
+def planted(tmp_path: Path, scenario: str, module: str, seconds: str) -> dict[str, Any]:
     done = chaos(
-        "run", scenario, "--seed", seed, "--seconds", "15", "--json", "--out", str(tmp_path / "run"),
+        "run", scenario, "--seed", "1", "--seconds", seconds, "--json", "--out", str(tmp_path / "run"),
         "--node-module", f"tests.chaos.{module}",
     )  # fmt: skip
     found = verdict(done)
@@ -69,7 +69,7 @@ def planted(tmp_path: Path, scenario: str, module: str, seed: str = "1") -> dict
 @pytest.mark.skipif(disks.refusal() is not None, reason=f"a power cut {disks.refusal()}")
 def test_acknowledging_before_the_sync_is_found_by_the_power_cut(tmp_path: Path) -> None:
     """Planted: G2."""
-    found = planted(tmp_path, "power-all", "planted_sync")
+    found = planted(tmp_path, "power-all", "planted_sync", "15")
 
     assert found["verdict"] == "FAIL"
     assert found["lost"] > 0
@@ -77,7 +77,7 @@ def test_acknowledging_before_the_sync_is_found_by_the_power_cut(tmp_path: Path)
 
 def test_skipping_the_fence_is_found_by_the_pause(tmp_path: Path) -> None:
     """Planted: G4."""
-    found = planted(tmp_path, "pauses", "planted_fence")
+    found = planted(tmp_path, "pauses", "planted_fence", "25")
 
     assert found["verdict"] == "FAIL"
     assert found["lost"] > 0
