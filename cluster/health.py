@@ -27,7 +27,7 @@ class Health:
 
     healthy: bool
     state: str
-    """Of a metadata node its role (``leader``, ``waiting``, …), of a bookie ``up`` or ``read-only``; or why not."""
+    """A metadata node's role (``leader``, …), a bookie's ``up`` or ``read-only``; or why not."""
     answer_ms: float = 0.0
     """From the dial to the answer."""
 
