@@ -20,6 +20,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from ..log.keys import lock_key
+from ..log.lock import LockRecord
 from ..log.ranges import SegmentToken
 from ..runtime.errors import (
     ConnectionLost,
@@ -41,6 +43,7 @@ from .sink_task import (
     SinkPlan,
     already_linked,
     create_if_wanted,
+    read_state,
     write_task,
 )
 
@@ -74,19 +77,21 @@ class Sink:
     async def _check(self, held: Client) -> None:
         options = self.plan.options
         assert options.log is not None
-        target = await create_if_wanted(held, options, options.log)
+        await create_if_wanted(held, options, options.log)
         deadline = trio.current_time() + OWNER_WAIT_S
         while True:
-            found = await target.snapshot()
-            if found.sealed:
+            state = await read_state(held.namespace, options.log)
+            if state.sealed:
                 raise EndOfStream(f'log "{options.log}" is sealed: it takes no more records')
-            if not found.owner or options.takeover or options.mode == "append":
+            lock = await held.namespace.metadata.get(lock_key(state.log_id))
+            if lock is None or options.takeover or options.mode == "append":
                 return
             if trio.current_time() > deadline:
+                owner = LockRecord.decode(lock.value).owner
                 raise OwnershipAcquireFailed(
-                    f'log "{options.log}" is being written by {found.owner}: end that writer, or set '
+                    f'log "{options.log}" is being written by {owner}: end that writer, or set '
                     '"takeover"=true to fence it',
-                    found.owner,
+                    owner,
                 )
             await trio.sleep(RETRY_S)
 

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from ..log.keys import state_key
+from ..log.namespace import Namespace
 from ..log.ranges import SegmentToken
+from ..log.state import LogState
 from ..runtime.errors import LinkOutOfOrder, LogNotFound, TransactionIdOutOfOrder
 from .client import Client, client, settle
 from .options import ENTRY_BYTES_MAX, SinkOptions
@@ -179,7 +182,8 @@ class _Work:
             target = AppendTarget(log, options)
         txid = None
         if not self._plan.has_txid:
-            txid = max(self._plan.now_ms, self._held.run(_last_txid, log))
+            last = self._held.run(last_txid, self._held.namespace, log)
+            txid = max(self._plan.now_ms, last)
         self._held.run(target.open)
         opened = (target, Packer(options.entry_bytes), txid)
         self._targets[name] = opened
@@ -312,5 +316,15 @@ async def create_if_wanted(held: Client, options: SinkOptions, name: str) -> "Lo
     return log
 
 
-async def _last_txid(log: "Log") -> int:
-    return (await log.snapshot()).last_txid
+async def read_state(namespace: Namespace, name: str) -> LogState:
+    """A log's state, which is small however many segments it has. Raises `LogNotFound`."""
+    found = await namespace.metadata.get(state_key(await namespace.find(name)))
+    if found is None:
+        raise LogNotFound(f'log "{name}" is being deleted')
+    return LogState.decode(found.value)
+
+
+async def last_txid(namespace: Namespace, log: "Log") -> int:
+    """The greatest txid of a log; -1 for none. Bookies are asked only while a segment is in progress."""
+    state = await read_state(namespace, log.name)
+    return (await log.snapshot()).last_txid if state.in_progress else state.last_txid
