@@ -30,7 +30,7 @@ from .options import Group, Settings, lay
         "metadata": (".metadata", "Show the metadata quorum; replace, add, remove its nodes."),
         "status": (".status", "Is the cluster healthy? Who is there?"),
         "bench": (".bench", "Measure rates and latencies, and what the machine allows."),
-        "chaos": (".chaos", "Break a cluster of its own in every way, and judge what was promised."),
+        "chaos": (".chaos", "Break a cluster of its own in every way; judge what it kept."),
         "context": (".context", "Name clusters and choose one."),
     },
 )

@@ -2,7 +2,8 @@
 
 A writer that dies before its first note of holes is stored leaves a closed ledger with fewer copies than
 its record says (H22b). Each bookie lists the runs it holds, from its index and without reading an entry;
-what it should hold and does not list goes into the ledger's note, and `repair.py` copies it. A bookie that does not answer is passed over: nothing is known of it.
+what it should hold and does not list goes into the ledger's note, and `repair.py` copies it. A bookie that
+does not answer is passed over: nothing is known of it.
 """
 
 import logging
