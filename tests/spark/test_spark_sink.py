@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
-from distributedlog import Log, Namespace
+from distributedlog import Log, LogRecord, Namespace, WriterFenced, blocking
 from distributedlog.log.keys import incarnation_id, loose_prefix
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.runtime.errors import OutcomeUnknown
@@ -221,20 +220,20 @@ def test_s14_a_live_writer_is_not_disturbed(spark: Any, uri: str) -> None:
     """S14: refused before any task, naming the owner; with takeover all it acknowledged stays."""
     made = frame(spark, range(100, 200), 1)
 
-    async def while_writing(namespace: Namespace) -> None:
-        async with namespace.open_log("out").open_writer() as writer:
-            await writer.submit_columns([1], [b"mine"])
-            await writer.commit()
-            with pytest.raises(
-                Exception, match=r"OwnershipAcquireFailed: .* is being written by .*takeover"
-            ):
-                await trio.to_thread.run_sync(lambda: write(made, uri, log="out"))
-            await writer.submit_columns([2], [b"mine"])
-            await writer.commit()
-            await trio.to_thread.run_sync(lambda: write(made, uri, log="out", takeover="true"))
-
-    with pytest.raises(Exception, match=r"fenced|another writer|taken over"):
-        on(uri, while_writing)
+    with blocking.open_namespace(uri) as namespace:
+        writer = namespace.open_log("out").open_writer()
+        writer.write(LogRecord(1, b"mine"))
+        writer.commit()
+        with pytest.raises(
+            Exception, match=r"OwnershipAcquireFailed: .* is being written by .*takeover"
+        ):
+            write(made, uri, log="out")
+        writer.write(LogRecord(2, b"mine"))
+        writer.commit()
+        write(made, uri, log="out", takeover="true")
+        with pytest.raises(WriterFenced):
+            writer.write(LogRecord(3, b"mine")).result(30.0)
+        writer.abort()
 
     assert txids(uri, "out") == [1, 2, *range(100, 200)]
 
