@@ -1,0 +1,108 @@
+"""How the value of an option is read: sizes, durations, times, names, positions.
+
+Each reader takes the text as Spark gives it and raises `Bad`, whose text says what would be legal.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+MIB = 1024 * 1024
+SIZES = {"": 1, "b": 1, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": 1024 * 1024 * MIB}
+TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Bad(ValueError):
+    """A value that cannot be meant; its text says what would be."""
+
+
+def text(value: str) -> str:
+    """Anything but nothing."""
+    if not value.strip():
+        raise Bad("some text")
+    return value
+
+
+def flag(value: str) -> bool:
+    """``true`` or ``false``, in any case."""
+    if value.strip().lower() not in ("true", "false"):
+        raise Bad("true or false")
+    return value.strip().lower() == "true"
+
+
+def whole(value: str) -> int:
+    """A whole number from 1 up."""
+    if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value) or int(value) < 1:
+        raise Bad("a whole number from 1 up")
+    return int(value)
+
+
+def number(value: str) -> int:
+    """A txid or a version: a whole number from 0 up."""
+    if not re.fullmatch(r"\s*[0-9]{1,19}\s*", value) or int(value) > 2**63 - 2:
+        raise Bad("a whole number from 0 to 2^63 - 2")
+    return int(value)
+
+
+def size(value: str) -> int:
+    """Bytes: ``131072``, ``128k``, ``128 MiB``."""
+    match = re.fullmatch(r"\s*([0-9]{1,15})\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
+    if match is None or int(match[1]) < 1:
+        raise Bad("a size from 1 byte up, such as 131072, 256k or 128m")
+    return int(match[1]) * SIZES[match[2]]
+
+
+def duration(value: str) -> float:
+    """Seconds: ``5``, ``500ms``, ``10s``, ``15 min``, ``24h``."""
+    match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|min|m|h|d|)\s*", value.lower())
+    if match is None:
+        raise Bad("a duration, such as 5s, 500ms, 15min or 24h (a bare number is seconds)")
+    return float(match[1]) * TIMES[match[2]]
+
+
+def names(value: str) -> tuple[str, ...]:
+    """A comma list, each name once, in the order given."""
+    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if not found:
+        raise Bad("names of logs, separated by commas")
+    return found
+
+
+def one_of(*legal: str) -> Callable[[str], str]:
+    """One of a few words, in any case."""
+
+    def read(value: str) -> str:
+        if value.strip().lower() not in legal:
+            raise Bad(" or ".join(legal))
+        return value.strip().lower()
+
+    return read
+
+
+def instant(value: str) -> int:
+    """Microseconds since 1970 of an ISO 8601 time; without an offset it is UTC."""
+    try:
+        at = datetime.fromisoformat(value.strip())
+    except ValueError:
+        raise Bad("an ISO 8601 time, such as 2026-01-31T12:00:00Z") from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def position(value: str) -> Any:
+    """``earliest``, ``latest``, or the JSON of positions by log; taken apart by `offsets.positions`."""
+    word = value.strip()
+    if word.lower() in ("earliest", "latest"):
+        return word.lower()
+    legal = 'earliest, latest, or JSON such as {"orders": "1.12.3"}'
+    try:
+        found = json.loads(word)
+    except ValueError as error:
+        raise Bad(f"{legal} (this is no JSON: {error})") from None
+    if not isinstance(found, dict) or not found:
+        raise Bad(legal)
+    return found
