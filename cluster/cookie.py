@@ -18,6 +18,7 @@ from typing import Any
 from ..ledger import keys
 from ..metadata.client import Metadata
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
+from ..runtime.atomic_file import ASIDE
 from ..runtime.errors import CorruptData, ForeignData
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Disk
@@ -25,6 +26,8 @@ from ..runtime.identity import FILE_NAME, NodeIdentity, load_identity, new_node_
 
 STARTS_KEPT = 8
 """Names of starts on the disks: so many starts in a row may have been killed before their cookie was in."""
+HALF_NAMED = FILE_NAME + ASIDE
+"""What a first start that was killed while it named the directory leaves behind."""
 WRITTEN_BY = "distributedlog-py 0.1"
 
 
@@ -145,7 +148,7 @@ def _check(role: str, identity: NodeIdentity | None, cluster_id: str) -> None:
 
 def _refuse_nameless(disks: Mapping[str, Disk]) -> None:
     for role in ("journal", "index"):
-        files = disks[role].list()
+        files = [name for name in disks[role].list() if name != HALF_NAMED]
         if files:
             raise ForeignData(
                 f"the {role} directory holds files ({files[0]}, …) but no {FILE_NAME} that says whose"
@@ -153,7 +156,7 @@ def _refuse_nameless(disks: Mapping[str, Disk]) -> None:
 
 
 def _is_empty(disk: Disk) -> bool:
-    return all(name == FILE_NAME for name in disk.list())
+    return all(name in (FILE_NAME, HALF_NAMED) for name in disk.list())
 
 
 def _read(cookie: KeyValue) -> dict[str, Any]:

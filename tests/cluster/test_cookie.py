@@ -162,6 +162,24 @@ async def test_a_first_start_that_ended_before_its_cookie_is_taken_up_again(role
     assert (await bookie.start(metadata)).incarnation == 2
 
 
+@pytest.mark.parametrize("named", [(), ("index",)])
+async def test_a_first_start_that_was_killed_while_it_named_its_disks(
+    named: tuple[str, ...],
+) -> None:
+    """Seed 25 of the whole cluster: FORMAT was written aside and not yet renamed; nothing is stored."""
+    metadata, bookie = LocalMetadata(), _Bookie()
+    identity = NodeIdentity(CLUSTER, new_node_id(bookie.chance), "bookie", "b", 1, "test")
+    for role in named:
+        await store_identity(bookie.disks[role], identity)
+    for role in {"index", "journal"} - set(named):
+        await bookie.disks[role].create(FILE_NAME + ".new")
+
+    started = await bookie.start(metadata)
+
+    assert (started.node_id == identity.node_id) == bool(named)
+    assert [await load_identity(disk) for disk in bookie.disks.values()] == [started, started]
+
+
 async def test_a_start_that_ended_between_the_disks_and_the_cookie_is_no_older_copy() -> None:
     metadata, bookie = LocalMetadata(), _Bookie()
     identity = await bookie.start(metadata)
