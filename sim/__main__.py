@@ -9,23 +9,13 @@ any seed failed.
 """
 
 import argparse
-import faulthandler
-import gc
 import logging
-import subprocess
+import multiprocessing
 import sys
-import time
-import traceback
-from collections import Counter
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
-from .pipeline import PipelineRun
-from .scheduler import BusyLoop, Deadlock, OutOfTime
-from .seed import CHAOS_S, Result, SeedRun
-
-WORKLOADS: dict[str, type[SeedRun]] = {"log": SeedRun, "pipeline": PipelineRun}
-SEED_REAL_S_MAX = 120.0
-"""A seed that needs longer hangs in a loop without an await: its stacks are printed and the run ends."""
+from .campaign import CHUNK_SEEDS, WORKLOADS, Totals, run_chunk
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,116 +28,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep-trace", action="store_true", help="print each event")
     parser.add_argument("--stop-first", action="store_true", help="end at the first failure")
     parser.add_argument("--hash", action="store_true", help="print each seed's trace hash")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that run seeds")
     parser.add_argument(
         "--workload", choices=sorted(WORKLOADS), default="log", help="what the clients do"
     )
     options = parser.parse_args(arguments)
-    chaos_s = CHAOS_S if options.minutes is None else options.minutes * 60
     seeds = range(options.start, options.start + options.seeds)
     if options.seed is not None:
         seeds = range(options.seed, options.seed + 1)
-    logging.getLogger("distributedlog").setLevel(
-        logging.INFO if options.keep_trace else logging.CRITICAL
-    )
     if options.keep_trace:
         logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout)
     totals = Totals()
-    for seed in seeds:
-        faulthandler.dump_traceback_later(SEED_REAL_S_MAX * max(1, chaos_s / CHAOS_S), exit=True)
-        run = WORKLOADS[options.workload]
-        result = run(seed, chaos_s=chaos_s, keep_trace=options.keep_trace).run()
-        faulthandler.cancel_dump_traceback_later()
-        totals.add(result)
-        if options.keep_trace:
-            print("\n".join(result.trace or []))
-        if options.hash or len(seeds) == 1:
-            print(f"seed {seed}: trace {result.trace_hash}")
-        if result.failed:
-            print(describe_failure(result, chaos_s, options.workload), flush=True)
-            if options.stop_first:
-                break
-        if seed % 10 == 9:
-            gc.collect()
+    chunks = [seeds[at : at + CHUNK_SEEDS] for at in range(0, len(seeds), CHUNK_SEEDS)]
+    if len(chunks) == 1:
+        totals.join(run_chunk(options, seeds))
+    else:
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(options.jobs, spawn, max_tasks_per_child=1) as workers:
+            for found in workers.map(partial(run_chunk, options), chunks):
+                totals.join(found)
+                if options.stop_first and totals.failed:
+                    workers.shutdown(cancel_futures=True)
+                    break
     print(totals.describe())
     return 1 if totals.failed else 0
-
-
-class Totals:
-    """Sums over seeds."""
-
-    def __init__(self) -> None:
-        self.seeds = 0
-        self.failed: list[int] = []
-        self.virtual_s = 0.0
-        self.confirmed = 0
-        self.acked = 0
-        self.read = 0
-        self.registers = 0
-        self.messages = 0
-        self.restarts = 0
-        self.faults: Counter[str] = Counter()
-        self._began = time.process_time()
-
-    def add(self, result: Result) -> None:
-        """One more seed."""
-        self.seeds += 1
-        if result.failed:
-            self.failed.append(result.seed)
-        self.virtual_s += result.virtual_s
-        self.confirmed += result.confirmed
-        self.registers += result.register_calls
-        self.messages += result.messages
-        self.restarts += result.restarts
-        self.faults += result.faults
-        if result.report is not None:
-            self.acked += result.report.acked
-            self.read += result.report.read
-
-    def describe(self) -> str:
-        """A few lines."""
-        used_s = time.process_time() - self._began
-        faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
-        return (
-            f"{self.seeds} seeds, {len(self.failed)} failed {self.failed or ''}\n"
-            f"{self.virtual_s:.0f} virtual s in {used_s:.1f} CPU s"
-            f" ({used_s / max(1, self.seeds):.2f} a seed)\n"
-            f"{self.confirmed} entries acknowledged, {self.acked} records acknowledged,"
-            f" {self.read} read, {self.registers} register calls, {self.messages} messages\n"
-            f"{sum(self.faults.values())} faults: {faults}; {self.restarts} restarts by the supervisor"
-        )
-
-
-def describe_failure(result: Result, chaos_s: float, workload: str = "log") -> str:
-    """Everything that is needed to see it again."""
-    command = f"python -m distributedlog.sim --seed {result.seed}"
-    if chaos_s != CHAOS_S:
-        command += f" --minutes {chaos_s / 60:g}"
-    if workload != "log":
-        command += f" --workload {workload}"
-    lines = [f"FAILURE seed {result.seed} commit {commit()} at t={result.virtual_s:.3f}"]
-    for failure in result.failures[:3]:
-        if isinstance(failure, (Deadlock, OutOfTime, BusyLoop)):
-            lines.append(f"  {type(failure).__name__}: {failure}")
-        else:
-            text = "".join(traceback.format_exception(failure, limit=-6))
-            lines += ["  " + line for line in text.rstrip().split("\n")]
-    lines.append(f"  replay: {command} --keep-trace")
-    return "\n".join(lines)
-
-
-def commit() -> str:
-    """The commit that runs, with ``+`` where the tree has changes."""
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+"],
-            cwd=Path(__file__).resolve().parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except OSError:
-        return "unknown"
-    return found.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

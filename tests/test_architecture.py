@@ -47,7 +47,7 @@ SEAM = {
     "runtime/tcp.py",
 }
 """The only files of the nodes' world that touch the machine."""
-OUTSIDE = ("cli/", "bench/", "chaos/", "spark/", "sim/__main__.py")
+OUTSIDE = ("cli/", "bench/", "chaos/", "spark/", "sim/__main__.py", "sim/campaign.py")
 """Stand outside the simulated world: they run nodes, they are none."""
 
 TYPES_ONLY = {"random"}

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from distributedlog.sim.__main__ import describe_failure
+from distributedlog.sim.campaign import describe_failure
 from distributedlog.sim.pipeline import PipelineRun
 from distributedlog.sim.pipeline_planted import seeds_until_found
 from distributedlog.sim.seed import CHAOS_S

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from distributedlog.sim.__main__ import describe_failure
+from distributedlog.sim.campaign import describe_failure
 from distributedlog.sim.bookie_world import BookieWorld
 from distributedlog.sim.seed import CHAOS_S, Result, SeedRun
 
