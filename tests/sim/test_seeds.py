@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from distributedlog.sim.campaign import describe_failure
 from distributedlog.sim.bookie_world import BookieWorld
+from distributedlog.sim.campaign import describe_failure
 from distributedlog.sim.seed import CHAOS_S, Result, SeedRun
 
 SEEDS = int(os.environ.get("DLOG_SIM_SEEDS", "20"))
