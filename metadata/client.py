@@ -320,7 +320,15 @@ class MetadataClient:
                 last = error
                 self._next_after(address)
                 await trio.sleep(PAUSE_S)
-        raise QuorumUnreachable(f"no node of the metadata quorum could be reached (last: {last})")
+        raise self.unreachable(f"{last}")
+
+    def unreachable(self, last: str) -> QuorumUnreachable:
+        """Nobody answered in time: the error names all who were asked."""
+        places = ", ".join(f"{host}:{port}" for host, port in self._known.all)
+        return QuorumUnreachable(
+            f"no node of the metadata quorum at {places} could be reached within"
+            f" {self.timeout_s:g} s (last: {last})"
+        )
 
     def _follow(self, asked: Address, leader: str) -> bool:
         """Ask the node that was named as leader next; False if that says nothing new."""

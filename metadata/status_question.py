@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ..runtime.errors import DistributedLogError, NotReady, QuorumUnreachable
+from ..runtime.errors import DistributedLogError, NotReady
 from ..runtime.frames import Op, pack
 from ..runtime.host import Address
 from ..runtime.rpc import ClientLink
@@ -51,7 +51,7 @@ async def ask_status(
         if waiting:
             return sorted(waiting.values(), key=lambda status: status.name)
         await trio.sleep(PAUSE_S)
-    raise QuorumUnreachable(f"no node of the metadata quorum could be reached (last: {last})")
+    raise client.unreachable(f"{last}")
 
 
 async def _status_from(link: ClientLink) -> list[MemberStatus]:
