@@ -118,7 +118,9 @@ def test_s7_s9_a_pattern_finds_logs_while_the_query_runs(
         until(lambda: query.lastProgress is not None)
         fill(uri, "orders/eu", range(200))
         fill(uri, "other", range(5))
-        until(lambda: len(stream.found()) >= 200)
+        # A batch's progress is told after its records are there.
+        until(lambda: sum(one.numInputRows for one in query.recentProgress) >= 200)
+        assert stream.found() == numbers("orders/eu", range(200))
         batches = query.lastProgress.batchId
         time.sleep(2.5)  # some twenty triggers
         assert query.lastProgress.batchId == batches
