@@ -16,7 +16,7 @@ import xxhash
 
 from ..runtime.errors import ConnectionLost
 from ..runtime.host import Address, Buffer, Connection
-from .scheduler import Machine
+from .stalls import Machine
 
 if TYPE_CHECKING:
     from .network import SimNetwork

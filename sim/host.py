@@ -18,7 +18,8 @@ from ..runtime.host import Address, Connection, Host, Listener
 from .connection import HostDown
 from .disk import SimDisk
 from .network import SimNetwork
-from .scheduler import EPOCH_S, Simulation, count_stall, machine_of_task
+from .scheduler import EPOCH_S, Simulation
+from .stalls import count_stall, machine_of_task
 
 log = logging.getLogger("distributedlog.sim")
 

@@ -1,12 +1,13 @@
-"""One virtual run: a seed decides time, order and chance, and the real world is walled off.
+"""One virtual run: a seed decides time, order and chance, and the real world stays outside.
 
 - trio's clock is a `MockClock` whose methods are re-wired: when nothing can run, time jumps exactly to
   the next deadline or event, never by a float's drift. Events (deliveries, finished syncs) live on a heap
   of their own and need no task.
 - trio's scheduler is seeded through two private names (`_ALLOW_DETERMINISTIC_SCHEDULING` and `_r`, its own
   hook for Hypothesis); `check_trio` fails loudly when a release moves what is touched here.
-- The run queue is ours, so that the tasks of a stalled node can be held (H43d), and so that a loop that
-  spins without letting time pass is seen (H43f).
+- The run queue is ours (`stalls.py`), so that the tasks of a stalled node can be held (H43d), and so that a
+  loop that spins without letting time pass is seen (H43f).
+- The real machine is behind a wall (`wall.py`).
 - Nothing runnable and nothing to come is a deadlock, and a failure.
 
 The trace hash covers every delivery and disk step (`mix`) and every event (`note`).
@@ -16,22 +17,18 @@ import contextlib
 import gc
 import hashlib
 import heapq
-import logging
 import math
-import os
 import random
-import socket
-import sys
-import threading
-import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
-from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import trio
 import trio.testing
 from trio._core import _run as trio_run
+
+from .stalls import RunQueue, none_stalled
+from .wall import walled_off
 
 STEPS_PER_SECOND_MAX = 300_000
 """Task steps in one virtual second; a busy cluster of ten nodes needs a few thousand."""
@@ -52,20 +49,6 @@ class OutOfTime(Exception):
 
 class BusyLoop(Exception):
     """A task goes round and round without letting time pass."""
-
-
-class RealWorldTouched(RuntimeError):
-    """Code under simulation asked the real machine for time, chance, a socket or a thread."""
-
-
-class Machine(Protocol):
-    """What the scheduler knows of a simulated machine."""
-
-    stalled: bool
-
-
-machine_of_task: ContextVar[Machine | None] = ContextVar("machine_of_task", default=None)
-"""Set at the root of each node; inherited by its tasks."""
 
 
 def check_trio() -> None:
@@ -121,7 +104,7 @@ class Simulation:
         self._poll_for_real = False
         self._second = 0
         self._second_steps = 0
-        self._queue: _RunQueue | None = None
+        self._queue: RunQueue | None = None
         self._root: trio.CancelScope | None = None
         self._nursery: trio.Nursery | None = None
         self._clock = trio.testing.MockClock(rate=0, autojump_threshold=0)
@@ -214,7 +197,7 @@ class Simulation:
                     self.lasted_s = self.now
                     nursery.cancel_scope.cancel()
 
-        with _walled_off(self):
+        with _seeded(self), none_stalled(), walled_off(lambda: EPOCH_S + self.now):
             trio.run(root, clock=self._clock, instruments=[_Wiring(self)])
         return result[0] if result and not self.failures else None
 
@@ -264,49 +247,6 @@ class Simulation:
             )
 
 
-class _RunQueue(deque[Any]):
-    """trio's run queue, which keeps back the tasks of stalled machines.
-
-    trio takes a batch as ``list(runq)``, then ``runq.clear()``.
-    """
-
-    def __init__(self, simulation: Simulation) -> None:
-        super().__init__()
-        self._simulation = simulation
-        self._held: list[Any] = []
-
-    def __iter__(self) -> Iterator[Any]:
-        self._simulation.count_steps(self)
-        held = [task for task in super().__iter__() if _is_stalled(task)] if _Stalls.count else []
-        if held:
-            self._held += held
-            kept = [task for task in super().__iter__() if not _is_stalled(task)]
-            self.clear()
-            self.extend(kept)
-        return super().__iter__()
-
-    def release(self) -> None:
-        """Put back what was held; what is still stalled is held again by the next batch."""
-        held, self._held = self._held, []
-        self.extend(held)
-
-
-class _Stalls:
-    """How many machines are stalled now: the usual answer, none, must be cheap."""
-
-    count = 0
-
-
-def count_stall(change: int) -> None:
-    """A machine begins (+1) or ends (-1) to be stalled."""
-    _Stalls.count += change
-
-
-def _is_stalled(task: Any) -> bool:
-    machine = task.context.get(machine_of_task)
-    return machine is not None and machine.stalled
-
-
 class _Wiring(trio.abc.Instrument):
     """Puts our queue and our silence into the run before it begins."""
 
@@ -316,7 +256,7 @@ class _Wiring(trio.abc.Instrument):
     def before_run(self) -> None:
         runner: Any = trio_run.GLOBAL_RUN_CONTEXT.runner
         runner.io_manager = _NoIo(runner.io_manager, self._simulation)
-        runner.runq = self._simulation._queue = _RunQueue(self._simulation)
+        runner.runq = self._simulation._queue = RunQueue(self._simulation.count_steps)
 
 
 class _NoIo:
@@ -336,64 +276,20 @@ class _NoIo:
         return getattr(self._real, name)
 
 
-RANDOM_FUNCTIONS = (
-    "random", "randrange", "randint", "choice", "choices", "shuffle", "sample", "uniform",
-    "getrandbits", "randbytes", "gauss", "expovariate", "seed",
-)  # fmt: skip
-
-
 @contextlib.contextmanager
-def _walled_off(simulation: Simulation) -> Iterator[None]:
-    """Seed trio, hold the garbage collector, and let the real world raise `RealWorldTouched`."""
+def _seeded(simulation: Simulation) -> Iterator[None]:
+    """Seed trio's scheduler, and hold the garbage collector."""
+    run: Any = trio_run
     chance = trio_run._r
-    saved_state = chance.getstate()
-    patched: list[tuple[Any, str, Any]] = []
-
-    def patch(owner: Any, name: str, value: Any) -> None:
-        patched.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
-
-    def wall(owner: Any, name: str) -> None:
-        def refuse(*args: Any, **kwargs: Any) -> Any:
-            raise RealWorldTouched(f"{owner.__name__}.{name} was called under simulation")
-
-        patch(owner, name, refuse)
-
-    def virtual_time() -> float:
-        if sys._getframe(1).f_globals.get("__name__") == logging.__name__:
-            return EPOCH_S + simulation.now  # a log line wants a time stamp
-        raise RealWorldTouched("time.time was called under simulation")
-
-    patch(trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True)
+    state, deterministic = chance.getstate(), run._ALLOW_DETERMINISTIC_SCHEDULING
+    run._ALLOW_DETERMINISTIC_SCHEDULING = True
     chance.seed(f"{simulation.seed}/trio")
-    patch(time, "time", virtual_time)
-    for name in (
-        "time_ns",
-        "monotonic",
-        "monotonic_ns",
-        "perf_counter",
-        "perf_counter_ns",
-        "sleep",
-    ):
-        wall(time, name)
-    wall(os, "urandom")
-    wall(random, "_urandom")
-    for name in RANDOM_FUNCTIONS:
-        wall(random, name)
-    wall(threading.Thread, "start")
-    for name in ("connect", "connect_ex", "bind", "listen"):
-        wall(socket.socket, name)
-    wall(socket, "getaddrinfo")
-    wall(trio.to_thread, "run_sync")
     collecting = gc.isenabled()
     gc.disable()  # its moments depend on what ran before, and finalizers must not run in a seed
-    stalls, _Stalls.count = _Stalls.count, 0
     try:
         yield
     finally:
-        for owner, name, value in reversed(patched):
-            setattr(owner, name, value)
-        chance.setstate(saved_state)
-        _Stalls.count = stalls
+        run._ALLOW_DETERMINISTIC_SCHEDULING = deterministic
+        chance.setstate(state)
         if collecting:
             gc.enable()

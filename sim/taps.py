@@ -12,7 +12,8 @@ from ..verify.oracles import BookieOracle, FrameCutter, MetadataOracle
 from .connection import SimConnection
 from .disk import SimDisk
 from .host import SimHost
-from .scheduler import Simulation, machine_of_task
+from .scheduler import Simulation
+from .stalls import machine_of_task
 
 
 class Oracles:

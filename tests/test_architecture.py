@@ -149,7 +149,7 @@ HANDS = {
     "distributedlog/blocking.py": "lives beside the caller's threads",
     "distributedlog/aio_segments.py": "lives in the caller's asyncio loop",
     "distributedlog/aio.py": "lives in the caller's asyncio loop",
-    "sim/scheduler.py": "walls the machine off",
+    "sim/wall.py": "walls the machine off",
     "sim/host.py": "hands out seeded chance",
 }
 """Files outside the nodes' world that have a reason to touch the machine."""

@@ -14,10 +14,10 @@ from distributedlog.sim.scheduler import (
     BusyLoop,
     Deadlock,
     OutOfTime,
-    RealWorldTouched,
     Simulation,
     check_trio,
 )
+from distributedlog.sim.wall import RealWorldTouched
 
 
 def test_trio_has_the_private_names_that_the_scheduler_touches() -> None:
