@@ -1,4 +1,4 @@
-"""One end of a simulated stream, and what listens: what a process holds of the network.
+"""One end of a simulated stream: what a process holds of the network.
 
 Bytes split and merge anywhere (H43c); a full send buffer takes a part or nothing; what cannot be delivered
 waits, as TCP's does, and breaks its connection in the end.
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
-import outcome
 import trio
 import xxhash
 
 from ..runtime.errors import ConnectionLost
-from ..runtime.host import Address, Buffer, Connection
+from ..runtime.host import Buffer
+from .parking import ParkingSpace
 from .stalls import Machine
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ class SimConnection:
         self._last_arrival = 0.0
         self.is_stuck = False
         self._stuck_since = 0.0
-        self._reader = _Waiter()
-        self._writer = _Waiter()
+        self._reader = ParkingSpace()
+        self._writer = ParkingSpace()
 
     # --- what the process uses --------------------------------------------------------------------
 
@@ -298,77 +298,3 @@ class SimConnection:
         if self.far._state is not EndState.OPEN:
             self._network.ends.pop(self.serial, None)
             self._network.ends.pop(self.far.serial, None)
-
-
-class SimListener:
-    """A listening address of one life of a process."""
-
-    def __init__(
-        self, network: "SimNetwork", host: NetworkHost, incarnation: int, address: Address
-    ) -> None:
-        self.address = address
-        self.host = host
-        self.waiting: deque[SimConnection] = deque()
-        self._network = network
-        self._incarnation = incarnation
-        self._acceptor = _Waiter()
-        self._closed = False
-
-    def arrive(self, end: "SimConnection") -> None:
-        """A connection was made to here."""
-        self.waiting.append(end)
-        self._acceptor.wake()
-
-    async def accept(self) -> Connection:
-        """Wait for the next connection."""
-        await trio.lowlevel.checkpoint()
-        while True:
-            self.host.check(self._incarnation)
-            if self._closed:
-                raise ConnectionLost(f"{self.address[0]}:{self.address[1]} listens no more")
-            if self.waiting:
-                return self.waiting.popleft()
-            await self._acceptor.park()
-
-    def close(self) -> None:
-        """Stop listening; who was not accepted yet is reset. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        if self._network.listeners.get(self.address) is self:
-            del self._network.listeners[self.address]
-        for end in self.waiting:
-            self._network.reset(end)
-        self._acceptor.wake()
-
-    def go_down(self) -> None:
-        """The process is gone."""
-        self._closed = True
-        self._acceptor.wake(HostDown())
-
-
-class _Waiter:
-    """One parked task."""
-
-    __slots__ = ("_task",)
-
-    def __init__(self) -> None:
-        self._task: trio.lowlevel.Task | None = None
-
-    async def park(self) -> None:
-        assert self._task is None, "one task a direction"
-        self._task = trio.lowlevel.current_task()
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
-
-    def wake(self, error: BaseException | None = None) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            if error is None:
-                trio.lowlevel.reschedule(task)
-            else:
-                trio.lowlevel.reschedule(task, outcome.Error(error))

@@ -14,7 +14,8 @@ import trio
 
 from ..runtime.errors import AddressInUse, ConnectionLost
 from ..runtime.host import Address, Connection
-from .connection import FIN, NetworkFaults, NetworkHost, SimConnection, SimListener, Tap
+from .connection import FIN, NetworkFaults, NetworkHost, SimConnection, Tap
+from .listener import SimListener
 from .scheduler import Simulation
 
 FIRST_PORT = 30_000
@@ -131,7 +132,7 @@ class SimNetwork:
         listener.arrive(far)
         return near
 
-    async def listen(self, host: NetworkHost, incarnation: int, address: Address) -> "SimListener":
+    async def listen(self, host: NetworkHost, incarnation: int, address: Address) -> SimListener:
         """Listen; see `Host.listen`."""
         await trio.lowlevel.checkpoint()
         host.check(incarnation)
