@@ -1,37 +1,33 @@
-"""Served connections and pipelined client connections, over links.
+"""Connections made and served: who the other side is, and the tasks of each link.
 
 An `Endpoint` is what one node (or client process) has once: its HELLO, its receive buffer, its byte
-budget. A server makes a `Session` a connection; a client gets a `ClientLink`, whose `request` is for
-control and reads. Adds go over streams (`bookie/client.py`) and use none of this per entry.
+budget. A server makes a `Session` a connection; a client gets a `ClientLink`.
 
-Liveness: a client link that hears nothing for `SILENCE_PING_S` pings, and ends after `SILENCE_END_S`;
-a server ends a link that was silent for `SILENCE_SERVER_S`. A closed connection is news at once.
+A server ends a link that was silent for `SILENCE_SERVER_S`; a client's own care is in `client_link.py`. A
+closed connection is news at once.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import trio
 
 from . import hello as hellos
+from .client_link import LATE_S, SWEEP_S, ClientLink, PendingReply, Reply
 from .errors import (
     ConnectionLost,
     DistributedLogError,
     ProtocolError,
-    RequestTimeout,
     WrongPeer,
 )
 from .frames import (
     ENVELOPE_BYTES,
     FRAME_BYTES_MAX,
-    REPLY_MORE,
     Op,
     envelope,
-    error_from,
     pack,
 )
-from .hello import Greeting, Hello
-from .host import Address, Buffer, Connection, Host, Listener
+from .hello import Hello
+from .host import Address, Host, Listener
 from .link import Link, ReceiveSpace, Session
 
 __all__ = ["ClientLink", "Endpoint", "Hello", "Link", "PendingReply", "Reply", "Session"]
@@ -43,227 +39,7 @@ OUTGOING_BYTES_MAX = 256 * 1024 * 1024
 """A link whose peer reads nothing is ended here; the users of links have lower bounds of their own."""
 STRANGER_FRAME_BYTES_MAX = 64 * 1024
 HANDSHAKE_S = 5.0
-SILENCE_PING_S = 2.0
-SILENCE_END_S = 6.0
 SILENCE_SERVER_S = 30.0
-SWEEP_S = 1.0
-LATE_S = 0.5
-"""A sweep that wakes this late was stalled itself: it gives everybody the time back (H25)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to a request: its flags and its body, which is the receiver's own memory."""
-
-    flags: int
-    body: memoryview
-
-
-OnReply = Callable[[Reply | DistributedLogError], None]
-
-
-class PendingReply:
-    """A request under way."""
-
-    __slots__ = ("done", "error", "ident", "on_reply", "op", "reply")
-
-    def __init__(self, op: int, ident: int, on_reply: OnReply | None = None) -> None:
-        self.op = op
-        self.ident = ident
-        self.on_reply = on_reply
-        """Gets the replies instead of whoever waits for `done`."""
-        self.done = trio.Event()
-        self.reply: Reply | None = None
-        self.error: DistributedLogError | None = None
-
-
-class ClientLink(Link):
-    """A connection to a server, with any number of requests under way."""
-
-    # A server is trusted with its announced length, and a large reply is received where it will stay:
-    # only its first bytes pass through the shared buffer.
-    window_bytes = 64 * 1024
-    partial_first_bytes = FRAME_BYTES_MAX
-
-    on_frame: Callable[[int, int, int, int, memoryview], None] | None = None
-    """Gets op, flags, status, ident, body of frames that answer no request; body valid in the call."""
-    on_batch: Callable[[], None] | None = None
-    """Called after all whole frames of one receive: the place to act once on many acks."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        space: ReceiveSpace,
-        *,
-        outgoing_bytes_max: int,
-        frame_bytes_max: int,
-    ) -> None:
-        super().__init__(
-            connection,
-            space,
-            outgoing_bytes_max=outgoing_bytes_max,
-            frame_bytes_max=frame_bytes_max,
-        )
-        self.on_closed: list[Callable[[DistributedLogError], None]] = []
-        self._pending: dict[int, PendingReply] = {}
-        self._last_request = 0
-        self._greeting: Greeting | None = None
-        self._welcome = trio.Event()
-
-    async def request(self, op: int, *body: Buffer, flags: int = 0, timeout_s: float) -> Reply:
-        """Ask and wait for the answer.
-
-        Raises the error that the answer carries, `RequestTimeout` after ``timeout_s`` (the outcome is
-        unknown), or what closed the link.
-        """
-        return await self.finish(self.begin(op, *body, flags=flags, timeout_s=timeout_s), timeout_s)
-
-    def begin(self, op: int, *body: Buffer, flags: int = 0, timeout_s: float) -> "PendingReply":
-        """Ask, and go on: `finish` or `forget` what is returned. Raises what closed the link."""
-        return self._begin(op, body, flags, timeout_s, None)
-
-    def stand(
-        self, op: int, *body: Buffer, flags: int = 0, timeout_s: float, on_reply: OnReply
-    ) -> "PendingReply":
-        """Ask what may be answered more than once, without a task: ``on_reply`` gets each answer.
-
-        The last one has no `REPLY_MORE`, or is an error, also the one that closed the link. The caller
-        looks after the deadline, and may `forget` it before. Raises what closed the link.
-        """
-        return self._begin(op, body, flags, timeout_s, on_reply)
-
-    def _begin(
-        self,
-        op: int,
-        body: tuple[Buffer, ...],
-        flags: int,
-        timeout_s: float,
-        on_reply: OnReply | None,
-    ) -> "PendingReply":
-        if self.closed is not None:
-            raise self.closed
-        self._last_request += 1
-        pending = PendingReply(op, self._last_request, on_reply)
-        self._pending[self._last_request] = pending
-        size = sum(len(part) for part in body)
-        deadline_ms = max(1, int(timeout_s * 1000))
-        self.send(
-            envelope(op, size, ident=pending.ident, flags=flags, deadline_ms=deadline_ms), *body
-        )
-        return pending
-
-    async def finish(self, pending: "PendingReply", timeout_s: float) -> Reply:
-        """Wait up to ``timeout_s`` for the answer to `begin`. Raises as `request`."""
-        try:
-            with trio.move_on_after(timeout_s):
-                await pending.done.wait()
-        finally:
-            self.forget(pending)
-        if pending.error is not None:
-            raise pending.error
-        if pending.reply is None:
-            raise RequestTimeout(
-                f"{self.peer_address} did not answer operation {pending.op} within {timeout_s:g} s"
-            )
-        return pending.reply
-
-    def forget(self, pending: "PendingReply") -> None:
-        """The answer to `begin` is not wanted any more."""
-        self._pending.pop(pending.ident, None)
-
-    # --- driven by the endpoint -------------------------------------------------------------------
-
-    def _take_frame(
-        self,
-        op: int,
-        flags: int,
-        status: int,
-        ident: int,
-        deadline_ms: int,
-        body: memoryview,
-        owned: bool,
-    ) -> None:
-        if op == Op.REPLY:
-            if ident == 0 and status:  # the server says why it is about to close
-                self.close(error_from(status, body))
-                return
-            pending = self._pending.get(ident)
-            if pending is None or pending.done.is_set():
-                return  # the one who asked has given up
-            if pending.on_reply is not None:
-                if status or not flags & REPLY_MORE:
-                    self.forget(pending)
-                pending.on_reply(
-                    error_from(status, body)
-                    if status
-                    else Reply(flags, body if owned else memoryview(bytes(body)))
-                )
-                return
-            if status:
-                pending.error = error_from(status, body)
-            else:
-                pending.reply = Reply(flags, body if owned else memoryview(bytes(body)))
-            pending.done.set()
-        elif self._greeting is None or not self._welcome.is_set():
-            self._take_greeting(op, status, body)
-        elif self.on_frame is not None:
-            self.on_frame(op, flags, status, ident, body)
-
-    def _take_greeting(self, op: int, status: int, body: memoryview) -> None:
-        if status:
-            self.close(error_from(status, body))
-        elif op == Op.HELLO and self._greeting is None:
-            self._greeting = hellos.decode(body, self.peer_address)
-        elif op == Op.AUTH and self._greeting is not None:
-            self._welcome.set()
-        else:
-            raise ProtocolError(f"{self.peer_address} sent operation {op} before HELLO and AUTH")
-
-    def _take_batch_end(self) -> None:
-        if self.on_batch is not None:
-            self.on_batch()
-
-    async def _receive(self) -> None:
-        try:
-            await self.receive_loop(self._take_frame, self._take_batch_end)
-        finally:
-            reason = self.closed
-            if reason is None:
-                reason = ConnectionLost(f"the connection to {self.peer_address} was closed here")
-                self.close(reason)
-            pendings, self._pending = self._pending, {}
-            for pending in pendings.values():
-                if pending.on_reply is not None:
-                    pending.on_reply(_lost(reason, self.peer_address))
-                elif not pending.done.is_set():
-                    pending.error = _lost(reason, self.peer_address)
-                    pending.done.set()
-            self._welcome.set()
-            for callback in self.on_closed:
-                callback(reason)
-
-    async def _mind(self) -> None:
-        """Ping when silent; end the link when the silence goes on."""
-        pinged = False
-        while self.closed is None:
-            before = trio.current_time()
-            await trio.sleep(SWEEP_S)
-            now = trio.current_time()
-            if now - before > SWEEP_S + LATE_S:
-                self.received_at = now
-                continue
-            silent_s = now - self.received_at
-            if silent_s >= SILENCE_END_S:
-                self.close(ConnectionLost(f"{self.peer_address} was silent for {silent_s:.1f} s"))
-            elif now > self.frame_deadline:
-                self.close(
-                    ConnectionLost(f"{self.peer_address} did not finish a frame it had begun")
-                )
-            elif silent_s < SILENCE_PING_S:
-                pinged = False
-            elif not pinged:
-                self.send(envelope(Op.PING, 0))
-                pinged = True
 
 
 class Endpoint:
@@ -309,18 +85,14 @@ class Endpoint:
                 outgoing_bytes_max=self._outgoing_bytes_max,
                 frame_bytes_max=FRAME_BYTES_MAX,
             )
-            nursery.start_soon(link._receive)
+            nursery.start_soon(link.receive)
             nursery.start_soon(link.send_loop)
             try:
                 ours = self._hello()
                 body = hellos.encode(ours, expected_node_id=expected_node_id, listener=listener)
                 auth = pack({"method": "none"})
                 link.send(envelope(Op.HELLO, len(body)), body, envelope(Op.AUTH, len(auth)), auth)
-                await link._welcome.wait()
-                if link.closed is not None:
-                    raise link.closed
-                greeting = link._greeting
-                assert greeting is not None, "AUTH is answered after HELLO"
+                greeting = await link.greeted()
                 hellos.check(ours, greeting, place, expected_node_id=expected_node_id)
             except BaseException as error:
                 reason = error if isinstance(error, DistributedLogError) else None
@@ -328,7 +100,7 @@ class Endpoint:
                 raise
             link.peer = greeting.hello
             link.listener = greeting.listener
-            nursery.start_soon(link._mind)
+            nursery.start_soon(link.mind)
             return link
         raise ConnectionLost(f"{place} did not answer within {HANDSHAKE_S:g} s")
 
@@ -475,10 +247,3 @@ class _Served:
             self.session = self._make_session(link)
         else:
             raise ProtocolError(f"{link.peer_address} sent operation {op} before HELLO and AUTH")
-
-
-def _lost(reason: DistributedLogError, peer: str) -> DistributedLogError:
-    """What a request under way learns from the end of its link: its outcome is unknown."""
-    if isinstance(reason, ConnectionLost):
-        return reason
-    return ConnectionLost(f"the connection to {peer} ended: {reason}")
