@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("numpy", reason="pip install '.[spark]'")
 
-from examples.spark.change_feed import ChangeFeed, Records  # noqa: E402
+from examples.spark.change_feed import ChangeFeed, Records
 
 FEED = ChangeFeed(seed=7, orders_per_minute=100)
 DIGEST = "1c38af38f7931cebf71864a304971bb14432a2b9c1cf6435cc292ac506909fcb"
