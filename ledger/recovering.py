@@ -28,7 +28,8 @@ from .metadata import LedgerMetadata
 from .options import LedgerOptions
 from .placement import choose_replacements
 from .pool import BookiePool
-from .recovery import Action, Close, Fence, Found, OpenStream, Phase, Read, Recovery, Send
+from .recovery import Phase, Recovery
+from .recovery_actions import Action, Close, Fence, Found, OpenStream, Read, Send
 from .streams import SlotStreams
 from .striping import Striping
 

@@ -12,8 +12,10 @@ from typing import Any
 
 from ..ledger.add_window import AddWindow, Slot, Stream
 from ..ledger.ensemble_change import Round
+from ..ledger.evidence import Evidence
 from ..ledger.metadata import LedgerMetadata
-from ..ledger.recovery import Action, Read, Recovery
+from ..ledger.recovery import Recovery
+from ..ledger.recovery_actions import Action, Read
 from ..ledger.striping import Striping
 from .ledger_actors import SimWriter
 from .ledger_model import header_of
@@ -24,11 +26,11 @@ from .ledger_world import FAULTS, WorldOptions, run_seed
 Patch = tuple[type, str, object]
 
 
-def _silence(self: Recovery, entry: int) -> bool | None:
+def _silence(self: Evidence, entry: int) -> bool | None:
     """What does not answer does not have it."""
     negatives, waiting = 0, False
     for slot in self._striping.write_set(entry):
-        source = self._sources[slot]
+        source = self.sources[slot]
         if entry < source.answered_to or source.failed is not None:
             negatives += 1
         else:
@@ -38,10 +40,10 @@ def _silence(self: Recovery, entry: int) -> bool | None:
     return None if waiting else False
 
 
-_read = Recovery._read
+_read = Evidence.read
 
 
-def _read_without_fence(self: Recovery, bookie: str, first: int, last: int, *, fence: bool) -> Read:
+def _read_without_fence(self: Evidence, bookie: str, first: int, last: int, *, fence: bool) -> Read:
     return _read(self, bookie, first, last, fence=False)
 
 
@@ -110,7 +112,8 @@ def _ignore_complete_to(
     *,
     damaged: bool = False,
 ) -> list[Action]:
-    last = self._requests[request][1].last if request in self._requests else complete_to
+    requests = self._evidence._requests
+    last = requests[request][1].last if request in requests else complete_to
     return _on_read(self, request, last, known, found, damaged=damaged)
 
 
@@ -166,7 +169,7 @@ def _commit_early(self: SimRecoverer, actions: list[Action]) -> None:
         store.value = replace(store.value, ensembles=recovery.ensembles)
         recovery.metadata = store.value
         recovery._frozen = store.value.last_fragment
-        for slot, source in enumerate(recovery._sources):
+        for slot, source in enumerate(recovery._evidence.sources):
             source.bookie = recovery._frozen.bookies[slot]
     _act(self, actions)
 
@@ -184,8 +187,8 @@ def _any_answer(self: Striping) -> int:
 
 
 PLANTED: dict[str, tuple[Patch, ...]] = {
-    "recovery trusts silence": ((Recovery, "_absence", _silence),),
-    "recovery reads do not fence (D1)": ((Recovery, "_read", _read_without_fence),),
+    "recovery trusts silence": ((Evidence, "absence", _silence),),
+    "recovery reads do not fence (D1)": ((Evidence, "read", _read_without_fence),),
     "ack before metadata (D4)": ((SimWriter, "_propose", _ack_first),),
     "late acks of a replaced bookie count (inv. 8)": ((AddWindow, "on_acked", _late_acks),),
     "acks are cumulative by entry id (H1)": ((AddWindow, "on_acked", _cumulative_ids),),

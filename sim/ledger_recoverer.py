@@ -5,17 +5,8 @@ from typing import TYPE_CHECKING
 
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.placement import Candidate, choose_replacements
-from ..ledger.recovery import (
-    Action,
-    Close,
-    Fence,
-    Found,
-    OpenStream,
-    Phase,
-    Read,
-    Recovery,
-    Send,
-)
+from ..ledger.recovery import Phase, Recovery
+from ..ledger.recovery_actions import Action, Close, Fence, Found, OpenStream, Read, Send
 from ..ledger.streams import SlotStreams
 from ..runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout, TooBusy
 from .ledger_model import header_of

@@ -64,7 +64,7 @@ PURE = {
     "bookie": {"entry", "journal_blocks", "messages", "runs"},
     "ledger": {
         "keys", "metadata", "bookies", "striping", "add_window", "ensemble_change", "recovery",
-        "placement", "holes", "kept_bytes",
+        "recovery_actions", "evidence", "placement", "holes", "kept_bytes",
     },
     "log": {"dlsn", "record", "segments", "state", "keys", "names"},
     "spark": {"narrowing", "offsets", "planning", "sharing"},

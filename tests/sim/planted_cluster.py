@@ -11,8 +11,8 @@ from distributedlog.cluster.limbo import LimboHealing
 from distributedlog.ledger import keys, shares
 from distributedlog.ledger.add_window import AddWindow
 from distributedlog.ledger.client import LedgerClient
+from distributedlog.ledger.evidence import Evidence
 from distributedlog.ledger.metadata import LedgerMetadata
-from distributedlog.ledger.recovery import Recovery
 from distributedlog.ledger.slot_care import SlotCare
 from distributedlog.ledger.striping import Striping
 from distributedlog.log.keeper import SegmentKeeper
@@ -64,7 +64,7 @@ def recovery_trusts_silence() -> None:
     """Inv. 16, G3: who does not answer does not have it."""
     from distributedlog.sim.ledger_planted import _silence
 
-    patch(Recovery, "_absence", _silence)
+    patch(Evidence, "absence", _silence)
 
 
 @bug("cluster", directed="sim/ledger_planted.py")
