@@ -8,7 +8,6 @@ task of its own while it lasts. Nothing here is done per entry.
 """
 
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Protocol
@@ -24,7 +23,6 @@ from ..runtime.errors import (
     EntryConflict,
     LedgerFenced,
     NotReady,
-    OutcomeUnknown,
     ProtocolError,
     RequestTimeout,
     TooBusy,
@@ -32,21 +30,20 @@ from ..runtime.errors import (
 )
 from . import shares
 from .add_window import AddWindow
-from .ensemble_change import EnsembleChange, Round, why_ended
-from .holes import Hole, merged
+from .ensemble_change import EnsembleChange, Round
+from .hole_note import HoleNote
 from .kept_bytes import COUNTED_FROM_BYTES
-from .keys import ledger_key
-from .metadata import LedgerMetadata
+from .lateness import Lateness
 from .options import LedgerOptions
 from .placement import choose_replacements
 from .pool import BookiePool
+from .proposing import propose
 from .streams import SlotStreams
 
 SWEEPS = 4
 """Sweeps in one ``slot_silence_s``."""
 CHANGES_MAX = 16
 """After so many ensemble changes the ledger is better rolled (bookkeeper.md 2.6)."""
-STORE_RETRY_S = 0.2
 STARVED_RETRY_S = 0.25
 """Between two tries of a slot that failed and that nobody can take over, in seconds."""
 
@@ -111,13 +108,9 @@ class SlotCare:
         self._nursery: trio.Nursery | None = None
         self._wake = trio.Event()
         self._change_not_before = float("-inf")
-        self._noted: tuple[Hole, ...] = merged(self._window.all_holes(None))
+        self._note = HoleNote(store, window, change, owner.fail)
         self._failed_clients: dict[str, BookieClient] = {}  # bookie -> the connection it failed on
-        # The writer's own clock: stands still while the process does (H25).
-        self._clock = 0.0
-        self._swept_at = 0.0
-        self._marks: deque[tuple[float, int]] = deque()  # (clock, last entry pushed by then)
-        self._progress: list[tuple[float, int]] = [(0.0, -1)] * window.striping.ensemble_size
+        self._lateness = Lateness(window)
         self._throttled_at: float | None = None
 
     def end(self) -> None:
@@ -190,7 +183,7 @@ class SlotCare:
     async def run(self) -> None:
         """Change the ensemble where that is wanted, until the writer ends."""
         stop = self._pool.subscribe(self._on_pool_change)
-        self._swept_at = trio.current_time()
+        self._lateness.begin(trio.current_time())
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -222,16 +215,9 @@ class SlotCare:
         """Look for adds, slots and bounds that are late; a sweep is at most ``late_s`` after another."""
         if self._owner.error is not None or self._nursery is None:
             return
-        now, window, options = trio.current_time(), self._window, self._options
-        # Whoever sweeps late was stalled itself: nobody else is to blame for that time.
-        self._clock += min(now - self._swept_at, late_s)
-        self._swept_at = now
-        clock = self._clock
-        while self._marks and self._marks[0][1] <= window.lac:
-            self._marks.popleft()
-        if window.last > window.lac and (not self._marks or self._marks[-1][1] < window.last):
-            self._marks.append((clock, window.last))
-        if self._marks and clock - self._marks[0][0] >= options.add_timeout_s:
+        window, options = self._window, self._options
+        self._lateness.on_sweep(trio.current_time(), late_s)
+        if self._lateness.oldest_add_s >= options.add_timeout_s:
             self._owner.fail(
                 WriteFailed(
                     f"ledger {self._ledger_id} entry {window.lac + 1}: no ack quorum of"
@@ -241,21 +227,21 @@ class SlotCare:
             )
             return
         self._look_at_slots()
-        self._sweep_slots(clock)
-        self._sweep_bound(clock)
-        self._note_holes()
+        self._sweep_slots()
+        self._sweep_bound(self._lateness.clock)
+        self._note.look(self._spawn)
         if self._change_due():
             self._wake.set()
 
-    def _sweep_slots(self, clock: float) -> None:
-        for number, slot in enumerate(self._window.slots):
-            since, through = self._progress[number]
-            if slot.through != through or not self._window.owed(number):
-                self._progress[number] = (clock, slot.through)
-            elif clock - since >= self._options.slot_silence_s and self._change.round is None:
-                log.info("ledger %d: bookie %s is silent", self._ledger_id, slot.bookie)
-                self._streams.end(number)
-                self._give_up_on(number)
+    def _sweep_slots(self) -> None:
+        silent = self._lateness.silent_slots(self._options.slot_silence_s)
+        if self._change.round is not None:
+            return
+        for number in silent:
+            bookie = self._window.slots[number].bookie
+            log.info("ledger %d: bookie %s is silent", self._ledger_id, bookie)
+            self._streams.end(number)
+            self._give_up_on(number)
 
     def _sweep_bound(self, clock: float) -> None:
         """A slot that keeps the writer at its bound, and does not catch up, is let go."""
@@ -324,43 +310,16 @@ class SlotCare:
         )
 
     async def _propose(self, round_: Round) -> None:
-        """Have the store take the round: only then may acks count on the new ensemble (D4)."""
-        while self._owner.error is None:
-            assert round_.proposed is not None
-            share = shares.change_share(self._change.metadata, round_.proposed, round_.version)
-            try:
-                reply = await self._store.transact(share)
-                if reply.succeeded:
-                    self._decided(round_.version + 1)
-                    return
-                found = reply.current[0]
-            except OutcomeUnknown:
-                found = await self._look_up()
-            except DistributedLogError as error:
-                log.info("ledger %d: its ensemble cannot change now: %s", self._ledger_id, error)
-                await trio.sleep(STORE_RETRY_S)
-                continue
-            if self._owner.error is not None:
-                return
-            try:
-                record = None if found is None else LedgerMetadata.decode(found.value)
-                again = self._change.on_conflict(record, 0 if found is None else found.version)
-            except DistributedLogError as error:
-                self._owner.fail(error)
-                return
-            if again is None:
-                assert found is not None
-                self._decided(found.version)
-                return
-            round_ = again
+        try:
+            version = await propose(self._store, self._change, round_, self._ended)
+        except DistributedLogError as error:
+            self._owner.fail(error)
+        else:
+            if version is not None:
+                self._decided(version)
 
-    async def _look_up(self) -> "shares.KeyValue | None":
-        while True:
-            try:
-                return await self._store.get(ledger_key(self._ledger_id))
-            except DistributedLogError as error:
-                log.info("ledger %d: its record cannot be read now: %s", self._ledger_id, error)
-                await trio.sleep(STORE_RETRY_S)
+    def _ended(self) -> bool:
+        return self._owner.error is not None
 
     def _decided(self, version: int) -> None:
         """The round is in the store (or needs nothing there): go on with its ensemble."""
@@ -380,46 +339,15 @@ class SlotCare:
             # Its bookie may be tried again by any connection: there is nobody else.
             self._failed_clients.pop(window.slots[slot].bookie, None)
         for slot in (*done.replaced, *done.starved):
-            self._progress[slot] = (self._clock, window.slots[slot].through)
+            self._lateness.forgive(slot)
             if self._streams.open(slot):
                 self._streams.send_lac(window.lac)
         if confirmed:
             self._owner.confirmed()
         self._owner.wake_waiters()
-        self._note_holes()
+        self._note.look(self._spawn)
         if self._change.failed:
             self._wake.set()
-
-    # --- holes --------------------------------------------------------------------------------------
-
-    def _note_holes(self) -> None:
-        """Write the note of what slots miss, off the path of acks."""
-        holes = merged(self._window.all_holes(None))
-        if holes and holes != self._noted:
-            self._noted = holes
-            self._spawn(self._write_note, holes)
-
-    async def _write_note(self, holes: tuple[Hole, ...]) -> None:
-        version = self._change.version
-        while self._noted is holes:
-            share = shares.note_share(self._ledger_id, version, holes)
-            try:
-                reply = await self._store.transact(share)
-            except DistributedLogError as error:
-                log.info("ledger %d: its holes cannot be noted now: %s", self._ledger_id, error)
-                await trio.sleep(STORE_RETRY_S)
-                continue
-            if reply.succeeded:
-                return
-            found = reply.current[0]
-            ended = why_ended(
-                self._ledger_id, None if found is None else LedgerMetadata.decode(found.value)
-            )
-            if ended is not None:  # the ledger is somebody else's: so is its note
-                self._owner.fail(ended)
-                return
-            assert found is not None
-            version = found.version
 
     @property
     def wants_roll(self) -> bool:
