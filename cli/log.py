@@ -1,4 +1,4 @@
-"""`dlog log`: create, list, show, write, read, tail, delete; more in `log_ends.py`."""
+"""`dlog log`: create, list, show, write, read, tail, delete; more in `log_ends.py` and `archives.py`."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from .log_ends import add_to
+from . import archives, log_ends
 from .options import Command, Group, Settings, common
 from .output import emit, size, table
 
@@ -24,10 +24,11 @@ FORMAT = click.Choice(["lines", "jsonl", "frames"])
     """,
 )
 def command() -> None:
-    """Create, list, show, write, read, tail, truncate, seal and delete logs."""
+    """Create, list, show, write, read, tail, truncate, seal, delete, export and import logs."""
 
 
-add_to(command)
+log_ends.add_to(command)
+archives.add_to(command)
 
 
 @command.command(

@@ -23,7 +23,7 @@ from .options import Group, Settings, lay
     lazy={
         "local": (".local", "Run a whole cluster on this machine."),
         "serve": (".serve", "Run one node: metadata or bookie."),
-        "log": (".log", "Create, list, show, write, read, tail, truncate, seal and delete logs."),
+        "log": (".log", "Create, list, show, write, read, cut, seal, delete, export, import logs."),
         "bookies": (".bookies", "List the bookies."),
         "under-replicated": (".under_replicated", "List ledgers that miss copies."),
         "decommission": (".decommission", "Take a bookie out of the cluster for good."),

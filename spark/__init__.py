@@ -7,18 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .columns import dlsn_text
+    from .history import append_history, read_with_history
     from .read import positions
     from .settings import recommended_conf
     from .shipping import package_zip
     from .source import DistributedLogSource
 
-__all__ = ["DistributedLogSource", "dlsn_text", "package_zip", "positions", "recommended_conf"]
+__all__ = [
+    "DistributedLogSource",
+    "append_history",
+    "dlsn_text",
+    "package_zip",
+    "positions",
+    "read_with_history",
+    "recommended_conf",
+]
 
 _WHERE = {
     "DistributedLogSource": "source",
+    "append_history": "history",
     "dlsn_text": "columns",
     "package_zip": "shipping",
     "positions": "read",
+    "read_with_history": "history",
     "recommended_conf": "settings",
 }
 

@@ -169,7 +169,7 @@ class Catalog:
                 f'option "{option}": log "{view.name}" ends at {view.end}, before {wanted.dlsn}'
             )
         if option == "startingPosition" and wanted.dlsn != DLSN.INITIAL:
-            return self.not_truncated(view, wanted.dlsn, None)
+            return self.not_truncated(view, wanted.dlsn, wanted.sequence_id)
         return max(wanted.dlsn, view.earliest)
 
     def not_truncated(self, view: LogView, dlsn: DLSN, sequence_id: int | None) -> DLSN:

@@ -79,6 +79,8 @@ class Wanted:
     word: Word | None = None
     dlsn: DLSN | None = None
     identity: str | None = None
+    sequence_id: int | None = None
+    """Of the record at the position: tells what a truncation took from what only moved the first position."""
 
 
 def positions(given: Any, names: Iterable[str], option: str, otherwise: Word) -> dict[str, Wanted]:
@@ -93,9 +95,10 @@ def positions(given: Any, names: Iterable[str], option: str, otherwise: Word) ->
         word: Word = given if given in ("earliest", "latest") else otherwise  # type: ignore[assignment]
         return dict.fromkeys(names, Wanted(word))
     identities: Mapping[str, str] = {}
+    sequence_ids: Mapping[str, int] = {}
     if "v" in given and isinstance(given.get("logs"), dict):
         offset = Offset.from_json(given)
-        given, identities = given["logs"], offset.ids
+        given, identities, sequence_ids = given["logs"], offset.ids, offset.sequence_ids
     strangers = sorted(set(given) - set(names))
     if strangers:
         raise InvalidRequest(
@@ -109,7 +112,11 @@ def positions(given: Any, names: Iterable[str], option: str, otherwise: Word) ->
             found[name] = Wanted(value)
             continue
         try:
-            found[name] = Wanted(dlsn=DLSN.parse(str(value)), identity=identities.get(name))
+            found[name] = Wanted(
+                dlsn=DLSN.parse(str(value)),
+                identity=identities.get(name),
+                sequence_id=sequence_ids.get(name),
+            )
         except InvalidRequest as error:
             raise InvalidRequest(
                 f'option "{option}", log {name!r}: {error}, or earliest, or latest'

@@ -7,9 +7,10 @@ unknown one is an error that names its nearest neighbours, and a wrong value one
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any
 
 from ..runtime.errors import InvalidRequest
+from .option_rules import ENTRY_BYTES_MAX, Where, check_sink, check_source
 from .values import (
     MIB,
     Bad,
@@ -21,12 +22,10 @@ from .values import (
     one_of,
     position,
     size,
+    some_time,
     text,
     whole,
 )
-
-ENTRY_BYTES_MAX = 1_000_000
-"""With its columns an entry stays below the log's own limit of 1,040,384 bytes."""
 
 SPARKS_OWN = frozenset(
     {
@@ -42,8 +41,6 @@ SPARKS_OWN = frozenset(
 
 TXID_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 """Microseconds a unit, for the column ``timestamp``."""
-
-Where = Literal["batch", "stream"]
 
 
 def option(
@@ -158,10 +155,10 @@ class SourceOptions:
         shown="`5s`", kafka="kafka.metadata.max.age.ms",
     )  # fmt: skip
     request_timeout_s: float = option(
-        "requestTimeout", duration, "of one request to the cluster", default=10.0, shown="`10s`"
+        "requestTimeout", some_time, "of one request to the cluster", default=10.0, shown="`10s`"
     )
     read_timeout_s: float = option(
-        "readTimeout", duration, "a task without any progress for this long fails", default=120.0,
+        "readTimeout", some_time, "a task without any progress for this long fails", default=120.0,
         shown="`120s`", kafka="kafkaConsumer.pollTimeoutMs",
     )  # fmt: skip
 
@@ -169,30 +166,8 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str], where: Where) -> "SourceOptions":
         """Read and check a reader's options. Raises `InvalidRequest`, one line that names the option."""
         options = cls(**_parse(cls, given))
-        options._check(where)
+        check_source(options, where)
         return options
-
-    def _check(self, where: Where) -> None:
-        _exactly_one(self, "log", "logs", "log_pattern")
-        _at_most_one(self, "starting_position", "starting_txid", "starting_timestamp")
-        _at_most_one(self, "ending_position", "ending_txid", "ending_timestamp")
-        _at_most_one(self, "max_records_per_trigger", "max_bytes_per_trigger")
-        for name in ("starting_timestamp", "ending_timestamp"):
-            if getattr(self, name) is not None and self.txid_unit is None:
-                raise InvalidRequest(
-                    f'option "{shown_name(self, name)}" needs "txidUnit": s, ms or us, what a txid counts'
-                )
-        if where == "stream":
-            for name in ("ending_position", "ending_txid", "ending_timestamp"):
-                if getattr(self, name) is not None:
-                    raise InvalidRequest(
-                        f'option "{shown_name(self, name)}" is for spark.read alone: a stream has no end '
-                        "(trigger(availableNow=True) ends at what is there at its start)"
-                    )
-            if self.pushdown:
-                raise InvalidRequest('option "pushdown" is for spark.read alone')
-        elif self.subscriber is not None:
-            raise InvalidRequest('option "subscriber" is for spark.readStream alone')
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -272,40 +247,15 @@ class SinkOptions:
         shown="`false`",
     )  # fmt: skip
     request_timeout_s: float = option(
-        "requestTimeout", duration, "of one request to the cluster", default=10.0, shown="`10s`"
+        "requestTimeout", some_time, "of one request to the cluster", default=10.0, shown="`10s`"
     )
 
     @classmethod
     def parse(cls, given: Mapping[str, str], where: Where) -> "SinkOptions":
         """Read and check a writer's options. Raises `InvalidRequest`, one line that names the option."""
         options = cls(**_parse(cls, given))
-        if (options.txn_app_id is None) != (options.txn_version is None) and where == "batch":
-            raise InvalidRequest(
-                'options "txnAppId" and "txnVersion" go together: who writes, and which batch of theirs'
-            )
-        if options.txn_version is not None and where == "stream":
-            raise InvalidRequest(
-                'option "txnVersion" is for batch writes (also in foreachBatch): a stream counts its own '
-                "micro-batches"
-            )
-        if options.mode == "append" and (options.txn_app_id or options.txn_version is not None):
-            raise InvalidRequest(
-                'mode "append" is at least once and remembers no batch: "txnAppId" and "txnVersion" '
-                'belong to mode "segments"'
-            )
-        if options.entry_bytes > ENTRY_BYTES_MAX:
-            raise InvalidRequest(
-                f'option "entryBytes": an entry has at most {ENTRY_BYTES_MAX} bytes'
-            )
+        check_sink(options, where)
         return options
-
-
-def shown_name(options: Any, attribute: str) -> str:
-    """The name of an option as users write it."""
-    for one in fields(options):
-        if one.name == attribute:
-            return str(one.metadata["name"])
-    raise AssertionError(attribute)
 
 
 def _parse(cls: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
@@ -317,13 +267,12 @@ def _parse(cls: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
             continue
         one = table.get(name)
         if one is None:
-            raise InvalidRequest(_unknown(key, [row.metadata["name"] for row in fields(cls)]))
+            raise InvalidRequest(_unknown(key, table))
         try:
             found[one.name] = one.metadata["read"](value)
         except Bad as bad:
-            raise InvalidRequest(
-                f'option "{one.metadata["name"]}": {value[:80]!r} is not {bad}'
-            ) from None
+            wrong = f"{value[:80]!r} is not {bad}" if value.strip() else f"empty; it takes {bad}"
+            raise InvalidRequest(f'option "{one.metadata["name"]}": {wrong}') from None
     path = next((str(given[key]) for key in given if key.lower() == "path"), "")
     if path and found.get("uri", path) != path:
         raise InvalidRequest(
@@ -339,26 +288,12 @@ def _parse(cls: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _unknown(key: str, known: list[str]) -> str:
-    by_lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(key.lower(), by_lower, n=3, cutoff=0.6)
-    meant = f"; did you mean {' or '.join(by_lower[name] for name in near)}?" if near else ""
-    return f'unknown option "{key}"{meant} (known: {", ".join(known)})'
-
-
-def _exactly_one(options: Any, *attributes: str) -> None:
-    given = [name for name in attributes if getattr(options, name) is not None]
-    shown = [shown_name(options, name) for name in attributes]
-    if len(given) != 1:
-        what = (
-            "none is given"
-            if not given
-            else f"{' and '.join(shown_name(options, n) for n in given)} are"
-        )
-        raise InvalidRequest(f"which logs: exactly one of the options {', '.join(shown)}; {what}")
-
-
-def _at_most_one(options: Any, *attributes: str) -> None:
-    given = [shown_name(options, name) for name in attributes if getattr(options, name) is not None]
-    if len(given) > 1:
-        raise InvalidRequest(f"options {' and '.join(given)} contradict each other: give one")
+def _unknown(key: str, table: Mapping[str, Any]) -> str:
+    known = [str(one.metadata["name"]) for one in table.values()]
+    kafka = {one.metadata["kafka"].lower(): str(one.metadata["name"]) for one in table.values()}
+    near = difflib.get_close_matches(key.lower(), table, n=3, cutoff=0.6)
+    meant = (
+        [kafka[key.lower()]] if key.lower() in kafka else [table[n].metadata["name"] for n in near]
+    )
+    hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
+    return f'unknown option "{key}"{hint} (known: {", ".join(known)})'

@@ -159,7 +159,13 @@ def positions(
         try:
             names = await catalog.discover()
             found = await catalog.starts(names, "latest")
-            return Offset(found, {name: catalog.views[name].identity for name in names})
+            made = Offset()
+            for name in names:
+                view = catalog.views[name]
+                made.put(
+                    name, found[name], view.identity, (await view.mark(found[name])).sequence_id
+                )
+            return made
         finally:
             catalog.close()
 

@@ -11,6 +11,8 @@ from typing import Any
 
 MIB = 1024 * 1024
 SIZES = {"": 1, "b": 1, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": 1024 * 1024 * MIB}
+SIZE_MAX = 1 << 60
+"""A size travels to Spark as a signed 64 bit number; nobody has more."""
 TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -49,9 +51,10 @@ def number(value: str) -> int:
 def size(value: str) -> int:
     """Bytes: ``131072``, ``128k``, ``128 MiB``."""
     match = re.fullmatch(r"\s*([0-9]{1,15})\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
-    if match is None or int(match[1]) < 1:
-        raise Bad("a size from 1 byte up, such as 131072, 256k or 128m")
-    return int(match[1]) * SIZES[match[2]]
+    found = 0 if match is None else int(match[1]) * SIZES[match[2]]
+    if not 1 <= found <= SIZE_MAX:
+        raise Bad("a size from 1 byte up, whole, such as 131072, 256k or 128m")
+    return found
 
 
 def duration(value: str) -> float:
@@ -60,6 +63,14 @@ def duration(value: str) -> float:
     if match is None:
         raise Bad("a duration, such as 5s, 500ms, 15min or 24h (a bare number is seconds)")
     return float(match[1]) * TIMES[match[2]]
+
+
+def some_time(value: str) -> float:
+    """Seconds as `duration`, and more than none."""
+    found = duration(value)
+    if found <= 0:
+        raise Bad("a duration above 0, such as 10s or 500ms")
+    return found
 
 
 def names(value: str) -> tuple[str, ...]:

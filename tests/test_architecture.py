@@ -67,7 +67,7 @@ PURE = {
         "recovery_actions", "evidence", "placement", "holes", "kept_bytes",
     },
     "log": {"dlsn", "record", "segments", "state", "keys", "names"},
-    "spark": {"narrowing", "offsets", "planning", "sharing"},
+    "spark": {"manifest", "narrowing", "offsets", "planning", "sharing"},
 }  # fmt: skip
 """Sans-I/O modules: inputs are calls, outputs are values; time and chance are arguments."""
 

@@ -1,0 +1,167 @@
+"""A cold tier: the past of a log as Parquet, and both together as one frame.
+
+`append_history` is called by ``foreachBatch``. It is exactly once by what it writes, not by who asks: the
+archive's manifest says up to which record it goes, what a batch has below that is in already, and the
+manifest moves in one step with the files. So a replayed batch, a lost checkpoint and a second driver add
+nothing twice. (Spark's own file sink knows its batches only by its checkpoint, and no position of the log.)
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from ..log.dlsn import DLSN
+from ..log.keys import incarnation_text
+from ..runtime.errors import ForeignData, LogRecreated, LogTruncated
+from . import archive
+from .catalog import Catalog
+from .client import Client, run
+from .logview import LogView
+from .manifest import Manifest
+from .offsets import Offset
+from .options import SourceOptions
+from .schema import ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+REQUEST_TIMEOUT_S = 10.0
+
+
+def append_history(
+    frame: "DataFrame",
+    uri: str,
+    log: str,
+    directory: str | Path,
+    *,
+    request_timeout_s: float = REQUEST_TIMEOUT_S,
+) -> Manifest | None:
+    """Add the records of ``frame`` to the archive in ``directory``; what that holds then, durably.
+
+    ``frame``: all columns of the source, of one log, in the order of the log. What the archive holds
+    already is left out. A new archive begins with the first record that comes; None: there was none yet.
+    Raises `LogRecreated`, `ForeignData` (the archive is another log's), `CorruptData`; `VersionConflict`
+    when somebody else appends; `InvalidRequest` for a gap. Then nothing of ``frame`` is added.
+    """
+    from pyspark.sql import functions as f
+
+    from .archive_source import FORMAT_NAME, ArchiveSource, WritePlan
+
+    where = archive.local(directory)
+    where.mkdir(parents=True, exist_ok=True)
+    archive.clean(where)
+    current = archive.read_if_any(where)
+    incarnation = run(uri, request_timeout_s, lambda held: _incarnation(held, log))
+    if current is None:
+        place = f.struct("sequence_id", "segment", "entry", "slot")
+        (head,) = frame.agg(f.min(place)).collect()[0]
+        if head is None:
+            return None
+        first = str(DLSN(*head[1:]))
+        plan = WritePlan(uuid4().hex[:16], 0, log, incarnation, first, head[0], None, None)
+    else:
+        _check_ours(current, where, log, incarnation)
+        frame = frame.where(frame.sequence_id >= current.end_sequence_id)
+        plan = WritePlan(
+            current.id, current.generation, log, incarnation, str(current.first),
+            current.first_sequence_id, None, None,
+        )  # fmt: skip
+    frame.sparkSession.dataSource.register(ArchiveSource)
+    writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
+    writer.save(str(where))
+    return archive.read(where)
+
+
+def read_with_history(
+    spark: "SparkSession",
+    uri: str,
+    log: str,
+    directory: str | Path,
+    *,
+    request_timeout_s: float = REQUEST_TIMEOUT_S,
+) -> "DataFrame":
+    """All records of a log: those of the archive from there, and what the log has before and behind it.
+
+    The columns of the source; each record once, whatever both have, in no order (`sequence_id` gives it).
+    Raises `InvalidRequest` where there is no archive, `ForeignData` where it is another log's,
+    `LogRecreated` where it is an earlier log's of that name, `LogTruncated` where the log lacks records
+    behind the archive's end, `CorruptData` where a file is missing or of another size.
+    """
+    where = archive.local(directory)
+    manifest = archive.read(where)
+    manifest.check_listing(archive.sizes(where), str(where), alone=False)
+    before, behind = run(uri, request_timeout_s, lambda held: _around(held, manifest, where, log))
+
+    def of_log(bounds: tuple[str, str]) -> "DataFrame":
+        read = spark.read.format("distributedlog").option("log", log)
+        read = read.option("startingPosition", bounds[0]).option("endingPosition", bounds[1])
+        return read.option("requestTimeout", f"{request_timeout_s}s").load(uri)
+
+    parts = [] if before is None else [of_log(before)]
+    if manifest.files:
+        names = [_escaped(os.path.join(where, one.name)) for one in manifest.files]
+        parts.append(spark.read.schema(ddl(None)).parquet(*names))
+    found = of_log(behind)
+    for part in parts:
+        found = part.unionByName(found)
+    return found
+
+
+async def _around(
+    held: Client, manifest: Manifest, where: Path, log: str
+) -> tuple[tuple[str, str] | None, tuple[str, str]]:
+    """(from, to) before the archive, if the log has anything there, and behind it."""
+    catalog = Catalog(held.namespace, SourceOptions(log=log))
+    try:
+        await catalog.discover()
+        view = catalog.views[log]
+        _check_ours(manifest, where, log, view.identity)
+        lost = view.state.truncated_sequence_id - manifest.end_sequence_id
+        if lost > 0:
+            raise LogTruncated(
+                f'log "{log}" begins at {view.earliest}, the archive in {where} ends at {manifest.end}: '
+                f"{lost} records between them are in neither",
+                str(view.earliest),
+            )
+        first = view.state.truncated_sequence_id
+        before = None
+        if view.ranges(view.earliest, manifest.first):
+            before = (
+                _position(view, view.earliest, first),
+                _position(view, manifest.first, manifest.first_sequence_id),
+            )
+        # Ends are fixed here: after a restart of the cluster a log may show less than the archive has, for
+        # a moment (G5), and what it shows then would be in both.
+        start = min(max(manifest.end, view.earliest), view.end)
+        behind = _position(view, start, max(manifest.end_sequence_id, first))
+        return before, (behind, _position(view, view.end, None))
+    finally:
+        catalog.close()
+
+
+async def _incarnation(held: Client, log: str) -> str:
+    return incarnation_text(await held.namespace.find(log))
+
+
+def _check_ours(manifest: Manifest, where: Path, log: str, incarnation: str) -> None:
+    if manifest.log != log:
+        raise ForeignData(f'the archive in {where} is of log "{manifest.log}", not of "{log}"')
+    if manifest.incarnation != incarnation:
+        raise LogRecreated(
+            f'the archive in {where} is of log "{log}" {manifest.incarnation}; the log of that name is '
+            f"{incarnation} now: it was deleted and made again"
+        )
+
+
+def _position(view: LogView, dlsn: DLSN, sequence_id: int | None) -> str:
+    found = Offset()
+    found.put(view.name, dlsn, view.identity, sequence_id)
+    return json.dumps(found.to_json())
+
+
+def _escaped(path: str) -> str:
+    """A path that Spark would take for a pattern."""
+    return re.sub(r"([\\*?\[\]{}])", r"\\\1", path)
