@@ -13,12 +13,13 @@ again, no row is missing or there twice. Read the folder with Spark, or read the
 
 import argparse
 import os
+import sys
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from distributedlog.spark import recommended_conf
+from distributedlog.spark import DistributedLogSource, recommended_conf
 
 ROW = "struct<customer_id bigint, country string, status string, amount_cents bigint, items int>"
 CHANGE = (
@@ -102,6 +103,16 @@ def to_its_end(query: Any) -> tuple[int, int]:
     return len(batches), sum(batches.values())
 
 
+def session(master: str) -> Any:
+    """A session with the settings that logs want, whose workers run this Python."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = recommended_conf(record_bytes=200, local=master.startswith("local"))
+    spark = SparkSession.builder.master(master).config(map=dict(conf)).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(DistributedLogSource)  # found by itself but in an editable install
+    return spark
+
+
 def main() -> None:
     """The command line."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -115,9 +126,7 @@ def main() -> None:
     given = ask.parse_args()
     if not given.uri:
         ask.error("--uri, or DLOG_URI, says where the cluster is")
-    conf = recommended_conf(record_bytes=200, local=given.master.startswith("local"))
-    spark = SparkSession.builder.master(given.master).config(map=dict(conf)).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session(given.master)
     batches, records = run(
         spark,
         given.uri,

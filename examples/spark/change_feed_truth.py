@@ -1,0 +1,92 @@
+"""What a right pipeline must find in the logs of `change_feed.py`, worked out one record at a time.
+
+From the records alone, in plain dictionaries and in the order of the log, with nothing of how they were made:
+to compare a pipeline with, at sizes that fit into memory.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = dict[str, Any]
+MINUTE_MS = 60_000
+
+
+@dataclass(slots=True)
+class Told:
+    """The events of a log, each once, as they came."""
+
+    events: list[Event] = field(default_factory=list)
+    late: set[str] = field(default_factory=set)
+    """Ids of events that first came more than the patience behind the latest event before them: a pipeline
+    with that watermark may count them or drop them, by where its micro-batches end."""
+    records: int = 0
+    latest_ms: int = 0
+    """The greatest event time."""
+
+
+def told(payloads: Iterable[bytes], *, patience_ms: int = 10 * MINUTE_MS) -> Told:
+    """Read a log's records, in order."""
+    found, seen = Told(), set()
+    for payload in payloads:
+        event = json.loads(payload)
+        found.records += 1
+        if event["event_id"] not in seen:
+            seen.add(event["event_id"])
+            found.events.append(event)
+            if event["event_ms"] < found.latest_ms - patience_ms:
+                found.late.add(event["event_id"])
+        found.latest_ms = max(found.latest_ms, event["event_ms"])
+    return found
+
+
+def final_orders(orders: Told) -> dict[int, Event]:
+    """The table at the end: for each order that is not deleted the row of its highest version."""
+    newest: dict[int, Event] = {}
+    for event in orders.events:
+        order = event["order_id"]
+        if order not in newest or newest[order]["version"] < event["version"]:
+            newest[order] = event
+    return {order: event["after"] for order, event in newest.items() if event["after"] is not None}
+
+
+@dataclass(slots=True)
+class Revenue:
+    """Of one minute and country."""
+
+    orders: int = 0
+    cents: int = 0
+
+
+def revenue(orders: Told, *, late: bool) -> dict[tuple[int, str], Revenue]:
+    """Paid orders by (minute of the event in ms, country); with the late ones, or without."""
+    found: dict[tuple[int, str], Revenue] = {}
+    for event in orders.events:
+        row = event["after"]
+        if event["op"] != "u" or row["status"] != "paid":
+            continue
+        if late or event["event_id"] not in orders.late:
+            minute = event["event_ms"] // MINUTE_MS * MINUTE_MS
+            one = found.setdefault((minute, row["country"]), Revenue())
+            one.orders += 1
+            one.cents += row["amount_cents"]
+    return found
+
+
+def paid_orders(
+    orders: Told, payments: Told, *, within_ms: int, late: bool
+) -> set[tuple[int, str, int, int, int]]:
+    """(order, payment, ordered ms, paid ms, cents paid) of each payment within a time of its order."""
+    created = {event["order_id"]: event for event in orders.events if event["op"] == "c"}
+    found = set()
+    for payment in payments.events:
+        order = created.get(payment["order_id"])
+        if order is None or not 0 <= payment["event_ms"] - order["event_ms"] <= within_ms:
+            continue
+        if late or not (order["event_id"] in orders.late or payment["event_id"] in payments.late):
+            found.add(
+                (payment["order_id"], payment["event_id"], order["event_ms"], payment["event_ms"],
+                 payment["amount_cents"])
+            )  # fmt: skip
+    return found
