@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .columns import dlsn_text
-    from .history import append_history, read_with_history
+    from .history import append_history, history_manifest, read_with_history
     from .read import positions
     from .settings import recommended_conf
     from .shipping import package_zip
@@ -17,6 +17,7 @@ __all__ = [
     "DistributedLogSource",
     "append_history",
     "dlsn_text",
+    "history_manifest",
     "package_zip",
     "positions",
     "read_with_history",
@@ -27,6 +28,7 @@ _WHERE = {
     "DistributedLogSource": "source",
     "append_history": "history",
     "dlsn_text": "columns",
+    "history_manifest": "history",
     "package_zip": "shipping",
     "positions": "read",
     "read_with_history": "history",

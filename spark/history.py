@@ -75,6 +75,14 @@ def append_history(
     return archive.read(where)
 
 
+def history_manifest(directory: str | Path) -> Manifest | None:
+    """What the archive in ``directory`` holds: ``end`` is the next position to be read from the log.
+
+    None where there is none yet. Raises `CorruptData`, `ForeignData`.
+    """
+    return archive.read_if_any(archive.local(directory))
+
+
 def read_with_history(
     spark: "SparkSession",
     uri: str,

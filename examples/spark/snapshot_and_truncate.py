@@ -1,0 +1,179 @@
+"""A log of changes as a table of the latest rows; then the log is truncated to what the table holds.
+
+    python examples/spark/snapshot_and_truncate.py --uri URI --log orders --table tables/orders
+
+Each run makes the next snapshot: the one before and the changes since, the highest version of each key. Not
+the last record of each key: changes may come late, and twice. For the same reason a deleted key stays in the
+files, as a row with op ``d``: or an older change that comes after it would bring it back. `table()` leaves
+them out.
+
+    tables/orders/CURRENT           one line of JSON: which snapshot, and the position that it goes up to
+    tables/orders/snapshot-<id>/    Parquet
+
+The order of the steps is the point; each may be repeated, and after a kill the next run goes on:
+
+1. `finish`     truncate to CURRENT's position (again: the last run may have been killed before it did), and
+                remove snapshots that CURRENT does not name
+2. `write`      the new snapshot, in a folder that nothing refers to
+3. `publish`    sync it, then move CURRENT over: from here on the new one counts, and is on disk
+4. `finish`     truncate to CURRENT's position
+
+Truncation follows CURRENT and nothing else, so the log always has what no published snapshot has. One run at
+a time; a second one, on the same table, is refused by a lock.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from distributedlog import DLSN
+from distributedlog.blocking import open_namespace
+from distributedlog.spark import dlsn_text, positions, recommended_conf
+
+ROW = "struct<customer_id bigint, country string, status string, amount_cents bigint, items int>"
+CHANGE = f"op string, order_id bigint, version int, event_ms bigint, before {ROW}, after {ROW}"
+"""Of `change_feed.py`."""
+COLUMNS = ("order_id", "version", "op", "event_ms", "row")
+KEY = "order_id"
+
+
+def run(spark: Any, uri: str, directory: str, *, log: str = "orders") -> dict[str, Any]:
+    """Make the next snapshot and truncate the log to it; what CURRENT says then."""
+    with locked(Path(directory)) as where:
+        before = current(where)
+        if before is not None and before["log"] != log:
+            raise ValueError(f"{where} is the table of log {before['log']}, not of {log}")
+        finish(uri, where, before)
+        end = positions(uri, [log])
+        if before is not None and json.loads(end)["logs"] == json.loads(before["end"])["logs"]:
+            return before  # nothing new
+        name = write(spark, uri, log, where, before, end)
+        after = {"snapshot": name, "log": log, "end": end}
+        publish(where, after)
+        finish(uri, where, after)
+        return after
+
+
+def table(spark: Any, directory: str) -> Any:
+    """The rows that there are, by the snapshot that counts now."""
+    now = current(Path(directory))
+    assert now is not None, f"{directory} has no snapshot yet"
+    rows = spark.read.parquet(os.path.join(directory, now["snapshot"]))
+    return rows.where("op != 'd'").select(KEY, "version", "event_ms", "row.*")
+
+
+# --- the steps ------------------------------------------------------------------------------------
+
+
+def write(
+    spark: Any, uri: str, log: str, where: Path, before: dict[str, Any] | None, end: str
+) -> str:
+    """The snapshot at ``end``, in a folder of its own; its name."""
+    # A record that is no change must not be left out in silence: soon the log will not have it any more.
+    wrong = f.raise_error(f.concat(f.lit(f"{log}: no change of an order at "), dlsn_text()))
+    changes = (
+        spark.read.format("distributedlog")
+        .schema("segment bigint, entry bigint, slot int, payload binary")
+        .option("log", log)
+        .option("startingPosition", "earliest" if before is None else before["end"])
+        .option("endingPosition", end)
+        .load(uri)
+        .withColumn("change", f.from_json(f.col("payload").cast("string"), CHANGE))
+        .withColumn(KEY, f.coalesce("change.order_id", wrong))
+        .withColumn("row", f.coalesce("change.after", "change.before"))
+        .select(KEY, "change.version", "change.op", "change.event_ms", "row")
+    )
+    if before is not None:
+        changes = spark.read.parquet(str(where / before["snapshot"])).unionByName(changes)
+    latest = changes.groupBy(KEY).agg(f.max_by(f.struct(*COLUMNS), "version").alias("latest"))
+    name = f"snapshot-{uuid4().hex[:12]}"
+    latest.select("latest.*").write.parquet(str(where / name))
+    return name
+
+
+def publish(where: Path, now: dict[str, Any]) -> None:
+    """Make a snapshot the one that counts, in one step; when this returns it is on disk."""
+    folder = where / now["snapshot"]
+    for one in [*folder.iterdir(), folder]:
+        sync(one)
+    aside = where / "CURRENT.aside"
+    aside.write_text(json.dumps(now) + "\n")
+    sync(aside)
+    sync(where)
+    aside.rename(where / "CURRENT")
+    sync(where)
+
+
+def finish(uri: str, where: Path, now: dict[str, Any] | None) -> None:
+    """Remove what no longer counts: all snapshots but the current one, and the log's records up to it."""
+    for one in where.glob("snapshot-*"):
+        if now is None or one.name != now["snapshot"]:
+            shutil.rmtree(one)
+    if now is not None:
+        log, end = now["log"], json.loads(now["end"])
+        with open_namespace(uri) as namespace:
+            opened = namespace.open_log(log, incarnation=end["ids"][log])
+            opened.truncate(DLSN.parse(end["logs"][log]))
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def current(where: Path) -> dict[str, Any] | None:
+    """What CURRENT says; None before the first snapshot."""
+    try:
+        found: dict[str, Any] = json.loads((where / "CURRENT").read_text())
+    except FileNotFoundError:
+        return None
+    return found
+
+
+@contextmanager
+def locked(where: Path) -> Iterator[Path]:
+    """The folder, for this process alone; a killed one holds nothing."""
+    where.mkdir(parents=True, exist_ok=True)
+    with open(where / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield where
+
+
+def sync(path: Path) -> None:
+    """Make a file, or a folder's names, durable."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def main() -> None:
+    """The command line."""
+    ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    ask.add_argument("--master", default="local[2]")
+    ask.add_argument("--uri", default=os.environ.get("DLOG_URI"), help="default: $DLOG_URI")
+    ask.add_argument("--log", default="orders")
+    ask.add_argument("--table", required=True, help="a folder that all hosts see")
+    given = ask.parse_args()
+    if not given.uri:
+        ask.error("--uri, or DLOG_URI, says where the cluster is")
+    conf = recommended_conf(record_bytes=200, local=given.master.startswith("local"))
+    spark = SparkSession.builder.master(given.master).config(map=dict(conf)).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    now = run(spark, given.uri, given.table, log=given.log)
+    at = json.loads(now["end"])["logs"][given.log]
+    print(f"{table(spark, given.table).count()} rows at {at}; the log begins there")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
