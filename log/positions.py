@@ -59,7 +59,9 @@ class Positions:
 
     async def get(self, name: str) -> DLSN | None:
         """Where this subscriber goes on; None: it has no position. Raises `LogNotFound`."""
-        found = await self._metadata.get(position_key(await self._find(), _checked(name)))
+        found = await self._metadata.get(
+            position_key(await self._find(), check_position_name(name))
+        )
         return None if found is None else Position.decode(found.value).dlsn
 
     async def advance(self, name: str, dlsn: DLSN) -> DLSN:
@@ -70,7 +72,7 @@ class Positions:
         if not isinstance(dlsn, DLSN):
             raise InvalidRequest(f"a position is a DLSN, not {dlsn!r}")
         log_id = await self._find()
-        key = position_key(log_id, _checked(name))
+        key = position_key(log_id, check_position_name(name))
         wanted = await self._normal(log_id, dlsn)
         while True:
             found = await self._metadata.get(key)
@@ -107,7 +109,7 @@ class Positions:
 
     async def delete(self, name: str) -> bool:
         """Forget a position; was there one? Raises `LogNotFound`."""
-        key = position_key(await self._find(), _checked(name))
+        key = position_key(await self._find(), check_position_name(name))
         gone = False
         while True:
             found = await self._metadata.get(key)
@@ -143,7 +145,8 @@ class Positions:
         return dlsn
 
 
-def _checked(name: str) -> str:
+def check_position_name(name: str) -> str:
+    """Return the name, or raise `InvalidRequest` saying which names a position may have."""
     if (
         not isinstance(name, str)
         or not name
