@@ -10,7 +10,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
 from ..runtime.errors import InvalidRequest
-from .option_rules import ENTRY_BYTES_MAX, Where, check_sink, check_source
+from .option_rules import Where, check_sink, check_source
 from .values import (
     MIB,
     Bad,

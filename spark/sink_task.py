@@ -18,7 +18,8 @@ from ..log.ranges import SegmentToken
 from ..log.state import LogState
 from ..runtime.errors import LinkOutOfOrder, LogNotFound, TransactionIdOutOfOrder
 from .client import Client, client, settle
-from .options import ENTRY_BYTES_MAX, SinkOptions
+from .option_rules import ENTRY_BYTES_MAX
+from .options import SinkOptions
 from .rows import Packer, Rows, by_log, rows_of
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from ..runtime.errors import InvalidRequest
-from .options import SinkOptions, SourceOptions, Where
+from .option_rules import Where
+from .options import SinkOptions, SourceOptions
 from .schema import ddl, of_spark
 
 if TYPE_CHECKING:
@@ -52,7 +53,12 @@ class DistributedLogSource(DataSource):
         """For ``df.write``."""
         from .sink import BatchWriter
 
-        made = BatchWriter(*self._sink(schema, "batch"), overwrite=overwrite)
+        options, names = self._sink(schema, "batch")
+        if overwrite and options.mode == "append":
+            raise InvalidRequest(
+                'save mode "overwrite" truncates where it links: it needs the option "mode"="segments"'
+            )
+        made = BatchWriter(options, names, overwrite=overwrite)
         made.check()
         return made
 
