@@ -2,7 +2,7 @@
 
 Every command carries (client id, request number), so that sending it again does not do it again (H20). What
 was never sent, or was refused, certainly did not happen; what was sent and not answered until the deadline
-is `OutcomeUnknown`. Watches are in `watching.py`.
+is `OutcomeUnknown`. Connections are in `quorum_links.py`, watches in `watching.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,8 +29,8 @@ from ..runtime.rpc import ClientLink, Endpoint, Reply
 from .commands import Command, Grant, Revoke, Transact, encode_command
 from .configuration import Member
 from .interface import Event, MemberStatus, Metadata, RangePage, Watch, WatchBatch, prefix_end
-from .known_nodes import KnownNodes
 from .kv import STALE_REQUEST, Answer
+from .quorum_links import ATTEMPT_S, PAUSE_S, QuorumLinks
 from .status_question import ask_status
 from .transaction import KeyValue, Transaction, TransactionReply
 from .watching import Watcher
@@ -55,8 +55,6 @@ __all__ = [
     "prefix_end",
 ]
 
-ATTEMPT_S = 2.0
-"""A node that is silent for so long is left."""
 ELSEWHERE = (
     ConnectionLost,
     NotReady,
@@ -68,8 +66,6 @@ ELSEWHERE = (
 """What a node that cannot help answers, or no node at all: the next one is asked."""
 MEMBERS_S = 8.0
 """A change of the members may take so long: a new node is asked who it is, then a quorum."""
-PAUSE_S = 0.05
-"""Between two attempts when nobody leads."""
 
 
 class MetadataClient:
@@ -83,34 +79,32 @@ class MetadataClient:
         client_id: str,
         timeout_s: float = 30.0,
     ) -> None:
-        self.cluster_id = ""
-        """Known after the first contact."""
-        self.listener = ""
-        """The name of the listener that we came in on: whose addresses of other nodes reach them."""
-        self.timeout_s = timeout_s
-        self._endpoint = endpoint
-        self._known = KnownNodes(addresses)
+        self._links = QuorumLinks(
+            endpoint, addresses, timeout_s, lambda link: self._watcher.on_link(link)
+        )
+        self._watcher = Watcher(self._links)
         self._client_id = client_id
-        self._nursery: trio.Nursery | None = None
-        self._links: dict[Address, ClientLink] = {}
-        self._dialing: dict[Address, trio.Event] = {}
-        self._leader = addresses[0]
-        """Where to ask next: the leader as far as we know."""
         self._request = 0
         self._base_index = -1
-        self._watcher = Watcher(self)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hold the connections until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            await trio.sleep_forever()
+        await self._links.run(task_status=task_status)
+
+    @property
+    def cluster_id(self) -> str:
+        """Known after the first contact; "" before."""
+        return self._links.cluster_id
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that we came in on: whose addresses of other nodes reach them."""
+        return self._links.listener
 
     async def wait_cluster_id(self) -> str:
         """The id of the cluster, once any node has answered. Raises `QuorumUnreachable`."""
         if not self.cluster_id:
-            await self.any_link()
+            await self._links.any_link()
         return self.cluster_id
 
     # --- interface.Metadata -----------------------------------------------------------------------
@@ -162,7 +156,7 @@ class MetadataClient:
 
         Addresses are those of the side that we came in on, as far as a node advertises one.
         """
-        return await ask_status(self, self._leader, self._known.all)
+        return await ask_status(self._links)
 
     async def change_members(self, request: MembersRequest) -> list[Member]:
         """Have the quorum's members changed; who they are when that is committed, or was before.
@@ -224,18 +218,19 @@ class MetadataClient:
 
         Raises the error that an answer carries, or `QuorumUnreachable` at the client's time limit.
         """
-        deadline = trio.current_time() + self.timeout_s
+        links = self._links
+        deadline = trio.current_time() + links.timeout_s
         attempts = attempts if attempts is not None else _Attempts()
         turns = 0
         while trio.current_time() < deadline:
-            address = self._leader
+            address = links.leader
             try:
-                link = await self.link(address, deadline)
+                link = await links.link(address, deadline)
                 until = min(deadline, trio.current_time() + attempt_s)
                 return await self._ask_once(link, op, body, until, attempts)
             except NotLeader as error:
                 attempts.last = error
-                pause = not self._follow(address, error.leader)
+                pause = not links.follow(address, error.leader)
             except TooBusy as error:
                 if not attempts.unanswered:
                     raise
@@ -245,15 +240,15 @@ class MetadataClient:
                 pause = True
             except ELSEWHERE as error:
                 attempts.last = error
-                self._next_after(address)
+                links.next_after(address)
                 pause = False
             turns += 1
             # All of them may name a leader that has just died: one round of questions, then a pause.
-            if pause or turns % len(self._known.all) == 0:
+            if pause or turns % len(links.known.all) == 0:
                 await trio.sleep(PAUSE_S)
-        places = ", ".join(f"{host}:{port}" for host, port in self._known.all)
+        places = ", ".join(f"{host}:{port}" for host, port in links.known.all)
         raise QuorumUnreachable(
-            f"no leader of the metadata quorum at {places} answered within {self.timeout_s:g} s"
+            f"no leader of the metadata quorum at {places} answered within {links.timeout_s:g} s"
             f" (last: {attempts.last or 'no answer'})"
         )
 
@@ -270,83 +265,6 @@ class MetadataClient:
             raise
         attempts.unanswered -= 1
         return reply
-
-    async def link(
-        self, address: Address, deadline: float, *, may_wait: bool = False
-    ) -> ClientLink:
-        """The connection to a node, made if there is none. Raises what dialling raises.
-
-        ``may_wait``: also to one that belongs to no cluster; that is not kept.
-        """
-        while True:
-            link = self._links.get(address)
-            if link is not None and link.closed is None:
-                return link
-            dialing = self._dialing.get(address)
-            if dialing is None:
-                break
-            await dialing.wait()
-        assert self._nursery is not None, "MetadataClient.run is not running"
-        done = self._dialing[address] = trio.Event()
-        try:
-            with trio.move_on_at(min(deadline, trio.current_time() + ATTEMPT_S)):
-                link = await self._endpoint.dial(address, nursery=self._nursery)
-                if not link.peer.cluster_id and may_wait:
-                    return link
-                if not link.peer.cluster_id:
-                    link.close(NotReady(f"{link.peer_address} belongs to no cluster yet"))
-                    raise NotReady(f"{link.peer_address} belongs to no cluster yet")
-                self._links[address] = link
-                self.cluster_id = self.cluster_id or link.peer.cluster_id
-                self.listener = link.listener
-                link.on_frame = self._watcher.frames_of(link)
-                link.on_closed.append(self._watcher.on_closed)
-                self._nursery.start_soon(self._known.keep_up, link)
-                return link
-            raise ConnectionLost(f"{address[0]}:{address[1]} did not answer within {ATTEMPT_S:g} s")
-        finally:
-            del self._dialing[address]
-            done.set()
-
-    async def any_link(self) -> ClientLink:
-        """A connection to whichever node answers, the leader first. Raises `QuorumUnreachable`."""
-        deadline = trio.current_time() + self.timeout_s
-        last: DistributedLogError | None = None
-        while trio.current_time() < deadline:
-            address = self._leader
-            try:
-                return await self.link(address, deadline)
-            except DistributedLogError as error:
-                last = error
-                self._next_after(address)
-                await trio.sleep(PAUSE_S)
-        raise self.unreachable(f"{last}")
-
-    def unreachable(self, last: str) -> QuorumUnreachable:
-        """Nobody answered in time: the error names all who were asked."""
-        places = ", ".join(f"{host}:{port}" for host, port in self._known.all)
-        return QuorumUnreachable(
-            f"no node of the metadata quorum at {places} could be reached within"
-            f" {self.timeout_s:g} s (last: {last})"
-        )
-
-    def _follow(self, asked: Address, leader: str) -> bool:
-        """Ask the node that was named as leader next; False if that says nothing new."""
-        host, _, port = leader.rpartition(":")
-        if host and port.isdigit() and (host, int(port)) != asked:
-            self._leader = (host, int(port))
-            return True
-        self._next_after(asked)
-        return False
-
-    def turn(self) -> None:
-        """Ask the next node from now on."""
-        self._next_after(self._leader)
-
-    def _next_after(self, asked: Address) -> None:
-        if self._leader != asked:
-            return  # somebody else has turned already
-        self._leader = self._known.after(asked)
 
 
 class _Attempts:

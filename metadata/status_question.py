@@ -1,40 +1,34 @@
 """The client's question who forms the quorum and how each node is: any node can say something."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import trio
 
 from ..runtime.errors import DistributedLogError, NotReady
 from ..runtime.frames import Op, pack
-from ..runtime.host import Address
 from ..runtime.rpc import ClientLink
 from .interface import MemberStatus
+from .quorum_links import QuorumLinks
 from .wire import decode_rows
-
-if TYPE_CHECKING:
-    from .client import MetadataClient
 
 ASK_S = 2.0
 PAUSE_S = 0.05
 
 
-async def ask_status(
-    client: "MetadataClient", first: Address, known: Sequence[Address]
-) -> list[MemberStatus]:
+async def ask_status(links: QuorumLinks) -> list[MemberStatus]:
     """What a member says that knows a leader; else another one; else all nodes that wait.
 
     Raises `QuorumUnreachable` when nobody has answered within the client's time limit.
     """
-    deadline = trio.current_time() + client.timeout_s
+    deadline = trio.current_time() + links.timeout_s
+    places = dict.fromkeys([links.leader, *links.known.all])
     last: DistributedLogError | None = None
     while trio.current_time() < deadline:
         waiting: dict[str, MemberStatus] = {}
         leaderless: list[MemberStatus] = []
-        for address in dict.fromkeys([first, *known]):
+        for address in places:
             try:
-                link = await client.link(address, deadline, may_wait=True)
+                link = await links.link(address, deadline, may_wait=True)
                 found = await _status_from(link)
             except DistributedLogError as error:
                 last = error
@@ -51,7 +45,7 @@ async def ask_status(
         if waiting:
             return sorted(waiting.values(), key=lambda status: status.name)
         await trio.sleep(PAUSE_S)
-    raise client.unreachable(f"{last}")
+    raise links.unreachable(f"{last}")
 
 
 async def _status_from(link: ClientLink) -> list[MemberStatus]:

@@ -5,9 +5,8 @@ connection ends, its node cuts it off, or its consumer is too slow for the bytes
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -15,10 +14,8 @@ from ..runtime.errors import Compacted, DistributedLogError, ProtocolError
 from ..runtime.frames import Op, envelope, error_from
 from ..runtime.rpc import ClientLink
 from .interface import Watch, WatchBatch
+from .quorum_links import QuorumLinks
 from .wire import WatchRequest, decode_events
-
-if TYPE_CHECKING:
-    from .client import MetadataClient
 
 WAITING_BYTES_MAX = 8 * 1024 * 1024
 AGAIN_S = 0.05
@@ -28,8 +25,8 @@ AGAIN_MAX_S = 1.0
 class Watcher:
     """All watches of a client."""
 
-    def __init__(self, client: "MetadataClient") -> None:
-        self._client = client
+    def __init__(self, links: QuorumLinks) -> None:
+        self._links = links
         self._open: dict[tuple[str, int, int], ClientWatch] = {}
         self._last = 0
 
@@ -42,8 +39,8 @@ class Watcher:
         finally:
             self.leave(watch)
 
-    def frames_of(self, link: ClientLink) -> Callable[[int, int, int, int, memoryview], None]:
-        """What the frames of a connection are handed to."""
+    def on_link(self, link: ClientLink) -> None:
+        """A connection was made: its frames that answer no request are ours."""
 
         def on_frame(op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
             if op != Op.META_WATCH_EVENTS:
@@ -52,17 +49,18 @@ class Watcher:
                 if watch.link is link and watch.ident == ident:
                     watch.take(status, body)
 
-        return on_frame
+        link.on_frame = on_frame
+        link.on_closed.append(self._on_closed)
 
-    def on_closed(self, reason: DistributedLogError) -> None:
-        """A connection ended: its watches are taken up elsewhere."""
+    def _on_closed(self, reason: DistributedLogError) -> None:
+        """A connection has ended: its watches are taken up elsewhere."""
         for watch in list(self._open.values()):
             if watch.link is not None and watch.link.closed is not None:
                 watch.drop()
 
     async def take_up(self, watch: "ClientWatch") -> None:
         """Begin, or begin again, where the consumer stands. Raises `Compacted`, `QuorumUnreachable`."""
-        link = await self._client.any_link()
+        link = await self._links.any_link()
         self._last += 1
         ident = self._last
         watch.link, watch.ident, watch.ended = link, ident, None
@@ -73,7 +71,7 @@ class Watcher:
 
     async def pause(self, refusals: int) -> None:
         """A node refused a watch: wait, longer each time in a row, and let another one be asked."""
-        self._client.turn()
+        self._links.turn()
         await trio.sleep(min(AGAIN_MAX_S, AGAIN_S * 2 ** min(refusals, 16)))
 
     def leave(self, watch: "ClientWatch") -> None:
