@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import trio
 
 from ..ledger import keys
-from ..ledger.client import FoundLedger
+from ..ledger.found import FoundLedger
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..log.apps import AppVersion
 from ..log.keys import LOOSE_PREFIX, ids_of_loose, txn_key

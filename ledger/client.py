@@ -2,12 +2,11 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import trio
 
 from ..metadata.interface import Metadata
-from ..metadata.transaction import Compare, Put, Transaction
+from ..metadata.transaction import Transaction
 from ..runtime.errors import (
     InvalidRequest,
     NoSuchLedger,
@@ -17,13 +16,15 @@ from ..runtime.errors import (
 )
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
-from . import keys, shares
-from .holes import Hole
+from . import shares
+from .found import FoundLedger
+from .ids import LedgerIds
 from .kept_bytes import KeptBytes
 from .metadata import Fragment, LedgerMetadata, LedgerState
 from .options import LedgerOptions
 from .placement import Candidate, choose_ensemble
 from .pool import BookiePool
+from .prepared import PreparedLedger, check_custom
 from .reader import LedgerReader
 from .records import LedgerRecords
 from .recovering import RecoveryDriver
@@ -35,95 +36,8 @@ __all__ = ["LedgerClient", "LedgerOptions", "PreparedLedger"]
 
 SWEPT_A_TURN = 64
 """Writers swept in one turn of the loop."""
-CUSTOM_BYTES_MAX = 4096
-"""Keys and values of a ledger's custom metadata, in sum."""
 
 log = logging.getLogger("distributedlog.ledger")
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedLedger:
-    """A ledger that is chosen and stored nowhere yet."""
-
-    metadata: LedgerMetadata
-    detached: tuple[int, ...] = ()
-    """Slots on bookies that are down: the writer begins without them (H22b)."""
-
-    @property
-    def ledger_id(self) -> int:
-        """Never used before, never used again."""
-        return self.metadata.ledger_id
-
-    def transaction(self) -> Transaction:
-        """The share of a transaction that creates it; afterwards the record's version is 1."""
-        bookies = self.metadata.last_fragment.bookies
-        return shares.creation_share(
-            self.metadata, [Hole(bookies[slot], 0, None) for slot in self.detached]
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class FoundLedger:
-    """A ledger's record as it was read; shares made from it are conditional on its version."""
-
-    metadata: LedgerMetadata
-    version: int
-
-    @property
-    def owner(self) -> tuple[int, int] | None:
-        """(log id, segment) of the log that refers to it, or None."""
-        return self.metadata.owner
-
-    @property
-    def closed(self) -> bool:
-        """Is its end known for good?"""
-        return self.metadata.closed
-
-    @property
-    def incarnation(self) -> int:
-        """The id of the log it was made for; 0 for none."""
-        return self.metadata.incarnation
-
-    @property
-    def last_entry(self) -> int | None:
-        """-1 where it is empty, None where it is not closed."""
-        return self.metadata.last_entry
-
-    @property
-    def length(self) -> int | None:
-        """Payload bytes of all entries, None where it is not closed."""
-        return self.metadata.length
-
-    @property
-    def custom(self) -> Mapping[str, bytes]:
-        """What its creator, and who closed it, wrote beside it."""
-        return self.metadata.custom
-
-    def link_share(self, owner: tuple[int, int]) -> Transaction:
-        """The share of a transaction that makes it a log's segment. It is closed and has no owner."""
-        return shares.link_share(self.metadata, self.version, owner)
-
-    def deletion_share(self) -> Transaction:
-        """The share of a transaction that deletes it. Raises `InvalidRequest` where a log refers to it."""
-        if self.metadata.owner is not None:
-            log_id, segment = self.metadata.owner
-            raise InvalidRequest(
-                f"ledger {self.metadata.ledger_id} is segment {segment} of log {log_id:016x}"
-            )
-        return shares.deletion_share(self.metadata, self.version)
-
-
-def check_custom(custom: Mapping[str, bytes]) -> None:
-    """Refuse custom metadata above the bound, or of the wrong types. Raises `InvalidRequest`."""
-    size = 0
-    for key, value in custom.items():
-        if not isinstance(key, str) or not isinstance(value, bytes):
-            raise InvalidRequest(f"custom ledger metadata maps text to bytes, not {key!r:.80}")
-        size += len(key.encode()) + len(value)
-    if size > CUSTOM_BYTES_MAX:
-        raise InvalidRequest(
-            f"custom ledger metadata of {size} bytes; the most are {CUSTOM_BYTES_MAX}"
-        )
 
 
 class LedgerClient:
@@ -146,8 +60,7 @@ class LedgerClient:
         self._nursery: trio.Nursery | None = None
         self._kept = KeptBytes(self.options.kept_bytes_max)
         self._writers: list[LedgerWriter] = []  # those whose tasks run, oldest first
-        self._ids: list[int] = []  # of the block we hold, next one last
-        self._id_lock = trio.Lock()
+        self._ids = LedgerIds(metadata)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the tasks of writers and readers until cancelled. The pool has its own `run`."""
@@ -210,7 +123,7 @@ class LedgerClient:
                 f" {sorted(ids)}, known but not reached {sorted(one.id for one in down)}"
             )
         bookies, detached = chosen
-        ledger_id = await self._next_id()
+        ledger_id = await self._ids.next()
         metadata = LedgerMetadata(
             ledger_id=ledger_id,
             ensemble_size=sizes[0],
@@ -229,25 +142,6 @@ class LedgerClient:
     def _read_only(self, bookie: str) -> bool:
         registration = self.pool.registration(bookie)
         return registration is not None and registration.read_only
-
-    async def _next_id(self) -> int:
-        """An id that nobody else has: from a block of ours (H40)."""
-        async with self._id_lock:
-            while not self._ids:
-                found = await self._store.get(keys.NEXT_LEDGER)
-                first = 1 if found is None else int(found.value)
-                version = 0 if found is None else found.version
-                end = first + keys.LEDGER_ID_BLOCK
-                taken = Transaction(
-                    (Compare.version(keys.NEXT_LEDGER, version),),
-                    (Put(keys.NEXT_LEDGER, b"%d" % end),),
-                )
-                try:
-                    if (await self._store.transact(taken)).succeeded:
-                        self._ids = list(range(end - 1, first - 1, -1))
-                except OutcomeUnknown:
-                    continue  # maybe taken and lost: ids are not scarce
-            return self._ids.pop()
 
     def writer(self, prepared: PreparedLedger | LedgerMetadata, version: int = 1) -> LedgerWriter:
         """The writer of a ledger whose creating transaction succeeded; the only one there will be."""

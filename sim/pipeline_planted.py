@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cluster import purging
 from ..ledger import shares
-from ..ledger.client import FoundLedger
+from ..ledger.found import FoundLedger
 from ..log import link, purge, truncation
 from ..log.dlsn import DLSN
 from ..log.keys import txn_key

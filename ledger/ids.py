@@ -1,0 +1,36 @@
+"""Ids of new ledgers, taken in blocks from the metadata store: no two ledgers ever get the same (H40)."""
+
+import trio
+
+from ..metadata.interface import Metadata
+from ..metadata.transaction import Compare, Put, Transaction
+from ..runtime.errors import OutcomeUnknown
+from . import keys
+
+
+class LedgerIds:
+    """The block of one process."""
+
+    def __init__(self, store: Metadata) -> None:
+        self._store = store
+        self._left: list[int] = []  # of the block we hold, next one last
+        self._lock = trio.Lock()
+
+    async def next(self) -> int:
+        """An id that nobody else has or had. Raises `QuorumUnreachable` where a new block is needed."""
+        async with self._lock:
+            while not self._left:
+                found = await self._store.get(keys.NEXT_LEDGER)
+                first = 1 if found is None else int(found.value)
+                version = 0 if found is None else found.version
+                end = first + keys.LEDGER_ID_BLOCK
+                taken = Transaction(
+                    (Compare.version(keys.NEXT_LEDGER, version),),
+                    (Put(keys.NEXT_LEDGER, b"%d" % end),),
+                )
+                try:
+                    if (await self._store.transact(taken)).succeeded:
+                        self._left = list(range(end - 1, first - 1, -1))
+                except OutcomeUnknown:
+                    continue  # maybe taken and lost: ids are not scarce
+            return self._left.pop()
