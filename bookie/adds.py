@@ -20,12 +20,14 @@ from ..runtime.errors import (
 )
 from . import entry as entries
 from . import journal_blocks as jb
+from .cutting import find_record
 from .gather import GatheringBlock, GatherRing
 from .journal import Journal
 from .ledgers import AddStream, Ledger, Note
-from .reads import ColdReader, Reader, Stretch, find_record
+from .reads import ColdReader, Reader
 from .runs import Located
 from .stats import Stats
+from .stretches import Stretch
 
 
 class Gate(Protocol):

@@ -15,7 +15,7 @@ from .runs import Runs
 
 if TYPE_CHECKING:
     from .gather import GatheringBlock
-    from .reads import Stretch
+    from .stretches import Stretch
     from .waiters import Waiter
 
 

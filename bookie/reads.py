@@ -13,37 +13,20 @@ from dataclasses import dataclass
 import trio
 
 from ..runtime.errors import CorruptData, DistributedLogError, TooBusy
-from ..runtime.host import Buffer, Disk, File
-from . import entry as entries
+from ..runtime.host import Disk, File
+from .cutting import Cut, cut
 from .gather import GatherRing
 from .index import Index
 from .journal import file_name
 from .ledgers import Ledger
 from .options import BookieOptions
 from .runs import Located
+from .stretches import Source, Sources, Stretch, wanted_bytes
 
 HOT_BYTES_MAX = 1024 * 1024
 """Read at once from the page cache for one reply."""
 MARKS_MAX = 1024
 """Readers in sequence whose place within a run is known."""
-NEAR_BYTES = 64 * 1024
-"""A gap between two runs of a ledger that is cheaper to read than to step over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """Bytes of a journal file, in memory of their own."""
-
-    file_number: int
-    offset: int
-    data: Buffer
-
-    def find(self, file_number: int, offset: int, length: int) -> memoryview | None:
-        """A part of it, or None."""
-        start = offset - self.offset
-        if file_number != self.file_number or start < 0 or start + length > len(self.data):
-            return None
-        return memoryview(self.data)[start : start + length]
 
 
 @dataclass(slots=True)
@@ -120,9 +103,7 @@ class Reader:
         complete (H9). Raises `CorruptData` where the journal does not hold what the index says.
         """
         found = Collected([], first - 1, 0)
-        hot: Stretch | None = None
-        hot_parts = 0
-        """Where the parts of ``hot`` begin."""
+        sources = Sources(self._read_hot, found.parts, stretch)
         entry = first
         while entry <= last:
             run = self._index.find(ledger, entry)
@@ -138,40 +119,60 @@ class Reader:
             left = bytes_max - found.size
             if found.parts and left <= 0:
                 break
-            view = self._ring.find(run.file_number, run.offset, run.length)
-            from_ring = view is not None
-            if view is None and stretch is not None:
-                view = stretch.find(run.file_number, run.offset, run.length)
-            if view is None:
-                view = hot.find(run.file_number, run.offset, run.length) if hot else None
-                if view is None:
-                    wanted = _worth_reading(run, hot, left)
-                    _release_waste(found, hot, hot_parts)
-                    hot, hot_parts = self._read_hot(run, wanted), len(found.parts)
-                    view = hot.find(run.file_number, run.offset, run.length) if hot else None
-            if view is None:
+            wanted = wanted_bytes(run, entry, last, left)
+            taken = self._take(found, sources, ledger, run, entry, last, left, wanted)
+            if taken is not None and taken.upto < entry and taken.short and not found.parts:
+                # The first one is longer than the others of its run: whatever it takes.
+                taken = self._take(found, sources, ledger, run, entry, last, left, run.length)
+            if taken is None:
                 found.cold = run
                 break
-            try:
-                part, upto, end = _cut(view, ledger.id, run, entry, last, left, not found.parts)
-            except CorruptData:
-                self._marks.pop((ledger.id, entry), None)  # it may have been that which is wrong
-                raise
-            if upto < entry:
+            if taken.upto < entry:
                 break
-            # The ring is written again; a stretch is not, but a small part must not pin much of it.
-            small = 2 * len(part) < run.length
-            found.parts.append(bytes(part) if from_ring or small else part)
-            found.size += len(part)
-            found.complete_to = upto
-            if upto < run.last:
-                self._mark(ledger, upto + 1, run.file_number, run.offset + end)
-            if upto < min(run.last, last):
+            found.complete_to = taken.upto
+            if taken.upto < run.last:
+                self._mark(ledger, taken.upto + 1, run.file_number, run.offset + taken.end)
+            if taken.upto < min(run.last, last) and not taken.short:
                 break
-            entry = upto + 1
-        _release_waste(found, hot, hot_parts)
-        _release_waste(found, stretch, 0)
+            entry = taken.upto + 1
+        sources.release_waste()
         return found
+
+    def _take(
+        self,
+        found: Collected,
+        sources: Sources,
+        ledger: Ledger,
+        run: Located,
+        first: int,
+        last: int,
+        left: int,
+        wanted: int,
+    ) -> Cut | None:
+        """Append records of a run from its first ``wanted`` bytes; None where the device must be asked."""
+        at_least_one = not found.parts
+        source: Source | None = None
+        view = self._ring.find(run.file_number, run.offset, run.length)
+        from_ring = view is not None
+        if view is None:
+            length = min(wanted, run.length)
+            source = sources.find(run, length, wanted)
+            if source is None:
+                return None
+            view = source.stretch.find(run.file_number, run.offset, length)
+            assert view is not None, "what was found is there"
+        try:
+            taken = cut(view, ledger.id, run, first, last, left, at_least_one)
+        except CorruptData:
+            self._marks.pop((ledger.id, first), None)  # it may have been that which is wrong
+            raise
+        if taken.upto >= first:
+            if source is not None:
+                source.note(len(found.parts), len(taken.part))
+            # The ring is written again, a stretch is not.
+            found.parts.append(bytes(taken.part) if from_ring else taken.part)
+            found.size += len(taken.part)
+        return taken
 
     def _from_mark(self, ledger: Ledger, run: Located, entry: int) -> Located:
         """The run's part from ``entry`` on, where a reply ended just before it; else the run."""
@@ -190,19 +191,19 @@ class Reader:
         if len(self._marks) > MARKS_MAX:
             self._marks.popitem(last=False)
 
-    def _read_hot(self, run: Located, wanted: int) -> Stretch | None:
-        """The run and, as far as ``wanted`` bytes go, what lies behind it; None: ask the device."""
+    def _read_hot(self, run: Located, needed: int, wanted: int) -> Stretch | None:
+        """``needed`` bytes of the run and, as far as ``wanted`` goes, more; None: ask the device."""
         file = self._files.get(run.file_number)
         if file is None:
             return None
-        length = max(run.length, min(wanted, HOT_BYTES_MAX))
+        length = max(needed, min(wanted, HOT_BYTES_MAX))
         data = file.read_hot(run.offset, length)
-        if data is None and length > run.length:
-            data = file.read_hot(run.offset, run.length)
+        if data is None and length > needed:
+            data = file.read_hot(run.offset, needed)
         if data is None:
             return None
-        if len(data) < run.length:
-            raise CorruptData(f"journal file {run.file_number} ends before {run.offset}")
+        if len(data) < needed:
+            raise CorruptData(f"journal file {run.file_number} ends before {run.offset + needed}")
         return Stretch(run.file_number, run.offset, data)
 
     def view(self, run: Located, stretch: Stretch | None) -> memoryview | None:
@@ -211,80 +212,9 @@ class Reader:
         if here is None and stretch is not None:
             here = stretch.find(run.file_number, run.offset, run.length)
         if here is None:
-            hot = self._read_hot(run, 0)
+            hot = self._read_hot(run, run.length, 0)
             here = hot.find(run.file_number, run.offset, run.length) if hot else None
         return here
-
-
-def _worth_reading(run: Located, before: Stretch | None, left: int) -> int:
-    """How much to read from a run on: of a bookie's many ledgers the next run may lie far behind."""
-    if 8 * run.length >= left:
-        return left
-    if before is None or before.file_number != run.file_number:
-        return run.length
-    gap = run.offset - before.offset - len(before.data)
-    return min(left, 4 * len(before.data)) if -run.length < gap <= NEAR_BYTES else run.length
-
-
-def _release_waste(found: Collected, stretch: Stretch | None, start: int) -> None:
-    """Small parts must not pin a long stretch: what waits to be sent is bounded by its own bytes (H16)."""
-    if stretch is None:
-        return
-    parts = found.parts
-    if 2 * sum(len(part) for part in parts[start:]) < len(stretch.data):
-        parts[start:] = [bytes(part) for part in parts[start:]]
-
-
-def find_record(view: memoryview | bytes, ledger_id: int, run: Located, entry: int) -> memoryview:
-    """The record of ``entry`` in a run's bytes, unverified. Raises `CorruptData`."""
-    return _cut(memoryview(view), ledger_id, run, entry, entry, 0, True)[0]
-
-
-def _cut(
-    view: memoryview | bytes,
-    ledger_id: int,
-    run: Located,
-    first: int,
-    last: int,
-    bytes_max: int,
-    at_least_one: bool,
-) -> tuple[memoryview, int, int]:
-    """The records first..last of a run as far as they fit, the last id that did, where it ends.
-
-    Digests are for the reader to check; ids and lengths must fit here, or nothing is believed.
-    """
-    view = memoryview(view)
-    _check_header(view, 0, ledger_id, run.first)
-    if first == run.first and run.last <= last and run.length <= bytes_max:
-        return view, run.last, len(view)
-    position, start, end = 0, 0, 0
-    upto = first - 1
-    for entry in range(run.first, min(run.last, last) + 1):
-        length = _check_header(view, position, ledger_id, entry)
-        if entry == first:
-            start = end = position
-        position += length
-        if entry >= first:
-            if position - start > bytes_max and not (at_least_one and entry == first):
-                break
-            end, upto = position, entry
-    return view[start:end], upto, end
-
-
-def _check_header(view: memoryview, position: int, ledger_id: int, entry: int) -> int:
-    """The length of the record that must stand there. Raises `CorruptData`."""
-    if len(view) - position >= entries.HEADER_BYTES:
-        _, length, payload_bytes, _, _, _, ledger, number, _, _ = entries.HEADER.unpack_from(
-            view, position
-        )
-        if (
-            ledger == ledger_id
-            and number == entry
-            and length == entries.record_bytes(payload_bytes)
-            and position + length <= len(view)
-        ):
-            return int(length)
-    raise CorruptData(f"ledger {ledger_id} entry {entry}: the journal holds something else there")
 
 
 OnStretch = Callable[[Stretch | DistributedLogError], None]

@@ -16,7 +16,7 @@ from ..runtime.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX, REPLY_MORE, Op, en
 from ..runtime.rpc import Link
 from . import messages as m
 from .ledgers import AddStream, Ledger
-from .reads import Stretch
+from .stretches import Stretch
 from .waiters import Waiter
 
 if TYPE_CHECKING:

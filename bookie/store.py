@@ -35,9 +35,10 @@ from .journal import Journal, Position
 from .ledgers import AddStream, Ledger, StreamOwner
 from .limbo import Limbo
 from .options import BookieOptions
-from .reads import ColdReader, Collected, JournalFiles, Reader, Stretch
+from .reads import ColdReader, Collected, JournalFiles, Reader
 from .runs import Located
 from .stats import Stats
+from .stretches import Stretch
 from .upkeep import Upkeep
 from .waiters import Waiter, Waiters
 

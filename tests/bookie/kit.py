@@ -10,9 +10,9 @@ import trio
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie.ledgers import AddStream, Ledger
 from distributedlog.bookie.options import BookieOptions
-from distributedlog.bookie.reads import Stretch
 from distributedlog.bookie.runs import Located
 from distributedlog.bookie.store import Store
+from distributedlog.bookie.stretches import Stretch
 from distributedlog.bookie.waiters import Waiter
 from distributedlog.runtime.errors import DiskFailed, DistributedLogError
 from distributedlog.runtime.host import Address, Buffer, Connection, Disk, Host, Listener

@@ -1,10 +1,13 @@
 """A reader in sequence whose ranges end within runs: each byte is read about once."""
 
+from random import Random
+
 import pytest
 
 from distributedlog.bookie import entry as entries
-from distributedlog.bookie.reads import Reader, Stretch
+from distributedlog.bookie.reads import Reader
 from distributedlog.bookie.runs import Located
+from distributedlog.bookie.stretches import Stretch
 
 from .kit import KEY, CutDisk, record
 from .test_server import T, Writing, served
@@ -18,9 +21,9 @@ async def test_the_next_range_goes_on_where_the_last_one_ended(
     begun: list[int] = []
     read_hot = Reader._read_hot
 
-    def note(reader: Reader, run: Located, wanted: int) -> Stretch | None:
+    def note(reader: Reader, run: Located, needed: int, wanted: int) -> Stretch | None:
         begun.append(run.first)
-        return read_hot(reader, run, wanted)
+        return read_hot(reader, run, needed, wanted)
 
     async with served(disk=CutDisk()) as (bookie, nursery):
         client = await bookie.dial(nursery)
@@ -41,3 +44,61 @@ async def test_the_next_range_goes_on_where_the_last_one_ended(
 
         assert found == sent[: len(found)]
         assert set(asked) <= set(begun), "no range was begun again at its run's first entry"
+
+
+async def test_of_a_long_run_only_what_is_asked_for_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read_bytes = 0
+    read_hot = Reader._read_hot
+
+    def note(reader: Reader, run: Located, needed: int, wanted: int) -> Stretch | None:
+        nonlocal read_bytes
+        found = read_hot(reader, run, needed, wanted)
+        read_bytes += 0 if found is None else len(found.data)
+        return found
+
+    async with served(disk=CutDisk()) as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        writing = Writing(client, 7)
+        sent = [record(7, n, bytes([n % 251]) * PAYLOAD) for n in range(600)]
+        for first in range(0, 600, 40):
+            writing.stream.send_many(*sent[first : first + 40])
+            await writing.until_acked(first + 40)
+        monkeypatch.setattr(Reader, "_read_hot", note)
+        answered = 0
+        for first in range(0, 80, 5):
+            answer = await client.read(
+                7, KEY, first, first + 4, 9 * len(sent[0]), past_lac=True, timeout_s=T
+            )
+            assert answer.complete_to == first + 4
+            answered += len(answer.body)
+
+    assert answered <= read_bytes < 1.2 * answered
+
+
+@pytest.mark.parametrize("hot", [True, False])
+async def test_any_range_of_records_of_any_length_is_found(hot: bool) -> None:
+    chance = Random(11)
+    disk = CutDisk()
+    async with served(disk=disk) as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        writing = Writing(client, 7)
+        sizes = [chance.choice((1, 40, 900, 5000)) for _ in range(600)]
+        sent = [record(7, n, bytes([n % 251]) * size) for n, size in enumerate(sizes)]
+        first = 0
+        while first < len(sent):
+            some = sent[first : first + chance.randint(1, 50)]
+            writing.stream.send_many(*some)
+            first += len(some)
+            await writing.until_acked(first)
+        disk.hot = hot
+        for _ in range(300):
+            first = chance.randrange(200)
+            last = first + chance.randrange(60)
+            bytes_max = chance.choice((1, 100, 3000, 30_000, 300_000))
+            answer = await client.read(7, KEY, first, last, bytes_max, past_lac=True, timeout_s=T)
+            found = [bytes(one.raw) for one in entries.records(answer.body)]
+            assert found == sent[first : answer.complete_to + 1]
+            assert 0 < len(found) <= last + 1 - first
+            assert len(found) == 1 or len(answer.body) <= bytes_max
