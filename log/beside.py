@@ -75,7 +75,7 @@ class BesideLog:
         """
         namespace = self._namespace
         return await seal(
-            namespace.metadata,
+            namespace.locks,
             namespace.ledgers,
             self.options,
             await self._find(),
@@ -166,7 +166,7 @@ class BesideLog:
         log_id = await self._find()
         namespace = self._namespace
         linking = Linking(
-            namespace.metadata,
+            namespace.locks,
             namespace.ledgers,
             self.options,
             log_id,

@@ -110,14 +110,14 @@ class Log(BesideLog):
         log_id = await self._find_or_create()
         record = namespace.lock_record()
         claimed = await claim(
-            namespace.metadata,
+            namespace.locks,
             log_id,
             record,
             lease_s=self.options.lock_lease_s,
             takeover=takeover,
             wait_s=wait_s,
         )
-        writer = LogWriter(claimed, record, namespace.ledgers, self.options, namespace.wall_ms)
+        writer = LogWriter(claimed, namespace.ledgers, self.options, namespace.wall_ms)
         try:
             await writer.open()
         except BaseException:

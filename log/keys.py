@@ -3,7 +3,7 @@
 name/<namespace path> 00 <log name>     -> log id
 log/<id>/state                          -> LogState (state.py), at most 1 KiB
 log/<id>/segment/<number, 16 hex>       -> SegmentRecord (segments.py)
-log/<id>/lock                           -> LockRecord (lock.py), under the owner's lease
+log/<id>/lock                           -> LockRecord (lock.py), under its process's lease
 log/<id>/position/<name>                -> Position (positions.py): where a subscriber goes on
 log/<id>/txn/<application>              -> AppVersion (apps.py): what it linked last
 loose/<log id>/<ledger id>              -> LooseLedger (loose.py): made for the log, not linked yet

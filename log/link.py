@@ -8,13 +8,12 @@ the version noted, the log released. All of it or nothing, whatever fails; asked
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
 import trio
 
-from ..metadata.interface import Metadata, prefix_end
+from ..metadata.interface import prefix_end
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import (
     CorruptData,
@@ -32,6 +31,7 @@ from .dlsn import DLSN
 from .keys import incarnation_text, loose_key, purge_key, segment_key, txn_key
 from .ledgers import FoundLedger, Ledgers
 from .lock import Claim, LockRecord, claim
+from .lock_session import LockSessions
 from .options import LogOptions
 from .ownership import may_pass
 from .ranges import SegmentToken
@@ -48,7 +48,6 @@ APP_AGE_MS = 30 * 24 * 3600 * 1000
 """One that has linked nothing for longer than this is forgotten, and only when there is no room."""
 APP_BYTES_MAX = 255
 PAGE = 1000
-GOODBYE_S = 2.0
 RETRY_S = 0.1
 
 
@@ -82,7 +81,7 @@ class Linking:
 
     def __init__(
         self,
-        metadata: Metadata,
+        sessions: LockSessions,
         ledgers: Ledgers,
         options: LogOptions,
         log_id: int,
@@ -95,7 +94,8 @@ class Linking:
         now_ms: int,
         truncate_before: bool = False,
     ) -> None:
-        self._metadata = metadata
+        self._sessions = sessions
+        self._metadata = sessions.metadata
         self._ledgers = ledgers
         self._options = options
         self._log_id = log_id
@@ -224,7 +224,7 @@ class Linking:
         wait_s: float,
     ) -> LinkResult:
         claimed = await claim(
-            self._metadata,
+            self._sessions,
             self._log_id,
             self._record,
             lease_s=self._options.lock_lease_s,
@@ -240,9 +240,7 @@ class Linking:
             )
             return await self._link(claimed, ready, txn)
         finally:
-            goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
-            with goodbye, suppress(DistributedLogError):  # the lease ends by itself
-                await self._metadata.revoke_lease(claimed.lease)
+            await claimed.give_back()
 
     async def _look(self, tokens: Sequence[SegmentToken], *, again: bool) -> list[_Ready]:
         """The ledgers' records. Raises `InvalidRequest` for one that cannot be linked, `NoSuchLedger`.

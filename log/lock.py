@@ -2,10 +2,10 @@
 
 A courtesy only. What is safe is the epoch in the log's state and the fence at the bookies: a writer that
 loses its lease writes on until somebody else takes the log over. The lock is taken in the transaction that
-raises the epoch, so that there is no moment between the two.
+raises the epoch, so that there is no moment between the two. The lease is the process's (`lock_session.py`).
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -22,6 +22,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import pack
 from .keys import lock_key, state_key
+from .lock_session import LOST, Leftover, LockSession, LockSessions
 from .ownership import OwnedLog
 from .state import LogState, decode_fields
 
@@ -51,18 +52,77 @@ class LockRecord:
         return cls(str(owner), str(writer_id), since_ms)
 
 
-@dataclass(slots=True)
 class Claim:
-    """A log that was claimed: its state under our epoch, and the lease under its lock."""
+    """A log that was claimed: its state under our epoch, and the lock on it. Whoever claims gives back."""
 
-    owned: OwnedLog
-    lease: int
-    previous: str
-    """The owner that was named before, "" for none."""
+    def __init__(
+        self,
+        owned: OwnedLog,
+        session: LockSession,
+        record: LockRecord,
+        previous: str,
+        held_at: int,
+    ) -> None:
+        self.owned = owned
+        self.previous = previous
+        """The owner that was named before, "" for none."""
+        self.held_at = held_at
+        self.on_lost: Callable[[DistributedLogError], None] = _nobody_asks
+        """Told when the log turns out to be another one's, or gone."""
+        self._session = session
+        self._value = record.encode()
+        session.add(self)
+
+    @property
+    def lease(self) -> int:
+        """The lease under the lock, which this process's other locks share."""
+        return self._session.lease
+
+    async def take_again(self) -> None:
+        """See `SessionLock`. The log's state is a condition: nobody locks a log that is not theirs."""
+        owned, session = self.owned, self._session
+        await owned.refresh()
+        key = lock_key(owned.log_id)
+        lease = session.lease
+        reply = await owned.metadata.transact(
+            Transaction(
+                (Compare.version(state_key(owned.log_id), owned.version), Compare.version(key, 0)),
+                (Put(key, self._value, lease),),
+            )
+        )
+        held = reply.revision if reply.succeeded else 0
+        if not reply.succeeded:
+            found = reply.current[1]  # of an earlier try, perhaps, that was not answered
+            if found is not None and found.value == self._value and found.lease == lease:
+                held = found.mod_revision
+        if lease == session.lease:
+            self.held_at = held
+
+    def lost(self, error: DistributedLogError) -> None:
+        """See `SessionLock`."""
+        self.on_lost(error)
+
+    async def give_back(self) -> None:
+        """Free the log for its next writer. Raises nothing; idempotent."""
+        if not self._session.holds(self):
+            return
+        self._session.take_out(self)
+        held_at = self.held_at
+        if held_at == LOST:
+            await self._session.leave()
+        else:
+            # Not known to be there: a try to take it again may be under way, for the version that we know.
+            version = 0 if held_at else self.owned.version
+            left = Leftover(self.owned.log_id, self._value, version)
+            await self._session.leave(left, held_at)
+
+
+def _nobody_asks(error: DistributedLogError) -> None:
+    pass
 
 
 async def claim(
-    metadata: Metadata,
+    sessions: LockSessions,
     log_id: int,
     record: LockRecord,
     *,
@@ -77,6 +137,7 @@ async def claim(
     `OwnershipAcquireFailed` naming it; with ``takeover`` it does not wait. ``raised`` gives the claimed
     state from the one before, owner and writer id. Raises `LogNotFound`, `EndOfStream`.
     """
+    metadata = sessions.metadata
     patience = lease_s + WAIT_BEYOND_LEASE_S if wait_s is None else wait_s
     deadline = trio.current_time() + patience
     while True:
@@ -95,22 +156,27 @@ async def claim(
                 )
             await _changed(metadata, lock, deadline)
             continue
-        claimed = await _try(metadata, record, found, lock, lease_s, raised)
+        claimed = await _try(sessions, record, found, lock, int(lease_s * 1000), raised)
         if claimed is not None:
             return claimed
 
 
 async def _try(
-    metadata: Metadata,
+    sessions: LockSessions,
     record: LockRecord,
     found: KeyValue,
     lock: KeyValue | None,
-    lease_s: float,
+    ttl_ms: int,
     raised: Callable[[LogState, str, str], LogState],
 ) -> Claim | None:
+    metadata = sessions.metadata
     before = LogState.decode(found.value)
     state = raised(before, record.owner, record.writer_id)
-    lease = await metadata.grant_lease(int(lease_s * 1000))
+    session = await sessions.enter(ttl_ms)
+    lease = session.lease
+    claimed: Claim | None = None
+    # Until it is answered the transaction may be done, or be done yet: what it puts is cleared away.
+    left: Leftover | None = Leftover(state.log_id, record.encode(), found.version)
     try:
         reply = await metadata.transact(
             Transaction(
@@ -124,18 +190,25 @@ async def _try(
                 ),
             )
         )
+        left = None
         if reply.succeeded:
-            return Claim(OwnedLog(metadata, state, found.version + 1), lease, before.owner)
-    except LeaseExpired:
-        return None  # the store was away for longer than that: again, with another one
+            owned = OwnedLog(metadata, state, found.version + 1)
+            held_at = reply.revision if lease == session.lease else 0
+            claimed = Claim(owned, session, record, before.owner, held_at)
+    except LeaseExpired:  # the store was away for longer than that: again, with another one
+        left = None
+        await session.ended(lease)
     except DistributedLogError:
         # Unknown, perhaps: the same writer id in the state says that it was this very transaction.
         again = await metadata.get(found.key)
-        if again is not None and LogState.decode(again.value) == state:
-            return Claim(OwnedLog(metadata, state, again.version), lease, before.owner)
-        raise
-    await metadata.revoke_lease(lease)
-    return None
+        if again is None or LogState.decode(again.value) != state:
+            raise
+        owned = OwnedLog(metadata, state, again.version)
+        claimed = Claim(owned, session, record, before.owner, held_at=0)
+    finally:
+        if claimed is None:
+            await session.leave(left)
+    return claimed
 
 
 async def _changed(metadata: Metadata, lock: KeyValue, deadline: float) -> None:
@@ -148,41 +221,3 @@ async def _changed(metadata: Metadata, lock: KeyValue, deadline: float) -> None:
                 await watch.next()
         except Compacted:
             return  # it has changed long ago: look again
-
-
-async def keep(
-    metadata: Metadata,
-    claimed: Claim,
-    record: LockRecord,
-    *,
-    lease_s: float,
-    on_lost: Callable[[DistributedLogError], None],
-    refresh: Callable[[], Awaitable[None]],
-) -> None:
-    """Renew the lease until cancelled. A lost lock is taken again if nobody else has it.
-
-    ``refresh`` reads the log's state; what it raises when the log is another one's goes to ``on_lost``.
-    """
-    key = lock_key(claimed.owned.log_id)
-    while True:
-        await trio.sleep(lease_s / 3)
-        try:
-            await metadata.renew_lease(claimed.lease)
-            continue
-        except LeaseExpired:
-            pass
-        except DistributedLogError:
-            continue  # the store is away: the writer goes on without it
-        try:
-            await refresh()
-            lease = await metadata.grant_lease(int(lease_s * 1000))
-            put = Put(key, record.encode(), lease)
-            reply = await metadata.transact(Transaction((Compare.version(key, 0),), (put,)))
-            if reply.succeeded:
-                claimed.lease = lease
-            else:
-                await metadata.revoke_lease(lease)
-        except DistributedLogError as error:
-            if error.fatal_to_writer or isinstance(error, LogNotFound):
-                on_lost(error)
-                return

@@ -1,7 +1,6 @@
 """Namespace: names to logs; create, find, list, delete, open."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from random import Random
 from typing import Any, Literal
@@ -12,7 +11,6 @@ from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Compare, Put, Transaction
 from ..runtime.errors import (
     AlreadyClosed,
-    DistributedLogError,
     InvalidRequest,
     LogExists,
     LogNotFound,
@@ -22,6 +20,7 @@ from .handle import Log
 from .keys import LOG_ID_BITS, decode_log_id, encode_log_id, name_key, name_of, state_key
 from .ledgers import Ledgers
 from .lock import LockRecord, claim
+from .lock_session import LockSessions
 from .names import check_log_name
 from .opening import Opening
 from .options import LogOptions
@@ -30,7 +29,6 @@ from .watch import LogWatch
 
 PAGE = 1000
 DRAWS = 5
-GOODBYE_S = 2.0
 
 
 class Namespace:
@@ -63,6 +61,7 @@ class Namespace:
         self._random = random
         self._quorums = quorums
         self._closed = False
+        self.locks = LockSessions(metadata, self.start)
 
     async def create_log(
         self, name: str, *, durability: Literal["standard", "all"] = "standard"
@@ -111,7 +110,7 @@ class Namespace:
         """
         log_id = await self.find(name)
         claimed = await claim(
-            self.metadata,
+            self.locks,
             log_id,
             self.lock_record(),
             lease_s=self.options.lock_lease_s,
@@ -122,9 +121,7 @@ class Namespace:
         try:
             await delete_claimed(claimed.owned, self.ledgers, self.path)
         finally:
-            goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
-            with goodbye, suppress(DistributedLogError):  # the lease ends by itself
-                await self.metadata.revoke_lease(claimed.lease)
+            await claimed.give_back()
 
     def open_log(
         self,

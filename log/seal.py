@@ -4,23 +4,17 @@ For whoever is not the writer (that one has `LogWriter.mark_end_of_stream`): the
 claims it, what a dead writer left is recovered and closed, then the state says that it is sealed.
 """
 
-from contextlib import suppress
-
-import trio
-
-from ..metadata.interface import Metadata
-from ..runtime.errors import DistributedLogError, EndOfStream
+from ..runtime.errors import EndOfStream
 from .ledgers import Ledgers
 from .lock import LockRecord, claim
+from .lock_session import LockSessions
 from .options import LogOptions
 from .state import LogState
 from .takeover import recover_patiently
 
-GOODBYE_S = 2.0
-
 
 async def seal(
-    metadata: Metadata,
+    sessions: LockSessions,
     ledgers: Ledgers,
     options: LogOptions,
     log_id: int,
@@ -33,7 +27,7 @@ async def seal(
     """Seal a log; False: it was sealed already. See `Log.seal`."""
     try:
         claimed = await claim(
-            metadata,
+            sessions,
             log_id,
             record,
             lease_s=options.lock_lease_s,
@@ -48,9 +42,7 @@ async def seal(
         )
         await claimed.owned.change(lambda state: state.with_sealed().released(), done=_is_sealed)
     finally:
-        goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
-        with goodbye, suppress(DistributedLogError):  # the lease ends by itself
-            await metadata.revoke_lease(claimed.lease)
+        await claimed.give_back()
     return True
 
 

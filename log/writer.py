@@ -1,28 +1,23 @@
 """LogWriter: what writes a log. Records go through `pipeline.py`; segments are `keeper.py`'s."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from types import TracebackType
 
 import trio
 
 from ..runtime.errors import DistributedLogError, WriteCancelled, WriteFailed
-from . import lock as locks
 from .admission import admit, admit_columns, out_of_order
 from .batch import PendingBulk, PendingWrite, again
 from .dlsn import DLSN
 from .follower import StateFollower
 from .keeper import SegmentKeeper
 from .ledgers import Ledgers
-from .lock import Claim, LockRecord
+from .lock import Claim
 from .options import LogOptions
 from .pipeline import Pipeline
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
 from .state import LogState
 from .truncation import truncate
-
-GOODBYE_S = 2.0
-"""How long a writer that ended tries to give its lock back."""
 
 
 class LogWriter:
@@ -35,13 +30,11 @@ class LogWriter:
     def __init__(
         self,
         claimed: Claim,
-        lock_record: LockRecord,
         ledgers: Ledgers,
         options: LogOptions,
         wall_ms: Callable[[], int],
     ) -> None:
         self._claim = claimed
-        self._lock_record = lock_record
         self._ledgers = ledgers
         self._options = options
         self._name = claimed.owned.state.name
@@ -49,6 +42,7 @@ class LogWriter:
         self._pipeline = Pipeline(self._name, options, wall_ms, self._scope.cancel)
         self._keeper = SegmentKeeper(self._pipeline, claimed.owned, ledgers, options, wall_ms)
         self._pipeline.keeper = self._keeper
+        claimed.on_lost = self._pipeline.fail
         self._entry_bytes_max = options.entry_bytes_max
         self._ordered = options.max_txid_check
         self._floor = 0
@@ -241,7 +235,7 @@ class LogWriter:
             raise
         self._closed = True
         self._scope.cancel()
-        await self._give_lock_back()
+        await self._claim.give_back()
 
     async def abort(self) -> None:
         """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery."""
@@ -252,7 +246,7 @@ class LogWriter:
         self._pipeline.fail(
             WriteFailed(f'log "{self._name}": the writer was aborted; it may be stored')
         )
-        await self._give_lock_back()
+        await self._claim.give_back()
 
     async def __aenter__(self) -> "LogWriter":
         return self
@@ -269,48 +263,23 @@ class LogWriter:
 
     async def open(self) -> None:
         """Recover what was left, open the first segment (steps 2 to 4 of a takeover)."""
-        failure: DistributedLogError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_lock)  # recovery may take longer than the lease
-            try:
-                await self._keeper.begin()
-            except DistributedLogError as error:
-                failure = error
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        await self._keeper.begin()
         last_txid = self._pipeline.last_txid = self._claim.owned.state.last_txid
         if self._ordered:
             self._floor = max(0, last_txid)
 
     async def run(self) -> None:
-        """Send, roll, renew the lock, until the writer ends. A task of the namespace."""
+        """Send and roll, until the writer ends. A task of the namespace."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._pipeline.run)
                     nursery.start_soon(self._keeper.run)
-                    nursery.start_soon(self._keep_lock)
             if not self._closed:  # it failed: the next writer need not wait for the lease
-                await self._give_lock_back()
+                await self._claim.give_back()
         finally:
             if self._pipeline.error is None and not self._closed:
                 self._pipeline.close("the namespace was closed")
                 self._pipeline.fail(
                     WriteFailed(f'log "{self._name}": the namespace was closed; it may be stored')
                 )
-
-    async def _keep_lock(self) -> None:
-        await locks.keep(
-            self._claim.owned.metadata,
-            self._claim,
-            self._lock_record,
-            lease_s=self._options.lock_lease_s,
-            on_lost=self._pipeline.fail,
-            refresh=self._claim.owned.refresh,
-        )
-
-    async def _give_lock_back(self) -> None:
-        goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
-        with goodbye, suppress(DistributedLogError):  # the lease ends by itself
-            await self._claim.owned.metadata.revoke_lease(self._claim.lease)

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 
 from distributedlog.ledger.client import LedgerClient, LedgerOptions
 from distributedlog.log.lock import LockRecord, claim
+from distributedlog.log.lock_session import LockSessions
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.options import LogOptions
 from distributedlog.log.record import LogRecord
@@ -197,7 +198,7 @@ async def test_a_zombie_opens_no_segment_in_a_log_that_is_being_deleted(
         await writer.write(LogRecord(0, b"x"))
         log_id = await a.find("l")
         await claim(
-            world.metadata,
+            LockSessions(world.metadata, a.start),
             log_id,
             LockRecord("beta", "its id", 0),
             lease_s=5,

@@ -1,0 +1,215 @@
+"""One lease for the locks of a process: a thousand writers renew one lease, not a thousand (H35).
+
+A lock stays a key of its own, bound to the lease of its process. Who takes a log over puts the key under
+its own lease, which touches no other key of this one; who closes deletes its key alone. The lease is granted
+with the first lock and revoked with the last. One that ended while its process was paused or cut off is
+followed by another, and each lock is taken again where the log is still ours: a lost lease alone ends no
+writer (scenario 18 of distributedlog.md); one whose log was taken over is told so.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from ..metadata.interface import Metadata
+from ..metadata.transaction import Compare, Delete, Transaction
+from ..runtime.errors import DistributedLogError, LeaseExpired, LogNotFound
+from .keys import lock_key, state_key
+
+LOCKS_MAX = 2000
+"""Of one lease, claims under way included; the next lock gets another lease. A lease holds 4,096 keys."""
+GOODBYE_S = 2.0
+"""How long whoever ends tries to give a lock back at once; then the session does, or the lease's end."""
+
+LOST = -1
+
+log = logging.getLogger("distributedlog.log")
+
+Start = Callable[[Callable[[], Awaitable[None]]], None]
+"""Runs a task as long as its process uses the logs."""
+
+
+class SessionLock(Protocol):
+    """A lock that is held, as its session sees it."""
+
+    held_at: int
+    """The revision that put the key; 0: whether it is there is not known; `LOST`: it is another one's."""
+
+    async def take_again(self) -> None:
+        """Put the key under the session's lease, if the log is still ours.
+
+        Raises `WriterFenced`, `LogNotFound`, and whatever the metadata client raises.
+        """
+        ...
+
+    def lost(self, error: DistributedLogError) -> None:
+        """The log is another one's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A lock that nobody wants any more and whose key may be there, or may still come."""
+
+    log_id: int
+    value: bytes
+    """Of the key; a random number in it says whose it is."""
+    version: int = 0
+    """A transaction that nobody knows the outcome of asks for this version of the log's state."""
+
+
+class LockSession:
+    """One lease, and the locks under it. Made by `LockSessions.enter`."""
+
+    def __init__(
+        self, metadata: Metadata, lease: int, ttl_ms: int, on_over: Callable[["LockSession"], None]
+    ) -> None:
+        self.metadata = metadata
+        self.lease = lease
+        """Of the moment: after one that ended there is another."""
+        self.ttl_ms = ttl_ms
+        self.users = 1
+        """Locks, and claims under way. With the last one the session ends."""
+        self._on_over = on_over
+        self._locks: dict[SessionLock, None] = {}
+        self._leftovers: list[Leftover] = []
+        self._replacing = trio.Lock()
+        self._untidy = trio.Event()
+        self._scope = trio.CancelScope()
+
+    def add(self, lock: SessionLock) -> None:
+        """A claim has become a lock."""
+        self._locks[lock] = None
+
+    def holds(self, lock: SessionLock) -> bool:
+        """Was it added, and not taken out?"""
+        return lock in self._locks
+
+    def take_out(self, lock: SessionLock) -> None:
+        """From here on it is not taken again; `leave` follows."""
+        del self._locks[lock]
+
+    async def leave(self, left: Leftover | None = None, held_at: int = 0) -> None:
+        """One user less. ``left``: its key is deleted, here or later; ``held_at``: the revision that put it.
+
+        Raises nothing: the session, or the end of the lease, does what could not be done within `GOODBYE_S`.
+        """
+        self.users -= 1
+        assert self.users >= 0, "each user leaves once"
+        goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
+        if not self.users:
+            self._scope.cancel()
+            self._on_over(self)
+            with goodbye, suppress(DistributedLogError):
+                await self.metadata.revoke_lease(self.lease)
+        elif left is not None:
+            self._leftovers.append(left)
+            with goodbye, suppress(DistributedLogError):
+                if held_at:
+                    key = lock_key(left.log_id)
+                    mine = Compare.mod_revision(key, held_at)
+                    await self.metadata.transact(Transaction((mine,), (Delete(key),)))
+                    self._leftovers.remove(left)  # deleted, or another one's by now
+                else:
+                    await self._clear(left)
+
+    async def ended(self, lease: int) -> None:
+        """``lease`` was seen to be gone: have another one, and take all locks again."""
+        async with self._replacing:
+            if lease != self.lease:
+                return
+            self.lease = await self.metadata.grant_lease(self.ttl_ms)
+            log.info("lease %d of %d locks ended, %d follows", lease, len(self._locks), self.lease)
+            for lock in self._locks:
+                lock.held_at = 0
+            self._untidy.set()
+
+    # --- its tasks --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Renew the lease until the last lock is given back. A task of the namespace."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._tidy)
+                await self._renew()
+
+    async def _renew(self) -> None:
+        while True:
+            await trio.sleep(self.ttl_ms / 3000)
+            with suppress(DistributedLogError):  # the store is away: writers go on without it
+                lease = self.lease
+                try:
+                    await self.metadata.renew_lease(lease)
+                except LeaseExpired:
+                    await self.ended(lease)
+                if self._leftovers or any(not lock.held_at for lock in self._locks):
+                    self._untidy.set()
+
+    async def _tidy(self) -> None:
+        """Take locks again, clear leftovers; apart from the renewals, which must not wait for it."""
+        while True:
+            await self._untidy.wait()
+            self._untidy = trio.Event()
+            with suppress(DistributedLogError):  # what is left is tried at the next renewal
+                for left in self._leftovers.copy():
+                    await self._clear(left)
+                for lock in list(self._locks):
+                    if not lock.held_at and lock in self._locks:
+                        await self._take_again(lock)
+
+    async def _take_again(self, lock: SessionLock) -> None:
+        try:
+            await lock.take_again()
+        except DistributedLogError as error:
+            if not (error.fatal_to_writer or isinstance(error, LogNotFound)):
+                raise
+            if lock in self._locks:
+                lock.held_at = LOST
+                lock.lost(error)
+
+    async def _clear(self, left: Leftover) -> None:
+        """Delete the leftover's key; what may still come is looked for at each renewal."""
+        state = await self.metadata.get(state_key(left.log_id))
+        found = await self.metadata.get(lock_key(left.log_id))
+        if found is not None and found.value == left.value:
+            mine = Compare.mod_revision(found.key, found.mod_revision)
+            await self.metadata.transact(Transaction((mine,), (Delete(found.key),)))
+        elif state is not None and state.version <= left.version:
+            return  # its transaction may still be on its way
+        if left in self._leftovers:
+            self._leftovers.remove(left)
+
+
+class LockSessions:
+    """The sessions of one process: one for each length of leases, and for each `LOCKS_MAX` locks."""
+
+    def __init__(self, metadata: Metadata, start: Start) -> None:
+        self.metadata = metadata
+        self._start = start
+        self._sessions: list[LockSession] = []
+        self._granting = trio.Lock()
+
+    async def enter(self, ttl_ms: int) -> LockSession:
+        """A session with room for one more, who is counted as its user from here on."""
+        session = self._with_room(ttl_ms)
+        if session is not None:
+            return session
+        async with self._granting:  # a thousand that open at once share what the first one gets
+            session = self._with_room(ttl_ms)
+            if session is None:
+                lease = await self.metadata.grant_lease(ttl_ms)
+                session = LockSession(self.metadata, lease, ttl_ms, self._sessions.remove)
+                self._start(session.run)
+                self._sessions.append(session)
+            return session
+
+    def _with_room(self, ttl_ms: int) -> LockSession | None:
+        for session in self._sessions:
+            if session.ttl_ms == ttl_ms and session.users < LOCKS_MAX:
+                session.users += 1
+                return session
+        return None
