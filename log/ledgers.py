@@ -86,7 +86,10 @@ class LedgerWriter(Protocol):
         ...
 
     def publish_lac(self) -> None:
-        """Tell the bookies how far is confirmed; it does so itself when nothing is in flight."""
+        """Tell the bookies how far is confirmed, where they do not know it yet.
+
+        It does so itself when nothing is in flight.
+        """
         ...
 
     async def settle(self) -> None:

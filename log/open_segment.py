@@ -19,7 +19,6 @@ class OpenSegment:
         self.record = record
         self.ledger = ledger
         self.opened_at = trio.current_time()
-        self.published_lac = -1
         self.sent_records = 0
         self.sent_bytes = 0
         self._last_entry = UNKNOWN
@@ -80,7 +79,4 @@ class OpenSegment:
 
     def publish(self) -> None:
         """Make what is confirmed readable, where no later entry says so."""
-        lac = self.ledger.lac
-        if lac > self.published_lac:
-            self.published_lac = lac
-            self.ledger.publish_lac()
+        self.ledger.publish_lac()
