@@ -4,6 +4,7 @@ Spark is imported when it is needed; what it says on stderr is left out without 
 one line as everywhere.
 """
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -58,6 +59,7 @@ def export(
     begin = start if start == "earliest" else str(DLSN.parse(start))
     end = "latest" if until is None else str(DLSN.parse(until).next())
     uri = settings.where()
+    check_spark()
     _check_log(settings, name)
     began = time.perf_counter()
     with _spark(settings, master) as spark:
@@ -102,8 +104,9 @@ def import_(settings: Settings, directory: str, name: str, master: str) -> None:
     from ..log.names import check_log_name
 
     check_log_name(name)
-    began = time.perf_counter()
+    check_spark()
     _check_archive(directory)
+    began = time.perf_counter()
     with _spark(settings, master) as spark:
         from ..spark.transfer import import_log
 
@@ -142,7 +145,7 @@ def _since(began: float) -> float:
 
 
 def _check_log(settings: Settings, name: str) -> None:
-    """Ten seconds of Spark's start are not spent on a log that is not there."""
+    """Ten seconds of Spark's start are not to be spent on a log that is not there."""
     from ..runtime.errors import LogNotFound
     from .connect import answer, namespace, run
 
@@ -155,24 +158,27 @@ def _check_log(settings: Settings, name: str) -> None:
 
 
 def _check_archive(directory: str) -> None:
-    """The same for an archive that is none, or lacks files."""
+    """Nor on an archive that is none, or lacks files."""
     from ..spark import archive
 
     where = archive.local(directory)
     archive.read(where).check_listing(archive.sizes(where), str(where), alone=True)
 
 
+def check_spark() -> None:
+    """Can Spark run here? Raises a one-line error that says what to install."""
+    for name in ("pyspark", "pyarrow", "numpy"):
+        if importlib.util.find_spec(name) is None:
+            raise click.ClickException(f"{name} is not installed, this runs on Spark: {NEEDS}")
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        raise click.ClickException(f"there is no Java, this runs on Spark: {NEEDS}")
+
+
 @contextmanager
 def _spark(settings: Settings, master: str) -> Iterator[Any]:
-    """A session of our own, or the one that this process has. Raises a one-line error where none can be."""
-    try:
-        import numpy  # noqa: F401
-        import pyarrow  # noqa: F401
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise click.ClickException(f"{error.name} is not installed: {NEEDS}") from None
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        raise click.ClickException(f"there is no Java: this runs on Spark ({NEEDS})")
+    """The session that this process has, or one of our own, which ends with the command."""
+    from pyspark.sql import SparkSession
+
     there = SparkSession.getActiveSession()
     if there is not None:
         yield there

@@ -14,10 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from ..runtime.errors import ForeignData, InvalidRequest, VersionConflict
+import xxhash
+
+from ..runtime.errors import CorruptData, ForeignData, InvalidRequest, VersionConflict
 from .manifest import NAME, Manifest
 
 LOCK = ".lock"
+READ_BYTES = 8 * 1024 * 1024
 _OURS = re.compile(r"[0-9]{19}-[0-9a-f]{32}\.parquet")
 
 
@@ -63,6 +66,23 @@ def sizes(directory: Path) -> dict[str, int]:
         for one in directory.iterdir()
         if one.name != NAME and not one.name.startswith(".")
     }
+
+
+def verify(directory: Path, manifest: Manifest) -> None:
+    """Are all files there as the manifest states, byte for byte, and no others?
+
+    Raises `CorruptData` or `ForeignData`, naming the first that is not.
+    """
+    manifest.check_listing(sizes(directory), str(directory), alone=True)
+    for one in manifest.files:
+        seen = xxhash.xxh3_64()
+        with open(directory / one.name, "rb") as file:
+            while piece := file.read(READ_BYTES):
+                seen.update(piece)
+        if seen.intdigest() != one.file_xxh3:
+            raise CorruptData(
+                f"{directory / one.name} is damaged: its bytes are not those that the manifest states"
+            )
 
 
 def prepare(directory: Path) -> None:

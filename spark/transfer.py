@@ -1,8 +1,8 @@
 """A log as an archive, and an archive as a log again: what `dlog log export` and `import` do.
 
-An export is there when its manifest is: a killed one is none. An import verifies every file in the tasks
-that read it, and the sink links all or nothing, once for each state of each archive, however often it is
-repeated. Txids and payloads stay, in order; positions are new.
+An export is there when its manifest is: a killed one is none. An import verifies every file before it makes
+the log, and again in the tasks that read it; the sink links all or nothing, once for each state of each
+archive, however often it is repeated. Txids and payloads stay, in order; positions are new.
 """
 
 import json
@@ -57,7 +57,7 @@ def export_log(
 
     ``start``, ``end``: `earliest`, `latest`, or a DLSN as text. The directory is empty, does not exist, or
     holds what a killed export left. Raises `LogNotFound`, `LogTruncated`, `InvalidRequest`; `ForeignData`
-    where there is something in the directory; `CorruptData` never: what cannot be read is not exported.
+    where there is something else in the directory.
     """
     from .archive_source import FORMAT_NAME, ArchiveSource, WritePlan
 
@@ -112,7 +112,7 @@ def import_log(
 
     where = archive.local(directory)
     manifest = archive.read(where)
-    manifest.check_listing(archive.sizes(where), str(where), alone=True)
+    archive.verify(where, manifest)
     app = f"import-{manifest.id}"
 
     async def look(held: Client) -> bool:

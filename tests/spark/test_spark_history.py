@@ -1,0 +1,137 @@
+"""A cold tier on a real cluster: Parquet and log as one frame, each record once (design: spark, 6)."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from distributedlog import DLSN, Namespace
+from distributedlog.runtime.errors import (
+    CorruptData,
+    ForeignData,
+    InvalidRequest,
+    LogRecreated,
+    LogTruncated,
+)
+from tests.spark.conftest import fill, on, plain
+
+pytest.importorskip("pyspark", reason="pip install '.[spark]'")
+
+from distributedlog.spark import append_history, history_manifest, read_with_history
+
+pytestmark = [pytest.mark.processes, pytest.mark.spark]
+
+TIMEOUT_S = 60.0
+
+
+def records(spark: Any, uri: str, **options: object) -> Any:
+    """The log `a`, or a part of it, in one task."""
+    reader = spark.read.format("distributedlog").option("log", "a").option("requestTimeout", "60s")
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load(uri).coalesce(1)
+
+
+def both(spark: Any, uri: str, archive: Path) -> list[tuple[Any, ...]]:
+    """As `plain` gives a log."""
+    frame = read_with_history(spark, uri, "a", archive, request_timeout_s=TIMEOUT_S)
+    assert {row[0] for row in frame.select("log").distinct().collect()} <= {"a"}
+    columns = ("segment", "entry", "slot", "sequence_id", "txid", "payload")
+    found = [tuple(row) for row in frame.select(*columns).collect()]
+    return sorted((*row[:5], bytes(row[5])) for row in found)
+
+
+def truncate(uri: str, to: DLSN) -> None:
+    async def call(namespace: Namespace) -> None:
+        await namespace.open_log("a").truncate(to)
+
+    on(uri, call)
+
+
+def append(frame: Any, uri: str, archive: Path) -> Any:
+    return append_history(frame, uri, "a", archive, request_timeout_s=TIMEOUT_S)
+
+
+def test_an_archive_grows_by_what_it_has_not_and_with_the_log_gives_all(
+    spark: Any, uri: str, tmp_path: Path
+) -> None:
+    """Overlapping batches, a batch twice, nothing new; then the log gives up what the archive has."""
+    archive = tmp_path / "a [1]{x}"  # no pattern
+    fill(uri, "a", range(300), entry=100)
+    fill(uri, "a", range(300, 500), entry=100)
+    assert history_manifest(archive) is None
+
+    first = append(records(spark, uri, endingPosition='{"a": "1.2.50"}'), uri, archive)
+    assert (first.records, str(first.end), first.generation) == (250, "1.2.50", 1)
+    again = append(records(spark, uri, endingPosition='{"a": "1.2.0"}'), uri, archive)
+    assert again == first == history_manifest(archive)
+    fill(uri, "a", range(500, 600), entry=100)
+    whole = plain(uri, "a")
+    assert both(spark, uri, archive) == whole
+
+    second = append(records(spark, uri, endingPosition='{"a": "2.1.0"}'), uri, archive)
+    assert (second.records, str(second.end), len(second.files)) == (400, "2.0.100", 2)
+    truncate(uri, DLSN(2, 1, 0))
+    assert len(plain(uri, "a")) == 200
+    assert both(spark, uri, archive) == whole
+
+    truncate(uri, DLSN(2, 1, 1))
+    with pytest.raises(LogTruncated, match=r"begins at 2\.1\.1, .* ends at 2\.0\.100: 1 records"):
+        both(spark, uri, archive)
+    with pytest.raises(Exception, match="record 401"):
+        append(records(spark, uri), uri, archive)
+    assert history_manifest(archive) == second
+
+
+def test_what_the_log_has_before_the_archive_comes_from_the_log(
+    spark: Any, uri: str, tmp_path: Path
+) -> None:
+    fill(uri, "a", range(300), entry=100)
+
+    made = append(records(spark, uri, startingPosition='{"a": "1.1.5"}'), uri, tmp_path)
+
+    assert (str(made.first), made.first_sequence_id, made.records) == ("1.1.5", 105, 195)
+    assert both(spark, uri, tmp_path) == plain(uri, "a")
+
+
+def test_what_does_not_belong_to_the_archive_adds_nothing(
+    spark: Any, uri: str, tmp_path: Path
+) -> None:
+    fill(uri, "a", range(100), entry=50)
+    fill(uri, "b", range(100))
+    made = append(records(spark, uri, endingPosition='{"a": "1.1.0"}'), uri, tmp_path)
+    rest = records(spark, uri)
+
+    for frame, said in (
+        (rest.where("txid != 70"), "record 71 where record 70 is expected"),
+        (rest.orderBy("txid", ascending=False), "where record .* is expected"),
+        (rest.select("txid", "payload", "sequence_id"), "columns of the source as they are"),
+        (rest.selectExpr("'c' AS log", *rest.columns[1:]), "another log"),
+    ):
+        with pytest.raises(Exception, match=said):
+            append(frame, uri, tmp_path)
+    assert history_manifest(tmp_path) == made
+    assert append(rest, uri, tmp_path).records == 100  # and removed what the failed ones left
+    assert len(list(tmp_path.glob("*.parquet"))) == 2
+
+    damage: list[tuple[Callable[[], object], type[Exception], str]] = [
+        (lambda: append_history(rest, uri, "b", tmp_path), ForeignData, 'log "a", not of "b"'),
+        (lambda: read_with_history(spark, uri, "b", tmp_path), ForeignData, 'log "a", not of "b"'),
+        (lambda: read_with_history(spark, uri, "a", tmp_path / "x"), InvalidRequest, "no manifest"),
+    ]
+
+    async def remake(namespace: Namespace) -> None:
+        await namespace.delete_log("a")
+        await namespace.create_log("a")
+
+    on(uri, remake)
+    fill(uri, "a", range(5))
+    damage.append((lambda: both(spark, uri, tmp_path), LogRecreated, "deleted and made again"))
+    damage.append((lambda: append(rest, uri, tmp_path), LogRecreated, "deleted and made again"))
+    for call, error, said in damage:
+        with pytest.raises(error, match=said):
+            call()
+    next(tmp_path.glob("*.parquet")).unlink()
+    with pytest.raises(CorruptData, match=r"\.parquet is missing"):
+        both(spark, uri, tmp_path)
