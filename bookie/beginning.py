@@ -72,17 +72,17 @@ class Beginning:
         for control in controls:
             block = self._ring.control_block()
             if block is None:
-                await self._journal.flush(self._store.on_synced)
+                await self._journal.flush(self._store.commits.on_synced)
                 block = self._ring.control_block()
                 assert block is not None, "an empty ring takes any record"
             block.controls.append(control)
-        await self._journal.flush(self._store.on_synced)
+        await self._journal.flush(self._store.commits.on_synced)
         self._journal.prove_survivors()
         _leave_survivors(self._journal.sealed, decision.durable_to)
         proof = self._ring.newest()
         assert proof is not None, "an empty ring has room"
         proof.watermark = True
-        await self._journal.flush(self._store.on_synced)
+        await self._journal.flush(self._store.commits.on_synced)
         await self._store.checkpoint()
         for number in sorted(self._names):
             if number not in replay.sealed and number not in empty:
@@ -114,7 +114,7 @@ class Beginning:
                 continue
             target = self._ring.room(len(record.raw))
             if target is None:
-                await self._journal.flush(self._store.on_synced)
+                await self._journal.flush(self._store.commits.on_synced)
                 target = self._ring.room(len(record.raw))
                 assert target is not None, "an empty ring takes any record"
             position = self._ring.append(target, record.raw)

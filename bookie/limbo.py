@@ -59,7 +59,7 @@ class Limbo:
             block.controls.append(jb.limbo_below_record(below))
             block.after_sync.append(durable.set)
 
-        self._store.with_block(write)
+        self._store.commits.with_block(write)
         await durable.wait()
 
     async def lift_limbo(self, ledger_id: int, key: bytes) -> None:
@@ -75,6 +75,6 @@ class Limbo:
         ledger.stored = True
         durable = trio.Event()
         written: Callable[[], None] = durable.set
-        self._store.write_state(ledger, written)
+        self._store.commits.write_state(ledger, written)
         await durable.wait()
         ledger.fence_durable = True

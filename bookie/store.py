@@ -12,7 +12,6 @@ sync that covers what was asked.
 """
 
 import hmac
-from collections import deque
 from collections.abc import Callable
 
 import trio
@@ -29,9 +28,10 @@ from ..runtime.host import Disk, Host
 from . import entry as entries
 from . import journal_blocks as jb
 from .adds import Adds
+from .commits import Commits
 from .gather import GatheringBlock, GatherRing
 from .index import Index, IndexDamaged
-from .journal import Journal, Position
+from .journal import Journal
 from .ledgers import AddStream, Ledger, StreamOwner
 from .limbo import Limbo
 from .options import BookieOptions
@@ -42,7 +42,6 @@ from .stretches import Stretch
 from .upkeep import Upkeep
 from .waiters import Waiter, Waiters
 
-TICK_S = 0.25
 LIMBO_ALL = 0xFFFF_FFFF_FFFF_FFFF
 
 Done = Callable[[Ledger, DistributedLogError | None], None]
@@ -78,6 +77,7 @@ class Store:
         self.reader = Reader(ring, files, index)
         self.cold = ColdReader(files, options)
         self.waiters = Waiters(options.waiters_max)
+        self.commits = Commits(journal, ring, index, self.waiters, options)
         self._adds = Adds(
             ring, journal, self.reader, self.cold, options.unsynced_bytes_max, self.stats, self
         )
@@ -87,11 +87,6 @@ class Store:
         """Set by the operator: `read_only` stays on whatever the space."""
         self.on_ledger_created: Callable[[int], None] | None = None
         """Told of each ledger that an add makes known here (H21)."""
-        self.applied = Position(1, 0, 0, 1)
-        self._dirty_lacs: dict[Ledger, None] = {}
-        self._late: deque[tuple[Callable[[GatheringBlock], None], bool]] = deque()
-        """Who waits for a block, in the order they asked."""
-        self._waiting_for_room: list[Callable[[], None]] = []
         self.failure: IndexDamaged | None = None
         """What was found broken at a read: `run` raises it."""
         self._upkeep = Upkeep(self, disk, journal, ring, index, files, options, seed)
@@ -116,7 +111,9 @@ class Store:
         self._upkeep.look_at_space()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._journal.run, self._before_take, self.on_synced)
+                nursery.start_soon(
+                    self._journal.run, self.commits.before_take, self.commits.on_synced
+                )
                 nursery.start_soon(self._upkeep.run)
                 nursery.start_soon(self.cold.run)
                 nursery.start_soon(self.waiters.run)
@@ -230,21 +227,16 @@ class Store:
                 ledger.flags |= jb.LIMBO
             ledger.stored = True
         # Asked again before it is durable: written again, for the first record may still wait for room.
-        self.write_state(ledger, durable)
+        self.commits.write_state(ledger, durable)
 
     def write_lac(self, stream: AddStream, lac: int) -> None:
-        """The writer says what is confirmed: published at once, durable with the next sync (H24)."""
+        """The writer says what is confirmed; see `Commits.publish_lac`."""
         ledger = stream.ledger
         if stream.refused or stream.recovery or ledger.flags or not ledger.stored:
             return
         if lac <= ledger.lac or lac > entries.ENTRY_ID_MAX:
             return
-        ledger.lac = lac
-        self._dirty_lacs[ledger] = None
-        self._index.note_state(ledger)
-        self._upkeep.something_to_prove.set()
-        if ledger.waiters:
-            self.waiters.wake(ledger)
+        self.commits.publish_lac(ledger, lac)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget the ledger for good: a durable tombstone, then its runs go. Call on proof only (inv. 27).
@@ -256,7 +248,7 @@ class Store:
         ledger.flags |= jb.DELETED
         ledger.stored = True
         durable = trio.Event()
-        self.write_state(ledger, durable.set)
+        self.commits.write_state(ledger, durable.set)
         await durable.wait()
         if not known:
             self._index.forget_runs(ledger)
@@ -339,11 +331,11 @@ class Store:
     @property
     def congested(self) -> bool:
         """Is it time to stop reading connections until a sync has finished?"""
-        return self._ring.unsynced_bytes >= self._options.unsynced_bytes_max
+        return self.commits.congested
 
     def on_room(self, resume: Callable[[], None]) -> None:
         """Call ``resume`` once when a sync has made room."""
-        self._waiting_for_room.append(resume)
+        self.commits.on_room(resume)
 
     def info(self) -> dict[str, object]:
         """Counters and gauges, for Op.INFO and the health page."""
@@ -376,90 +368,6 @@ class Store:
         }
         return shown
 
-    # --- the commit -------------------------------------------------------------------------------
-
-    def _before_take(self) -> None:
-        """Explicit LACs go with the block that is about to be written (H24)."""
-        while self._dirty_lacs:
-            block = self._ring.control_block()
-            if block is None:
-                return
-            ledger = next(iter(self._dirty_lacs))
-            del self._dirty_lacs[ledger]
-            block.controls.append(ledger.state_record())
-
-    def on_synced(self, block: GatheringBlock, file_number: int, shift: int) -> None:
-        """A block is durable: index it, publish LACs, acknowledge; all for one commit."""
-        index = self._index
-        awaited: dict[Ledger, None] = {}
-        for note in block.notes:
-            ledger = note.ledger
-            ledger.drop_pending(note)
-            if ledger.waiters:
-                awaited[ledger] = None  # its LAC may be known already
-            if not ledger.deleted:
-                index.add(
-                    ledger, note.first, note.count, file_number, note.position + shift, note.length
-                )
-        self.applied = self._journal.position()
-        if block.acks:
-            by_owner: dict[StreamOwner, list[tuple[int, int]]] = {}
-            for stream, count in block.acks.items():
-                by_owner.setdefault(stream.owner, []).append((stream.number, count))
-            for owner, acks in by_owner.items():
-                owner.on_acked(acks)
-        for ledger, lac in block.lacs.items():
-            if lac > ledger.lac:
-                ledger.lac = lac
-                index.note_state(ledger)
-                if ledger.waiters:
-                    awaited[ledger] = None
-        for ledger in awaited:
-            self.waiters.wake(ledger)
-        for callback in block.after_sync:
-            callback()
-        if self._journal.unproven:
-            self._upkeep.something_to_prove.set()
-        self._use_late()
-        if self._waiting_for_room and not self.congested:
-            waiting, self._waiting_for_room = self._waiting_for_room, []
-            for resume in waiting:
-                resume()
-        if (
-            index.runs_in_memory >= self._options.checkpoint_runs
-            or index.bytes_since >= self._options.checkpoint_bytes
-        ):
-            self._upkeep.checkpoint_wanted.set()
-
-    def with_block(self, use: Callable[[GatheringBlock], None], *, control: bool = True) -> None:
-        """Give ``use`` the block that gathers (with room for a control record), or a later one.
-
-        In the order of the calls: what joins a commit may rely on a record that was asked for before.
-        """
-        self._late.append((use, control))
-        self._use_late()
-        self._journal.wake()
-
-    def _use_late(self) -> None:
-        while self._late:
-            use, control = self._late[0]
-            block = self._ring.control_block() if control else self._ring.newest()
-            if block is None:
-                return
-            self._late.popleft()
-            use(block)
-            self._journal.wake()
-
-    def write_state(self, ledger: Ledger, durable: Callable[[], None]) -> None:
-        """Write the ledger's state with the next commit; ``durable`` is called after its sync."""
-
-        def write(block: GatheringBlock) -> None:
-            block.controls.append(ledger.state_record())
-            block.after_sync.append(durable)
-
-        self._index.note_state(ledger)
-        self.with_block(write)
-
     def make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
         """An add makes the ledger known: its key goes into the same block."""
         if ledger.id < self.limbo.below:
@@ -469,11 +377,6 @@ class Store:
         self._index.note_state(ledger)
         if self.on_ledger_created is not None:
             self.on_ledger_created(ledger.id)
-
-    @property
-    def has_dirty_lacs(self) -> bool:
-        """Explicit LACs that are not in the journal yet."""
-        return bool(self._dirty_lacs)
 
     # --- helpers ----------------------------------------------------------------------------------
 

@@ -43,9 +43,7 @@ class Upkeep:
         self._options = options
         self._seed = seed
         self._stats = store.stats
-        self.something_to_prove = trio.Event()
-        """Set when a block was written that none behind it proves, or an explicit LAC came."""
-        self.checkpoint_wanted = trio.Event()
+        self._commits = store.commits
         self._checkpoint_lock = trio.Lock()
         self._checkpointed = 0
         """The sequence of the first block that is not in the index's map."""
@@ -62,21 +60,21 @@ class Upkeep:
         """When idle for a moment after a sync, prove it with one small block (H3, H24)."""
         idle_s = self._options.idle_watermark_s
         while True:
-            if not (self._journal.unproven or self._store.has_dirty_lacs):
-                self.something_to_prove = trio.Event()
-                await self.something_to_prove.wait()
+            if not (self._journal.unproven or self._commits.has_dirty_lacs):
+                self._commits.something_to_prove = trio.Event()
+                await self._commits.something_to_prove.wait()
             due = max(self._journal.last_sync_at, trio.current_time() - idle_s / 2) + idle_s
             await trio.sleep_until(due)
             if self._ring.has_work or trio.current_time() < self._journal.last_sync_at + idle_s:
                 continue
-            if self._journal.unproven or self._store.has_dirty_lacs:
-                self._store.with_block(_mark_watermark)
+            if self._journal.unproven or self._commits.has_dirty_lacs:
+                self._commits.with_block(_mark_watermark)
 
     async def _checkpoints(self) -> None:
         while True:
             with trio.move_on_after(self._options.checkpoint_s):
-                await self.checkpoint_wanted.wait()
-            self.checkpoint_wanted = trio.Event()
+                await self._commits.checkpoint_wanted.wait()
+            self._commits.checkpoint_wanted = trio.Event()
             if self._index.dirty:
                 try:
                     await self.checkpoint()
@@ -95,7 +93,7 @@ class Upkeep:
             self._stats.checkpoints += 1
 
     def _saved(self) -> Saved:
-        applied = self._store.applied
+        applied = self._commits.applied
         return Saved(
             bookie_id=self._store.bookie_id,
             seed=self._seed,
@@ -136,7 +134,7 @@ class Upkeep:
             block.controls.append(jb.file_removed_record(number))
             block.after_sync.append(removed)
 
-        self._store.with_block(write)
+        self._commits.with_block(write)
         await durable.wait()
         self._files.forget(number)
         await self._journal.delete(number)

@@ -7,6 +7,7 @@ import trio
 from distributedlog.bookie import opening, replay
 from distributedlog.bookie.adds import Adds
 from distributedlog.bookie.beginning import Beginning
+from distributedlog.bookie.commits import Commits
 from distributedlog.bookie.journal import Journal
 from distributedlog.bookie.reads import Reader
 from distributedlog.bookie.store import Store
@@ -213,7 +214,7 @@ def a_read_that_is_cut_claims_to_be_complete() -> None:
 @bug("bookie")
 def unsynced_entries_are_acknowledged_by_the_sync_that_runs() -> None:
     """H10, the twin: what was gathered during a sync is acknowledged by it."""
-    original = Store.on_synced
+    original = Commits.on_synced
 
     def on_synced(self: Any, block: Any, file_number: int, shift: int) -> None:
         newest = self._ring.newest()
@@ -222,7 +223,7 @@ def unsynced_entries_are_acknowledged_by_the_sync_that_runs() -> None:
                 block.acks[stream] = max(count, block.acks.get(stream, 0))
         original(self, block, file_number, shift)
 
-    patch(Store, "on_synced", on_synced)
+    patch(Commits, "on_synced", on_synced)
 
 
 @bug("bookie")

@@ -1,0 +1,155 @@
+"""What joins a commit of the journal, and what follows when its sync has made it durable.
+
+Until then nothing is acknowledged (H1); what joins a commit may rely on all that was asked for before it.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from .gather import GatheringBlock, GatherRing
+from .index import Index
+from .journal import Journal, Position
+from .ledgers import Ledger, StreamOwner
+from .options import BookieOptions
+from .waiters import Waiters
+
+
+class Commits:
+    """The commits of one store. All calls are synchronous."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        ring: GatherRing,
+        index: Index,
+        waiters: Waiters,
+        options: BookieOptions,
+    ) -> None:
+        self.applied = Position(1, 0, 0, 1)
+        """Behind the last block that is in the index."""
+        self.something_to_prove = trio.Event()
+        """Set when a block was written that none behind it proves, or an explicit LAC came."""
+        self.checkpoint_wanted = trio.Event()
+        """Set when the index has much that its map has not."""
+        self._journal = journal
+        self._ring = ring
+        self._index = index
+        self._waiters = waiters
+        self._options = options
+        self._dirty_lacs: dict[Ledger, None] = {}
+        self._late: deque[tuple[Callable[[GatheringBlock], None], bool]] = deque()
+        """Who waits for a block, in the order they asked."""
+        self._waiting_for_room: list[Callable[[], None]] = []
+
+    # --- what joins -------------------------------------------------------------------------------
+
+    def with_block(self, use: Callable[[GatheringBlock], None], *, control: bool = True) -> None:
+        """Give ``use`` the block that gathers (with room for a control record), or a later one.
+
+        In the order of the calls: what joins a commit may rely on a record that was asked for before.
+        """
+        self._late.append((use, control))
+        self._use_late()
+        self._journal.wake()
+
+    def _use_late(self) -> None:
+        while self._late:
+            use, control = self._late[0]
+            block = self._ring.control_block() if control else self._ring.newest()
+            if block is None:
+                return
+            self._late.popleft()
+            use(block)
+            self._journal.wake()
+
+    def write_state(self, ledger: Ledger, durable: Callable[[], None]) -> None:
+        """Write the ledger's state with the next commit; ``durable`` is called after its sync."""
+
+        def write(block: GatheringBlock) -> None:
+            block.controls.append(ledger.state_record())
+            block.after_sync.append(durable)
+
+        self._index.note_state(ledger)
+        self.with_block(write)
+
+    def publish_lac(self, ledger: Ledger, lac: int) -> None:
+        """The writer says what is confirmed: published at once, durable with the next sync (H24)."""
+        ledger.lac = lac
+        self._dirty_lacs[ledger] = None
+        self._index.note_state(ledger)
+        self.something_to_prove.set()
+        if ledger.waiters:
+            self._waiters.wake(ledger)
+
+    @property
+    def has_dirty_lacs(self) -> bool:
+        """Explicit LACs that are not in the journal yet."""
+        return bool(self._dirty_lacs)
+
+    def before_take(self) -> None:
+        """The journal is about to take the block: explicit LACs go with it (H24)."""
+        while self._dirty_lacs:
+            block = self._ring.control_block()
+            if block is None:
+                return
+            ledger = next(iter(self._dirty_lacs))
+            del self._dirty_lacs[ledger]
+            block.controls.append(ledger.state_record())
+
+    # --- what follows -----------------------------------------------------------------------------
+
+    def on_synced(self, block: GatheringBlock, file_number: int, shift: int) -> None:
+        """A block is durable: index it, publish LACs, acknowledge; all for one commit."""
+        index = self._index
+        awaited: dict[Ledger, None] = {}
+        for note in block.notes:
+            ledger = note.ledger
+            ledger.drop_pending(note)
+            if ledger.waiters:
+                awaited[ledger] = None  # its LAC may be known already
+            if not ledger.deleted:
+                index.add(
+                    ledger, note.first, note.count, file_number, note.position + shift, note.length
+                )
+        self.applied = self._journal.position()
+        if block.acks:
+            by_owner: dict[StreamOwner, list[tuple[int, int]]] = {}
+            for stream, count in block.acks.items():
+                by_owner.setdefault(stream.owner, []).append((stream.number, count))
+            for owner, acks in by_owner.items():
+                owner.on_acked(acks)
+        for ledger, lac in block.lacs.items():
+            if lac > ledger.lac:
+                ledger.lac = lac
+                index.note_state(ledger)
+                if ledger.waiters:
+                    awaited[ledger] = None
+        for ledger in awaited:
+            self._waiters.wake(ledger)
+        for callback in block.after_sync:
+            callback()
+        if self._journal.unproven:
+            self.something_to_prove.set()
+        self._use_late()
+        if self._waiting_for_room and not self.congested:
+            waiting, self._waiting_for_room = self._waiting_for_room, []
+            for resume in waiting:
+                resume()
+        if (
+            index.runs_in_memory >= self._options.checkpoint_runs
+            or index.bytes_since >= self._options.checkpoint_bytes
+        ):
+            self.checkpoint_wanted.set()
+
+    # --- room -------------------------------------------------------------------------------------
+
+    @property
+    def congested(self) -> bool:
+        """Is it time to stop reading connections until a sync has finished?"""
+        return self._ring.unsynced_bytes >= self._options.unsynced_bytes_max
+
+    def on_room(self, resume: Callable[[], None]) -> None:
+        """Call ``resume`` once when a sync has made room."""
+        self._waiting_for_room.append(resume)
