@@ -40,7 +40,7 @@ UNIQUE = """
 SELECT log, sum(number) - count(*) AS again, min(value) AS example
 FROM (SELECT log, get_json_object(cast(payload AS string), {path}) AS value, count(*) AS number
       FROM {records} GROUP BY log, value)
-WHERE number > 1 GROUP BY log
+WHERE value IS NOT NULL AND number > 1 GROUP BY log
 """
 UNREAD = """
 SELECT at.log, at.subscriber, count(r.log) AS unread
@@ -161,7 +161,7 @@ def as_told(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
 def in_detail(row: Any, one: SegmentInfo) -> list[str]:
     """What is wrong with a whole segment, beside the number of its records."""
     wrong = []
-    if (row.first_txid, row.last_txid) != (one.first_txid, one.last_txid):
+    if not row.back and (row.first_txid, row.last_txid) != (one.first_txid, one.last_txid):
         wrong.append(
             f"segment {row.segment} has txids {row.first_txid} to {row.last_txid}, "
             f"not {one.first_txid} to {one.last_txid}"
