@@ -151,6 +151,11 @@ class BookieClient:
 
     # --- adds -------------------------------------------------------------------------------------
 
+    @property
+    def leaving(self) -> tuple[int, int]:
+        """Bytes that were sent on the connection, and bytes that wait to be."""
+        return self.link.sent_bytes, self.link.outgoing_bytes
+
     def open_stream(
         self,
         ledger: int,

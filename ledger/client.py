@@ -76,7 +76,7 @@ class LedgerClient:
         while True:
             await trio.sleep(interval_s)
             for count, writer in enumerate(self._writers.copy(), 1):
-                writer.sweep(2 * interval_s)
+                writer.sweep(interval_s)
                 if count % SWEPT_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
 

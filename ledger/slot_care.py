@@ -33,7 +33,7 @@ from .add_window import AddWindow
 from .ensemble_change import EnsembleChange, Round
 from .hole_note import HoleNote
 from .kept_bytes import COUNTED_FROM_BYTES
-from .lateness import Lateness
+from .lateness import Lateness, Leaving
 from .options import LedgerOptions
 from .placement import choose_replacements
 from .pool import BookiePool
@@ -211,12 +211,12 @@ class SlotCare:
             and trio.current_time() >= self._change_not_before
         )
 
-    def sweep(self, late_s: float) -> None:
-        """Look for adds, slots and bounds that are late; a sweep is at most ``late_s`` after another."""
+    def sweep(self, interval_s: float) -> None:
+        """Look for adds, slots and bounds that are late; sweeps are ``interval_s`` apart, or were late."""
         if self._owner.error is not None or self._nursery is None:
             return
         window, options = self._window, self._options
-        self._lateness.on_sweep(trio.current_time(), late_s)
+        self._lateness.on_sweep(trio.current_time(), interval_s, self._leaving)
         if self._lateness.oldest_add_s >= options.add_timeout_s:
             self._owner.fail(
                 WriteFailed(
@@ -232,6 +232,10 @@ class SlotCare:
         self._note.look(self._spawn)
         if self._change_due():
             self._wake.set()
+
+    def _leaving(self, number: int) -> Leaving | None:
+        client = self._pool.get(self._window.slots[number].bookie)
+        return None if client is None or not self._streams.is_open(number) else client.leaving
 
     def _sweep_slots(self) -> None:
         silent = self._lateness.silent_slots(self._options.slot_silence_s)

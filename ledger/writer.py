@@ -205,9 +205,9 @@ class LedgerWriter:
                 self._room_event = trio.Event()
             await self._room_event.wait()
 
-    def sweep(self, late_s: float) -> None:
+    def sweep(self, interval_s: float) -> None:
         """Look for what is late; called by the client a few times in one ``slot_silence_s``."""
-        self._care.sweep(late_s)
+        self._care.sweep(interval_s)
 
     async def run(self) -> None:
         """Look after the slots and the LAC until the writer ends; started by the client."""

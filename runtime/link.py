@@ -112,6 +112,7 @@ class Link:
         self.principal = "anonymous"
         """Who the peer proved to be; passed to every permission check to come."""
         self.outgoing_bytes = 0
+        self.sent_bytes = 0
         self._sent_at = -float("inf")
         self.received_at = trio.current_time()
         self.frame_deadline = float("inf")
@@ -198,6 +199,7 @@ class Link:
                 if not sent:
                     return
                 self.outgoing_bytes -= sent
+                self.sent_bytes += sent
                 while sent:
                     size = len(queue[0])
                     if sent >= size:
