@@ -5,16 +5,20 @@ From the wire to the platter and back:
     entry.py, messages.py       the bytes (pure)
     server.py, session.py       one session a connection: streams, reads, long polls, credit
     store.py, adds.py           what a bookie promises: add once, fence, read, LAC, delete
-    upkeep.py                   idle blocks, checkpoints, dead files, free space
+    commits.py                  what joins a commit, and what follows when it is durable
+    limbo.py                    ledgers of which something may be lost, and how they get out (inv. 22)
+    upkeep.py, stats.py         idle blocks, checkpoints, dead files, free space; counters
     ledgers.py, waiters.py      what it knows of a ledger; who waits for its LAC
     gather.py                   the ring in which commits gather, and from which the tail is read
     journal.py                  one block a commit, one sync a block; files, rolls, footers
     zero_ahead.py               zeros ahead of the journal's end, where commits are small
     journal_blocks.py           what the blocks hold (pure)
     index.py, runs.py           (ledger, entry) to a place in the journal
-    reads.py                    ring, page cache, or a worker that asks the device
-    replay.py, opening.py, seed.py  what a start believes, and what it writes again before it serves
+    reads.py, cutting.py, stretches.py  ring, page cache, or a worker that asks the device
+    opening.py, replay.py, replayed.py, beginning.py, seed.py   what a start believes, and what it writes
+                                again before it serves
     client.py                   the other end of a connection
+    options.py                  what can be set
 
 What is open: journal files are removed only when no live entry is left in them (no compaction, no cold
 store: the padding of small commits and deleted neighbours stay); tombstones of deleted ledgers are kept for

@@ -1,1 +1,9 @@
-"""The command `dlog`: one file a noun; heavy imports stay inside the commands."""
+"""The command `dlog`: one file a noun; heavy imports stay inside the commands.
+
+main.py                         finds the command; whatever goes wrong is one line and an exit code
+options.py, connect.py, context.py, errors.py, output.py    what all commands share
+local.py, demo.py, serve.py     a cluster on this machine; one node
+log.py, log_ends.py, show.py, read.py, write.py, formats.py, archives.py    logs
+status.py, cluster_view.py, bookies.py, decommission.py, under_replicated.py, metadata.py   the cluster
+bench.py, chaos.py              measuring it, and breaking it
+"""

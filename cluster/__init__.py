@@ -1,1 +1,18 @@
-"""Processes into a cluster: nodes assembled, started, registered, repaired."""
+"""Processes into a cluster: nodes assembled, started, registered, repaired.
+
+    node.py                         one node from a host and options: nothing else starts a node
+        options.py, config.py, directories.py, logs.py  what it is told, where it lives, what it says
+        cookie.py, membership.py    whose disks these are (H6); the registration and its lease
+        health.py, http.py          is it well: asked of itself, told over HTTP
+    local.py, plan.py               a whole cluster on this machine, and which nodes it has
+        processes.py, child.py      child processes that cannot outlive their parent
+
+What runs beside serving, so that every ledger has all its copies (`repairing.py` starts it; `watching.py` is
+how each of them waits):
+
+    repair.py, copying.py           noted holes are filled; copies and how they are made
+    lost.py, leaving.py             bookies that are gone for good, or are to leave
+    limbo.py                        a bookie that lost something heals itself
+    audit.py                        what nobody noted is noted
+    deletion.py, purging.py, collecting.py  deleted ledgers, truncated segments, segments never linked
+"""

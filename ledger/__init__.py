@@ -1,1 +1,28 @@
-"""The client of many bookies: one ledger, one writer, striped, replicated, fenced, recovered."""
+"""The client of many bookies: one ledger, one writer, striped, replicated, fenced, recovered.
+
+    client.py                       create, write, read, recover, delete; with
+        prepared.py, found.py, ids.py   a ledger to be created; one as it was read; new ids
+    metadata.py, keys.py, records.py, shares.py     the record; where it is kept, followed, and changed
+    striping.py, placement.py, bookies.py, pool.py  which bookies hold an entry; who there is, and connections
+
+Writing, in the order an entry meets it:
+
+    writer.py                       `add`, the LAC, the end
+    add_window.py                   what is in flight, and how far it is confirmed (pure)
+    streams.py                      the same record to each slot's bookie, acks back
+    slot_care.py, lateness.py       slots that are silent, behind, refused
+    ensemble_change.py, proposing.py    what to replace (pure); the store is asked first
+    holes.py, hole_note.py, kept_bytes.py   what slots miss, noted for repair; what is kept for slow ones
+
+When the writer is gone:
+
+    recovery.py                     fence, read, write back, close (pure); with
+        recovery_actions.py, evidence.py    what it asks for; what the answers prove
+    recovering.py                   the driver
+
+Reading:
+
+    reader.py, read_ahead.py, tail.py   up to the LAC; ranges under way; long polls at the end
+
+`options.py` says what can be set.
+"""

@@ -1,1 +1,32 @@
-"""The quorum that holds what must be agreed: Raft, a key-value state, a client."""
+"""The quorum that holds what must be agreed: Raft, a key-value state, a client.
+
+It knows nothing of ledgers or logs. Whoever only uses it reads the first two lines.
+
+    interface.py, transaction.py    what the parts above ask; conditions and operations as values (pure)
+    client.py                       finds the leader, sends again what is safe to send again
+        quorum_links.py, known_nodes.py, watching.py, status_question.py
+    local.py                        the same contract in this process, without a quorum
+
+The Raft core (pure), from the ground up:
+
+    quorum.py, configuration.py     what a majority has done; who the members are
+    raft_log.py, log_marks.py       the log as a core sees it; how far it is, at each stage
+    roles.py, elections.py, following.py    a node's role and term; votes; what comes from a leader
+    leadership.py, progress.py, read_rounds.py, membership.py   what exists only while a node leads
+    raft.py, ready.py, outbox.py    the whole core; what it wants done, in which order
+    messages.py, options.py         what nodes say to each other; times and bounds
+
+The replicated state (pure):
+
+    commands.py, answers.py         what goes through the log, and what comes back
+    kv.py, history.py               keys with revisions, as in etcd v3; what watches resume from
+    request_ring.py, kv_snapshot.py requests sent again are not done again; the state in chunks
+
+A node, which drives both:
+
+    server.py, replica.py           one node's life; persist, then send, then apply, then answer
+    storage.py, log_operations.py, snapshot_files.py, members.py   its disk
+    sessions.py, wire.py, peers.py, receiving.py    its connections: clients, peers, snapshots
+    leases.py, touch.py, status.py  keep-alives; whether it hears a leader; what it tells of itself
+    forming.py, admission.py        how a quorum comes to be (H5), and how its members change
+"""

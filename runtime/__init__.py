@@ -1,1 +1,21 @@
-"""What every process stands on: the seam to the machine, frames, connections, errors."""
+"""What every process stands on: the seam to the machine, connections, errors.
+
+Read `host.py` first: all that a node does not compute comes in through it.
+
+    errors.py                   every error, by what its caller can do; the codes on the wire
+    host.py                     the seam: connections, disks, maps, chance, the wall clock, as protocols
+    machine.py                  the real machine as a host, made of
+        tcp.py                      connections
+        files.py, directory_file.py, sync_mode.py   a directory as a disk; where its syncs run
+        lmdb_map.py                 an ordered map
+        memory.py                   disk and map in memory, where nothing is to be kept
+    frames.py, hello.py         the envelope of every frame; the first words on a connection (pure)
+    link.py, reuse.py           one connection with frames: a queue out, whole frames in; large buffers
+    client_link.py, rpc.py      requests pipelined; connections made and served
+    blocks.py                   checksummed blocks in files: the journal and the Raft log stand on it (pure)
+    identity.py, atomic_file.py whose a directory is; small files replaced whole
+    background.py, forked.py    a trio run in a thread, for other flavours; what a forked child leaves alone
+    allocator.py                what the C library keeps of freed memory
+
+The simulator has another host (`sim/host.py`); everything above this part cannot tell.
+"""

@@ -1,1 +1,20 @@
-"""The whole cluster in one process, from a seed: virtual time, simulated network and disks."""
+"""The whole cluster in one process, from a seed: virtual time, simulated network and disks.
+
+`python -m distributedlog.sim --seeds 20` runs it. Three worlds, from whole to small:
+
+    seed.py, cluster.py, nemesis.py     the whole cluster in trio: faults, then heal, and judge
+        campaign.py, tuning.py, copies.py, pipeline.py  many seeds; small bounds; repair; pipelines
+    bookie_world.py                     one real bookie and bad clients
+    ledger_world.py, raft_world.py      cores alone on one heap, thousands of seeds a minute
+        ledger_*.py, raft_*.py          their actors, networks, faults and oracles
+
+What the worlds in trio stand on, from the ground up:
+
+    scheduler.py, stalls.py, wall.py    time, order and chance from a seed; stalled machines; no real world
+    network.py, connection.py, listener.py, parking.py  streams that are cut, split, reset, half open
+    disk.py, disk_files.py, disk_map.py     a page cache above durable sectors; LMDB's promise
+    host.py                             a machine: power cuts before the process may tidy up
+    taps.py                             the oracles of verify/ on the wire
+
+Files with `planted` in their name hold bugs that seeds must find: the simulator's own exam.
+"""

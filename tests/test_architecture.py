@@ -61,10 +61,10 @@ PURE = {
         "outbox", "progress", "quorum", "raft", "raft_log", "read_rounds", "ready", "request_ring", "roles",
         "transaction", "wire",
     },
-    "bookie": {"entry", "journal_blocks", "messages", "runs"},
+    "bookie": {"cutting", "entry", "journal_blocks", "messages", "runs"},
     "ledger": {
         "keys", "metadata", "bookies", "striping", "add_window", "ensemble_change", "recovery",
-        "recovery_actions", "evidence", "placement", "holes", "kept_bytes",
+        "recovery_actions", "evidence", "lateness", "placement", "holes", "kept_bytes",
     },
     "log": {"dlsn", "record", "segments", "state", "keys", "names"},
     "spark": {"manifest", "narrowing", "offsets", "planning", "sharing"},

@@ -1,1 +1,12 @@
-"""Judges a run, wherever it ran: workload, history, checkers of the guarantees."""
+"""Judges a run, wherever it ran: clients that note what they see, and checkers of the guarantees.
+
+The same judges for the simulator, for chaos on real processes, and for pipelines.
+
+    workload.py, pipeline.py        clients that use a log as hard as its promises allow
+    history.py, notes.py            what they saw, in this process and from many
+    checkers.py                     docs/guarantees.md over a history, record by record
+    stretches.py, readings.py       the same over stretches, for runs of any length
+    registers.py, linear.py         linearizability of the metadata's registers
+    oracles.py                      promises of one node, judged on the wire and against its own platter
+    judgement.py, availability.py   the verdict on a whole run; how it felt to its writers
+"""
