@@ -55,6 +55,8 @@ class Waiters:
         self._heap: list[tuple[float, int, Waiter]] = []
         self._serial = 0
         self._wake = trio.Event()
+        self._due = float("inf")
+        """When the sweep comes again."""
         self.waiting = 0
 
     def park(self, waiter: Waiter) -> None:
@@ -65,7 +67,8 @@ class Waiters:
         self.waiting += 1
         heappush(self._heap, (waiter.deadline, self._serial, waiter))
         waiter.ledger.waiters.append(waiter)
-        self._wake.set()
+        if waiter.deadline + SWEEP_S < self._due:
+            self._wake.set()
 
     def wake(self, ledger: "Ledger", *, error: DistributedLogError | None = None) -> None:
         """Answer those for whom the ledger's LAC moved; all of them on a fence or an error."""
@@ -95,13 +98,14 @@ class Waiters:
     async def run(self) -> None:
         """End the waits whose time is over, until cancelled."""
         while True:
-            if not self._heap:
-                self._wake = trio.Event()
+            # No timer a wait, and none that runs on: an expiry costs more than a lone add does.
+            with trio.CancelScope(deadline=self._due):
                 await self._wake.wait()
+            self._wake = trio.Event()
             now = trio.current_time()
             while self._heap and self._heap[0][0] <= now:
                 waiter = heappop(self._heap)[2]
                 if not waiter.over:
                     waiter.ledger.waiters.remove(waiter)
                     self._answer(waiter, None)
-            await trio.sleep(SWEEP_S)
+            self._due = max(now, self._heap[0][0]) + SWEEP_S if self._heap else float("inf")
