@@ -1,7 +1,7 @@
 """Ranges of entries asked for ahead of the reader, at the bookie it stays with: replies are always under way.
 
 Where a range ends is said by entry ids, not by bytes, so that the next one can be asked for before the
-answer is here: as many entries as fit, by the size of those that came last. A guess that was too large is
+answer is here: as many entries as fit, by the sizes of those that came last. A guess that was too large is
 answered in part, and the rest is asked for again. What is under way is bounded: `RANGES_MAX` requests of at
 most the bytes that the reader asks for.
 """
@@ -18,7 +18,7 @@ from ..runtime.rpc import PendingReply
 RANGES_MAX = 3
 """One is received, one is made by the bookie, one waits there for its turn."""
 FULL = 0.9
-"""How full of its bytes a range is meant to be: entries differ."""
+"""How full of its bytes a range is meant to be where entries differ."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,11 +34,13 @@ class ReadAhead:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._ranges: deque[_Range] = deque()
-        self._entry_bytes = 0.0
+        self._mean_bytes = 1.0
+        self._longest_bytes = 1
 
-    def note(self, entries: int, size: int) -> None:
-        """The newest answer had so many entries, of so many bytes together."""
-        self._entry_bytes = size / entries
+    def note(self, sizes: list[int]) -> None:
+        """The entries of the newest answer had so many bytes each."""
+        self._mean_bytes = sum(sizes) / len(sizes)
+        self._longest_bytes = max(sizes)
 
     def ask(self, client: BookieClient, request: ReadRequest) -> None:
         """Keep requests for what follows under way, ``request`` being all that may be asked for next."""
@@ -46,7 +48,9 @@ class ReadAhead:
         if ranges and ranges[-1].client is not client:
             self.forget()
         first = ranges[-1].request.last + 1 if ranges else request.first
-        count = max(1, int(request.bytes_max * FULL / max(1.0, self._entry_bytes)))
+        # A writer at full speed makes entries of one size, and then of those it is known how many fit.
+        surely = request.bytes_max // self._longest_bytes
+        count = max(1, surely, int(FULL * request.bytes_max / self._mean_bytes))
         with suppress(DistributedLogError):  # the connection is gone: whoever reads next sees it
             while len(ranges) < RANGES_MAX and first <= request.last:
                 last = min(request.last, first + count - 1)

@@ -332,7 +332,7 @@ class LedgerReader:
         first = found[-1].entry + 1
         client = self._pool.get(fragment.bookies[self._replica % len(fragment.bookies)])
         if first <= last and client is not None:
-            self._ahead.note(len(found), sum([len(one.raw) for one in found]))
+            self._ahead.note([len(one.raw) for one in found])
             key = self.metadata.key
             request = ReadRequest(self.ledger_id, key, first, last, bytes_max, past_lac=True)
             self._ahead.ask(client, request)

@@ -125,10 +125,14 @@ class ClientLink(Link):
         return pending
 
     async def finish(self, pending: PendingReply, timeout_s: float) -> Reply:
-        """Wait up to ``timeout_s`` for the answer to `begin`. Raises as `request`."""
+        """Wait up to ``timeout_s`` for the answer to `begin`. Raises as `request`.
+
+        Does not yield where the answer is here already.
+        """
         try:
-            with trio.move_on_after(timeout_s):
-                await pending.done.wait()
+            if not pending.done.is_set():
+                with trio.move_on_after(timeout_s):
+                    await pending.done.wait()
         finally:
             self.forget(pending)
         if pending.error is not None:

@@ -1,9 +1,10 @@
 """A reader asks for what follows before its caller does; no answer is left waiting for nobody."""
 
+import pytest
 from trio.testing import MockClock
 
 from distributedlog.bookie.messages import ReadRequest
-from distributedlog.ledger.read_ahead import RANGES_MAX
+from distributedlog.ledger.read_ahead import RANGES_MAX, ReadAhead
 
 from .model_bookie import ModelClient, ModelCluster, model_cluster
 
@@ -60,3 +61,28 @@ async def test_no_question_is_left_unanswered(autojump_clock: MockClock) -> None
                 assert len(pending) <= RANGES_MAX
 
         assert pending == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [([250] * 4, 4), ([333] * 3, 3), ([100, 300, 200, 200], 4), ([2000], 1)],
+)
+async def test_a_range_is_as_many_entries_as_fit(sizes: list[int], count: int) -> None:
+    """Of entries of one size it is known; where they differ some room is left."""
+    async with model_cluster(1) as cluster:
+        (node,) = cluster.pool.nodes.values()
+        assert node.client is not None
+        ahead = ReadAhead(5.0)
+        ahead.note(sizes)
+        asked: list[ReadRequest] = []
+        begin = node.client.begin_read
+
+        def begin_read(request: ReadRequest, timeout_s: float) -> ReadRequest:
+            asked.append(request)
+            return begin(request, timeout_s)
+
+        node.client.begin_read = begin_read  # type: ignore[method-assign]
+        ahead.ask(node.client, ReadRequest(7, bytes(16), 10, 99, 1000))  # type: ignore[arg-type]
+
+    assert [one.last + 1 - one.first for one in asked] == [count] * RANGES_MAX
+    assert [one.first for one in asked] == [10, 10 + count, 10 + 2 * count]
