@@ -211,8 +211,14 @@ class Progress:
             except DistributedLogError as error:
                 log.warning('log "%s": position "%s" stays behind: %s', name, subscriber, error)
 
-        with trio.move_on_after(self._options.request_timeout_s):
+        with trio.move_on_after(self._options.request_timeout_s) as patience:
             await each(sorted(end.logs), advance)
+        if patience.cancelled_caught:
+            log.warning(
+                'positions "%s" stay behind: no answer within %g s (option "requestTimeout")',
+                subscriber,
+                self._options.request_timeout_s,
+            )
 
     # --- logs that come and go --------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ only what the metadata says is linked to nothing (H13).
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from ..runtime.errors import (
     DistributedLogError,
     EndOfStream,
     LinkOutOfOrder,
+    LogRecreated,
     OutcomeUnknown,
     OwnershipAcquireFailed,
     QuorumUnreachable,
@@ -119,6 +120,11 @@ class Sink:
     async def _link(
         self, held: Client, name: str, tokens: list[SegmentToken], identity: Identity
     ) -> None:
+        if len({token.incarnation for token in tokens}) > 1:
+            raise LogRecreated(
+                f'log "{name}" was deleted and made again while the batch was written: nothing of it is '
+                "linked; write it again"
+            )
         check_order(name, tokens)
         target = held.namespace.open_log(name, incarnation=tokens[0].incarnation)
         deadline = trio.current_time() + KNOW_S
@@ -158,8 +164,8 @@ class Sink:
         options = self.plan.options
 
         async def discard_all(held: Client) -> None:
-            for name, tokens in sorted(by_log.items()):
-                target: Log = held.namespace.open_log(name, incarnation=tokens[0].incarnation)
+            for name, incarnation, tokens in by_incarnation(by_log):
+                target: Log = held.namespace.open_log(name, incarnation=incarnation)
                 try:
                     linked = await target.discard_segments(tokens)
                 except DistributedLogError as error:
@@ -218,6 +224,15 @@ def gathered(
         for name, token in message.segments:
             found.setdefault(name, []).append(token)
     return found, sent[0].identity if sent else None
+
+
+def by_incarnation(
+    by_log: Mapping[str, Sequence[SegmentToken]],
+) -> Iterator[tuple[str, str, list[SegmentToken]]]:
+    """(log, incarnation, its segments): a log may be made again while a batch is written."""
+    for name, tokens in sorted(by_log.items()):
+        for incarnation in sorted({token.incarnation for token in tokens}):
+            yield name, incarnation, [one for one in tokens if one.incarnation == incarnation]
 
 
 def check_order(name: str, tokens: Sequence[SegmentToken]) -> None:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import trio
 
 from distributedlog import DLSN, Namespace, local_cluster, open_namespace
 from distributedlog.ledger.reader import LedgerReader
@@ -303,6 +304,16 @@ async def test_a_subscriber_is_advanced_and_a_store_that_is_away_ends_no_query(
         with caplog.at_level(logging.WARNING, "distributedlog.spark"):
             await progress.committed(again(end))
         assert "nobody is there" in caplog.text
+
+        async def silent(*_: object) -> DLSN:
+            await trio.sleep_forever()
+            raise AssertionError
+
+        monkeypatch.setattr(Positions, "advance", silent)
+        progress = query(namespace, log="a", subscriber="cold", requestTimeout="50ms")
+        with caplog.at_level(logging.WARNING, "distributedlog.spark"):
+            await progress.committed(again(end))  # gives up, says so, and raises nothing
+        assert 'positions "cold" stay behind: no answer within 0.05 s' in caplog.text
 
 
 async def test_an_idle_query_says_the_same_text_again_and_again() -> None:

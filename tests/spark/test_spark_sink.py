@@ -11,7 +11,7 @@ from distributedlog.log.keys import incarnation_id, loose_prefix
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.runtime.errors import OutcomeUnknown
 from tests.spark.conftest import fill, on, payload, plain
-from tests.spark.test_spark_stream import WAIT_S, change
+from tests.spark.test_spark_stream import WAIT_S, change, until
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
 
@@ -257,6 +257,41 @@ def test_s16_txids_that_go_back(spark: Any, uri: str) -> None:
     assert orphans(uri, "out") == 0
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_s15_the_target_goes_while_a_batch_is_written(
+    spark: Any, uri: str, tmp_path: Path, again: bool
+) -> None:
+    """S15: deleted, or deleted and made again, while the second task runs: the first one's segment is of
+    the old log. An error that says so; the new log is not touched, and nothing is left in it."""
+    from pyspark.sql.functions import udf
+
+    make(uri, "out")
+    marker = str(tmp_path / "gone")
+
+    def remake(txid: int) -> int:
+        import os
+
+        if txid == 500 and not os.path.exists(marker):
+            os.close(os.open(marker, os.O_CREAT))
+            until(lambda: orphans(uri, "out") > 0)  # the other task has begun its segment
+            with blocking.open_namespace(uri) as namespace:
+                namespace.delete_log("out")
+                if again:
+                    namespace.create_log("out")
+        return txid
+
+    made = frame(spark, range(400), 1).union(
+        frame(spark, range(400, 600), 1).withColumn("txid", udf(remake, "bigint")("txid"))
+    )
+    said = r'LogRecreated: log "out"' if again else r'LogNotFound: log "out"'
+    with pytest.raises(Exception, match=said):
+        write(made, uri, log="out")
+
+    if again:
+        assert txids(uri, "out") == []
+        assert orphans(uri, "out") == 0
+
+
 def test_s15_s24_s28_what_is_refused(spark: Any, uri: str) -> None:
     """S24 and S28 before any task; nothing is written."""
     make(uri, "out", "sealed")
@@ -269,6 +304,9 @@ def test_s15_s24_s28_what_is_refused(spark: Any, uri: str) -> None:
         (made, {"log": "missing"}, "createLogs"),
         (made, {"log": "sealed"}, "is sealed"),
         (made, {"log": "out", "txnAppId": "a"}, "go together"),
+        (made, {"log": "/out"}, r'option "log": not a log name'),
+        (made, {"log": "out", "mode": "append", "save": "overwrite"}, "truncates where it links"),
+        (made, {"log": "out", "entryBytes": "2m"}, "at most 1000000 bytes"),
         (
             made.selectExpr("txid", "if(txid = 5, null, payload) as payload"),
             {"log": "out"},
