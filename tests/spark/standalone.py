@@ -4,7 +4,8 @@
 
 A log of 1 KB records is read and aggregated, once undisturbed, once while a worker and its executor are
 killed with -9 in mid-query; then it is copied into another log, with a kill as well. All answers must be
-right.
+right. Last (S17), with speculation on, one task's first attempt is slow: its twin's segments are linked, its
+own are an orphan, which the next commit removes.
 """
 
 import argparse
@@ -22,6 +23,8 @@ import pyspark
 import trio
 
 from distributedlog import open_namespace
+from distributedlog.log.keys import incarnation_id, loose_prefix
+from distributedlog.metadata.interface import prefix_end
 from distributedlog.spark.settings import recommended_conf
 from distributedlog.spark.shipping import package_zip
 from tests.cluster.story import Cluster
@@ -102,6 +105,55 @@ async def fill(uri: str, records: int) -> None:
                 await writer.submit_columns(numbers, payloads)
 
 
+SLOW_S = 15
+PARTS = 4
+
+
+def speculated(session: Any, uri: str) -> int:
+    """S17; 0: each record once, a loser that was an orphan, and none left."""
+    from pyspark.sql.functions import udf
+
+    def slow(txid: int) -> int:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if txid == 1_000 * (PARTS - 1) and context.attemptNumber() == 0:
+            time.sleep(SLOW_S)
+        return txid
+
+    def put(first: int) -> None:
+        numbers = session.range(first, first + 1_000 * PARTS, 1, PARTS)
+        made = numbers.select(udf(slow, "bigint")("id").alias("txid"))
+        made = made.selectExpr("txid", "cast(repeat('x', 1024) as binary) as payload")
+        writer = made.write.format("distributedlog").mode("append").option("log", "twins")
+        writer = writer.option("createLogs", "true").option("orphanTtl", "5s")
+        writer.option("requestTimeout", "60s").save(uri)
+
+    async def look() -> tuple[list[int], int]:
+        async with open_namespace(uri) as namespace:
+            log = namespace.open_log("twins")
+            start = loose_prefix(incarnation_id((await log.snapshot()).incarnation))
+            loose = await namespace.metadata.range(start, prefix_end(start), limit=1_000)
+            async with log.open_reader(to="end") as reader:
+                return [one.txid async for one in reader], len(loose.items)
+
+    started = time.monotonic()
+    put(0)
+    took = time.monotonic() - started
+    first, orphans = trio.run(look)
+    time.sleep(SLOW_S)  # a loser that was not interrupted writes until now
+    put(1_000 * PARTS)  # its commit finds what is older than `orphanTtl`
+    last, left = trio.run(look)
+    right = first == list(range(1_000 * PARTS)) and last == list(range(2_000 * PARTS))
+    fine = right and took < SLOW_S and not left
+    print(
+        f"speculation: {len(first)} records after {took:.1f} s (an attempt slept {SLOW_S} s), orphans "
+        f"{orphans}, then {left}: {'right' if fine else 'WRONG'}",
+        flush=True,
+    )
+    return int(not fine)
+
+
 def main(mib: int) -> int:
     """0: all answers were right."""
     records = mib * 1024 * 1024 // SIZE
@@ -125,6 +177,9 @@ def main(mib: int) -> int:
                 spark = builder.config("spark.executor.memory", "700m").config(
                     "spark.executor.cores", "1"
                 )
+                spark.config("spark.speculation", "true")
+                spark.config("spark.speculation.quantile", "0.5")
+                spark.config("spark.speculation.minTaskRuntime", "3s")
                 session = spark.getOrCreate()
                 session.sparkContext.setLogLevel("ERROR")
                 session.sparkContext.addPyFile(package_zip(directory))
@@ -179,6 +234,7 @@ def main(mib: int) -> int:
                     "read, a worker killed", lambda: killed(lambda: aggregate("in"), half), wanted
                 )
                 timed("write, a worker killed", lambda: killed(copy, 2 * half), wanted)
+                failures += speculated(session, cluster.uri)
                 session.stop()
             finally:
                 spark_cluster.stop()
