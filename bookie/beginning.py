@@ -8,7 +8,8 @@ from ..runtime.host import Disk
 from . import entry as entries
 from . import journal_blocks as jb
 from .gather import GatherRing
-from .index import Index, Saved
+from .index import Index
+from .index_records import Saved
 from .journal import Journal
 from .ledgers import Ledger, Note
 from .replay import Replayed, read_records

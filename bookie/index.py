@@ -1,108 +1,36 @@
 """From (ledger, entry) to a place in the journal; and each ledger's state.
 
 Runs of consecutive ids, disjoint for each ledger (H8): those since the last checkpoint in memory, the older
-ones in an ordered map. The index is derived data: every value carries a checksum, and what does not fit is
-never believed: the map is dropped and built again from the journal (`replay.py`).
+ones in an ordered map (`index_records.py` has its bytes). The index is derived data: what does not fit its
+checksum is never believed: the map is dropped and built again from the journal (`replay.py`).
 
-    "r" ledger u64 | first entry u64   ->  file u64 | offset u64 | length u32 | count u32 | xxh3_64
-    "s" ledger u64                     ->  flags u32 | lac i64 | key 16s | xxh3_64
-    "m"                                ->  msgpack of `Saved` | xxh3_64
-
-Keys are big-endian, so that a ledger's runs lie in order. The digests cover key and value.
 """
 
-import struct
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 
 import trio
-import xxhash
 
-from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
-from ..runtime.frames import pack, unpack
 from ..runtime.host import OrderedMap
+from .index_records import (
+    META_KEY,
+    RUN,
+    RUN_KEY,
+    STATE,
+    STATE_KEY,
+    IndexDamaged,
+    Saved,
+    checked,
+    ledger_end,
+    located,
+    sealed,
+)
 from .ledgers import Ledger
 from .runs import Located, Runs
 
-FORMAT = 1
 MAP_NAME = "bookie"
 SLICE = 500
 """Puts prepared between two turns of the loop (H34): 5,000 held every connection for 4 ms."""
 PAGE = 1_000
-
-_RUN_KEY = struct.Struct(">cQQ")
-_STATE_KEY = struct.Struct(">cQ")
-_RUN = struct.Struct("<QQII")
-_STATE = struct.Struct("<Iq16s")
-_DIGEST = struct.Struct("<Q")
-_META_KEY = b"m"
-
-
-class IndexDamaged(CorruptData):
-    """A value of the index does not fit its checksum: it must be built again."""
-
-
-@dataclass(slots=True)
-class Saved:
-    """What the map holds beside runs and states: how far it reaches into the journal."""
-
-    bookie_id: str
-    seed: int
-    sequence: int
-    """The first block that is not in the map."""
-    file_number: int
-    """Where that block begins or would begin."""
-    offset: int
-    first_sequence: int
-    """Of that file's first block."""
-    start_count: int
-    limbo_below: int
-    next_file: int
-    """No file of this number or above has been used."""
-    files: list[tuple[int, int, int]] = field(default_factory=list)
-    """Sealed journal files that are there: number, first and last sequence."""
-
-    def encode(self) -> bytes:
-        """As msgpack."""
-        return pack(
-            {
-                "format": FORMAT,
-                "bookie": self.bookie_id,
-                "seed": self.seed,
-                "sequence": self.sequence,
-                "file": self.file_number,
-                "offset": self.offset,
-                "first": self.first_sequence,
-                "start": self.start_count,
-                "limbo_below": self.limbo_below,
-                "next_file": self.next_file,
-                "files": [list(file) for file in self.files],
-            }
-        )
-
-    @classmethod
-    def decode(cls, value: bytes) -> "Saved":
-        """Raises `IndexDamaged`, `UnsupportedFormat`."""
-        try:
-            found = unpack(value, "the index's position")
-            if found["format"] != FORMAT:
-                raise UnsupportedFormat(f"index format {found['format']}, known is {FORMAT}")
-            return cls(
-                str(found["bookie"]),
-                int(found["seed"]),
-                int(found["sequence"]),
-                int(found["file"]),
-                int(found["offset"]),
-                int(found["first"]),
-                int(found["start"]),
-                int(found["limbo_below"]),
-                int(found["next_file"]),
-                [(int(a), int(b), int(c)) for a, b, c in found["files"]],
-            )
-        except UnsupportedFormat:
-            raise
-        except (DistributedLogError, KeyError, TypeError, ValueError) as error:
-            raise IndexDamaged(f"the index's position cannot be read ({error})") from None
 
 
 class Index:
@@ -130,11 +58,11 @@ class Index:
                 return found
         if entry > ledger.persisted_last:
             return None
-        pair = self._map.floor(_RUN_KEY.pack(b"r", ledger.id, entry))
-        if pair is None or pair[0][:9] != _STATE_KEY.pack(b"r", ledger.id):
+        pair = self._map.floor(RUN_KEY.pack(b"r", ledger.id, entry))
+        if pair is None or pair[0][:9] != STATE_KEY.pack(b"r", ledger.id):
             return None
-        located = _located(*pair)
-        return located if entry <= located.last else None
+        run = located(*pair)
+        return run if entry <= run.last else None
 
     def following(self, ledger: Ledger, entry: int) -> Located | None:
         """The first run that begins behind ``entry``, or None. Raises `IndexDamaged`."""
@@ -146,10 +74,10 @@ class Index:
                     best = found
         if entry < ledger.persisted_last:
             pairs = self._map.scan(
-                _RUN_KEY.pack(b"r", ledger.id, entry + 1), _ledger_end(ledger.id), 1
+                RUN_KEY.pack(b"r", ledger.id, entry + 1), ledger_end(ledger.id), 1
             )
             if pairs:
-                stored = _located(*pairs[0])
+                stored = located(*pairs[0])
                 if best is None or stored.first < best.first:
                     best = stored
         return best
@@ -217,32 +145,32 @@ class Index:
 
     async def load(self) -> Saved | None:
         """Read and verify all of the map; None for a new one. Raises `IndexDamaged`."""
-        meta = self._map.get(_META_KEY)
+        meta = self._map.get(META_KEY)
         if meta is None:
             if self._map.scan(b"\0", b"\xff", 1):
                 raise IndexDamaged("the index holds runs and no position")
             return None
-        saved = Saved.decode(_checked(_META_KEY, meta))
+        saved = Saved.decode(checked(META_KEY, meta))
         async for key, value in self._pairs(b"s", b"t"):
-            flags, lac, ledger_key = _STATE.unpack(_checked(key, value, _STATE.size))
-            ledger = Ledger(_STATE_KEY.unpack(key)[1])
+            flags, lac, ledger_key = STATE.unpack(checked(key, value, STATE.size))
+            ledger = Ledger(STATE_KEY.unpack(key)[1])
             ledger.set_state(flags, lac, ledger_key)
             self._ledgers[ledger.id] = ledger
         ledger_id, last = -1, -1
         async for key, value in self._pairs(b"r", b"s"):
-            located = _located(key, value)
-            if len(key) != _RUN_KEY.size:
+            run = located(key, value)
+            if len(key) != RUN_KEY.size:
                 raise IndexDamaged("a key of the index is no run's")
-            if _RUN_KEY.unpack(key)[1] != ledger_id:
-                ledger_id, last = _RUN_KEY.unpack(key)[1], -1
-            if ledger_id not in self._ledgers or located.first <= last:
+            if RUN_KEY.unpack(key)[1] != ledger_id:
+                ledger_id, last = RUN_KEY.unpack(key)[1], -1
+            if ledger_id not in self._ledgers or run.first <= last:
                 raise IndexDamaged(f"ledger {ledger_id}: runs that overlap, or have no state")
-            last = located.last
+            last = run.last
             ledger = self._ledgers[ledger_id]
             ledger.persisted_last = ledger.last_entry = ledger.top = last
             self.map_runs += 1
-            number = located.file_number
-            self.live_bytes[number] = self.live_bytes.get(number, 0) + located.length
+            number = run.file_number
+            self.live_bytes[number] = self.live_bytes.get(number, 0) + run.length
         return saved
 
     async def _pairs(self, start: bytes, end: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
@@ -267,13 +195,13 @@ class Index:
             assert ledger.frozen is None, "one checkpoint at a time"
             ledger.frozen, ledger.runs = ledger.runs, None
         state_values = [
-            (_STATE_KEY.pack(b"s", ledger.id), _STATE.pack(ledger.flags, ledger.lac, ledger.key))
+            (STATE_KEY.pack(b"s", ledger.id), STATE.pack(ledger.flags, ledger.lac, ledger.key))
             for ledger in states
         ]
         saved_value = saved.encode()
-        puts = [(_META_KEY, _sealed(_META_KEY, saved_value))]
+        puts = [(META_KEY, sealed(META_KEY, saved_value))]
         for key, value in state_values:
-            puts.append((key, _sealed(key, value)))
+            puts.append((key, sealed(key, value)))
             if len(puts) % SLICE == 0:
                 await trio.lowlevel.checkpoint()
         for ledger in taken:
@@ -282,9 +210,9 @@ class Index:
                     self.live_bytes[run.file_number] -= run.length
                 ledger.frozen = None
             for run in ledger.frozen or ():
-                key = _RUN_KEY.pack(b"r", ledger.id, run.first)
-                value = _RUN.pack(run.file_number, run.offset, run.length, run.count)
-                puts.append((key, _sealed(key, value)))
+                key = RUN_KEY.pack(b"r", ledger.id, run.first)
+                value = RUN.pack(run.file_number, run.offset, run.length, run.count)
+                puts.append((key, sealed(key, value)))
                 if len(puts) % SLICE == 0:
                     await trio.lowlevel.checkpoint()
         deletes, freed = await self._doomed_keys(doomed)
@@ -306,11 +234,11 @@ class Index:
         deletes: list[bytes] = []
         freed: dict[int, int] = {}
         for ledger in doomed:
-            start = _RUN_KEY.pack(b"r", ledger.id, 0)
-            while page := self._map.scan(start, _ledger_end(ledger.id), PAGE):
+            start = RUN_KEY.pack(b"r", ledger.id, 0)
+            while page := self._map.scan(start, ledger_end(ledger.id), PAGE):
                 for key, value in page:
                     deletes.append(key)
-                    run = _located(key, value)
+                    run = located(key, value)
                     freed[run.file_number] = freed.get(run.file_number, 0) + run.length
                 start = page[-1][0] + b"\0"
                 await trio.lowlevel.checkpoint()
@@ -335,28 +263,3 @@ class Index:
     def close(self) -> None:
         """Close the map."""
         self._map.close()
-
-
-def _ledger_end(ledger_id: int) -> bytes:
-    """The first key behind a ledger's runs."""
-    return _RUN_KEY.pack(b"r", ledger_id, 0xFFFF_FFFF_FFFF_FFFF)
-
-
-def _sealed(key: bytes, value: bytes) -> bytes:
-    return value + _DIGEST.pack(xxhash.xxh3_64_intdigest(key + value))
-
-
-def _checked(key: bytes, sealed: bytes, size: int = -1) -> bytes:
-    value = sealed[: -_DIGEST.size]
-    if (
-        len(sealed) < _DIGEST.size
-        or (size >= 0 and len(value) != size)
-        or _sealed(key, value) != sealed
-    ):
-        raise IndexDamaged(f"index key {key.hex()}: its value does not fit its checksum")
-    return value
-
-
-def _located(key: bytes, sealed: bytes) -> Located:
-    file_number, offset, length, count = _RUN.unpack(_checked(key, sealed, _RUN.size))
-    return Located(_RUN_KEY.unpack(key)[2], count, file_number, offset, length)

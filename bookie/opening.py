@@ -15,7 +15,8 @@ from . import entry as entries
 from . import journal_blocks as jb
 from .beginning import Beginning
 from .gather import GatherRing
-from .index import MAP_NAME, Index, Saved
+from .index import MAP_NAME, Index
+from .index_records import Saved
 from .journal import Journal, file_number
 from .ledgers import Ledger
 from .options import BookieOptions

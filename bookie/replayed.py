@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from .index import Saved
+from .index_records import Saved
 from .replay import Decision, Replayed
 
 

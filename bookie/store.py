@@ -30,7 +30,8 @@ from . import journal_blocks as jb
 from .adds import Adds
 from .commits import Commits
 from .gather import GatheringBlock, GatherRing
-from .index import Index, IndexDamaged
+from .index import Index
+from .index_records import IndexDamaged
 from .journal import Journal
 from .ledgers import AddStream, Ledger, StreamOwner
 from .limbo import Limbo

@@ -8,7 +8,8 @@ from ..runtime.errors import DiskFull
 from ..runtime.host import Disk
 from . import journal_blocks as jb
 from .gather import GatheringBlock, GatherRing
-from .index import Index, Saved
+from .index import Index
+from .index_records import Saved
 from .journal import Journal
 from .options import BookieOptions
 from .reads import JournalFiles
