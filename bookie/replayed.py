@@ -1,4 +1,4 @@
-"""The journal as a start has replayed it: which blocks count, and in which files they lie (pure)."""
+"""The journal as a start has replayed it: which blocks count, and in which files they lie."""
 
 from itertools import pairwise
 

@@ -1,5 +1,5 @@
 """What the options of one reader or writer may not say together, or of a name: checked before anything is
-asked of a cluster (pure). Each error is one line that names the option and what to do.
+asked of a cluster. Each error is one line that names the option and what to do.
 """
 
 from dataclasses import fields
