@@ -33,7 +33,8 @@ from .recovery_actions import Action, Close, Fence, Found, OpenStream, Read, Sen
 from .streams import SlotStreams
 from .striping import Striping
 
-BUSY_RETRY_S = 0.1
+BUSY_FIRST_S = 0.1
+BUSY_MAX_S = 1.0
 STORE_RETRY_S = 0.2
 
 log = logging.getLogger("distributedlog.ledger")
@@ -108,8 +109,14 @@ class RecoveryDriver:
             raise ConnectionLost(f"no connection to bookie {bookie}")
         return client
 
+    async def _rest(self, busy_s: float) -> float:
+        """A bookie is too busy: leave it alone for about so long; return for how long the next time."""
+        await trio.sleep(busy_s * (0.5 + self._chance.random()))
+        return min(2 * busy_s, BUSY_MAX_S)
+
     async def _fence(self, action: Fence) -> None:
         deadline = trio.current_time() + self._options.request_timeout_s
+        busy_s = BUSY_FIRST_S
         try:
             while True:
                 client = await self._client(action.bookie)
@@ -121,7 +128,7 @@ class RecoveryDriver:
                 except TooBusy:
                     if trio.current_time() >= deadline:
                         raise
-                    await trio.sleep(BUSY_RETRY_S)
+                    busy_s = await self._rest(busy_s)
         except DistributedLogError as error:
             self._act(self._core.on_fence_failed(action.slot, error))
         else:
@@ -129,6 +136,7 @@ class RecoveryDriver:
 
     async def _read(self, action: Read) -> None:
         deadline = trio.current_time() + self._options.request_timeout_s
+        busy_s = BUSY_FIRST_S
         try:
             while True:
                 client = await self._client(action.bookie)
@@ -147,7 +155,7 @@ class RecoveryDriver:
                 except TooBusy:
                     if trio.current_time() >= deadline:
                         raise
-                    await trio.sleep(BUSY_RETRY_S)
+                    busy_s = await self._rest(busy_s)
         except DistributedLogError as error:
             self._act(self._core.on_read_failed(action.request, error))
             return

@@ -76,6 +76,7 @@ class BesideLog:
         namespace = self._namespace
         return await seal(
             namespace.locks,
+            namespace.turns,
             namespace.ledgers,
             self.options,
             await self._find(),
@@ -167,6 +168,7 @@ class BesideLog:
         namespace = self._namespace
         linking = Linking(
             namespace.locks,
+            namespace.turns,
             namespace.ledgers,
             self.options,
             log_id,

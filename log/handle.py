@@ -117,7 +117,9 @@ class Log(BesideLog):
             takeover=takeover,
             wait_s=wait_s,
         )
-        writer = LogWriter(claimed, namespace.ledgers, self.options, namespace.wall_ms)
+        writer = LogWriter(
+            claimed, namespace.ledgers, self.options, namespace.wall_ms, namespace.turns
+        )
         try:
             await writer.open()
         except BaseException:

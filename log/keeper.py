@@ -19,8 +19,6 @@ import trio
 from ..runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
-    NotEnoughBookies,
-    RecoveryIncomplete,
     VersionConflict,
 )
 from .batch import again
@@ -28,14 +26,13 @@ from .ledgers import Ledgers, LedgerWriter
 from .open_segment import OpenSegment
 from .options import LogOptions
 from .ownership import OwnedLog, may_pass
+from .recovery_turns import RETRY_FIRST_S, RETRY_MAX_S, RecoveryTurns
 from .segments import SegmentRecord
 from .state import LogState
 from .takeover import SegmentOpening, close_segment, read_end, recover_segments
 
 TICK_S = 5.0
 """An idle writer looks this often whether its segment should end (H22: within 60 s)."""
-RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 5.0
 ROOM_WAIT_S = 1.0
 
 log = logging.getLogger("distributedlog.log")
@@ -71,12 +68,14 @@ class SegmentKeeper:
         ledgers: Ledgers,
         options: LogOptions,
         wall_ms: Callable[[], int],
+        turns: RecoveryTurns,
     ) -> None:
         self._writer = writer
         self._owned = owned
         self._ledgers = ledgers
         self._options = options
         self._wall_ms = wall_ms
+        self._turns = turns
         self._wake = trio.Event()
         self._turn = trio.Lock()
         self._opening: SegmentOpening | None = None
@@ -94,24 +93,14 @@ class SegmentKeeper:
 
         Raises `RecoveryIncomplete`, `NotEnoughBookies`, `WriterFenced`, `LogNotFound`, `CorruptData`.
         """
-        last: DistributedLogError = RecoveryIncomplete("no answer from the bookies")
-        with trio.move_on_after(self._options.recover_timeout_s):
-            while True:
-                try:
-                    await recover_segments(self._owned, self._ledgers, closed_ms=self._wall_ms())
-                    self.current = await self._open()
-                    return
-                except DistributedLogError as error:
-                    if not may_pass(error):
-                        raise
-                    last = error
-                await self._pause()
-        if isinstance(last, NotEnoughBookies):
-            raise last
-        raise RecoveryIncomplete(
-            f'log "{self._owned.state.name}": its end could not be made certain within '
-            f"{self._options.recover_timeout_s:g} s: {last}"
-        ) from last
+
+        async def attempt() -> None:
+            await recover_segments(self._owned, self._ledgers, closed_ms=self._wall_ms())
+            self.current = await self._open()
+
+        await self._turns.patiently(
+            attempt, name=self._owned.state.name, timeout_s=self._options.recover_timeout_s
+        )
 
     @property
     def sendable(self) -> bool:
@@ -191,14 +180,7 @@ class SegmentKeeper:
                 await self.current.ledger.wait_room()
             self._writer.wake()
         if self.current.ledger.error is not None:
-            if self._trouble_since is None:
-                self._trouble_since = trio.current_time()
-            deadline = self._trouble_since + self._options.recover_timeout_s
-            with trio.move_on_at(deadline) as scope:
-                await self._replace()
-                self._trouble_since = None
-            if scope.cancelled_caught:
-                raise again(self.current.ledger.error)
+            await self._replace_in_turn(self.current.ledger.error)
         elif self._behind is not None:
             await self._complete_behind()
         elif self._why_roll and self._next is None:
@@ -206,6 +188,23 @@ class SegmentKeeper:
             self._next = await self._open()
             self._why_roll = ""
             self._writer.wake()
+
+    async def _replace_in_turn(self, error: DistributedLogError) -> None:
+        asked = trio.current_time()
+        if self._trouble_since is None:
+            self._trouble_since = asked
+        timeout_s = self._options.recover_timeout_s
+        if not await self._turns.take(timeout_s):
+            raise again(error)
+        self._trouble_since += trio.current_time() - asked  # other logs were recovered
+        try:
+            with trio.move_on_at(self._trouble_since + timeout_s) as scope:
+                await self._replace()
+                self._trouble_since = None
+        finally:
+            self._turns.give(done=self._trouble_since is None)
+        if scope.cancelled_caught:
+            raise again(error)
 
     async def _replace(self) -> None:
         """The segment in progress failed: make its end certain, acknowledge or take back, go on."""

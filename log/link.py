@@ -35,6 +35,7 @@ from .lock_session import LockSessions
 from .options import LogOptions
 from .ownership import may_pass
 from .ranges import SegmentToken
+from .recovery_turns import RecoveryTurns
 from .segments import SegmentEnd, SegmentRecord
 from .state import LogState
 from .takeover import recover_patiently
@@ -82,6 +83,7 @@ class Linking:
     def __init__(
         self,
         sessions: LockSessions,
+        turns: RecoveryTurns,
         ledgers: Ledgers,
         options: LogOptions,
         log_id: int,
@@ -95,6 +97,7 @@ class Linking:
         truncate_before: bool = False,
     ) -> None:
         self._sessions = sessions
+        self._turns = turns
         self._metadata = sessions.metadata
         self._ledgers = ledgers
         self._options = options
@@ -235,6 +238,7 @@ class Linking:
             await recover_patiently(
                 claimed.owned,
                 self._ledgers,
+                self._turns,
                 closed_ms=self._now_ms,
                 timeout_s=self._options.recover_timeout_s,
             )

@@ -19,6 +19,7 @@ from ..runtime.errors import (
     LeaseExpired,
     LogNotFound,
     OwnershipAcquireFailed,
+    TooBusy,
 )
 from ..runtime.frames import pack
 from .keys import lock_key, state_key
@@ -27,6 +28,10 @@ from .ownership import OwnedLog
 from .state import LogState, decode_fields
 
 FORMAT = 1
+BUSY_WAIT_S = 5.0
+"""A store that is too busy is asked again for at least so long."""
+BUSY_FIRST_S = 0.05
+BUSY_MAX_S = 1.0
 WAIT_BEYOND_LEASE_S = 2.0
 """The default wait for a lock: the lease and this, so that a restart after a kill succeeds."""
 
@@ -140,6 +145,8 @@ async def claim(
     metadata = sessions.metadata
     patience = lease_s + WAIT_BEYOND_LEASE_S if wait_s is None else wait_s
     deadline = trio.current_time() + patience
+    busy_until = max(deadline, trio.current_time() + BUSY_WAIT_S)
+    busy_s = BUSY_FIRST_S
     while True:
         found = await metadata.get(state_key(log_id))
         if found is None:
@@ -156,7 +163,14 @@ async def claim(
                 )
             await _changed(metadata, lock, deadline)
             continue
-        claimed = await _try(sessions, record, found, lock, int(lease_s * 1000), raised)
+        try:
+            claimed = await _try(sessions, record, found, lock, int(lease_s * 1000), raised)
+        except TooBusy:  # nothing was done: a thousand others may be claimed at this moment
+            if trio.current_time() + busy_s > busy_until:
+                raise
+            await trio.sleep(busy_s)
+            busy_s = min(2 * busy_s, BUSY_MAX_S)
+            continue
         if claimed is not None:
             return claimed
 

@@ -24,6 +24,7 @@ from .lock_session import LockSessions
 from .names import check_log_name
 from .opening import Opening
 from .options import LogOptions
+from .recovery_turns import RecoveryTurns
 from .state import LogState
 from .watch import LogWatch
 
@@ -62,6 +63,7 @@ class Namespace:
         self._quorums = quorums
         self._closed = False
         self.locks = LockSessions(metadata, self.start)
+        self.turns = RecoveryTurns()
 
     async def create_log(
         self, name: str, *, durability: Literal["standard", "all"] = "standard"

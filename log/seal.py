@@ -9,12 +9,14 @@ from .ledgers import Ledgers
 from .lock import LockRecord, claim
 from .lock_session import LockSessions
 from .options import LogOptions
+from .recovery_turns import RecoveryTurns
 from .state import LogState
 from .takeover import recover_patiently
 
 
 async def seal(
     sessions: LockSessions,
+    turns: RecoveryTurns,
     ledgers: Ledgers,
     options: LogOptions,
     log_id: int,
@@ -38,7 +40,7 @@ async def seal(
         return False
     try:
         await recover_patiently(
-            claimed.owned, ledgers, closed_ms=now_ms, timeout_s=options.recover_timeout_s
+            claimed.owned, ledgers, turns, closed_ms=now_ms, timeout_s=options.recover_timeout_s
         )
         await claimed.owned.change(lambda state: state.with_sealed().released(), done=_is_sealed)
     finally:

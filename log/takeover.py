@@ -8,25 +8,21 @@ The same two steps, close and open, serve a roll.
 
 from collections.abc import Callable
 
-import trio
-
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Put, Transaction
 from ..runtime.errors import (
     CorruptData,
-    DistributedLogError,
     LogNotFound,
-    RecoveryIncomplete,
     VersionConflict,
 )
 from .keys import segment_key
 from .ledgers import ClosedLedger, LedgerReader, Ledgers, LedgerWriter, PreparedLedger
-from .ownership import OwnedLog, may_pass
+from .ownership import OwnedLog
 from .record import EntryHeader, decode_header
+from .recovery_turns import RecoveryTurns
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd, SegmentRecord
 from .state import LogState
 
-RETRY_S = 0.1
 CREATE_ATTEMPTS = 5
 """A ledger's creation may meet a bookie that has just gone: choose again this often."""
 
@@ -55,22 +51,13 @@ async def recover_segments(owned: OwnedLog, ledgers: Ledgers, *, closed_ms: int)
 
 
 async def recover_patiently(
-    owned: OwnedLog, ledgers: Ledgers, *, closed_ms: int, timeout_s: float
+    owned: OwnedLog, ledgers: Ledgers, turns: RecoveryTurns, *, closed_ms: int, timeout_s: float
 ) -> None:
-    """As `recover_segments`, tried again for ``timeout_s`` while that may help."""
-    last: DistributedLogError | None = None
-    with trio.move_on_after(timeout_s):
-        while True:
-            try:
-                await recover_segments(owned, ledgers, closed_ms=closed_ms)
-                return
-            except DistributedLogError as error:
-                if not may_pass(error):
-                    raise
-                last = error
-            await trio.sleep(RETRY_S)
-    raise RecoveryIncomplete(
-        f'log "{owned.state.name}": its end could not be made certain within {timeout_s:g} s: {last}'
+    """As `recover_segments`, when it is this log's turn, and again for ``timeout_s`` while that may help."""
+    await turns.patiently(
+        lambda: recover_segments(owned, ledgers, closed_ms=closed_ms),
+        name=owned.state.name,
+        timeout_s=timeout_s,
     )
 
 

@@ -16,6 +16,7 @@ from .lock import Claim
 from .options import LogOptions
 from .pipeline import Pipeline
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
+from .recovery_turns import RecoveryTurns
 from .state import LogState
 from .truncation import truncate
 
@@ -33,6 +34,7 @@ class LogWriter:
         ledgers: Ledgers,
         options: LogOptions,
         wall_ms: Callable[[], int],
+        turns: RecoveryTurns,
     ) -> None:
         self._claim = claimed
         self._ledgers = ledgers
@@ -40,7 +42,9 @@ class LogWriter:
         self._name = claimed.owned.state.name
         self._scope = trio.CancelScope()
         self._pipeline = Pipeline(self._name, options, wall_ms, self._scope.cancel)
-        self._keeper = SegmentKeeper(self._pipeline, claimed.owned, ledgers, options, wall_ms)
+        self._keeper = SegmentKeeper(
+            self._pipeline, claimed.owned, ledgers, options, wall_ms, turns
+        )
         self._pipeline.keeper = self._keeper
         claimed.on_lost = self._pipeline.fail
         self._entry_bytes_max = options.entry_bytes_max

@@ -16,7 +16,12 @@ from distributedlog.ledger.bookies import BookieRegistration
 from distributedlog.ledger.client import LedgerClient, LedgerOptions
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Transaction, TransactionReply
-from distributedlog.runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout
+from distributedlog.runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    RequestTimeout,
+    TooBusy,
+)
 from distributedlog.runtime.host import Buffer, Host
 from distributedlog.sim.ledger_model import ModelBookie, ModelStream, header_of
 
@@ -55,10 +60,18 @@ class ModelClient:
 
     async def _ask(self, timeout_s: float) -> None:
         """Reach the bookie, or do not."""
-        with trio.move_on_after(timeout_s) as scope:
-            await trio.sleep(LATENCY_S + self.node.read_delay_s)
-            while self.node.hung:
-                await self.node.changed.wait()
+        if self.node.asking >= self.node.asking_max:
+            self.node.busy += 1
+            await trio.sleep(LATENCY_S)
+            raise TooBusy(f"{self.node.asking} requests wait at {self.node.id}")
+        self.node.asking += 1
+        try:
+            with trio.move_on_after(timeout_s) as scope:
+                await trio.sleep(LATENCY_S + self.node.read_delay_s)
+                while self.node.hung:
+                    await self.node.changed.wait()
+        finally:
+            self.node.asking -= 1
         if scope.cancelled_caught:
             raise RequestTimeout(f"{self.node.id} did not answer")
         if self.closed is not None:
@@ -279,6 +292,10 @@ class Node:
         self.read_delay_s = 0.0
         self.add_delay_s = 0.0
         self.asked: dict[str, int] = {}
+        self.asking = 0
+        self.asking_max = 1_000_000
+        """Above so many questions at once it is too busy; ``busy`` counts how often."""
+        self.busy = 0
         self.changed = trio.Event()
         self._inbox: list[Callable[[], None]] = []
 
