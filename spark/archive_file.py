@@ -7,6 +7,7 @@ have another (`manifest.py`), which ties them to the log whatever the encoding.
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ class PartWriter:
         self._base = first_sequence_id
         self._first_id = self._next = next_
         self._about = {"log": log, "incarnation": incarnation}
-        self._sink = _Digesting(directory / self.name)
+        self._path = directory / self.name
+        self._sink = _Digesting(self._path)
         self._parquet = pq.ParquetWriter(
             self._sink,
             SCHEMA,
@@ -142,8 +144,11 @@ class PartWriter:
         )
 
     def abort(self) -> None:
-        """Leave it to whoever removes leftovers."""
+        """No such file."""
+        with suppress(Exception):  # the error that brought us here is the one to be told
+            self._parquet.close()
         self._sink.file.close()
+        self._path.unlink(missing_ok=True)
 
     def _row_group(self) -> None:
         if self._held:

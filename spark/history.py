@@ -24,6 +24,7 @@ from .manifest import Manifest
 from .offsets import Offset
 from .options import SourceOptions
 from .schema import ddl
+from .words import in_words
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +72,7 @@ def append_history(
         )  # fmt: skip
     frame.sparkSession.dataSource.register(ArchiveSource)
     writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
-    writer.save(str(where))
+    in_words(lambda: writer.save(str(where)))
     return archive.read(where)
 
 

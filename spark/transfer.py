@@ -6,26 +6,24 @@ archive, however often it is repeated. Txids and payloads stay, in order; positi
 """
 
 import json
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ..log.dlsn import DLSN
-from ..runtime.errors import BY_CODE, DistributedLogError, LogExists, LogNotFound
+from ..runtime.errors import LogExists, LogNotFound
 from . import archive
 from .catalog import Catalog
 from .client import Client, run
 from .manifest import Manifest
 from .offsets import Offset
 from .options import SourceOptions
+from .words import in_words
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Result = TypeVar("Result")
 SEGMENT_BYTES = 1 << 30
 SEGMENTS_MAX = 400
 """Of the largest import, in segments; a link takes 800, and each task begins its own."""
@@ -133,27 +131,6 @@ def import_log(
         in_words(lambda: writer.save(uri))
     place = run(uri, request_timeout_s, find)
     return Imported(manifest, already, *(place or (None, None)))
-
-
-def in_words(call: Callable[[], Result]) -> Result:
-    """What Spark wraps in sixty lines, as the error of ours that it was. Other errors stay as they are."""
-    try:
-        return call()
-    except Exception as error:
-        ours = of_text(str(error))
-        if ours is None:
-            raise
-        raise ours from error
-
-
-def of_text(text: str) -> DistributedLogError | None:
-    """The error of ours that a stack of Spark's ends in; None for another one."""
-    found = re.findall(r"^\s*distributedlog\.runtime\.errors\.(\w+): (.*)$", text, re.MULTILINE)
-    kinds = {kind.__name__: kind for kind in BY_CODE.values()}
-    for name, message in reversed(found):
-        if name in kinds:
-            return kinds[name](message.strip())
-    return None
 
 
 async def _bounds(held: Client, options: SourceOptions) -> tuple[Offset, Offset]:

@@ -1,0 +1,158 @@
+"""Pipelines killed with -9 at random times, driver and Java and workers, and repeated until they end.
+
+python -m tests.spark.pipeline_kills [--kills 6] [--records 60000] [--seed 1]
+
+Export, import, the cold tier (then truncated, and read with its history), snapshot and truncate. After the
+kills of each one run is left alone; then what there is must be what the log held. A campaign for a machine with
+time, not for CI: each start of Java costs ten seconds.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from distributedlog.cluster.processes import environment
+from distributedlog.spark import read_with_history, recommended_conf
+from examples.spark import snapshot_and_truncate
+from examples.spark.change_feed import ChangeFeed, write
+from tests.cluster.story import Cluster, dlog
+from tests.spark.conftest import ROOT, plain, spark_env
+
+RUN_S = 600.0
+EXAMPLES = ROOT / "examples" / "spark"
+
+
+class Campaign:
+    """One cluster, one log of changes, and commands that are killed."""
+
+    def __init__(self, uri: str, kills: int, chance: random.Random) -> None:
+        self.uri = uri
+        self.kills = kills
+        self.chance = chance
+        self.longest_s = 20.0
+
+    def until_done(self, command: list[str], done: Path | None = None) -> None:
+        """Kill it ``kills`` times, at any time of its life; then let it end, unless ``done`` is there."""
+        env = {**os.environ, **environment(), "DLOG_URI": self.uri}
+        for number in range(self.kills + 1):
+            if done is not None and done.exists():
+                return
+            began = time.monotonic()
+            process = subprocess.Popen(
+                command,
+                env=env,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                cwd=ROOT,
+            )
+            limit = RUN_S if number == self.kills else self.chance.uniform(0.3, 1) * self.longest_s
+            try:
+                _, said = process.communicate(timeout=limit)
+                how = f"ended with {process.returncode}"
+                self.longest_s = max(self.longest_s, time.monotonic() - began)
+                assert process.returncode == 0, said.decode()[-3000:]
+            except subprocess.TimeoutExpired:
+                assert number < self.kills, f"{command} does not end"
+                how = "killed"
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            print(f"  {how} after {time.monotonic() - began:.1f} s", flush=True)
+
+    def example(self, name: str, *arguments: object) -> None:
+        """One of `examples/spark`."""
+        print(name, flush=True)
+        command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--uri", self.uri]
+        self.until_done([*command, *map(str, arguments)])
+
+
+def main() -> None:
+    """The command line."""
+    ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    ask.add_argument("--kills", type=int, default=6, help="of each pipeline")
+    ask.add_argument("--records", type=int, default=60_000)
+    ask.add_argument("--seed", type=int, default=1)
+    given = ask.parse_args()
+    spark_env()
+    with tempfile.TemporaryDirectory(prefix="pipeline-kills-") as scratch:
+        here = Path(scratch)
+        cluster = Cluster.planned(here / "cluster", bookies=3)
+        cluster.start()
+        try:
+            campaign = Campaign(cluster.uri, given.kills, random.Random(given.seed))
+            run(campaign, here, given.records)
+        finally:
+            cluster.kill()
+    print("all there, once")
+
+
+def run(campaign: Campaign, here: Path, records: int) -> None:
+    """All pipelines, one after the other, on the same log."""
+    uri = campaign.uri
+    trio.run(write, uri, ("orders", "payments"), ChangeFeed(seed=3), records, 0)
+    before = plain(uri, "orders")
+
+    print("export", flush=True)
+    out = here / "out"
+    campaign.until_done(
+        dlog("log", "export", "orders", "--to", str(out)), done=out / "manifest.json"
+    )
+    print("import", flush=True)
+    campaign.until_done(dlog("log", "import", str(out), "--log", "again"))
+    assert [row[4:] for row in plain(uri, "again")] == [row[4:] for row in before]
+
+    cold, limit = here / "cold", max(1_000, records // 10)
+    campaign.example(
+        "cold_tier", "--archive", cold, "--checkpoint", here / "checkpoint", "--max-records", limit
+    )
+    position = subprocess.run(
+        dlog("log", "truncate", "orders", "--up-to-subscriber", "cold"),
+        env={**os.environ, **environment(), "DLOG_URI": uri},
+        check=True,
+        capture_output=True,
+    )
+    print(f"  truncated to {position.stdout.decode().strip()}", flush=True)
+    assert plain(uri, "orders") == []
+    spark = session()
+    frame = read_with_history(spark, uri, "orders", cold)
+    columns = ("segment", "entry", "slot", "sequence_id", "txid", "payload")
+    found = sorted((*row[:5], bytes(row[5])) for row in frame.select(*columns).collect())
+    assert found == before
+
+    campaign.example("snapshot_and_truncate", "--log", "again", "--table", here / "table")
+    latest: dict[int, dict[str, Any]] = {}
+    for row in before:
+        change = json.loads(row[5])
+        if change["version"] >= latest.get(change["order_id"], change)["version"]:
+            latest[change["order_id"]] = change
+    rows = snapshot_and_truncate.table(spark, str(here / "table")).collect()
+    expected = {key: one["version"] for key, one in latest.items() if one["op"] != "d"}
+    assert sorted((row[0], row[1]) for row in rows) == sorted(expected.items())
+    assert plain(uri, "again") == []
+    spark.stop()
+
+
+def session() -> Any:
+    """A session of the campaign's own."""
+    from pyspark.sql import SparkSession
+
+    conf = dict(recommended_conf(local=True))
+    made = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
+    made.sparkContext.setLogLevel("ERROR")
+    return made
+
+
+if __name__ == "__main__":
+    main()
