@@ -1,5 +1,6 @@
 """`dlog log export` and `import` where Spark cannot run: one line that says what to install."""
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def test_without_spark_or_java_it_says_what_to_install(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before anything is asked of the cluster, which is not there."""
-    monkeypatch.setattr(archives.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert run(arguments) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -29,7 +30,7 @@ def test_without_spark_or_java_it_says_what_to_install(
         "pip install 'distributedlog-py[spark]', and a Java 17\n"
     )
 
-    monkeypatch.setattr(archives.importlib.util, "find_spec", lambda _: sys)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: sys)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert run(arguments) == 1

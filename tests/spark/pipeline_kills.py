@@ -3,8 +3,8 @@
 python -m tests.spark.pipeline_kills [--kills 6] [--records 60000] [--seed 1]
 
 Export, import, the cold tier (then truncated, and read with its history), snapshot and truncate. After the
-kills of each one run is left alone; then what there is must be what the log held. A campaign for a machine with
-time, not for CI: each start of Java costs ten seconds.
+kills of each one run is left alone; then what there is must be what the log held. A campaign for a machine
+with time, not for CI: each start of Java costs ten seconds.
 """
 
 import argparse
