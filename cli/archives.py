@@ -193,6 +193,9 @@ def _spark(settings: Settings, master: str) -> Iterator[Any]:
     with _stderr_of_children(keep=bool(settings.verbose)):
         builder = SparkSession.builder.master(master).appName("dlog").config(map=conf)
         session = builder.getOrCreate()
+    from ..spark import DistributedLogSource
+
+    session.dataSource.register(DistributedLogSource)  # an editable install hides it from Spark
     try:
         yield session
     finally:

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from distributedlog import DLSN
 from distributedlog.blocking import open_namespace
 from distributedlog.spark import (
+    DistributedLogSource,
     append_history,
     history_manifest,
     read_with_history,
@@ -95,6 +96,7 @@ def main() -> None:
     conf = recommended_conf(local=given.master.startswith("local"))
     spark = SparkSession.builder.master(given.master).config(map=dict(conf)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(DistributedLogSource)  # an editable install hides it from Spark
     end = run(
         spark,
         given.uri,

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from distributedlog.spark import recommended_conf
+from distributedlog.spark import DistributedLogSource, recommended_conf
 
 CHANGE = (
     "op string, order_id bigint, event_ms bigint, after struct<status string, amount_cents bigint>"
@@ -87,6 +87,7 @@ def main() -> None:
     conf = recommended_conf(record_bytes=200, local=given.master.startswith("local"))
     spark = SparkSession.builder.master(given.master).config(map=dict(conf)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(DistributedLogSource)  # an editable install hides it from Spark
     run(
         spark,
         given.uri,

@@ -38,7 +38,7 @@ from pyspark.sql import functions as f
 
 from distributedlog import DLSN
 from distributedlog.blocking import open_namespace
-from distributedlog.spark import dlsn_text, positions, recommended_conf
+from distributedlog.spark import DistributedLogSource, dlsn_text, positions, recommended_conf
 
 ROW = "struct<customer_id bigint, country string, status string, amount_cents bigint, items int>"
 CHANGE = f"op string, order_id bigint, version int, event_ms bigint, before {ROW}, after {ROW}"
@@ -169,6 +169,7 @@ def main() -> None:
     conf = recommended_conf(record_bytes=200, local=given.master.startswith("local"))
     spark = SparkSession.builder.master(given.master).config(map=dict(conf)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(DistributedLogSource)  # an editable install hides it from Spark
     now = run(spark, given.uri, given.table, log=given.log)
     at = json.loads(now["end"])["logs"][given.log]
     print(f"{table(spark, given.table).count()} rows at {at}; the log begins there")
