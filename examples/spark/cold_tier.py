@@ -18,6 +18,7 @@ one, so this program moves the position itself at its end.
 
 import argparse
 import os
+import sys
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -93,6 +94,7 @@ def main() -> None:
     given = ask.parse_args()
     if not given.uri:
         ask.error("--uri, or DLOG_URI, says where the cluster is")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = recommended_conf(local=given.master.startswith("local"))
     spark = SparkSession.builder.master(given.master).config(map=dict(conf)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

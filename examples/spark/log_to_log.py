@@ -13,6 +13,7 @@ the record, or a repeated batch is another one; and it must not shuffle, for the
 
 import argparse
 import os
+import sys
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -84,6 +85,7 @@ def main() -> None:
     given = ask.parse_args()
     if not given.uri:
         ask.error("--uri, or DLOG_URI, says where the cluster is")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = recommended_conf(record_bytes=200, local=given.master.startswith("local"))
     spark = SparkSession.builder.master(given.master).config(map=dict(conf)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

@@ -27,6 +27,7 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -166,6 +167,7 @@ def main() -> None:
     given = ask.parse_args()
     if not given.uri:
         ask.error("--uri, or DLOG_URI, says where the cluster is")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = recommended_conf(record_bytes=200, local=given.master.startswith("local"))
     spark = SparkSession.builder.master(given.master).config(map=dict(conf)).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
