@@ -17,6 +17,7 @@ from ..runtime.errors import (
 from ..runtime.host import Listener
 from ..runtime.rpc import Endpoint, Link
 from .session import BookieSession
+from .session_reads import SessionReads
 from .store import Store
 
 READ_TURN_BYTES = 2 * 1024 * 1024
@@ -60,9 +61,9 @@ class BookieServer:
         self.store = store
         self.options = store.options
         self.deferred_bytes = 0
-        self._replying: dict[BookieSession, None] = {}
+        self._replying: dict[SessionReads, None] = {}
         self._outgoing_sum = 0
-        self._ready: deque[BookieSession] = deque()
+        self._ready: deque[SessionReads] = deque()
         self._wake = trio.Event()
         self._ledger_exists = ledger_exists
         self._unchecked: deque[int] = deque(maxlen=CHECK_LEDGERS_MAX)
@@ -76,9 +77,9 @@ class BookieServer:
 
     # --- credit -----------------------------------------------------------------------------------
 
-    def note_reply(self, session: BookieSession, size: int) -> None:
-        """A reply of so many bytes was handed to the session's link."""
-        self._replying[session] = None
+    def note_reply(self, reads: SessionReads, size: int) -> None:
+        """A reply of so many bytes was handed to the link."""
+        self._replying[reads] = None
         self._outgoing_sum += size
 
     def has_credit(self, outgoing_bytes: int) -> bool:
@@ -107,11 +108,11 @@ class BookieServer:
 
     # --- reads ------------------------------------------------------------------------------------
 
-    def ready(self, session: BookieSession) -> None:
-        """The session has reads to serve."""
-        if not session.queued:
-            session.queued = True
-            self._ready.append(session)
+    def ready(self, reads: SessionReads) -> None:
+        """A connection has reads to serve."""
+        if not reads.queued:
+            reads.queued = True
+            self._ready.append(reads)
             self._wake.set()
 
     async def serve_reads(self) -> None:
@@ -123,11 +124,11 @@ class BookieServer:
             budget = READ_TURN_BYTES
             self._sum_outgoing()
             while self._ready and budget > 0:
-                session = self._ready.popleft()
-                session.queued = False
-                budget -= session.serve_one()
-                if session.reads and not session.resting:
-                    self.ready(session)
+                reads = self._ready.popleft()
+                reads.queued = False
+                budget -= reads.serve_one()
+                if reads.waiting and not reads.resting:
+                    self.ready(reads)
             await trio.lowlevel.checkpoint()
 
     # --- ledgers that were made known by an add ---------------------------------------------------

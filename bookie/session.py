@@ -1,49 +1,24 @@
 """One connection to a bookie: frames in, acks and replies out, no task a request.
 
-Adds and fences are carried out as they arrive; reads wait for their turn (`server.py`). What the store
-cannot take yet is kept here, and the connection is not read on; replies are not made while the peer does
-not take those it has.
+Adds and fences are carried out as they arrive; reads wait for their turn (`session_reads.py`). What the store
+cannot take yet is kept here, and the connection is not read on.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
 
-from ..runtime.errors import DistributedLogError, LedgerStateUnknown, ProtocolError, TooBusy
-from ..runtime.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX, REPLY_MORE, Op, envelope, pack
+from ..runtime.errors import DistributedLogError, ProtocolError, TooBusy
+from ..runtime.frames import REPLY_MORE, Op, envelope, pack
 from ..runtime.rpc import Link
 from . import messages as m
 from .ledgers import AddStream, Ledger
-from .stretches import Stretch
+from .session_reads import SessionReads
 from .waiters import Waiter
 
 if TYPE_CHECKING:
     from .server import BookieServer
-
-CREDIT_RETRY_S = 0.005
-LIST_TURN_RUNS = 500
-LIST_RANGES_MAX = 250_000
-
-
-@dataclass(slots=True, eq=False)
-class _Read:
-    """A READ that waits for its turn."""
-
-    ident: int
-    request: m.ReadRequest
-    stretch: Stretch | None = None
-
-
-@dataclass(slots=True, eq=False)
-class _Listing:
-    """A LIST_ENTRIES under way, some runs a turn."""
-
-    ident: int
-    request: m.LedgerRequest
-    at: int = 0
-    ranges: list[tuple[int, int]] = field(default_factory=list)
 
 
 class BookieSession:
@@ -59,11 +34,8 @@ class BookieSession:
         self._deferred: deque[tuple[AddStream, bytes]] = deque()
         self._late_lacs: dict[AddStream, int] = {}
         self._waiters: dict[Waiter, None] = {}
-        self._parked = False
-        self._reads_cold = False
+        self._reads = SessionReads(server, link, self)
         self._closed = False
-        self.reads: deque[_Read | _Listing] = deque()
-        self.queued = False
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -74,7 +46,7 @@ class BookieSession:
         if op == Op.ADD:
             self._on_add(ident, body)
         elif op == Op.READ:
-            self._on_read(ident, m.ReadRequest.decode(body))
+            self._reads.on_read(ident, m.ReadRequest.decode(body))
         elif op == Op.WAIT_LAC:
             self._on_wait_lac(ident, m.WaitLac.decode(body), flags)
         elif op == Op.WRITE_LAC:
@@ -86,7 +58,7 @@ class BookieSession:
         elif op == Op.READ_LAC:
             self._on_read_lac(ident, m.LedgerRequest.decode(body))
         elif op == Op.LIST_ENTRIES:
-            self._enqueue(_Listing(ident, m.LedgerRequest.decode(body)))
+            self._reads.on_list(ident, m.LedgerRequest.decode(body))
         elif op == Op.INFO:
             self._link.reply(ident, pack(self._server.info()))
         else:
@@ -108,7 +80,7 @@ class BookieSession:
             self._store.waiters.forget(waiter)
             self._store.release(waiter.ledger)
         self._waiters.clear()
-        self.reads.clear()
+        self._reads.close()
         self._store.cold.forget(self)
         for _, body in self._deferred:
             self._server.deferred_bytes -= len(body)
@@ -258,7 +230,7 @@ class BookieSession:
 
     def on_wait_news(self, waiter: Waiter) -> bool:
         """Answer a standing poll and let it stand, where all new records are at hand and fit."""
-        if self._closed or not self._has_credit:
+        if self._closed or not self._reads.has_credit:
             return False
         ledger = waiter.ledger
         # What is confirmed, but here still on its way to the disk, is told with its record.
@@ -276,7 +248,7 @@ class BookieSession:
         waiter.previous_lac = lac
         waiter.bytes_max -= found.size
         self._store.stats.read_bytes += found.size
-        self._server.note_reply(self, found.size)
+        self._server.note_reply(self._reads, found.size)
         head = m.encode_wait_head(lac, ledger.fence_durable)
         self._link.reply(waiter.ident, head, *found.parts, flags=REPLY_MORE)
         return True
@@ -293,11 +265,11 @@ class BookieSession:
                 raise error
             self._store.check_waiter(waiter)
             bytes_max = min(waiter.bytes_max, self._options.reply_bytes_max)
-            if bytes_max and ledger.lac > waiter.previous_lac and self._has_credit:
+            if bytes_max and ledger.lac > waiter.previous_lac and self._reads.has_credit:
                 found = self._store.collect(ledger, waiter.previous_lac + 1, ledger.lac, bytes_max)
                 parts = found.parts
                 self._store.stats.read_bytes += found.size
-                self._server.note_reply(self, found.size)
+                self._server.note_reply(self._reads, found.size)
         except DistributedLogError as refusal:
             self._link.reply_error(waiter.ident, refusal)
         else:
@@ -305,131 +277,3 @@ class BookieSession:
                 waiter.ident, m.encode_wait_head(ledger.lac, ledger.fence_durable), *parts
             )
         self._store.release(ledger)
-
-    # --- reads ------------------------------------------------------------------------------------
-
-    @property
-    def outgoing_bytes(self) -> int:
-        """What the peer has not taken yet."""
-        return self._link.outgoing_bytes
-
-    @property
-    def _has_credit(self) -> bool:
-        return self._server.has_credit(self._link.outgoing_bytes)
-
-    @property
-    def resting(self) -> bool:
-        """Its reads wait for the device, or for the peer to take what it was sent."""
-        return self._parked or self._reads_cold
-
-    def _on_read(self, ident: int, request: m.ReadRequest) -> None:
-        if not request.fence:
-            self._enqueue(_Read(ident, request))
-            return
-
-        def done(ledger: Ledger, error: DistributedLogError | None) -> None:
-            if error is not None:
-                self._link.reply_error(ident, error)
-            elif not self._closed:
-                self._enqueue(_Read(ident, request))
-
-        self._store.fence(request.ledger, request.key, done)
-
-    def _enqueue(self, read: _Read | _Listing) -> None:
-        if len(self.reads) >= self._options.reads_waiting_max:
-            self._link.reply_error(
-                read.ident, TooBusy(f"{len(self.reads)} reads of this connection wait here")
-            )
-            return
-        self.reads.append(read)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self.reads and not self.resting and not self._closed:
-            self._server.ready(self)
-
-    def serve_one(self) -> int:
-        """Serve the oldest read, or park them all while the peer takes no replies; return its bytes."""
-        if self._closed or self.resting or not self.reads:
-            return 0
-        if not self._has_credit:
-            self._parked = True
-            self._server.nursery.start_soon(self._wait_for_credit)
-            return 0
-        read = self.reads.popleft()
-        try:
-            if isinstance(read, _Listing):
-                return self._list(read)
-            return self._read(read)
-        except DistributedLogError as error:
-            self._link.reply_error(read.ident, error)
-            return ENVELOPE_BYTES
-
-    async def _wait_for_credit(self) -> None:
-        """One task for all parked reads of the connection."""
-        try:
-            await self._link.wait_room(self._options.outgoing_bytes_max)
-            while not self._has_credit:
-                await trio.sleep(CREDIT_RETRY_S)
-                await self._link.wait_room(self._options.outgoing_bytes_max)
-        except DistributedLogError:
-            return  # closed: `on_closed` cleans up
-        self._parked = False
-        self._go_on()
-
-    def _read(self, read: _Read) -> int:
-        request = read.request
-        ledger = self._store.look_up(request.ledger, request.key)
-        last = request.last if request.past_lac else min(request.last, ledger.lac)
-        bytes_max = min(request.bytes_max, self._options.reply_bytes_max)
-        found = self._store.collect(ledger, request.first, last, bytes_max, read.stretch)
-        cold = found.cold
-        if cold is not None and not found.parts:
-
-            def done(answer: Stretch | DistributedLogError) -> None:
-                self._reads_cold = False
-                if self._closed:
-                    return
-                try:
-                    if not isinstance(answer, Stretch):
-                        raise answer
-                    read.stretch = answer
-                    self._read(read)  # at once, whatever the credit: the stretch is not kept
-                except DistributedLogError as error:
-                    self._link.reply_error(read.ident, error)
-                self._go_on()
-
-            self._store.cold.submit(self, cold.file_number, cold.offset, cold.length, done)
-            self._reads_cold = True
-            self._store.stats.reads_cold += 1
-            return 0
-        if ledger.limbo and not found.parts:
-            raise LedgerStateUnknown(f"ledger {ledger.id}: this bookie lost data (limbo)")
-        self._store.stats.reads += 1
-        self._store.stats.read_bytes += found.size
-        assert found.size < FRAME_BYTES_MAX - ENVELOPE_BYTES, "a reply fits a frame"
-        self._link.reply(
-            read.ident,
-            m.encode_read_head(found.complete_to, ledger.lac),
-            *found.parts,
-            flags=0 if ledger.limbo else m.FLAG_KNOWN,
-        )
-        self._server.note_reply(self, found.size)
-        return found.size
-
-    def _list(self, listing: _Listing) -> int:
-        ledger = self._store.look_up(listing.request.ledger, listing.request.key)
-        more, listing.at = self._store.ranges(ledger, listing.at, LIST_TURN_RUNS)
-        ranges = listing.ranges
-        if ranges and more and ranges[-1][0] + ranges[-1][1] == more[0][0]:
-            ranges[-1] = (ranges[-1][0], ranges[-1][1] + more[0][1])
-            del more[0]
-        ranges += more
-        complete = listing.at < 0
-        if not complete and len(ranges) < LIST_RANGES_MAX:
-            self.reads.append(listing)
-            return 16 * len(more)
-        # What does not fit a frame is not known to be absent.
-        known = complete and not ledger.limbo
-        self._link.reply(listing.ident, m.encode_runs(ranges), flags=m.FLAG_KNOWN if known else 0)
-        return 16 * len(ranges)

@@ -13,7 +13,7 @@ import trio
 
 from ..bookie.client import BookieClient, EntryList
 from ..bookie.entry import EntryRecord, records
-from ..bookie.session import LIST_RANGES_MAX
+from ..bookie.session_reads import LIST_RANGES_MAX
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.striping import Striping

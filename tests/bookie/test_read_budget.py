@@ -13,17 +13,17 @@ REPLY_BYTES = 300_000
 
 
 class _Reader:
-    """A session with so many reads to serve."""
+    """A connection with so many reads to serve."""
 
     def __init__(self, reads: int) -> None:
-        self.reads = [None] * reads
+        self.waiting = [None] * reads
         self.resting = False
         self.queued = False
         self.outgoing_bytes = 0
         self.served: list[int] = []
 
     def serve_one(self) -> int:
-        self.reads.pop()
+        self.waiting.pop()
         self.served.append(REPLY_BYTES)
         return REPLY_BYTES
 

@@ -10,7 +10,7 @@ import trio.testing
 
 from distributedlog.bookie.client import EntryList, ReadAnswer
 from distributedlog.bookie.entry import encode, records
-from distributedlog.bookie.session import LIST_RANGES_MAX
+from distributedlog.bookie.session_reads import LIST_RANGES_MAX
 from distributedlog.cluster.copying import Copier, Missing, consecutive, lacking
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.runtime.errors import ConnectionLost, LedgerStateUnknown

@@ -1,0 +1,199 @@
+"""The reads of one connection: each waits for its turn, all of them while the device or the peer is slow.
+
+The server gives the connections turns (`server.py`); here is what a turn does. Replies are not made while the
+peer does not take those it has.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from ..runtime.errors import DistributedLogError, LedgerStateUnknown, TooBusy
+from ..runtime.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX
+from ..runtime.rpc import Link
+from . import messages as m
+from .ledgers import Ledger
+from .stretches import Stretch
+
+if TYPE_CHECKING:
+    from .server import BookieServer
+
+CREDIT_RETRY_S = 0.005
+LIST_TURN_RUNS = 500
+LIST_RANGES_MAX = 250_000
+
+
+@dataclass(slots=True, eq=False)
+class _Read:
+    """A READ that waits for its turn."""
+
+    ident: int
+    request: m.ReadRequest
+    stretch: Stretch | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Listing:
+    """A LIST_ENTRIES under way, some runs a turn."""
+
+    ident: int
+    request: m.LedgerRequest
+    at: int = 0
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+
+
+class SessionReads:
+    """See the module. ``owner`` is the connection, in whose turn the device is asked."""
+
+    def __init__(self, server: "BookieServer", link: Link, owner: object) -> None:
+        self.waiting: deque[_Read | _Listing] = deque()
+        """Oldest first."""
+        self.queued = False
+        """Its turn will come."""
+        self._server = server
+        self._store = server.store
+        self._options = server.options
+        self._link = link
+        self._owner = owner
+        self._parked = False
+        self._reads_cold = False
+        self._closed = False
+
+    def close(self) -> None:
+        """The connection is gone."""
+        self._closed = True
+        self.waiting.clear()
+
+    @property
+    def outgoing_bytes(self) -> int:
+        """What the peer has not taken yet."""
+        return self._link.outgoing_bytes
+
+    @property
+    def has_credit(self) -> bool:
+        """May this connection get another reply now?"""
+        return self._server.has_credit(self._link.outgoing_bytes)
+
+    @property
+    def resting(self) -> bool:
+        """Its reads wait for the device, or for the peer to take what it was sent."""
+        return self._parked or self._reads_cold
+
+    def on_read(self, ident: int, request: m.ReadRequest) -> None:
+        """A READ has come; one that fences is served when the fence is durable."""
+        if not request.fence:
+            self._enqueue(_Read(ident, request))
+            return
+
+        def done(ledger: Ledger, error: DistributedLogError | None) -> None:
+            if error is not None:
+                self._link.reply_error(ident, error)
+            elif not self._closed:
+                self._enqueue(_Read(ident, request))
+
+        self._store.fence(request.ledger, request.key, done)
+
+    def on_list(self, ident: int, request: m.LedgerRequest) -> None:
+        """A LIST_ENTRIES has come."""
+        self._enqueue(_Listing(ident, request))
+
+    def _enqueue(self, read: _Read | _Listing) -> None:
+        if len(self.waiting) >= self._options.reads_waiting_max:
+            self._link.reply_error(
+                read.ident, TooBusy(f"{len(self.waiting)} reads of this connection wait here")
+            )
+            return
+        self.waiting.append(read)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.waiting and not self.resting and not self._closed:
+            self._server.ready(self)
+
+    def serve_one(self) -> int:
+        """Serve the oldest read, or park them all while the peer takes no replies; return its bytes."""
+        if self._closed or self.resting or not self.waiting:
+            return 0
+        if not self.has_credit:
+            self._parked = True
+            self._server.nursery.start_soon(self._wait_for_credit)
+            return 0
+        read = self.waiting.popleft()
+        try:
+            if isinstance(read, _Listing):
+                return self._list(read)
+            return self._read(read)
+        except DistributedLogError as error:
+            self._link.reply_error(read.ident, error)
+            return ENVELOPE_BYTES
+
+    async def _wait_for_credit(self) -> None:
+        """One task for all parked reads of the connection."""
+        try:
+            await self._link.wait_room(self._options.outgoing_bytes_max)
+            while not self.has_credit:
+                await trio.sleep(CREDIT_RETRY_S)
+                await self._link.wait_room(self._options.outgoing_bytes_max)
+        except DistributedLogError:
+            return  # closed: `on_closed` cleans up
+        self._parked = False
+        self._go_on()
+
+    def _read(self, read: _Read) -> int:
+        request = read.request
+        ledger = self._store.look_up(request.ledger, request.key)
+        last = request.last if request.past_lac else min(request.last, ledger.lac)
+        bytes_max = min(request.bytes_max, self._options.reply_bytes_max)
+        found = self._store.collect(ledger, request.first, last, bytes_max, read.stretch)
+        cold = found.cold
+        if cold is not None and not found.parts:
+
+            def done(answer: Stretch | DistributedLogError) -> None:
+                self._reads_cold = False
+                if self._closed:
+                    return
+                try:
+                    if not isinstance(answer, Stretch):
+                        raise answer
+                    read.stretch = answer
+                    self._read(read)  # at once, whatever the credit: the stretch is not kept
+                except DistributedLogError as error:
+                    self._link.reply_error(read.ident, error)
+                self._go_on()
+
+            self._store.cold.submit(self._owner, cold.file_number, cold.offset, cold.length, done)
+            self._reads_cold = True
+            self._store.stats.reads_cold += 1
+            return 0
+        if ledger.limbo and not found.parts:
+            raise LedgerStateUnknown(f"ledger {ledger.id}: this bookie lost data (limbo)")
+        self._store.stats.reads += 1
+        self._store.stats.read_bytes += found.size
+        assert found.size < FRAME_BYTES_MAX - ENVELOPE_BYTES, "a reply fits a frame"
+        self._link.reply(
+            read.ident,
+            m.encode_read_head(found.complete_to, ledger.lac),
+            *found.parts,
+            flags=0 if ledger.limbo else m.FLAG_KNOWN,
+        )
+        self._server.note_reply(self, found.size)
+        return found.size
+
+    def _list(self, listing: _Listing) -> int:
+        ledger = self._store.look_up(listing.request.ledger, listing.request.key)
+        more, listing.at = self._store.ranges(ledger, listing.at, LIST_TURN_RUNS)
+        ranges = listing.ranges
+        if ranges and more and ranges[-1][0] + ranges[-1][1] == more[0][0]:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + more[0][1])
+            del more[0]
+        ranges += more
+        complete = listing.at < 0
+        if not complete and len(ranges) < LIST_RANGES_MAX:
+            self.waiting.append(listing)
+            return 16 * len(more)
+        # What does not fit a frame is not known to be absent.
+        known = complete and not ledger.limbo
+        self._link.reply(listing.ident, m.encode_runs(ranges), flags=m.FLAG_KNOWN if known else 0)
+        return 16 * len(ranges)
