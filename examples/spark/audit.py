@@ -204,7 +204,8 @@ def session(master: str) -> Any:
     """A session with the settings that logs want, whose workers run this Python."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = recommended_conf(record_bytes=200, local=master.startswith("local"))
-    spark = SparkSession.builder.master(master).config(map=dict(conf)).getOrCreate()
+    builder = SparkSession.builder.master(master).config(map=dict(conf))
+    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(DistributedLogSource)  # found by itself but in an editable install
     return spark
