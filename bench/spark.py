@@ -2,8 +2,10 @@
 
     python -m distributedlog.bench.spark --mib 256
 
-One run, ratios: what the log costs on top of Spark's own hand-over of the same Arrow batches. Needs the
-extra ``spark`` and Java. A cluster of its own, each node a process, is started and removed.
+One run, ratios: what the log costs on top of Spark's own hand-over of the same Arrow batches, in time and in
+CPU seconds a GB of payload of all processes together (JVM, Spark's Python, the cluster's nodes): the latter
+hardly depends on what else the machine does. Needs the extra ``spark`` and Java. A cluster of its own, each
+node a process, is started and removed.
 """
 
 import argparse
@@ -87,6 +89,13 @@ def median(call: Callable[[], object]) -> float:
     return statistics.median(taken)
 
 
+def with_cpu(call: Callable[[], float]) -> tuple[float, float]:
+    """What it returns, and the CPU seconds of all processes below this one meanwhile."""
+    before = _cpu_s()
+    found = call()
+    return found, sum(cpu - before.get(pid, 0.0) for pid, cpu in _cpu_s().items())
+
+
 def measure(spark: Any, uri: str, size: int, records: int) -> str:
     """One size of records; a line of rates and ratios."""
     from ..spark.schema import ddl
@@ -107,17 +116,19 @@ def measure(spark: Any, uri: str, size: int, records: int) -> str:
     frame, memory = ours.load(uri), spark.read.format(f"synthetic{size}").load()
     read(frame)  # the first ones start the workers
     read(memory)
-    read_s = median(lambda: read(frame))
-    floor_s = median(lambda: read(memory))
+    mb = records * size / 1e6
+    read_s, read_cpu_s = with_cpu(lambda: median(lambda: read(frame)))
+    floor_s, floor_cpu_s = with_cpu(lambda: median(lambda: read(memory)))
+    read_cpu, floor_cpu = (s * 1e3 / (TURNS * mb) for s in (read_cpu_s, floor_cpu_s))
     made = f"cast(repeat('x', {size}) as binary) as payload"
     writer = spark.range(0, records, 1, 2).selectExpr(made).write.format("distributedlog")
     writer = writer.mode("append").option("createLogs", "true").option("log", f"out-{size}")
     sink_s = median(lambda: writer.save(uri))
-    mb = records * size / 1e6
     return (
         f"{size:5} B: source {mb / read_s:6.0f} MB/s, in memory {mb / floor_s:6.0f} MB/s, ratio "
-        f"{floor_s / read_s:.2f} | sink {mb / sink_s:6.0f} MB/s, plain writer {mb / written_s:6.0f} MB/s, "
-        f"ratio {written_s / sink_s:.2f}"
+        f"{floor_s / read_s:.2f}; CPU s/GB {read_cpu:.2f}, in memory {floor_cpu:.2f}, ratio "
+        f"{floor_cpu / read_cpu:.2f} | sink {mb / sink_s:6.0f} MB/s, plain writer "
+        f"{mb / written_s:6.0f} MB/s, ratio {written_s / sink_s:.2f}"
     )
 
 
@@ -134,9 +145,13 @@ def idle(spark: Any, uri: str, seconds: float) -> str:
         while query.lastProgress is None or query.lastProgress.numInputRows:
             time.sleep(0.5)
         time.sleep(5.0)
-        batch, before, started = query.lastProgress.batchId, _python_cpu_s(), time.monotonic()
+        batch, before, started = (
+            query.lastProgress.batchId,
+            _cpu_s(python_of_spark=True),
+            time.monotonic(),
+        )
         time.sleep(seconds)
-        used = sum(cpu - before.get(pid, 0.0) for pid, cpu in _python_cpu_s().items())
+        used = sum(cpu - before.get(pid, 0.0) for pid, cpu in _cpu_s(python_of_spark=True).items())
         share = used / (time.monotonic() - started)
         batches = query.lastProgress.batchId - batch
     finally:
@@ -191,8 +206,8 @@ def _stream(spark: Any, uri: str, log: str) -> Any:
     return reader.option("startingPosition", "earliest").load(uri).writeStream
 
 
-def _python_cpu_s() -> dict[int, float]:
-    """CPU seconds of each Python process below this one's JVM, by /proc."""
+def _cpu_s(*, python_of_spark: bool = False) -> dict[int, float]:
+    """CPU seconds of each process below this one, by /proc; or only of the Python ones below a JVM."""
     parents: dict[int, int] = {}
     used: dict[int, tuple[str, float]] = {}
     tick = os.sysconf("SC_CLK_TCK")
@@ -207,14 +222,19 @@ def _python_cpu_s() -> dict[int, float]:
             parents[int(entry)] = int(values[1])
             used[int(entry)] = (name.partition("(")[2], (int(values[11]) + int(values[12])) / tick)
 
-    def below_a_jvm(pid: int) -> bool:
+    def above(pid: int) -> Iterator[int]:
         while pid in parents and pid != os.getpid():
             pid = parents[pid]
-            if pid in used and used[pid][0] == "java":
-                return True
-        return False
+            yield pid
 
-    return {pid: cpu for pid, (name, cpu) in used.items() if name != "java" and below_a_jvm(pid)}
+    found = {}
+    for pid, (name, cpu) in used.items():
+        ancestors = list(above(pid))
+        below_a_jvm = any(one in used and used[one][0] == "java" for one in ancestors)
+        wanted = below_a_jvm and name != "java" if python_of_spark else os.getpid() in ancestors
+        if wanted:
+            found[pid] = cpu
+    return found
 
 
 def main() -> None:

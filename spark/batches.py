@@ -1,8 +1,10 @@
-"""Entries as Arrow record batches: views of the entry's own bytes wherever it is one entry.
+"""Entries as Arrow record batches: gathered, at the price of one copy, or views of the entry's own bytes.
 
-An entry's txids, offsets and payloads lie in Arrow's own layout, so its columns are wrapped and not copied;
-the batch keeps the entry's memory alive, which is owned and never used again (H17). Small entries are
-gathered into one batch at the price of one copy. Only the columns that are asked for are built.
+An entry's txids, offsets and payloads lie in Arrow's own layout, so the columns of an entry that is a batch
+by itself are wrapped and not copied; the batch keeps the entry's memory alive, which is owned and never used
+again (H17). But a batch costs Python and the JVM some 0.5 ms of CPU whatever it holds, and a copy of 256 KiB
+a tenth of that: so entries are gathered up to the option ``batchBytes``. Only the columns that are asked for
+are built.
 """
 
 from collections import Counter
@@ -17,8 +19,6 @@ from ..runtime.errors import InvalidRequest
 from .options import TXID_UNITS
 from .schema import Projection
 
-ENTRY_BYTES_ALONE = 64 * 1024
-"""An entry from this size up is a batch of its own."""
 BATCH_BYTES_MAX = 1 << 30
 """Arrow's offsets end at 2 GiB a column and batch."""
 BATCH_RECORDS_MAX = 65_536
@@ -34,6 +34,7 @@ class Builder:
         self._makers = [(name, getattr(self, f"_{name}")) for name in projection.names]
         self._last: dict[str, tuple[Any, int, pa.Array]] = {}
         self._ramp: Any = np.arange(4096, dtype=np.int32)
+        self._slots = pa.array(self._ramp)
 
     def batch(self, log: str, parts: Sequence[Columns]) -> pa.RecordBatch:
         """The records of one or more entries of a log, in order. Raises `InvalidRequest`."""
@@ -49,12 +50,12 @@ class Builder:
     # --- one column each --------------------------------------------------------------------------
 
     def _log(self, log: str, parts: Sequence[Columns]) -> pa.Array:
-        return self._constant("log", pa.scalar(log, pa.string()), log, _rows(parts))
+        return self._constant("log", pa.string(), log, _rows(parts))
 
     def _segment(self, _: str, parts: Sequence[Columns]) -> pa.Array:
         first = parts[0].origin.segment
         if all(part.origin.segment == first for part in parts):
-            return self._constant("segment", pa.scalar(first, pa.int64()), first, _rows(parts))
+            return self._constant("segment", pa.int64(), first, _rows(parts))
         return _repeated([part.origin.segment for part in parts], parts)
 
     def _entry(self, _: str, parts: Sequence[Columns]) -> pa.Array:
@@ -66,8 +67,14 @@ class Builder:
         longest = max(part.first_slot + part.count for part in parts)
         if longest > len(self._ramp):
             self._ramp = np.arange(2 * longest, dtype=np.int32)
-        ramps = [self._ramp[part.first_slot : part.first_slot + part.count] for part in parts]
-        return pa.array(ramps[0] if len(ramps) == 1 else np.concatenate(ramps))
+            self._slots = pa.array(self._ramp)
+        if len(parts) == 1:
+            return self._slots.slice(parts[0].first_slot, parts[0].count)
+        return pa.array(
+            np.concatenate(
+                [self._ramp[part.first_slot : part.first_slot + part.count] for part in parts]
+            )
+        )
 
     def _sequence_id(self, _: str, parts: Sequence[Columns]) -> pa.Array:
         ids: list[Any] = [
@@ -119,17 +126,17 @@ class Builder:
             fields, fields=list(self._projection.arrow.field("dlsn").type)
         )
 
-    def _constant(self, name: str, scalar: pa.Scalar, value: Any, rows: int) -> pa.Array:
+    def _constant(self, name: str, kind: Any, value: Any, rows: int) -> pa.Array:
         """A column of one value; made anew only where it grows."""
         last = self._last.get(name)
         if last is None or last[0] != value or last[1] < rows:
-            last = (value, rows, pa.repeat(scalar, rows))
+            last = (value, rows, pa.repeat(pa.scalar(value, kind), rows))
             self._last[name] = last
         return last[2] if last[1] == rows else last[2].slice(0, rows)
 
 
 def gathered(entries: Iterable[Columns], batch_bytes: int) -> Iterator[list[Columns]]:
-    """Large entries one by one, small ones together up to about ``batch_bytes``."""
+    """Entries of ``batch_bytes`` and more one by one; smaller ones together, up to about that."""
     held: list[Columns] = []
     held_bytes = records = 0
     bound = min(batch_bytes, BATCH_BYTES_MAX)
@@ -141,7 +148,7 @@ def gathered(entries: Iterable[Columns], batch_bytes: int) -> Iterator[list[Colu
         held.append(part)
         held_bytes += size
         records += part.count
-        if size >= ENTRY_BYTES_ALONE or held_bytes >= bound:
+        if held_bytes >= bound:
             yield held
             held, held_bytes, records = [], 0, 0
     if held:

@@ -134,7 +134,7 @@ class SourceOptions:
         kafka="minPartitions",
     )  # fmt: skip
     batch_bytes: int = option(
-        "batchBytes", size, "small entries are gathered into Arrow batches of about this size",
+        "batchBytes", size, "entries below this are gathered into Arrow batches of about this size",
         default=2 * MIB, shown="`2m`",
     )  # fmt: skip
     pushdown: bool = option(

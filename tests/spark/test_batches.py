@@ -12,6 +12,7 @@ pytest.importorskip("numpy")
 from distributedlog.log.record import Columns, Origin, build, decode, decode_header  # noqa: E402
 from distributedlog.runtime.errors import InvalidRequest  # noqa: E402
 from distributedlog.spark.batches import Builder, gathered  # noqa: E402
+from distributedlog.spark.options import SourceOptions  # noqa: E402
 from distributedlog.spark.schema import COLUMNS, Projection, projection  # noqa: E402
 
 TYPES = {
@@ -99,6 +100,11 @@ def test_small_entries_share_a_batch_and_large_ones_do_not() -> None:
     groups = [len(group) for group in gathered([*small, large, *small], 4_000)]
 
     assert groups == [4, 4, 2, 1, 4, 4, 2]
+    default = SourceOptions.parse(
+        {"uri": "distributedlog://h:1/n", "log": "a"}, "batch"
+    ).batch_bytes
+    # A batch of its own costs Spark more than a copy of 100 kB does.
+    assert [len(group) for group in gathered([large] * 50, default)] == [20, 20, 10]
 
 
 def test_a_txid_that_is_no_time_is_refused_by_name() -> None:
