@@ -1,6 +1,7 @@
 """``spark.readStream`` on a real cluster: what arrives, once, across restarts, truncations and new logs."""
 
 import json
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from distributedlog import DLSN, Namespace
+from tests.cluster.story import Cluster
 from tests.spark.conftest import fill, on
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark]
@@ -55,10 +57,12 @@ class Stream:
             return []
         # Spark's own list of files says which of them count.
         files = set()
-        for entry in (directory / "_spark_metadata").iterdir():
+        for entry in (directory / "_spark_metadata").glob("*"):
             if not entry.name.startswith("."):
                 for line in entry.read_text().splitlines()[1:]:
                     files.add(json.loads(line)["path"].removeprefix("file://"))
+        if not files:  # the first micro-batch is being written
+            return []
         table = ds.dataset(sorted(files), format="parquet").to_table()
         return sorted(zip(table["log"].to_pylist(), table["txid"].to_pylist(), strict=True))
 
@@ -186,6 +190,41 @@ def test_s8_s27_a_sealed_log_ends_and_a_subscriber_is_one_batch_behind(
 
     assert on(uri, position) == DLSN(1, 3, 0)  # three of four batches: late by one, never early
     assert stream.run() == []
+
+
+def test_s27_the_metadata_store_is_away_for_a_while(
+    spark: Any, uri: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    """S27: all three metadata nodes are halted for 4 s in mid-query, and go on: so does the query, no record
+    is missed or comes twice, and the subscriber's position gets on."""
+    fill(uri, "a", range(300), entry=10)
+    stream = Stream(
+        spark, uri, tmp_path, log="a", subscriber="s", maxRecordsPerTrigger=10, requestTimeout="1s"
+    )
+    nodes = [one for name, one in cluster.served.items() if one.node.kind == "metadata"]
+    query = stream.start(processingTime="100 milliseconds")
+    try:
+        until(lambda: len(stream.found()) >= 20)
+        for node in nodes:
+            node.signal(signal.SIGSTOP)
+        try:
+            time.sleep(4.0)
+        finally:
+            for node in nodes:
+                node.signal(signal.SIGCONT)
+        until(lambda: len(stream.found()) >= 300)
+        assert query.exception() is None
+    finally:
+        query.stop()
+
+    assert stream.found() == numbers("a", range(300))
+
+    async def position(namespace: Namespace) -> DLSN | None:
+        return await namespace.open_log("a").positions.get("s")
+
+    behind = on(uri, position)
+    assert behind is not None
+    assert DLSN(1, 5, 0) < behind <= DLSN(2, 0, 0)
 
 
 def test_s20_a_foreign_checkpoint_and_a_log_removed(spark: Any, uri: str, tmp_path: Path) -> None:
