@@ -11,14 +11,15 @@ cannot be answered at once costs a hop to that thread and back. Cancelling a wai
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
 
 from . import open_namespace as open_trio_namespace
-from .aio_log import LogCalls, LogWatch, RangeReader, SegmentWriter, await_opening
+from .aio_log import LogCalls, LogWatch, RangeReader, SegmentWriter
 from .aio_segments import run
 from .aio_writer import LogWriter, PendingWrite
-from .flavours import Cursor, Feed, Held
+from .flavours import Cursor, Held, open_feed, opened
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
 from .log.handle import LogDescription
@@ -27,7 +28,7 @@ from .log.opening import Opening
 from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
 from .runtime.background import Background
-from .runtime.errors import AlreadyClosed, EndOfStream, InvalidRequest
+from .runtime.errors import EndOfStream, InvalidRequest
 
 __all__ = [
     "DLSN",
@@ -54,7 +55,6 @@ class LogReader:
         self._background = background
         self._reader = reader
         self._cursor = Cursor()
-        self._closed = False
 
     async def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
@@ -68,7 +68,7 @@ class LogReader:
         the call (None: what is here; 0: does not wait for the first either)."""
         found = self._cursor.take(number)
         if len(found) < number and not (found and not wait_s):
-            self._check_open()
+            self._cursor.check_open()
             read = self._reader.read_bulk
             found += await run(self._background, read, number - len(found), wait_s)
         return found
@@ -82,9 +82,7 @@ class LogReader:
 
     async def aclose(self) -> None:
         """Stop fetching. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._cursor = Cursor()
+        if self._cursor.close():
             await run(self._background, self._reader.aclose)
 
     def __aiter__(self) -> "LogReader":
@@ -110,14 +108,10 @@ class LogReader:
         await self.aclose()
 
     async def _fetch(self, wait_s: float | None) -> bool:
-        self._check_open()
+        self._cursor.check_open()
         columns = await run(self._background, self._reader.read_columns_many, wait_s)
         self._cursor.fill(columns)
         return bool(columns)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise AlreadyClosed("this reader is closed")
 
 
 class Log(LogCalls):
@@ -134,15 +128,12 @@ class Log(LogCalls):
         """The log's one writer; ``async with`` or ``await`` it. See `distributedlog.Log.open_writer`."""
         opening = self._log.open_writer(takeover=takeover, wait_s=wait_s)
 
-        async def in_trio() -> Feed:
-            writer = await opening
-            ordered = self._log.options.max_txid_check
-            feed = Feed(writer, self._background, self.name, ordered)
-            self._namespace.start(feed.run)
-            return feed
-
         async def open_it() -> LogWriter:
-            return LogWriter(self._background, await run(self._background, in_trio))
+            background = self._background
+            feed = await run(
+                background, partial(open_feed, background, self._namespace, self._log, opening)
+            )
+            return LogWriter(background, feed)
 
         return Opening(open_it)
 
@@ -157,11 +148,10 @@ class Log(LogCalls):
         """A reader; ``async with`` or ``await`` it. See `distributedlog.Log.open_reader`."""
         opening = self._log.open_reader(dlsn=dlsn, txid=txid, at=at, to=to)
 
-        async def in_trio() -> TrioReader:
-            return await opening
-
         async def open_it() -> LogReader:
-            return LogReader(self._background, await run(self._background, in_trio))
+            return LogReader(
+                self._background, await run(self._background, partial(opened, opening))
+            )
 
         return Opening(open_it)
 
@@ -185,11 +175,9 @@ class Namespace:
         self, name: str, *, durability: Literal["standard", "all"] = "standard"
     ) -> None:
         """Make an empty log. Raises `LogExists`, `InvalidLogName`."""
-
-        async def call() -> None:
-            await self._namespace.create_log(name, durability=durability)
-
-        await run(self._background, call)
+        await run(
+            self._background, partial(self._namespace.create_log, name, durability=durability)
+        )
 
     async def log_exists(self, name: str) -> bool:
         """Is there a log of this name, now?"""
@@ -212,17 +200,13 @@ class Namespace:
         opening = self._namespace.watch_logs(prefix)
 
         async def open_it() -> LogWatch:
-            return LogWatch(self._background, await await_opening(self._background, opening))
+            return LogWatch(self._background, await run(self._background, partial(opened, opening)))
 
         return Opening(open_it)
 
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records. Raises `OwnershipAcquireFailed`, `LogNotFound`."""
-
-        async def call() -> None:
-            await self._namespace.delete_log(name, wait_s=wait_s)
-
-        await run(self._background, call)
+        await run(self._background, partial(self._namespace.delete_log, name, wait_s=wait_s))
 
     def open_log(
         self,

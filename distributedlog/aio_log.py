@@ -1,15 +1,16 @@
 """The asyncio flavour of what a log can do beside writing and reading; see `aio.py`."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TypeVar
+from functools import partial
 
 from .aio_segments import RangeReader, SegmentWriter, run
+from .flavours import opened
 from .log.apps import AppVersion
 from .log.beside import LINK_WAIT_S, UNLINKED_S
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
-from .log.opening import Closable, Opening
+from .log.opening import Opening
 from .log.positions import Positions as TrioPositions
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.segment_writer import ENTRY_BYTES
@@ -17,18 +18,7 @@ from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
 from .runtime.background import Background
 
-T = TypeVar("T", bound=Closable)
-
 __all__ = ["LogCalls", "LogWatch", "Positions", "RangeReader", "SegmentWriter"]
-
-
-async def await_opening(background: Background, opening: Opening[T]) -> T:
-    """Open in the background loop."""
-
-    async def open_it() -> T:
-        return await opening
-
-    return await run(background, open_it)
 
 
 class LogCalls:
@@ -40,27 +30,17 @@ class LogCalls:
 
     async def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
         """Give up all records before a position. See `distributedlog.Log.truncate`."""
-
-        async def call() -> DLSN:
-            return await self._log.truncate(dlsn, txid=txid)
-
-        return await run(self._background, call)
+        return await run(self._background, partial(self._log.truncate, dlsn, txid=txid))
 
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
         """End the log where it is, for good. See `distributedlog.Log.seal`."""
-
-        async def call() -> bool:
-            return await self._log.seal(takeover=takeover, wait_s=wait_s)
-
-        return await run(self._background, call)
+        return await run(
+            self._background, partial(self._log.seal, takeover=takeover, wait_s=wait_s)
+        )
 
     async def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
         """The position of the first record from a txid or a time on. See `distributedlog.Log.find`."""
-
-        async def call() -> DLSN:
-            return await self._log.find(txid=txid, wall_ms=wall_ms)
-
-        return await run(self._background, call)
+        return await run(self._background, partial(self._log.find, txid=txid, wall_ms=wall_ms))
 
     @property
     def positions(self) -> "Positions":
@@ -81,7 +61,9 @@ class LogCalls:
         )
 
         async def open_it() -> SegmentWriter:
-            return SegmentWriter(self._background, await await_opening(self._background, opening))
+            return SegmentWriter(
+                self._background, await run(self._background, partial(opened, opening))
+            )
 
         return Opening(open_it)
 
@@ -90,7 +72,9 @@ class LogCalls:
         opening = self._log.open_ranges(ranges)
 
         async def open_it() -> RangeReader:
-            return RangeReader(self._background, await await_opening(self._background, opening))
+            return RangeReader(
+                self._background, await run(self._background, partial(opened, opening))
+            )
 
         return Opening(open_it)
 
@@ -110,9 +94,10 @@ class LogCalls:
         truncate_before: bool = False,
     ) -> LinkResult:
         """Make ledgers the log's next segments, once. See `distributedlog.Log.link_segments`."""
-
-        async def call() -> LinkResult:
-            return await self._log.link_segments(
+        return await run(
+            self._background,
+            partial(
+                self._log.link_segments,
                 segments,
                 app=app,
                 version=version,
@@ -120,9 +105,8 @@ class LogCalls:
                 takeover=takeover,
                 wait_s=wait_s,
                 truncate_before=truncate_before,
-            )
-
-        return await run(self._background, call)
+            ),
+        )
 
     async def linked_version(self, app: str) -> AppVersion | None:
         """What an application has linked last. See `distributedlog.Log.linked_version`."""
@@ -134,11 +118,9 @@ class LogCalls:
 
     async def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
         """Delete segments that nobody will link. See `distributedlog.Log.collect_unlinked`."""
-
-        async def call() -> int:
-            return await self._log.collect_unlinked(older_than_s=older_than_s)
-
-        return await run(self._background, call)
+        return await run(
+            self._background, partial(self._log.collect_unlinked, older_than_s=older_than_s)
+        )
 
 
 class Positions:

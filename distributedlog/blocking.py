@@ -12,12 +12,13 @@ to 0.5 ms, for the whole process (H27). After ``fork()`` open anew (H15).
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 
 from . import open_namespace as open_trio_namespace
 from .blocking_log import LogCalls, LogWatch, RangeReader, SegmentWriter
 from .blocking_writer import LogWriter, PendingWrite
-from .flavours import Cursor, Feed, Held
+from .flavours import Cursor, Held, open_feed, opened
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
 from .log.handle import LogDescription
@@ -25,7 +26,7 @@ from .log.namespace import Namespace as TrioNamespace
 from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
 from .runtime.background import Background
-from .runtime.errors import AlreadyClosed, EndOfStream, InvalidRequest
+from .runtime.errors import EndOfStream, InvalidRequest
 
 __all__ = [
     "DLSN",
@@ -52,7 +53,6 @@ class LogReader:
         self._background = background
         self._reader = reader
         self._cursor = Cursor()
-        self._closed = False
 
     def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
@@ -66,7 +66,7 @@ class LogReader:
         the call (None: what is here; 0: does not wait for the first either)."""
         found = self._cursor.take(number)
         if len(found) < number and not (found and not wait_s):
-            self._check_open()
+            self._cursor.check_open()
             found += self._background.run(self._reader.read_bulk, number - len(found), wait_s)
         return found
 
@@ -79,9 +79,7 @@ class LogReader:
 
     def close(self) -> None:
         """Stop fetching. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self._cursor = Cursor()
+        if self._cursor.close():
             self._background.run(self._reader.aclose)
 
     def __iter__(self) -> Iterator[LogRecord]:
@@ -105,14 +103,10 @@ class LogReader:
         self.close()
 
     def _fetch(self, wait_s: float | None) -> bool:
-        self._check_open()
+        self._cursor.check_open()
         columns = self._background.run(self._reader.read_columns_many, wait_s)
         self._cursor.fill(columns)
         return bool(columns)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise AlreadyClosed("this reader is closed")
 
 
 class Log(LogCalls):
@@ -126,15 +120,9 @@ class Log(LogCalls):
     def open_writer(self, *, takeover: bool = False, wait_s: float | None = None) -> LogWriter:
         """The log's one writer, open; use it in a ``with``. See `distributedlog.Log.open_writer`."""
         opening = self._log.open_writer(takeover=takeover, wait_s=wait_s)
-
-        async def open_it() -> Feed:
-            writer = await opening
-            ordered = self._log.options.max_txid_check
-            feed = Feed(writer, self._background, self.name, ordered)
-            self._namespace.start(feed.run)
-            return feed
-
-        return LogWriter(self._background, self._background.run(open_it))
+        background = self._background
+        feed = background.run(partial(open_feed, background, self._namespace, self._log, opening))
+        return LogWriter(background, feed)
 
     def open_reader(
         self,
@@ -146,11 +134,7 @@ class Log(LogCalls):
     ) -> LogReader:
         """A reader, open; use it in a ``with``. See `distributedlog.Log.open_reader`."""
         opening = self._log.open_reader(dlsn=dlsn, txid=txid, at=at, to=to)
-
-        async def open_it() -> TrioReader:
-            return await opening
-
-        return LogReader(self._background, self._background.run(open_it))
+        return LogReader(self._background, self._background.run(partial(opened, opening)))
 
     def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
@@ -170,11 +154,7 @@ class Namespace:
 
     def create_log(self, name: str, *, durability: Literal["standard", "all"] = "standard") -> None:
         """Make an empty log. Raises `LogExists`, `InvalidLogName`."""
-
-        async def call() -> None:
-            await self._namespace.create_log(name, durability=durability)
-
-        self._background.run(call)
+        self._background.run(partial(self._namespace.create_log, name, durability=durability))
 
     def log_exists(self, name: str) -> bool:
         """Is there a log of this name, now?"""
@@ -194,11 +174,7 @@ class Namespace:
 
     def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records. Raises `OwnershipAcquireFailed`, `LogNotFound`."""
-
-        async def call() -> None:
-            await self._namespace.delete_log(name, wait_s=wait_s)
-
-        self._background.run(call)
+        self._background.run(partial(self._namespace.delete_log, name, wait_s=wait_s))
 
     def open_log(
         self,

@@ -1,15 +1,16 @@
 """The blocking flavour of what a log can do beside writing and reading; see `blocking.py`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+from functools import partial
 
 from .blocking_segments import RangeReader, SegmentWriter
+from .flavours import opened
 from .log.apps import AppVersion
 from .log.beside import LINK_WAIT_S, UNLINKED_S
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
-from .log.opening import Closable, Opening
+from .log.opening import Opening
 from .log.positions import Positions as TrioPositions
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.segment_writer import ENTRY_BYTES
@@ -17,18 +18,7 @@ from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
 from .runtime.background import Background
 
-T = TypeVar("T", bound=Closable)
-
 __all__ = ["LogCalls", "LogWatch", "Positions", "RangeReader", "SegmentWriter"]
-
-
-def await_opening(background: Background, opening: Opening[T]) -> T:
-    """Open in the background loop."""
-
-    async def open_it() -> T:
-        return await opening
-
-    return background.run(open_it)
 
 
 class LogCalls:
@@ -40,27 +30,15 @@ class LogCalls:
 
     def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
         """Give up all records before a position. See `distributedlog.Log.truncate`."""
-
-        async def call() -> DLSN:
-            return await self._log.truncate(dlsn, txid=txid)
-
-        return self._background.run(call)
+        return self._background.run(partial(self._log.truncate, dlsn, txid=txid))
 
     def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
         """End the log where it is, for good. See `distributedlog.Log.seal`."""
-
-        async def call() -> bool:
-            return await self._log.seal(takeover=takeover, wait_s=wait_s)
-
-        return self._background.run(call)
+        return self._background.run(partial(self._log.seal, takeover=takeover, wait_s=wait_s))
 
     def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
         """The position of the first record from a txid or a time on. See `distributedlog.Log.find`."""
-
-        async def call() -> DLSN:
-            return await self._log.find(txid=txid, wall_ms=wall_ms)
-
-        return self._background.run(call)
+        return self._background.run(partial(self._log.find, txid=txid, wall_ms=wall_ms))
 
     @property
     def positions(self) -> "Positions":
@@ -79,12 +57,12 @@ class LogCalls:
         opening = self._log.open_segment_writer(
             app=app, version=version, custom=custom, entry_bytes=entry_bytes
         )
-        return SegmentWriter(self._background, await_opening(self._background, opening))
+        return SegmentWriter(self._background, self._background.run(partial(opened, opening)))
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
         """Read stretches of entries that a `snapshot` named. See `distributedlog.Log.open_ranges`."""
         return RangeReader(
-            self._background, await_opening(self._background, self._log.open_ranges(ranges))
+            self._background, self._background.run(partial(opened, self._log.open_ranges(ranges)))
         )
 
     def snapshot(self) -> LogSnapshot:
@@ -103,9 +81,9 @@ class LogCalls:
         truncate_before: bool = False,
     ) -> LinkResult:
         """Make ledgers the log's next segments, once. See `distributedlog.Log.link_segments`."""
-
-        async def call() -> LinkResult:
-            return await self._log.link_segments(
+        return self._background.run(
+            partial(
+                self._log.link_segments,
                 segments,
                 app=app,
                 version=version,
@@ -114,8 +92,7 @@ class LogCalls:
                 wait_s=wait_s,
                 truncate_before=truncate_before,
             )
-
-        return self._background.run(call)
+        )
 
     def linked_version(self, app: str) -> AppVersion | None:
         """What an application has linked last. See `distributedlog.Log.linked_version`."""
@@ -127,11 +104,7 @@ class LogCalls:
 
     def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
         """Delete segments that nobody will link. See `distributedlog.Log.collect_unlinked`."""
-
-        async def call() -> int:
-            return await self._log.collect_unlinked(older_than_s=older_than_s)
-
-        return self._background.run(call)
+        return self._background.run(partial(self._log.collect_unlinked, older_than_s=older_than_s))
 
 
 class Positions:
@@ -163,7 +136,7 @@ class LogWatch:
 
     def __init__(self, background: Background, opening: Opening[TrioLogWatch]) -> None:
         self._background = background
-        self._watch = await_opening(background, opening)
+        self._watch = background.run(partial(opened, opening))
 
     @property
     def logs(self) -> dict[str, str]:

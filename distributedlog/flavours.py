@@ -15,6 +15,9 @@ import trio
 from .log.admission import admit
 from .log.batch import PendingBulk, again
 from .log.dlsn import DLSN
+from .log.handle import Log
+from .log.namespace import Namespace
+from .log.opening import Closable, Opening
 from .log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, Columns, LogRecord
 from .log.writer import LogWriter
 from .runtime.background import Background, Mutex
@@ -24,6 +27,7 @@ BUFFER_BYTES_MAX = 4 * 1024 * 1024
 """Between the caller and the writer, beside the writer's own bound."""
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Closable)
 
 
 class Chunk:
@@ -204,6 +208,21 @@ class Feed:
         raise AlreadyClosed(f'log "{self._name}": this writer is closed')
 
 
+async def opened(opening: Opening[C]) -> C:
+    """In the loop: what an opening gives."""
+    return await opening
+
+
+async def open_feed(
+    background: Background, namespace: Namespace, log: Log, opening: Opening[LogWriter]
+) -> Feed:
+    """In the loop: the writer that an opening gives, with its feed, which runs as long as the namespace."""
+    writer = await opening
+    feed = Feed(writer, background, log.name, log.options.max_txid_check)
+    namespace.start(feed.run)
+    return feed
+
+
 class Held(Generic[T]):
     """An async context manager that is entered, held and left by one task of a background loop."""
 
@@ -236,15 +255,27 @@ class Held(Generic[T]):
 
 
 class Cursor:
-    """The entries that a caller has fetched, and where it is in them."""
+    """The entries that a caller has fetched, and where it is in them; nothing once it is closed."""
 
-    __slots__ = ("_at", "_columns", "_records", "_waiting")
+    __slots__ = ("_at", "_closed", "_columns", "_records", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: list[Columns] = []  # the next one last
         self._columns: Columns | None = None
         self._records: list[LogRecord] = []
         self._at = 0
+        self._closed = False
+
+    def close(self) -> bool:
+        """Forget what is here; False where that was done before."""
+        before, self._closed = self._closed, True
+        self._waiting, self._records, self._at = [], [], 0
+        return not before
+
+    def check_open(self) -> None:
+        """Raise `AlreadyClosed` behind `close`."""
+        if self._closed:
+            raise AlreadyClosed("this reader is closed")
 
     def fill(self, columns: list[Columns]) -> None:
         """Entries behind all that are here."""
