@@ -3,11 +3,12 @@
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
 from distributedlog.bookie import entry as entries
+from distributedlog.bookie.journal import file_number
 from distributedlog.bookie.ledgers import AddStream, Ledger
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.runs import Located
@@ -27,6 +28,10 @@ OPTIONS = BookieOptions(
     unsynced_bytes_max=512 << 10,
     free_bytes_min=0,
 )
+SMALL = replace(
+    OPTIONS, journal_file_bytes=128 << 10, gather_bytes=64 << 10, unsynced_bytes_max=48 << 10
+)
+"""Files that roll after a few entries."""
 
 
 class PowerCut(Exception):
@@ -374,3 +379,8 @@ class Poller:
         store.wait_lac(
             lambda found: Waiter(self, 1, found, KEY, previous_lac, 0, deadline), ledger, KEY
         )
+
+
+def journal_names(disk: CutDisk) -> list[str]:
+    """The journal files of a disk, the oldest first."""
+    return [name for name in disk.list() if file_number(name)]

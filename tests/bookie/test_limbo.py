@@ -9,8 +9,7 @@ import trio.testing
 from distributedlog.bookie.journal import file_number
 from distributedlog.runtime.errors import LedgerFenced, NoSuchLedger, WrongLedgerKey
 
-from .kit import KEY, Adder, CutDisk, record, running
-from .test_restart import journal_names
+from .kit import KEY, Adder, CutDisk, journal_names, record, running
 
 Clock = trio.testing.MockClock
 

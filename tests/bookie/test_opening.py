@@ -15,8 +15,7 @@ from distributedlog.bookie.seed import SEED_NAME
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import CorruptData, DiskFailed
 
-from .kit import Adder, CutDisk, PowerCut, host_of, read_all, record, running
-from .test_restart import SMALL
+from .kit import SMALL, Adder, CutDisk, PowerCut, host_of, read_all, record, running
 
 Clock = trio.testing.MockClock
 

@@ -1,0 +1,93 @@
+"""Deleted ledgers stay deleted, and their journal files go."""
+
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.runtime.errors import (
+    LedgerFenced,
+    NoSuchLedger,
+)
+
+from .kit import (
+    KEY,
+    SMALL,
+    Adder,
+    CutDisk,
+    fence,
+    journal_names,
+    record,
+    running,
+)
+
+Clock = trio.testing.MockClock
+
+
+async def test_a_deleted_ledger_stays_deleted(autojump_clock: Clock) -> None:
+    """Scenario 32, H21: the old writer is refused, before and after a restart; others go on."""
+    disk = CutDisk()
+    for _ in range(3):
+        async with running(disk, SMALL) as store:
+            if not disk.syncs:
+                adder = Adder(store, 7)
+                adder.send(record(7, 0))
+                await adder.all_acked()
+            await store.delete_ledger(7)
+            old, copy, other = Adder(store, 7), Adder(store, 7, recovery=True), Adder(store, 8)
+            for each in (old, copy):
+                each.send(record(7, 1))
+                error, _ = await each.refusal()
+                assert isinstance(error, NoSuchLedger)
+            other.send(record(8, 0))
+            await other.all_acked()
+            with pytest.raises(NoSuchLedger):
+                store.look_up(7, KEY)
+            await trio.sleep(10)
+            disk = disk.cut(random.Random(0))
+
+
+async def test_dead_files_go_and_their_fences_stay(autojump_clock: Clock) -> None:
+    """H7: fence, fill, delete, lose the index: the old writer is still refused."""
+    journal = CutDisk()
+    async with running(journal, SMALL, CutDisk()) as store:
+        await fence(store, 1)
+        adder = Adder(store, 7)
+        for n in range(100):
+            adder.send(record(7, n, bytes(3000)))
+            await trio.sleep(0.001)
+        await adder.all_acked()
+        await trio.sleep(6)
+        before = len(journal_names(journal))
+        await store.delete_ledger(7)
+        await trio.sleep(12)
+        assert len(journal_names(journal)) < before
+        assert store.stats.files_removed > 2
+
+    async with running(journal, SMALL, CutDisk()) as store:
+        assert store.limbo.below == 0
+        for ledger, wanted in ((1, LedgerFenced), (7, NoSuchLedger)):
+            again = Adder(store, ledger)
+            again.send(record(ledger, 0))
+            error, _ = await again.refusal()
+            assert isinstance(error, wanted)
+
+
+async def test_a_deletion_that_is_replayed_frees_its_files(autojump_clock: Clock) -> None:
+    """The tombstone was durable and the index had not heard of it: the runs go after the start."""
+    journal, index = CutDisk(), CutDisk()
+    async with running(journal, SMALL, index) as store:
+        adder = Adder(store, 7)
+        for n in range(100):
+            adder.send(record(7, n, bytes(3000)))
+            await trio.sleep(0.001)
+        await adder.all_acked()
+        await store.checkpoint()
+        await store.delete_ledger(7)
+    before = len(journal_names(journal))
+
+    async with running(journal, SMALL, index) as store:
+        await trio.sleep(12)
+        assert store.info()["live_bytes"] == 0
+        assert store.stats.files_removed >= before - 4

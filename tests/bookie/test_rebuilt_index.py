@@ -1,0 +1,120 @@
+"""An index that is lost, old or damaged is built again from the journal, or its loss is said."""
+
+import trio
+import trio.testing
+
+from distributedlog.bookie import journal_blocks as jb
+from distributedlog.bookie.store import LIMBO_ALL
+from distributedlog.runtime.errors import (
+    LedgerFenced,
+    NoSuchLedger,
+)
+
+from .kit import (
+    KEY,
+    SMALL,
+    Adder,
+    CutDisk,
+    fence,
+    journal_names,
+    read_all,
+    record,
+    running,
+)
+
+Clock = trio.testing.MockClock
+
+
+async def test_the_index_is_built_again_from_footers_and_blocks(autojump_clock: Clock) -> None:
+    """H7: fence, fill many files, lose the index: entries, fences, tombstones, LACs are all there."""
+    journal = CutDisk()
+    async with running(journal, SMALL, CutDisk()) as store:
+        await fence(store, 1)
+        await store.delete_ledger(2)
+        adders = [Adder(store, ledger) for ledger in (7, 8)]
+        for n in range(120):
+            for adder in adders:
+                adder.send(record(adder.ledger, n, bytes(3000)))
+            await trio.sleep(0.001)
+        for adder in adders:
+            await adder.all_acked()
+        assert store._journal.rolls > 3
+        await trio.sleep(0.1)
+
+    async with running(journal, SMALL, CutDisk()) as store:
+        assert store.limbo.below == 0
+        for adder in adders:
+            assert list((await read_all(store, adder.ledger)).values()) == adder.sent
+            assert store.look_up(adder.ledger, KEY).lac == 118
+        for ledger, wanted in ((1, LedgerFenced), (2, NoSuchLedger)):
+            again = Adder(store, ledger)
+            again.send(record(ledger, 0))
+            error, _ = await again.refusal()
+            assert isinstance(error, wanted)
+
+
+async def test_a_rebuild_without_a_file_of_the_chain_is_limbo(autojump_clock: Clock) -> None:
+    """H7: what is not covered by a complete chain is fenced and in limbo."""
+    journal = CutDisk()
+    async with running(journal, SMALL, CutDisk()) as store:
+        adder = Adder(store, 7)
+        for n in range(100):
+            adder.send(record(7, n, bytes(3000)))
+            await trio.sleep(0.001)
+        await adder.all_acked()
+        await trio.sleep(0.1)
+    await journal.delete(journal_names(journal)[1])
+
+    async with running(journal, SMALL, CutDisk()) as store:
+        assert store.limbo.below == LIMBO_ALL
+        assert store.look_up(7, KEY).limbo
+        assert store.look_up(7, KEY).fenced
+
+
+async def test_a_bad_footer_means_a_scan(autojump_clock: Clock) -> None:
+    """D13, scenario 35: never a loss."""
+    journal = CutDisk()
+    async with running(journal, SMALL, CutDisk()) as store:
+        adder = Adder(store, 7)
+        for n in range(100):
+            adder.send(record(7, n, bytes(3000)))
+            await trio.sleep(0.001)
+        await adder.all_acked()
+        await trio.sleep(0.1)
+    name = journal_names(journal)[0]
+    journal.flip(name, journal._files[name].size - jb.TRAILER_SPACE + 60)
+
+    async with running(journal, SMALL, CutDisk()) as store:
+        assert list((await read_all(store, 7)).values()) == adder.sent
+
+
+async def test_a_damaged_index_is_dropped_and_built_again(autojump_clock: Clock) -> None:
+    """Measured: one flipped bit in the map gave silently wrong answers in 59 % of trials."""
+    journal, index = CutDisk(), CutDisk()
+    async with running(journal, SMALL, index) as store:
+        adder = Adder(store, 7)
+        adder.send(*(record(7, n) for n in range(10)))
+        await adder.all_acked()
+        await trio.sleep(10)
+    pairs = index._maps["bookie"]
+    for key in list(pairs.keys):
+        good = pairs.values[key]
+        for at in (0, len(good) // 2, len(good) - 1):
+            pairs.values[key] = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
+            async with running(journal, SMALL, index) as store:
+                assert list((await read_all(store, 7)).values()) == adder.sent
+                assert store.limbo.below == 0
+            pairs = index._maps["bookie"]
+            good = pairs.values.get(key, good)
+
+
+async def test_a_journal_and_an_index_that_vanished_are_a_loss(autojump_clock: Clock) -> None:
+    """H7, scenario 31: a bookie that has served does not start as if it were new."""
+    journal = CutDisk()
+    async with running(journal, SMALL, CutDisk()) as store:
+        await fence(store, 7)
+    for name in journal_names(journal):
+        await journal.delete(name)
+
+    async with running(journal, SMALL, CutDisk()) as store:
+        assert store.limbo.below == LIMBO_ALL
