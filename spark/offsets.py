@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..log.dlsn import DLSN
-from ..runtime.errors import InvalidRequest, UnsupportedFormat
+from ..runtime.errors import DistributedLogError, InvalidRequest, UnsupportedFormat
 
 FORMAT = 1
 
@@ -59,17 +59,22 @@ class Offset:
             )
         if found["v"] != FORMAT:
             raise UnsupportedFormat(
-                f"an offset of format {found['v']}, this version reads {FORMAT}: a newer version wrote "
-                "the checkpoint"
+                f"an offset of format {str(found['v'])[:20]}, this version reads {FORMAT}: a newer version "
+                "wrote it (a checkpoint, or positions)"
             )
         logs, ids = found.get("logs"), found.get("ids")
         if not isinstance(logs, dict) or not isinstance(ids, dict) or set(logs) != set(ids):
             raise InvalidRequest(f"an offset without logs and ids: {str(found)[:120]}")
-        return cls(
-            {name: DLSN.parse(str(text)) for name, text in logs.items()},
-            {name: str(one) for name, one in ids.items()},
-            {name: int(one) for name, one in found.get("sequence_ids", {}).items()},
-        )
+        try:
+            return cls(
+                {name: DLSN.parse(str(text)) for name, text in logs.items()},
+                {name: str(one) for name, one in ids.items()},
+                {name: int(one) for name, one in dict(found.get("sequence_ids") or {}).items()},
+            )
+        except (InvalidRequest, ValueError, TypeError) as error:
+            raise InvalidRequest(
+                f"a damaged offset of distributedlog: {error}: {str(found)[:120]}"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,10 @@ def positions(given: Any, names: Iterable[str], option: str, otherwise: Word) ->
     identities: Mapping[str, str] = {}
     sequence_ids: Mapping[str, int] = {}
     if "v" in given and isinstance(given.get("logs"), dict):
-        offset = Offset.from_json(given)
+        try:
+            offset = Offset.from_json(given)
+        except DistributedLogError as error:
+            raise type(error)(f'option "{option}": {error}') from None
         given, identities, sequence_ids = given["logs"], offset.ids, offset.sequence_ids
     strangers = sorted(set(given) - set(names))
     if strangers:

@@ -31,6 +31,25 @@ def test_a_foreign_checkpoint_is_refused() -> None:
         Offset.from_json({"v": 1, "logs": {"a": "1.0.0"}, "ids": {}})
 
 
+@pytest.mark.parametrize(
+    "part", [{"logs": {"a": "1.0"}}, {"sequence_ids": {"a": "x"}}, {"sequence_ids": 7}]
+)
+def test_a_damaged_offset_is_one_line(part: dict[str, object]) -> None:
+    whole = {"v": 1, "logs": {"a": "1.0.0"}, "ids": {"a": "x"}}
+
+    with pytest.raises(InvalidRequest, match=r"^a damaged offset of distributedlog: ") as caught:
+        Offset.from_json({**whole, **part})
+
+    assert "\n" not in str(caught.value)
+
+
+def test_positions_of_another_format_name_the_option() -> None:
+    given = {"v": 2, "logs": {"a": "1.0.0"}, "ids": {"a": "x"}}
+
+    with pytest.raises(UnsupportedFormat, match=r'^option "endingPosition": an offset of format 2'):
+        positions(given, ["a"], "endingPosition", "latest")
+
+
 def test_positions_by_word_by_json_and_by_an_offset() -> None:
     offset = Offset({"a": DLSN(1, 2, 0)}, {"a": incarnation_text(7)})
 
