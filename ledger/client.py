@@ -28,6 +28,7 @@ from .prepared import PreparedLedger, check_custom
 from .reader import LedgerReader
 from .records import LedgerRecords
 from .recovering import RecoveryDriver
+from .sent_bytes import SentBytes
 from .slot_care import SWEEPS
 from .striping import Striping
 from .writer import LedgerWriter
@@ -59,6 +60,7 @@ class LedgerClient:
         self._records = LedgerRecords(metadata)
         self._nursery: trio.Nursery | None = None
         self._kept = KeptBytes(self.options.kept_bytes_max)
+        self._sent = SentBytes(self.options.sent_bytes_max)
         self._writers: list[LedgerWriter] = []  # those whose tasks run, oldest first
         self._ids = LedgerIds(metadata)
 
@@ -157,6 +159,7 @@ class LedgerClient:
             chance=self._host.random,
             detached=prepared.detached,
             kept=self._kept.share(),
+            sent=self._sent,
         )
         self._nursery.start_soon(self._look_after, writer)
         return writer

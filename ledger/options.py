@@ -20,6 +20,8 @@ class LedgerOptions:
     """Records kept for the slowest bookie; at the bound the writer has no room until it caught up."""
     kept_bytes_max: int = 256 * MIB
     """Records kept for slow bookies over all ledgers of the process; then those have no room (H22)."""
+    sent_bytes_max: int = 64 * MIB
+    """Records sent and not yet confirmed over all ledgers of the process; then they take turns (H35)."""
     slot_stall_s: float = 1.0
     """A bookie that keeps the writer at one of these bounds for this long is replaced, or gone without."""
     window_bytes_max: int = 16 * MIB

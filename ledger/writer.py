@@ -29,6 +29,7 @@ from .kept_bytes import COUNTED_FROM_BYTES, KeptShare
 from .metadata import NO_ENTRY, LedgerMetadata
 from .options import LedgerOptions
 from .pool import BookiePool
+from .sent_bytes import SentBytes
 from .slot_care import SlotCare
 from .streams import SlotStreams
 from .striping import Striping
@@ -65,6 +66,7 @@ class LedgerWriter:
         chance: Random,
         detached: Sequence[int] = (),
         kept: KeptShare,
+        sent: SentBytes,
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self.lac = NO_ENTRY
@@ -97,6 +99,7 @@ class LedgerWriter:
         self._published = -1
         self._throttled = False
         self._kept = kept
+        self._sent = sent.share(self.wake_waiters)
         self._room_event: trio.Event | None = None
         self._rest_event: trio.Event | None = None
         self._care = SlotCare(
@@ -140,6 +143,7 @@ class LedgerWriter:
         record = encode(self.ledger_id, entry, length, window.lac, buffers, payload_bytes)
         self._length = length
         window.push(record)
+        self._sent.sent(len(record))
         self._streams.send(entry, record)
         return entry
 
@@ -164,6 +168,7 @@ class LedgerWriter:
         """The window's LAC moved: tell the user, then the bookies."""
         window = self._window
         self.lac = window.lac
+        self._sent.left(window.in_flight_bytes)
         self.on_confirmed(window.lac)
         if window.lac == window.last:
             self._lac_due.set()
@@ -191,7 +196,11 @@ class LedgerWriter:
             self._throttled = crowded or kept > bound // 2
         else:
             self._throttled = crowded or kept >= bound
-        return not self._throttled and window.in_flight_bytes < self._options.window_bytes_max
+        return (
+            not self._throttled
+            and window.in_flight_bytes < self._options.window_bytes_max
+            and self._sent.room
+        )
 
     @property
     def throttled(self) -> bool:
@@ -201,6 +210,7 @@ class LedgerWriter:
     async def wait_room(self) -> None:
         """Return when there is `room`, or an error."""
         while not self.room:
+            self._sent.wait()
             if self._room_event is None:
                 self._room_event = trio.Event()
             await self._room_event.wait()
@@ -347,6 +357,7 @@ class LedgerWriter:
         """Take no more. Streams that still owe acks end with the task, or here."""
         self.error = error
         self._kept.crowded(0)
+        self._sent.end()
         self._streams.end_all()
         self._care.end()
         for event in (self._room_event, self._rest_event):

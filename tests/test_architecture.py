@@ -64,7 +64,8 @@ PURE = {
     "bookie": {"cutting", "entry", "index_records", "journal_blocks", "messages", "runs", "seed"},
     "ledger": {
         "keys", "metadata", "bookies", "striping", "add_window", "ensemble_change", "recovery",
-        "recovery_actions", "evidence", "lateness", "placement", "holes", "kept_bytes",
+        "recovery_actions", "evidence", "lateness", "placement", "holes", "kept_bytes", "lateness",
+        "sent_bytes",
     },
     "log": {
         "admission", "dlsn", "keys", "names", "options", "packed", "ranges", "record", "segments",

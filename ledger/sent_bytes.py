@@ -1,0 +1,99 @@
+"""Records that a process has sent and that are not confirmed, over all its ledgers (pure).
+
+Each ledger's window is bounded; a thousand of them together queued more on a connection than may wait there,
+which ends it (H35). When the process' bound is reached, whoever has something to send waits in a queue, and
+each confirmation lets the next one go: also whoever it belongs to sends again only behind those.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+CALLED_MAX = 8
+"""Ledgers that may go at the same time and have not sent yet: by so many entries the bound is exceeded."""
+
+
+class SentBytes:
+    """The sum over a process."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self.waiting: deque[SentShare] = deque()
+        self.called = 0
+
+    def share(self, on_room: Callable[[], None]) -> "SentShare":
+        """For one more ledger; ``on_room`` is called when it may send after `SentShare.wait`."""
+        return SentShare(self, on_room)
+
+    def freed(self, size: int) -> None:
+        """So much is confirmed, or given up."""
+        self.bytes -= size
+        assert self.bytes >= 0, "each ledger takes back what it counted"
+        self.call()
+
+    def call(self) -> None:
+        """Let the next ones go."""
+        for _ in range(len(self.waiting)):
+            if self.bytes >= self.bytes_max or self.called >= CALLED_MAX:
+                return
+            self.waiting.popleft().go()
+
+
+class SentShare:
+    """What one ledger has sent."""
+
+    __slots__ = ("_all", "_bytes", "_may_go", "_on_room", "_over", "_waits")
+
+    def __init__(self, of: SentBytes, on_room: Callable[[], None]) -> None:
+        self._all = of
+        self._on_room = on_room
+        self._bytes = 0
+        self._waits = self._may_go = self._over = False
+
+    @property
+    def room(self) -> bool:
+        """May an entry be sent now?"""
+        everybody = self._all
+        if self._may_go or not everybody.bytes:  # also when those who were called do not go
+            return True
+        return everybody.bytes < everybody.bytes_max and not everybody.waiting
+
+    def sent(self, size: int) -> None:
+        """An entry of so many bytes was."""
+        self._bytes += size
+        self._all.bytes += size
+        if self._may_go:
+            self._went()
+
+    def left(self, size: int) -> None:
+        """So many bytes of it are not confirmed now."""
+        freed = self._bytes - size
+        if freed:
+            self._bytes = size
+            self._all.freed(freed)
+
+    def wait(self) -> None:
+        """Have ``on_room`` called when it may send."""
+        if not self._waits and not self.room:
+            self._waits = True
+            self._all.waiting.append(self)
+
+    def end(self) -> None:
+        """It sends nothing more, and nothing of it is waited for."""
+        self._over = True
+        self.left(0)
+        if self._may_go:
+            self._went()
+
+    def go(self) -> None:
+        """Its turn has come."""
+        self._waits = False
+        if not self._over:
+            self._may_go = True
+            self._all.called += 1
+            self._on_room()
+
+    def _went(self) -> None:
+        self._may_go = False
+        self._all.called -= 1
+        self._all.call()
