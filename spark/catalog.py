@@ -64,9 +64,9 @@ class Catalog:
         async def find(name: str) -> None:
             try:
                 found[name] = await self._namespace.find(name)
-            except LogNotFound:
+            except LogNotFound as error:
                 if self._options.names is not None and name not in missing:
-                    raise
+                    raise LogNotFound(f"{error}{_meant(name)}") from None
 
         await each(new, find)
         for name in new:
@@ -192,6 +192,13 @@ class Catalog:
             self._warned.add(what)
             log.warning("%s (failOnDataLoss=false)", what)
         return first
+
+
+def _meant(name: str) -> str:
+    """These are legal in names, and yet hardly meant as one."""
+    if "," in name:
+        return ' (several logs: option "logs")'
+    return ' (a pattern: option "logPattern")' if any(c in name for c in "*?[") else ""
 
 
 def remade(name: str, where: str) -> LogRecreated:

@@ -5,6 +5,7 @@ What Spark does with the answers is in `test_spark_stream.py`; here, the rules t
 
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -332,3 +333,13 @@ async def test_an_idle_query_says_the_same_text_again_and_again() -> None:
                 start.to_json()
             )
         assert (await progress.ends()).logs["x/full"] == DLSN(2, 0, 0)
+
+
+@pytest.mark.parametrize(("log", "option"), [("a,b", "logs"), ("orders/*", "logPattern")])
+async def test_a_list_or_a_pattern_as_one_log_says_which_option_takes_it(
+    log: str, option: str
+) -> None:
+    """S23: such names are legal, so only the cluster knows."""
+    async with namespace_in_memory() as namespace:
+        with pytest.raises(LogNotFound, match=rf'"{re.escape(log)}" .*\(.*: option "{option}"\)$'):
+            await query(namespace, log=log).initial()
