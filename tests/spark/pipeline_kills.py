@@ -1,6 +1,6 @@
 """Pipelines killed with -9 at random times, driver and Java and workers, and repeated until they end.
 
-python -m tests.spark.pipeline_kills [--kills 6] [--records 60000] [--seed 1]
+python -m tests.spark.pipeline_kills [--kills 6] [--records 60000] [--only transfer,cold,snapshot]
 
 Export, import, the cold tier (then truncated, and read with its history), snapshot and truncate. After the
 kills of each one run is left alone; then what there is must be what the log held. A campaign for a machine
@@ -83,6 +83,7 @@ def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     ask.add_argument("--kills", type=int, default=6, help="of each pipeline")
     ask.add_argument("--records", type=int, default=60_000)
+    ask.add_argument("--only", default=",".join(PIPELINES), help="some of them, by commas")
     ask.add_argument("--seed", type=int, default=1)
     given = ask.parse_args()
     spark_env()
@@ -92,60 +93,70 @@ def main() -> None:
         cluster.start()
         try:
             campaign = Campaign(cluster.uri, given.kills, random.Random(given.seed))
-            run(campaign, here, given.records)
+            for name in given.only.split(","):
+                PIPELINES[name](campaign, here, given.records)
         finally:
             cluster.kill()
     print("all there, once")
 
 
-def run(campaign: Campaign, here: Path, records: int) -> None:
-    """All pipelines, one after the other, on the same log."""
-    uri = campaign.uri
-    trio.run(write, uri, ("orders", "payments"), ChangeFeed(seed=3), records, 0)
-    before = plain(uri, "orders")
+def changes(campaign: Campaign, log: str, records: int) -> list[tuple[Any, ...]]:
+    """A log of changes, as the plain reader gives it."""
+    trio.run(write, campaign.uri, (log, f"{log}-payments"), ChangeFeed(seed=3), records, 0)
+    return plain(campaign.uri, log)
 
+
+def transfer(campaign: Campaign, here: Path, records: int) -> None:
+    """S31: an export, and a log of it again."""
+    before, out = changes(campaign, "exported", records), here / "out"
     print("export", flush=True)
-    out = here / "out"
-    campaign.until_done(
-        dlog("log", "export", "orders", "--to", str(out)), done=out / "manifest.json"
-    )
+    command = dlog("log", "export", "exported", "--to", str(out))
+    campaign.until_done(command, done=out / "manifest.json")
     print("import", flush=True)
-    campaign.until_done(dlog("log", "import", str(out), "--log", "again"))
-    assert [row[4:] for row in plain(uri, "again")] == [row[4:] for row in before]
+    campaign.until_done(dlog("log", "import", str(out), "--log", "imported"))
+    assert [row[4:] for row in plain(campaign.uri, "imported")] == [row[4:] for row in before]
 
-    cold, limit = here / "cold", max(1_000, records // 10)
-    campaign.example(
-        "cold_tier", "--archive", cold, "--checkpoint", here / "checkpoint", "--max-records", limit
-    )
-    position = subprocess.run(
-        dlog("log", "truncate", "orders", "--up-to-subscriber", "cold"),
-        env={**os.environ, **environment(), "DLOG_URI": uri},
+
+def cold(campaign: Campaign, here: Path, records: int) -> None:
+    """The archive and the truncated log are what the log was."""
+    before, archive = changes(campaign, "cold", records), here / "cold"
+    arguments = ["--archive", archive, "--checkpoint", here / "checkpoint"]
+    limit = max(1_000, records // 10)
+    campaign.example("cold_tier", "--log", "cold", *arguments, "--max-records", limit)
+    point = subprocess.run(
+        dlog("log", "truncate", "cold", "--up-to-subscriber", "cold"),
+        env={**os.environ, **environment(), "DLOG_URI": campaign.uri},
         check=True,
         capture_output=True,
     )
-    print(f"  truncated to {position.stdout.decode().strip()}", flush=True)
-    assert plain(uri, "orders") == []
-    spark = session()
-    frame = read_with_history(spark, uri, "orders", cold)
+    print(f"  truncated to {point.stdout.decode().strip()}", flush=True)
+    assert plain(campaign.uri, "cold") == []
+    frame = read_with_history(session(), campaign.uri, "cold", archive)
     columns = ("segment", "entry", "slot", "sequence_id", "txid", "payload")
     found = sorted((*row[:5], bytes(row[5])) for row in frame.select(*columns).collect())
     assert found == before
 
-    campaign.example("snapshot_and_truncate", "--log", "again", "--table", here / "table")
+
+def snapshot(campaign: Campaign, here: Path, records: int) -> None:
+    """S32: the table is what a replay of the whole log makes."""
+    before, table = changes(campaign, "changes", records), here / "table"
+    campaign.example("snapshot_and_truncate", "--log", "changes", "--table", table)
     latest: dict[int, dict[str, Any]] = {}
     for row in before:
         change = json.loads(row[5])
         if change["version"] >= latest.get(change["order_id"], change)["version"]:
             latest[change["order_id"]] = change
-    rows = snapshot_and_truncate.table(spark, str(here / "table")).collect()
+    rows = snapshot_and_truncate.table(session(), str(table)).collect()
     expected = {key: one["version"] for key, one in latest.items() if one["op"] != "d"}
     assert sorted((row[0], row[1]) for row in rows) == sorted(expected.items())
-    assert plain(uri, "again") == []
-    spark.stop()
+    assert plain(campaign.uri, "changes") == []
+
+
+PIPELINES = {"transfer": transfer, "cold": cold, "snapshot": snapshot}
 
 
 def session() -> Any:
-    """A session of the campaign's own."""
+    """The session of the campaign's own."""
     from pyspark.sql import SparkSession
 
     conf = dict(recommended_conf(local=True))
