@@ -76,6 +76,7 @@ class Claim:
         """Told when the log turns out to be another one's, or gone."""
         self._session = session
         self._value = record.encode()
+        self._given_back = trio.Event()
         session.add(self)
 
     @property
@@ -108,18 +109,22 @@ class Claim:
         self.on_lost(error)
 
     async def give_back(self) -> None:
-        """Free the log for its next writer. Raises nothing; idempotent."""
+        """Free the log for its next writer. Raises nothing; who asks again waits for the first."""
         if not self._session.holds(self):
+            await self._given_back.wait()
             return
         self._session.take_out(self)
         held_at = self.held_at
-        if held_at == LOST:
-            await self._session.leave()
-        else:
-            # Not known to be there: a try to take it again may be under way, for the version that we know.
-            version = 0 if held_at else self.owned.version
-            left = Leftover(self.owned.log_id, self._value, version)
-            await self._session.leave(left, held_at)
+        try:
+            if held_at == LOST:
+                await self._session.leave()
+            else:
+                # Not known to be there: a try to take it again may be under way, for the version we know.
+                version = 0 if held_at else self.owned.version
+                left = Leftover(self.owned.log_id, self._value, version)
+                await self._session.leave(left, held_at)
+        finally:
+            self._given_back.set()
 
 
 def _nobody_asks(error: DistributedLogError) -> None:

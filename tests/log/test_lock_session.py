@@ -381,3 +381,24 @@ async def test_a_janitor_delays_no_lock_for_good(world: World, autojump_clock: M
         await trio.sleep(LEASE_S)
         assert bumps == 2
         assert await owner_of(world, writer) == "alpha"
+
+
+async def test_who_gives_back_again_waits_for_the_first(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A writer that failed says goodbye in its own task; its caller closes it meanwhile and then ends the
+    process: found with a fenced `dlog log write`, whose client was gone before the goodbye."""
+    async with world.process("alpha") as a:
+        (writer,) = await open_all(a, 1)
+        original = world.metadata.revoke_lease
+
+        async def slow(lease: int) -> None:
+            await trio.sleep(1)
+            await original(lease)
+
+        world.metadata.revoke_lease = slow  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer._claim.give_back)
+            await trio.sleep(0.5)
+            await writer.abort()
+            assert await lock_of(world, writer) is None
