@@ -4,7 +4,13 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from ..runtime.errors import ConnectionLost, DistributedLogError, NotReady, QuorumUnreachable
+from ..runtime.errors import (
+    AlreadyClosed,
+    ConnectionLost,
+    DistributedLogError,
+    NotReady,
+    QuorumUnreachable,
+)
 from ..runtime.host import Address
 from ..runtime.rpc import ClientLink, Endpoint
 from .known_nodes import KnownNodes
@@ -37,6 +43,7 @@ class QuorumLinks:
         self._endpoint = endpoint
         self._on_link = on_link
         self._nursery: trio.Nursery | None = None
+        self._over = False
         self._links: dict[Address, ClientLink] = {}
         self._dialing: dict[Address, trio.Event] = {}
 
@@ -45,13 +52,17 @@ class QuorumLinks:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
-            await trio.sleep_forever()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._over = True
 
     async def link(
         self, address: Address, deadline: float, *, may_wait: bool = False
     ) -> ClientLink:
         """The connection to a node, made if there is none. Raises what dialling raises.
 
+        Raises `AlreadyClosed` once `run` has ended: whoever says a shielded goodbye may come that late.
         ``may_wait``: also to one that belongs to no cluster; that is not kept.
         """
         while True:
@@ -63,10 +74,17 @@ class QuorumLinks:
                 break
             await dialing.wait()
         assert self._nursery is not None, "QuorumLinks.run is not running"
+        if self._over:
+            raise AlreadyClosed("the metadata client has ended")
         done = self._dialing[address] = trio.Event()
         try:
             with trio.move_on_at(min(deadline, trio.current_time() + ATTEMPT_S)):
-                link = await self._endpoint.dial(address, nursery=self._nursery)
+                try:
+                    link = await self._endpoint.dial(address, nursery=self._nursery)
+                except RuntimeError:  # the nursery ended while the connection was made
+                    if not self._over:
+                        raise
+                    raise AlreadyClosed("the metadata client has ended") from None
                 if not link.peer.cluster_id and may_wait:
                     return link
                 if not link.peer.cluster_id:

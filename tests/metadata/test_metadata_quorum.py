@@ -11,6 +11,8 @@ from distributedlog.metadata.interface import Event
 from distributedlog.metadata.transaction import Compare, Put, Transaction
 from distributedlog.metadata.wire import decode_outcome
 from distributedlog.runtime.errors import (
+    AlreadyClosed,
+    ConnectionLost,
     DistributedLogError,
     LeaseExpired,
     OutcomeUnknown,
@@ -456,3 +458,20 @@ async def test_a_watch_that_a_node_cannot_serve_is_taken_elsewhere(autojump_cloc
                 batch = await watch.next()
 
         assert [event.item.value for event in batch.events] == [b"1"]
+
+
+async def test_a_goodbye_after_the_clients_end_is_refused_and_breaks_nothing(
+    autojump_clock: object,
+) -> None:
+    """A shielded task outlives the client for a moment: its connections are gone, none can be made."""
+    async with quorum(1) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await client.get(b"k")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lambda task_status: client._links.run(task_status=task_status))
+            nursery.cancel_scope.cancel()
+        for link in list(client._links._links.values()):
+            link.close(ConnectionLost("its tasks have ended"))
+        with pytest.raises(AlreadyClosed):
+            await client.revoke_lease(1)
