@@ -6,7 +6,7 @@ replicas miss: only a miss under the current record is a loss (H30). What it ret
 (H17). Where every bookie holds every entry it stays with one, whose read-ahead then pays.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -31,6 +31,9 @@ from .read_ahead import ReadAhead
 from .records import LedgerRecords
 from .striping import Striping
 from .tail import TailPolls
+
+Take = Callable[[Sequence[EntryRecord]], int]
+"""Gets entries without a gap; says how many of them, from the first on, it has taken."""
 
 
 class LedgerReader:
@@ -63,6 +66,9 @@ class LedgerReader:
         self._polls = TailPolls(
             self.ledger_id, pool, options, turn=first_poll, on_news=self._on_news
         )
+        self._given = NO_ENTRY
+        self._give: Take | None = None
+        """Who waits, and what it was given so far."""
         self._stop: Callable[[], None] | None = None
         self._take_record(metadata)
         if not self.closed:
@@ -389,23 +395,29 @@ class LedgerReader:
 
     # --- tailing ----------------------------------------------------------------------------------
 
-    async def wait(self, after: int, *, wait_s: float) -> int:
+    async def wait(self, after: int, *, wait_s: float, take: Take | None = None) -> int:
         """The LAC, once it is above ``after``, or the ledger is closed, or ``wait_s`` is over.
 
-        Entries may come with the news (`tail.py`); the next `read` has them. Raises `NoSuchLedger` when
-        the ledger was deleted.
+        Entries may come with the news (`tail.py`); the next `read` has them. ``take`` gets them as they
+        come, from ``after`` + 1 on without a gap, within the link's call: it must not raise. While it
+        takes them all, this goes on waiting for what follows. Raises `NoSuchLedger` when the ledger was
+        deleted.
         """
         end = trio.current_time() + wait_s
-        while self.lac <= after and not self.closed and not self.deleted:
-            if self._polls.fenced:
-                await self._look_at_record()
-                continue
-            due = self._polls.arm(self.metadata, after)
-            changed = self._changed
-            with trio.CancelScope(deadline=min(due, end)):
-                await changed.wait()
-            if trio.current_time() >= end:
-                break
+        self._given, self._give = after, take
+        try:
+            while self.lac <= self._given and not self.closed and not self.deleted:
+                if self._polls.fenced:
+                    await self._look_at_record()
+                    continue
+                due = self._polls.arm(self.metadata, self._given)
+                changed = self._changed
+                with trio.CancelScope(deadline=min(due, end)):
+                    await changed.wait()
+                if trio.current_time() >= end:
+                    break
+        finally:
+            self._give = None
         if self.deleted:
             raise NoSuchLedger(f"ledger {self.ledger_id} was deleted")
         return self.lac
@@ -420,7 +432,19 @@ class LedgerReader:
     def _on_news(self, lac: int) -> None:
         """A poll was answered."""
         self._lac = max(self._lac, lac)
-        self._tell()
+        if not self._hand_over():
+            self._tell()
+
+    def _hand_over(self) -> bool:
+        """Give what came to whoever waits for it. False: its task has something to see to."""
+        if self._give is None or self.lac <= self._given:
+            return False
+        polls = self._polls
+        found = polls.take(self._given + 1, self.lac)
+        taken = self._give(found)
+        self._given += taken
+        polls.ahead[:0] = found[taken:]  # the next `read` has them
+        return self._given == self.lac and polls.follows
 
     def _tell(self) -> None:
         self._changed.set()

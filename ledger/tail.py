@@ -111,6 +111,11 @@ class TailPolls:
         del ahead[:stop]
         return found
 
+    @property
+    def follows(self) -> bool:
+        """Does a bookie go on telling, and nothing else is to be looked at?"""
+        return self._first is not None and not self.fenced
+
     def close(self) -> None:
         """Ask nobody any more. Idempotent."""
         for poll in (self._first, self._second):

@@ -6,6 +6,8 @@ read) is known behind everything that came before.
 """
 
 from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal
 
 import trio
@@ -189,6 +191,10 @@ class Fetcher:
 
     async def _drain(self, number: int, start_sequence_id: int, ledger: LedgerReader) -> None:
         """Deliver the segment from the position at hand until it is closed and drained."""
+
+        def take(entries: Sequence[EntryRecord]) -> int:
+            return self._take_tail(number, start_sequence_id, entries)
+
         if not ledger.closed:
             ledger.note_lac(self._proven)
         while not self.ended:
@@ -205,8 +211,25 @@ class Fetcher:
             elif closed:
                 return
             else:
-                await ledger.wait(self._at_entry - 1, wait_s=self._options.tail_wait_s)
+                await ledger.wait(self._at_entry - 1, wait_s=self._options.tail_wait_s, take=take)
                 self._trouble_since = None
+
+    def _take_tail(
+        self, number: int, start_sequence_id: int, entries: Sequence[EntryRecord]
+    ) -> int:
+        """Deliver what comes at the end of the log, without a turn of the fetching task.
+
+        What cannot be delivered is left to that task, which reads it anew and says what is wrong.
+        """
+        before = self._at_entry
+        with suppress(DistributedLogError):
+            for entry in entries:
+                if self.queue_bytes > self._options.read_ahead_bytes:
+                    break
+                self._follower.check_position(number, self._at_entry)
+                self._deliver(number, start_sequence_id, entry)
+                self._at_entry = entry.entry + 1
+        return 0 if self.ended else self._at_entry - before
 
     def _deliver(self, number: int, start_sequence_id: int, entry: EntryRecord) -> None:
         """Decode one entry, cut it to what the caller asked for, put it into the queue."""

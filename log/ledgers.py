@@ -134,8 +134,18 @@ class LedgerReader(Protocol):
         """Contiguous entries from ``first``, at least one."""
         ...
 
-    async def wait(self, after: int, *, wait_s: float) -> int:
-        """The LAC, when it is above ``after``, the ledger is closed, or the time is over."""
+    async def wait(
+        self,
+        after: int,
+        *,
+        wait_s: float,
+        take: Callable[[Sequence[EntryRecord]], int] | None = None,
+    ) -> int:
+        """The LAC, when it is above ``after``, the ledger is closed, or the time is over.
+
+        ``take`` gets entries that come meanwhile, from ``after`` + 1 on without a gap, and says how many
+        it took; the wait goes on while it takes all that there are.
+        """
         ...
 
 

@@ -1,9 +1,13 @@
 """Long polls at the end of a ledger: few questions, nothing twice, nobody hides the end for long (H23)."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.bookie.entry import EntryRecord
 from distributedlog.ledger.tail import ERROR_PAUSE_S, TailPolls
 from distributedlog.runtime.errors import TooBusy
 
@@ -143,4 +147,75 @@ async def test_refusing_bookies_are_not_asked_without_end(autojump_clock: MockCl
                 node.refuse_reads = TooBusy("no")
             assert await reader.wait(5, wait_s=3.0) == 0
         assert asked(cluster, "stand") <= 3 * 3.0 / ERROR_PAUSE_S
+        writer.abort()
+
+
+async def test_entries_are_handed_to_whoever_waits_without_waking_it(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = 0
+    arm = TailPolls.arm
+
+    def count(polls: TailPolls, *more: Any) -> float:
+        nonlocal turns
+        turns += 1
+        return arm(polls, *more)
+
+    monkeypatch.setattr(TailPolls, "arm", count)
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 1)
+        given: list[int] = []
+
+        def take(entries: Sequence[EntryRecord]) -> int:
+            given.extend(one.entry for one in entries)
+            return len(entries)
+
+        with await client.open(writer.ledger_id) as reader:
+            await reader.wait(-1, wait_s=5.0)
+            async with trio.open_nursery() as nursery:
+
+                async def write() -> None:
+                    for _ in range(200):
+                        await trio.sleep(0.005)
+                        writer.add([b"x"], 1)
+
+                nursery.start_soon(write)
+                while len(given) < 200:
+                    await reader.wait(len(given), wait_s=5.0, take=take)
+        assert given == list(range(1, 201))
+        assert turns < 30
+        writer.abort()
+
+
+async def test_what_was_not_taken_is_read(autojump_clock: MockClock) -> None:
+    """A taker that has no room, or cannot use an entry, is called no more, and loses nothing."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 1)
+        taken: list[int] = []
+
+        def take(entries: Sequence[EntryRecord]) -> int:
+            if len(taken) < 2:
+                taken.append(entries[0].entry)
+                return 1
+            return 0
+
+        with await client.open(writer.ledger_id) as reader:
+            await reader.wait(-1, wait_s=5.0)
+            async with trio.open_nursery() as nursery:
+
+                async def write() -> None:
+                    for _ in range(6):
+                        await trio.sleep(0.005)
+                        writer.add([b"x"], 1)
+
+                nursery.start_soon(write)
+                lac = await reader.wait(0, wait_s=5.0, take=take)
+                assert taken == [1, 2]
+                assert lac >= 3
+                rest = list(await reader.read(3, lac, bytes_max=1000))
+                while rest[-1].entry < 6:
+                    after = rest[-1].entry
+                    lac = await reader.wait(after, wait_s=5.0)
+                    rest += await reader.read(after + 1, lac, bytes_max=1000)
+        assert [*taken, *(one.entry for one in rest)] == [1, 2, 3, 4, 5, 6]
         writer.abort()

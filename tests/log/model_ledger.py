@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 
+from distributedlog.log.ledgers import EntryRecord
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Compare, Put, Transaction
 from distributedlog.runtime.errors import (
@@ -232,9 +233,19 @@ class ModelReader:
                 break
         return found
 
-    async def wait(self, after: int, *, wait_s: float) -> int:
+    async def wait(
+        self,
+        after: int,
+        *,
+        wait_s: float,
+        take: Callable[[Sequence[EntryRecord]], int] | None = None,
+    ) -> int:
         with trio.move_on_after(wait_s):
-            while self.lac <= after and not self.closed:
+            while not self.closed:
+                if take is not None and self.lac > after:
+                    after += take(await self.read(after + 1, self.lac, bytes_max=1 << 20))
+                if self.lac > after:
+                    break
                 store = self._cluster.stores.get(self._ledger_id)
                 if store is None:
                     raise NoSuchLedger(f"ledger {self._ledger_id} does not exist")

@@ -312,6 +312,27 @@ async def test_a_damaged_entry_ends_the_reader_behind_what_was_good(
                     await reader.read_next()
 
 
+async def test_a_damaged_entry_at_the_tail_ends_the_reader(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Handed over or read, it is the reader who hears of it, behind what was good."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer, log.open_reader() as reader:
+            for txid in (1, 2, 3):
+                await writer.write(rec(txid))
+                assert await reader.read_next(wait_s=5) == rec(txid)
+            store = world.ledgers.stores[1]
+            store.entries += [store.entries[-1], b"nonsense" * 20]
+            store.durable += 2
+            store.learn_lac(len(store.entries) - 1)
+            assert await reader.read_next(wait_s=5) == rec(3)
+            for _ in range(2):
+                with pytest.raises(CorruptData):
+                    await reader.read_next(wait_s=5)
+            await writer.abort()
+
+
 async def test_a_delivered_position_proves_the_lac(world: World, autojump_clock: MockClock) -> None:
     """H24: a reader opened at d may read to before d, whatever the bookies remember of the LAC."""
     async with world.process() as ns:
