@@ -13,7 +13,8 @@ from .machine import OthersCpu
 from .plan import Plan, own_logs, result
 from .write import fill
 
-READ_RECORDS = 4096
+READ_RECORDS = 256
+"""In one call: what is made and dropped stays in the core's cache, and is young to Python's collector."""
 FILL_BYTES = 512 * 1024 * 1024
 """What its own log is filled with when only a time was given, or a number of passes."""
 
