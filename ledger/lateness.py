@@ -11,6 +11,10 @@ from collections.abc import Callable
 
 from .add_window import AddWindow
 
+MOVING_BYTES_MIN = 64 * 1024
+"""From one sweep to the next: a queue that is taken more slowly excuses nobody, so that whoever takes a byte
+now and then is silent in the end like one who takes none."""
+
 Leaving = tuple[int, int]
 """Of a connection: bytes sent since it began, bytes that wait to be sent."""
 
@@ -75,7 +79,7 @@ class Lateness:
             self._queued[number] = (sent + waiting, sent)
             return waiting > 0
         self._queued[number] = (before[0], sent)
-        return before[1] < sent < before[0]
+        return before[1] + MOVING_BYTES_MIN <= sent < before[0]
 
     @property
     def oldest_add_s(self) -> float:

@@ -5,13 +5,14 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.add_window import AddWindow
-from distributedlog.ledger.lateness import Lateness, Leaving
+from distributedlog.ledger.lateness import MOVING_BYTES_MIN, Lateness, Leaving
 from distributedlog.ledger.striping import Striping
 
 from .model_bookie import model_cluster
 
 SWEEP_S = 0.5
 SILENCE_S = 2.0
+STEP = MOVING_BYTES_MIN
 
 
 class Sweeps:
@@ -56,11 +57,11 @@ def test_what_waits_behind_other_ledgers_adds_is_not_owed_yet() -> None:
     """100 MB of other ledgers' adds stand before it on each connection, and go out."""
     sweeps = Sweeps()
     for sent in range(0, 100, 2):
-        sweeps.leaving = [(sent, 100 - sent)] * 3
+        sweeps.leaving = [(sent * STEP, (100 - sent) * STEP)] * 3
         assert sweeps.sweep() == []
     assert sweeps.lateness.oldest_add_s < 1.0
 
-    sweeps.leaving = [(100, 50)] * 3  # what was queued behind it is not its own
+    sweeps.leaving = [(100 * STEP, 50 * STEP)] * 3  # what was queued behind it is not its own
 
     assert sweeps.until_silent() == 4
 
@@ -73,11 +74,21 @@ def test_a_queue_that_does_not_move_is_the_bookies_silence() -> None:
     assert sweeps.until_silent() == 4
 
 
+def test_a_queue_that_drips_is_the_bookies_silence() -> None:
+    """Else two bookies that take a byte now and then would hold a writer for ever."""
+    sweeps = Sweeps()
+    for sent in range(4):
+        sweeps.leaving = [(sent * 1000, 100 * STEP)] * 3
+        sweeps.sweep()
+    sweeps.leaving = [(4000, 100 * STEP)] * 3
+    assert sweeps.sweep() == [0, 1, 2]
+
+
 def test_one_full_queue_excuses_no_other_bookie() -> None:
     sweeps = Sweeps()
     found = []
     for sent in range(0, 40, 10):
-        sweeps.leaving[1] = (sent, 1000)
+        sweeps.leaving[1] = (sent * STEP, 1000 * STEP)
         found = sweeps.sweep()
     assert found == [0, 2]
 
@@ -85,12 +96,12 @@ def test_one_full_queue_excuses_no_other_bookie() -> None:
 def test_another_connection_begins_anew() -> None:
     """Its count of bytes begins at 0."""
     sweeps = Sweeps()
-    sweeps.leaving = [(1000, 100)] * 3
+    sweeps.leaving = [(1000 * STEP, 100 * STEP)] * 3
     sweeps.sweep()
     for sent in (5, 10):
-        sweeps.leaving = [(sent, 10)] * 3
+        sweeps.leaving = [(sent * STEP, 10 * STEP)] * 3
         sweeps.sweep()
-    sweeps.leaving = [(15, 0)] * 3
+    sweeps.leaving = [(15 * STEP, 0)] * 3
     assert sweeps.until_silent() == 4
 
 
@@ -111,7 +122,7 @@ async def test_a_writer_keeps_a_bookie_while_its_adds_wait_here(
         for step in range(40):
             for connection in connections:
                 assert connection is not None
-                connection.leaving = (step * moves * 100, 10_000)
+                connection.leaving = (step * moves * 100 * STEP, 10_000 * STEP)
             await trio.sleep(0.25)
         if not moves:
             assert writer.error is not None
