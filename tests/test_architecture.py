@@ -64,7 +64,7 @@ PURE = {
     "bookie": {"cutting", "entry", "index_records", "journal_blocks", "messages", "runs", "seed"},
     "ledger": {
         "keys", "metadata", "bookies", "striping", "add_window", "ensemble_change", "recovery",
-        "recovery_actions", "evidence", "lateness", "placement", "holes", "kept_bytes", "lateness",
+        "recovery_actions", "evidence", "lateness", "placement", "holes", "kept_bytes",
         "sent_bytes",
     },
     "log": {
