@@ -33,6 +33,8 @@ from .planning import WHOLE, EntryRange, cut
 
 STRETCH_BYTES = 8 * 1024 * 1024
 STRETCHES_AT_ONCE = 3
+SMALL_AT_ONCE = 16
+"""Of stretches that are small, and so cost more waiting than reading: thousands of logs of a few records."""
 READ_BYTES = 1024 * 1024
 """Of one request."""
 READ_AHEAD_BYTES = 16 * 1024 * 1024
@@ -134,7 +136,7 @@ class Feed:
         failure: BaseException | None = AlreadyClosed("the client of this worker was closed")
         try:
             async with trio.open_nursery() as nursery:
-                for _ in range(min(STRETCHES_AT_ONCE, len(self._stretches))):
+                for _ in range(_at_once(self._stretches)):
                     nursery.start_soon(self._work)
             failure = None
         except BaseExceptionGroup as group:
@@ -250,6 +252,13 @@ def _stretches(one: EntryRange) -> Iterator[EntryRange]:
         head, left = cut(left, entries)
         yield head
     yield left
+
+
+def _at_once(stretches: Sequence[Stretch]) -> int:
+    """How many to fetch at a time: as many bytes as that are few of the usual size."""
+    mean_bytes = sum(one.range.size_bytes for one in stretches) // len(stretches)
+    wanted = STRETCHES_AT_ONCE * STRETCH_BYTES // max(mean_bytes, 1)
+    return min(max(wanted, STRETCHES_AT_ONCE), SMALL_AT_ONCE, len(stretches))
 
 
 def _decoded(one: EntryRange, entry: int, payload: memoryview) -> Columns | None:

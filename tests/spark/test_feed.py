@@ -67,6 +67,22 @@ def taken(held: Client, plan: list[EntryRange], **options: Any) -> list[tuple[st
         made.close()
 
 
+@pytest.mark.parametrize(
+    ("sizes", "at_once"),
+    [
+        ([100] * 5_000, 16),
+        ([100] * 4, 4),
+        ([1 << 23] * 50, 3),
+        ([1 << 30], 1),
+        ([1 << 21] * 50, 12),
+    ],
+)
+def test_small_stretches_are_fetched_more_at_once(sizes: list[int], at_once: int) -> None:
+    """S22: thousands of logs of a few records are waiting, not bytes."""
+    parts = [EntryRange("a", 1, 1, 1, 0, 0, 0, size) for size in sizes]
+    assert feed._at_once([feed.Stretch(part) for part in parts]) == at_once
+
+
 @pytest.mark.parametrize(("stretch", "ahead"), [(1 << 23, 1 << 23), (4_000, 1_000), (1, 1)])
 def test_everything_once_and_in_order(
     held: Client, monkeypatch: pytest.MonkeyPatch, stretch: int, ahead: int
