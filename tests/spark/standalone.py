@@ -181,6 +181,8 @@ def main(mib: int, *, only_speculation: bool = False) -> int:
                 spark.config("spark.speculation.quantile", "0.5")
                 spark.config("spark.speculation.multiplier", "1.5")
                 spark.config("spark.speculation.minTaskRuntime", "3s")
+                # Else a task that has read its rows and then sleeps counts as an efficient one.
+                spark.config("spark.speculation.efficiency.enabled", "false")
                 session = spark.getOrCreate()
                 session.sparkContext.setLogLevel("ERROR")
                 session.sparkContext.addPyFile(package_zip(directory))
