@@ -98,6 +98,7 @@ class LedgerWriter:
         self._lac_due = trio.Event()
         self._published = -1
         self._throttled = False
+        self._closing = False
         self._kept = kept
         self._sent = sent.share(self.wake_waiters)
         self._room_event: trio.Event | None = None
@@ -267,7 +268,10 @@ class LedgerWriter:
 
         Slots that lag get `LAG_S` more, so that a ledger which is closed next has no hole in its note.
         From here on no ensemble change begins: the ledger is to be closed, and takes no more adds.
+        Returns at once where `closing_share` was given before.
         """
+        if self._closing:
+            return
         await self._until_decided()
         with trio.move_on_after(LAG_S):
             while self.error is None and any(map(self._lags, range(len(self._window.slots)))):
@@ -296,8 +300,9 @@ class LedgerWriter:
 
         From here on `add` raises `AlreadyClosed`. Nothing is in flight and no ensemble change is
         undecided (`settle`). When the transaction meets another version, the ledger is the recoverer's.
+        May be asked again.
         """
-        if self.error is not None and not isinstance(self.error, AlreadyClosed):
+        if self.error is not None and not self._closing:
             raise self.error
         window = self._window
         assert window.lac == window.last, "a ledger is closed when nothing is in flight"
@@ -308,7 +313,9 @@ class LedgerWriter:
             self._change.version,
             merged(window.all_holes(window.lac + 1)),
         )
-        self._end(AlreadyClosed(f"ledger {self.ledger_id} was closed by its writer"))
+        if not self._closing:
+            self._closing = True
+            self._end(AlreadyClosed(f"ledger {self.ledger_id} was closed by its writer"))
         return share
 
     def _confirmed_length(self) -> int:

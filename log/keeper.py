@@ -17,7 +17,6 @@ from typing import Protocol
 import trio
 
 from ..runtime.errors import (
-    AlreadyClosed,
     DistributedLogError,
     VersionConflict,
 )
@@ -236,8 +235,7 @@ class SegmentKeeper:
         ledger = segment.ledger
         close = partial(close_segment, self._owned, closed_ms=self._wall_ms(), then=then)
         try:
-            if not isinstance(ledger.error, AlreadyClosed):  # else an earlier try came this far
-                await ledger.settle()
+            await ledger.settle()
             await close(segment.record, segment.end(), ledger_share=ledger.closing_share)
         except DistributedLogError as error:
             if not isinstance(error, VersionConflict) and error is not ledger.error:

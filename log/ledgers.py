@@ -93,7 +93,7 @@ class LedgerWriter(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Until nothing is in flight and it may be closed. Raises `error`."""
+        """Until nothing is in flight and it may be closed; at once after `closing_share`. Raises `error`."""
         ...
 
     def closing_share(self, custom: Mapping[str, bytes] | None = None) -> Transaction:

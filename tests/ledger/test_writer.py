@@ -431,3 +431,39 @@ async def test_a_ledger_settles_only_between_ensemble_changes(autojump_clock: Mo
         await writer.settle()
 
         writer.closing_share()
+
+
+async def test_a_store_that_ended_under_an_ensemble_change_closes_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    """Found by sim seed 165: its `AlreadyClosed` was taken for that of an earlier try to close the ledger."""
+    async with model_cluster(4) as cluster:
+        _, writer = await create(cluster, slot_silence_s=0.15)
+        cluster[(await record_of(cluster, writer.ledger_id)).last_fragment.bookies[0]].hang()
+        add(writer, 3)
+        await until(2, writer)
+        cluster.store.freeze()
+        with trio.move_on_after(1.0):
+            await writer.settle()  # a change is undecided
+
+        writer.fail(AlreadyClosed("the metadata client has ended"))
+
+        with pytest.raises(AlreadyClosed, match="client has ended"):
+            await writer.settle()
+        with pytest.raises(AlreadyClosed, match="client has ended"):
+            writer.closing_share()
+        cluster.store.freeze(False)
+
+
+async def test_a_try_to_close_is_repeated(autojump_clock: MockClock) -> None:
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster)
+        add(writer, 3)
+        await writer.settle()
+        share = writer.closing_share()
+
+        await writer.settle()
+
+        assert writer.closing_share() == share
+        with pytest.raises(AlreadyClosed):
+            add(writer, 1)

@@ -128,7 +128,7 @@ class ModelWriter:
         self._prepared = prepared
         self._version = version
         self._lengths: list[int] = []
-        self.over = False
+        self.over = self.closing = False
 
     @property
     def store(self) -> Store:
@@ -163,14 +163,17 @@ class ModelWriter:
             self.store.learn_lac(self.lac)
 
     async def settle(self) -> None:
+        if self.closing:
+            return
         while self.lac < self.added - 1 and self.error is None:
             await self.store.changed.wait()
         if self.error is not None:
             raise self.error
 
     def closing_share(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
-        if self.error is not None and not isinstance(self.error, AlreadyClosed):
+        if self.error is not None and not self.closing:
             raise self.error
+        self.closing = True
         self.error = AlreadyClosed("closed by its writer")
         assert self.lac == self.added - 1, "all adds are confirmed"
         made = self._prepared
