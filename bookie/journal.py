@@ -326,9 +326,9 @@ class Journal:
         await self._file.write_synced(self._offset, self._service[:length])
         self._written(length)
 
-    async def delete(self, number: int) -> None:
-        """Remove a file of which nothing is needed; that it is gone is in the journal already."""
-        await self._disk.delete(file_name(number))
+    async def delete(self, *numbers: int) -> None:
+        """Remove files of which nothing is needed; that they are gone is in the journal already."""
+        await self._disk.delete(*map(file_name, numbers))
 
     def close(self) -> None:
         """Close the files that are open for writing."""

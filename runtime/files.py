@@ -102,9 +102,9 @@ class DirectoryDisk:
         """Rename over whatever is there. Raises `FileNotFoundError`, `DiskFailed`."""
         await self._in_worker(self._rename, check_file_name(old), check_file_name(new))
 
-    async def delete(self, name: str) -> None:
-        """Remove the name; open files stay readable. Raises `FileNotFoundError`, `DiskFailed`."""
-        await self._in_worker(self._delete, check_file_name(name))
+    async def delete(self, *names: str) -> None:
+        """Remove the names; open files stay readable. Raises `FileNotFoundError`, `DiskFailed`."""
+        await self._in_worker(self._delete, *map(check_file_name, names))
 
     async def open_map(self, name: str) -> OrderedMap:
         """Open or make an LMDB map in a directory of its own. Raises `CorruptData`, `DiskFailed`.
@@ -230,13 +230,14 @@ class DirectoryDisk:
             raise disk_error(error, f"{self.path / old}: renaming it to {new}") from error
         _sync_directory(self.path)
 
-    def _delete(self, name: str) -> None:
-        try:
-            os.unlink(self.path / name)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise disk_error(error, f"{self.path / name}: deleting it") from error
+    def _delete(self, *names: str) -> None:
+        for name in names:
+            try:
+                os.unlink(self.path / name)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise disk_error(error, f"{self.path / name}: deleting it") from error
         _sync_directory(self.path)
 
     def _check_alive(self) -> None:

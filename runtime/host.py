@@ -176,8 +176,12 @@ class Disk(Protocol):
         """Rename over whatever is there; durable when this returns."""
         ...
 
-    async def delete(self, name: str) -> None:
-        """Remove the name; durable when this returns. Open files stay readable."""
+    async def delete(self, *names: str) -> None:
+        """Remove the names; durable when this returns. Open files stay readable.
+
+        Many together cost the device one update of the directory, and whoever syncs beside it one wait.
+        Raises `FileNotFoundError`; those named before that one are gone then, perhaps not durably.
+        """
         ...
 
     async def open_map(self, name: str) -> OrderedMap:

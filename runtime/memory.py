@@ -77,12 +77,13 @@ class MemoryDisk:
             if replaced is not None:
                 replaced.unlink()
 
-    async def delete(self, name: str) -> None:
-        """Remove the name; open files stay readable. Raises `FileNotFoundError`."""
+    async def delete(self, *names: str) -> None:
+        """Remove the names; open files stay readable. Raises `FileNotFoundError`."""
         await trio.lowlevel.checkpoint()
-        content = self._content(name)
-        del self._files[name]
-        content.unlink()
+        for name in names:
+            content = self._content(name)
+            del self._files[name]
+            content.unlink()
 
     async def open_map(self, name: str) -> OrderedMap:
         """Open or make an ordered map. Handles of one name share one map."""

@@ -263,13 +263,14 @@ class SimDisk:
         self.step("synced", len(now_durable))
 
     async def change_names(
-        self, change: Callable[[dict[str, FileContent]], None], incarnation: int
+        self, incarnation: int, *changes: Callable[[dict[str, FileContent]], None]
     ) -> None:
-        """Change the directory now, durably when this returns."""
-        change(self.files)
-        self._name_changes += 1
+        """Change the directory now, durably when this returns; until then each survives by chance."""
+        for change in changes:
+            change(self.files)
+            self._name_changes += 1
+            self._names_pending.append((self._name_changes, change))
         number = self._name_changes
-        self._names_pending.append((number, change))
         self.step("directory", number)
         await self.wait(incarnation)
         for kept, pending in [item for item in self._names_pending if item[0] <= number]:

@@ -3,7 +3,7 @@
 Each life of a process works through a handle of its own, dead with it: later calls raise `HostDown`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -101,7 +101,7 @@ class DiskHandle:
         def add(files: dict[str, FileContent]) -> None:
             files[name] = content
 
-        await self.disk.change_names(add, self.incarnation)
+        await self.disk.change_names(self.incarnation, add)
         return SimFile(self, name, content, direct=direct)
 
     async def open(self, name: str) -> File:
@@ -120,17 +120,21 @@ class DiskHandle:
                 del files[old]
             files[new] = content
 
-        await self.disk.change_names(move, self.incarnation)
+        await self.disk.change_names(self.incarnation, move)
 
-    async def delete(self, name: str) -> None:
-        """Remove the name; durable when this returns. Open files stay readable."""
+    async def delete(self, *names: str) -> None:
+        """Remove the names; durable when this returns. Open files stay readable."""
         await trio.lowlevel.checkpoint()
-        self._content(name)
+        for name in names:
+            self._content(name)
 
-        def remove(files: dict[str, FileContent]) -> None:
-            files.pop(name, None)
+        def removal(name: str) -> Callable[[dict[str, FileContent]], None]:
+            def remove(files: dict[str, FileContent]) -> None:
+                files.pop(name, None)
 
-        await self.disk.change_names(remove, self.incarnation)
+            return remove
+
+        await self.disk.change_names(self.incarnation, *map(removal, names))
 
     async def open_map(self, name: str) -> OrderedMap:
         """Open or make an ordered map. Raises `CorruptData` where it is damaged."""

@@ -91,10 +91,11 @@ class CutDisk(MemoryDisk):
         await super().rename(old, new)
         self.files[new] = self.files.pop(old)
 
-    async def delete(self, name: str) -> None:
-        self.burn()
-        await super().delete(name)
-        del self.files[name]
+    async def delete(self, *names: str) -> None:
+        for name in names:  # a power cut may come between any two
+            self.burn()
+            await super().delete(name)
+            del self.files[name]
 
     def cut(self, draw: random.Random, survive: float = 0.5) -> "CutDisk":
         """Switch the power off; what is found when it is on again."""

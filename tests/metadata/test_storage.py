@@ -250,9 +250,10 @@ class _CutDisk(MemoryDisk):
         self._step()
         await super().rename(old, new)
 
-    async def delete(self, name: str) -> None:
-        self._step()
-        await super().delete(name)
+    async def delete(self, *names: str) -> None:
+        for name in names:
+            self._step()
+            await super().delete(name)
 
 
 @pytest.mark.parametrize("steps", range(9))

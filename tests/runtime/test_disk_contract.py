@@ -208,6 +208,17 @@ async def test_rename_replaces_and_open_files_stay(disk: Disk) -> None:
         file.close()
 
 
+async def test_many_files_are_deleted_at_once(disk: Disk) -> None:
+    for name in ("a", "b", "c", "d"):
+        (await disk.create(name)).close()
+
+    await disk.delete("a", "c", "d")
+
+    assert disk.list() == ["b"]
+    with pytest.raises(FileNotFoundError):
+        await disk.delete("b", "never there")
+
+
 async def test_deleted_files_stay_readable_while_open(disk: Disk) -> None:
     """A reader of a journal file meets its deletion (H16)."""
     file = await disk.create("f")
