@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 TICK_S = 0.25
 RETRY_SPACE_S = 1.0
 REMOVED_AT_ONCE = 16
-"""Files that one commit says to be gone, and one update of the directory removes. One at a time, the sixty of
-a large log made the device's other writes wait for as many updates, up to 10 ms each."""
+"""Files that one commit says to be gone, and one update of the directory removes. One at a time, the twenty
+of a log of 5 GB made the device's other writes wait for as many updates, up to 10 ms each."""
 
 
 class Upkeep:
