@@ -107,6 +107,8 @@ async def fill(uri: str, records: int) -> None:
 
 SLOW_S = 60
 PARTS = 4
+ROWS = 20_000
+"""Of a part: several batches, so that the slow attempt has written when it stops at its last row."""
 
 
 def speculated(session: Any, uri: str) -> int:
@@ -117,12 +119,12 @@ def speculated(session: Any, uri: str) -> int:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        if txid == 1_000 * (PARTS - 1) and context.attemptNumber() == 0:
+        if txid == ROWS * PARTS - 1 and context.attemptNumber() == 0:
             time.sleep(SLOW_S)
         return txid
 
     def put(first: int) -> None:
-        numbers = session.range(first, first + 1_000 * PARTS, 1, PARTS)
+        numbers = session.range(first, first + ROWS * PARTS, 1, PARTS)
         made = numbers.select(udf(slow, "bigint")("id").alias("txid"))
         made = made.selectExpr("txid", "cast(repeat('x', 1024) as binary) as payload")
         writer = made.write.format("distributedlog").mode("append").option("log", "twins")
@@ -142,10 +144,10 @@ def speculated(session: Any, uri: str) -> int:
     took = time.monotonic() - started
     first, orphans = trio.run(look)
     time.sleep(SLOW_S)  # a loser that was not interrupted writes until now
-    put(1_000 * PARTS)  # its commit finds what is older than `orphanTtl`
+    put(ROWS * PARTS)  # its commit finds what is older than `orphanTtl`
     last, left = trio.run(look)
-    right = first == list(range(1_000 * PARTS)) and last == list(range(2_000 * PARTS))
-    fine = right and took < SLOW_S and not left
+    right = first == list(range(ROWS * PARTS)) and last == list(range(2 * ROWS * PARTS))
+    fine = right and took < SLOW_S and orphans > 0 and not left
     print(
         f"speculation: {len(first)} records after {took:.1f} s (an attempt slept {SLOW_S} s), orphans "
         f"{orphans}, then {left}: {'right' if fine else 'WRONG'}",
