@@ -5,8 +5,10 @@ stays true after a restart, whatever the cluster remembers (G5, H24).
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -19,6 +21,11 @@ from .offsets import Offset
 from .options import SourceOptions
 from .planning import EntryRange
 from .sharing import shares, turn_of
+
+RETRY_FIRST_S = 0.1
+RETRY_MAX_S = 2.0
+
+T = TypeVar("T")
 
 log = logging.getLogger("distributedlog.spark")
 
@@ -88,6 +95,9 @@ class Progress:
 
     async def latest(self, start: Offset, limit: Limit) -> Offset:
         """How far the next micro-batch goes."""
+        return await self._patiently(partial(self._latest, start, limit))
+
+    async def _latest(self, start: Offset, limit: Limit) -> Offset:
         await self._discover(set(start.logs))
         await self._catalog.refresh()
         starts, found = await self._starts(start), Offset()
@@ -166,6 +176,9 @@ class Progress:
 
     async def ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
         """Between two offsets that this source gave, perhaps before a restart."""
+        return await self._patiently(partial(self._ranges, start, end))
+
+    async def _ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
         if any(name not in self._catalog.views for name in end.logs):
             await self._discover(set(start.logs))
         behind = [
@@ -219,6 +232,20 @@ class Progress:
                 subscriber,
                 self._options.request_timeout_s,
             )
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Ask again while the store or bookies are away, up to the ``readTimeout``: as tasks do (S27)."""
+        began, pause_s = trio.current_time(), RETRY_FIRST_S
+        while True:
+            try:
+                return await attempt()
+            except DistributedLogError as error:
+                waited_s = trio.current_time() - began
+                if not error.retryable or waited_s > self._options.read_timeout_s:
+                    raise
+                log.warning("the query waits: %s; asked again", error)
+            await trio.sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     # --- logs that come and go --------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from distributedlog.runtime.errors import (
     QuorumUnreachable,
 )
 from distributedlog.spark import catalog
+from distributedlog.spark.logview import LogView
 from distributedlog.spark.offsets import Offset
 from distributedlog.spark.options import SourceOptions
 from distributedlog.spark.progress import Limit, Progress
@@ -315,6 +316,34 @@ async def test_a_subscriber_is_advanced_and_a_store_that_is_away_ends_no_query(
         with caplog.at_level(logging.WARNING, "distributedlog.spark"):
             await progress.committed(again(end))  # gives up, says so, and raises nothing
         assert 'positions "cold" stay behind: no answer within 0.05 s' in caplog.text
+
+
+async def test_a_store_that_is_away_while_a_batch_is_planned_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S27: seen on Spark, where ``latestOffset`` opened a ledger whose record was not known yet."""
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "a", range(100))
+        progress = query(namespace, log="a")
+        start = await progress.initial()
+        opened, failures = LogView._open, [3]
+
+        async def away(view: LogView, one: Any) -> LedgerReader:
+            if failures[0]:
+                failures[0] -= 1
+                raise QuorumUnreachable("nobody is there")
+            return await opened(view, one)
+
+        monkeypatch.setattr(LogView, "_open", away)
+        with caplog.at_level(logging.WARNING, "distributedlog.spark"):
+            end = await progress.latest(start, Limit(20, None))
+        assert end.sequence_ids == {"a": 20}
+        assert "the query waits: nobody is there; asked again" in caplog.text
+
+        failures[0] = 1_000_000
+        progress = query(namespace, log="a", readTimeout="200ms")
+        with pytest.raises(QuorumUnreachable):
+            await progress.latest(end, Limit(20, None))
 
 
 async def test_an_idle_query_says_the_same_text_again_and_again() -> None:
