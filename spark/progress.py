@@ -16,14 +16,12 @@ from ..log.dlsn import DLSN
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError, LogNotFound
 from .catalog import Catalog, each, remade
+from .feed import RETRY_FIRST_S, RETRY_MAX_S
 from .logview import LogView
 from .offsets import Offset
 from .options import SourceOptions
 from .planning import EntryRange
 from .sharing import shares, turn_of
-
-RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 2.0
 
 T = TypeVar("T")
 
