@@ -385,3 +385,13 @@ class Poller:
 def journal_names(disk: CutDisk) -> list[str]:
     """The journal files of a disk, the oldest first."""
     return [name for name in disk.list() if file_number(name)]
+
+
+async def some_files(store: Store) -> Adder:
+    """Ledger 7: a hundred entries of 3,000 bytes, acknowledged; with `SMALL` options, over several files."""
+    adder = Adder(store, 7)
+    for n in range(100):
+        adder.send(record(7, n, bytes(3000)))
+        await trio.sleep(0.001)
+    await adder.all_acked()
+    return adder

@@ -20,6 +20,7 @@ from .kit import (
     journal_names,
     record,
     running,
+    some_files,
 )
 
 Clock = trio.testing.MockClock
@@ -53,11 +54,7 @@ async def test_dead_files_go_and_their_fences_stay(autojump_clock: Clock) -> Non
     journal = CutDisk()
     async with running(journal, SMALL, CutDisk()) as store:
         await fence(store, 1)
-        adder = Adder(store, 7)
-        for n in range(100):
-            adder.send(record(7, n, bytes(3000)))
-            await trio.sleep(0.001)
-        await adder.all_acked()
+        await some_files(store)
         await trio.sleep(6)
         before = len(journal_names(journal))
         await store.delete_ledger(7)
@@ -78,11 +75,7 @@ async def test_a_deletion_that_is_replayed_frees_its_files(autojump_clock: Clock
     """The tombstone was durable and the index had not heard of it: the runs go after the start."""
     journal, index = CutDisk(), CutDisk()
     async with running(journal, SMALL, index) as store:
-        adder = Adder(store, 7)
-        for n in range(100):
-            adder.send(record(7, n, bytes(3000)))
-            await trio.sleep(0.001)
-        await adder.all_acked()
+        await some_files(store)
         await store.checkpoint()
         await store.delete_ledger(7)
     before = len(journal_names(journal))

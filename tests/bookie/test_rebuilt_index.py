@@ -20,6 +20,7 @@ from .kit import (
     read_all,
     record,
     running,
+    some_files,
 )
 
 Clock = trio.testing.MockClock
@@ -57,11 +58,7 @@ async def test_a_rebuild_without_a_file_of_the_chain_is_limbo(autojump_clock: Cl
     """H7: what is not covered by a complete chain is fenced and in limbo."""
     journal = CutDisk()
     async with running(journal, SMALL, CutDisk()) as store:
-        adder = Adder(store, 7)
-        for n in range(100):
-            adder.send(record(7, n, bytes(3000)))
-            await trio.sleep(0.001)
-        await adder.all_acked()
+        await some_files(store)
         await trio.sleep(0.1)
     await journal.delete(journal_names(journal)[1])
 
@@ -75,11 +72,7 @@ async def test_a_bad_footer_means_a_scan(autojump_clock: Clock) -> None:
     """D13, scenario 35: never a loss."""
     journal = CutDisk()
     async with running(journal, SMALL, CutDisk()) as store:
-        adder = Adder(store, 7)
-        for n in range(100):
-            adder.send(record(7, n, bytes(3000)))
-            await trio.sleep(0.001)
-        await adder.all_acked()
+        adder = await some_files(store)
         await trio.sleep(0.1)
     name = journal_names(journal)[0]
     journal.flip(name, journal._files[name].size - jb.TRAILER_SPACE + 60)
