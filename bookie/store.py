@@ -25,6 +25,7 @@ from ..runtime.errors import (
     WrongLedgerKey,
 )
 from ..runtime.host import Disk, Host
+from ..runtime.reasons import Reasons, bounded
 from . import entry as entries
 from . import journal_blocks as jb
 from .adds import Adds
@@ -75,6 +76,8 @@ class Store:
         self.bookie_id = bookie_id
         self.limbo = Limbo(self, ledgers)
         self.stats = Stats()
+        self.reasons = Reasons()
+        """What is wrong here, beside what `what_is_wrong` counts itself."""
         self.reader = Reader(ring, files, index)
         self.cold = ColdReader(files, options)
         self.waiters = Waiters(options.waiters_max)
@@ -363,11 +366,30 @@ class Store:
             "live_bytes": sum(self._index.live_bytes.values()),
             "stored_bytes": (len(journal.sealed) + 1) * self._options.journal_file_bytes,
             "read_only": self.read_only,
+            "reasons": list(self.what_is_wrong()),
             "free_bytes": self._disk.free_bytes(),
             "waiting": self.waiters.waiting,
             "stretches_read": self.cold.stretches,
         }
         return shown
+
+    def what_is_wrong(self) -> tuple[str, ...]:
+        """For `dlog status` and ``/health``: each a line, the worst first; of what was met, not searched."""
+        found = []
+        if self.limbo.below == LIMBO_ALL:
+            found.append("a start found data lost: it answers for no ledger that it does not know")
+        elif self.limbo.below:
+            found.append(
+                f"a start found data lost: it answers for no ledger below {self.limbo.below}"
+                " that it does not know"
+            )
+        if in_limbo := self.limbo.ledgers:
+            found.append(
+                f"{in_limbo} of its ledgers are in limbo: what they may lack is not denied"
+            )
+        if ranges := self.stats.corrupt_ranges:
+            found.append(f"{ranges} ranges of its journal were found damaged at its start")
+        return bounded((*found, *self.reasons.texts()))
 
     def make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
         """An add makes the ledger known: its key goes into the same block."""

@@ -58,6 +58,7 @@ async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]
                 "used_bytes": None if one is None else one.used_bytes,
                 "free_bytes": None if one is None else one.free_bytes,
                 "rack": None if one is None else one.rack,
+                "reasons": [] if one is None else list(one.reasons),
             }
         )
     return found
@@ -106,6 +107,7 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
             )
         elif member.role == "learner":
             reasons.append(f"metadata node {member.name} is being let in, and does not vote yet")
+        reasons += [f"metadata node {member.name}: {reason}" for reason in member.reasons]
     error: DistributedLogError | None = None
     # Half of the time: a status without a quorum is an answer too.
     with trio.move_on_after(timeout_s / 2) as scope:
@@ -144,6 +146,9 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
             reasons.append(f"bookie {bookie['label']} ({bookie['id']}) is to leave")
         elif bookie["state"] == "read-only":
             reasons.append(f"bookie {bookie['label']} ({bookie['id']}) takes no new entries")
+        reasons += [
+            f"bookie {bookie['label']} ({bookie['id']}): {reason}" for reason in bookie["reasons"]
+        ]
     if found["under_replicated"]:
         reasons.append(f"{len(found['under_replicated'])} ledgers miss copies of some entries")
     found["healthy"] = not reasons
@@ -163,6 +168,7 @@ def _member(member: MemberStatus) -> dict[str, Any]:
         "term": member.term,
         "applied": member.applied,
         "alive": member.alive,
+        "reasons": list(member.reasons),
     }
 
 

@@ -13,6 +13,7 @@ from ..metadata.wire import decode_rows
 from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError, RequestTimeout
 from ..runtime.frames import Op, pack, unpack
 from ..runtime.host import Address, Host
+from ..runtime.reasons import reasons_of
 from ..runtime.rpc import ClientLink, Endpoint, Hello
 
 ASK_S = 2.0
@@ -30,6 +31,8 @@ class Health:
     """A metadata node's role (``leader``, …), a bookie's ``up`` or ``read-only``; or why not."""
     answer_ms: float = 0.0
     """From the dial to the answer."""
+    reasons: tuple[str, ...] = ()
+    """What the node says is wrong with it, though it is well enough not to be started again."""
 
     def as_json(self) -> dict[str, Any]:
         """For `/health`."""
@@ -37,33 +40,36 @@ class Health:
             "healthy": self.healthy,
             "state": self.state,
             "answer_ms": round(self.answer_ms, 3),
+            "reasons": list(self.reasons),
         }
 
 
 async def ask_health(host: Host, address: Address, *, timeout_s: float = ASK_S) -> Health:
     """Dial the node, greet it, ask it. Raises nothing that a node can cause.
 
-    A full bookie (``read-only``) is well: it serves reads. A metadata node with a damaged log is not.
+    A full bookie (``read-only``) is well, and so is one that lost data: it serves reads, and says what is
+    wrong in its reasons. A metadata node with a damaged log is not.
     """
     endpoint = Endpoint(host, lambda: Hello(kind="client", label="health"))
     begun = trio.current_time()
-    state: str | None = None
+    found: tuple[str, tuple[str, ...]] | None = None
     error: DistributedLogError = RequestTimeout(f"no answer within {timeout_s:g} s")
     with trio.move_on_after(timeout_s):
         async with trio.open_nursery() as nursery:
             try:
                 link = await endpoint.dial(address, nursery=nursery)
                 try:
-                    state = await _state(link, timeout_s)
+                    found = await _state(link, timeout_s)
                 finally:
                     link.close(ConnectionLost("the question is answered"))
             except DistributedLogError as caught:
                 error = caught
             nursery.cancel_scope.cancel()
-    if state is None:
+    if found is None:
         return Health(False, f"{type(error).__name__}: {error}")
     took_ms = (trio.current_time() - begun) * 1e3
-    return Health(not state.startswith(DAMAGED), state, took_ms)
+    state, reasons = found
+    return Health(not state.startswith(DAMAGED), state, took_ms, reasons)
 
 
 def dialled(listening: Address) -> Address:
@@ -71,14 +77,18 @@ def dialled(listening: Address) -> Address:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listening[0], listening[0]), listening[1]
 
 
-async def _state(link: ClientLink, timeout_s: float) -> str:
-    """Raises `DistributedLogError`."""
+async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[str, ...]]:
+    """The state, and what is wrong. Raises `DistributedLogError`."""
     if link.peer.kind == "metadata":
         reply = await link.request(Op.META_STATUS, pack(["self"]), timeout_s=timeout_s)
         (row,) = decode_rows(reply.body)
-        return row.status.role
+        return row.status.role, row.status.reasons
     reply = await link.request(Op.INFO, timeout_s=timeout_s)
     value = unpack(reply.body, "INFO")
     if not isinstance(value, dict):
         raise ProtocolError("INFO: not a map")
-    return "read-only" if value.get("read_only") else "up"
+    try:
+        reasons = reasons_of(value.get("reasons"))
+    except ValueError as error:
+        raise ProtocolError(f"INFO: {error}") from None
+    return "read-only" if value.get("read_only") else "up", reasons

@@ -243,6 +243,7 @@ class _Bookie:
             disk.free_bytes() // step * step,
             int(str(info["stored_bytes"])),
             len(store.ledgers()),
+            store.what_is_wrong(),
         )
 
     async def _leave_when_told(self, store: Store, metadata: MetadataClient) -> None:

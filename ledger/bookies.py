@@ -11,6 +11,7 @@ from typing import Any
 from ..runtime.errors import CorruptData, ProtocolError, UnsupportedFormat
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Address, Buffer
+from ..runtime.reasons import reasons_of
 
 FORMAT = 1
 
@@ -32,6 +33,8 @@ class BookieRegistration:
     free_bytes: int = 0
     used_bytes: int = 0
     ledgers: int = 0
+    reasons: tuple[str, ...] = ()
+    """What it says is wrong with it (runtime/reasons.py)."""
 
     def address(self, listener: str) -> Address | None:
         """Where to dial, for one who came in on this listener.
@@ -58,6 +61,7 @@ class BookieRegistration:
                 "free_bytes": self.free_bytes,
                 "used_bytes": self.used_bytes,
                 "ledgers": self.ledgers,
+                "reasons": list(self.reasons),
             }
         )
 
@@ -83,6 +87,7 @@ class BookieRegistration:
                 free_bytes=fields["free_bytes"],
                 used_bytes=fields["used_bytes"],
                 ledgers=fields["ledgers"],
+                reasons=reasons_of(fields.get("reasons", [])),
             )
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
             raise CorruptData(f"a bookie's registration cannot be read: {error!r}") from None

@@ -58,6 +58,8 @@ class MemberStatus:
     applied: int
     alive: bool
     node_id: str = ""
+    reasons: tuple[str, ...] = ()
+    """What it says is wrong with it (runtime/reasons.py)."""
 
 
 class Watch(Protocol):

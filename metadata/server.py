@@ -14,6 +14,7 @@ import trio
 from ..runtime.errors import DistributedLogError, ForeignData
 from ..runtime.host import Address, Disk, Host, Listener
 from ..runtime.identity import NodeIdentity, load_identity, new_node_id, store_identity
+from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint, Hello, Link
 from .admission import Admission, who_is_at
 from .configuration import Configuration, Member
@@ -65,6 +66,8 @@ class MetadataNode:
         self.touch: Touch | None = None
         self.peers: Peers | None = None
         self.damage = ""
+        self.reasons = Reasons()
+        """What is wrong here: told in the status (`status.py`)."""
         self.options = options
         self.waiting_because = "this node has just started"
         self._host = host

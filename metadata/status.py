@@ -49,7 +49,8 @@ class StatusBoard:
             role = "starting"
         address = address or "{}:{}".format(*options.peers[options.name])
         status = MemberStatus(
-            options.name, address, role, term, applied, True, node.identity.node_id
+            *(options.name, address, role, term, applied, True, node.identity.node_id),
+            node.reasons.texts(),
         )
         return Row(status, {name: "{}:{}".format(*at) for name, at in options.advertised.items()})
 

@@ -23,6 +23,7 @@ from typing import Any
 from ..runtime.errors import ProtocolError
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Buffer
+from ..runtime.reasons import reasons_of
 from .configuration import Member
 from .interface import Event, MemberStatus, RangePage, WatchBatch
 from .kv import Answer, decode_answer, encode_answer, item_from_list, item_to_list
@@ -166,7 +167,10 @@ def encode_rows(rows: list[Row]) -> bytes:
     for row in rows:
         r = row.status
         fields.append(
-            [r.name, r.address, r.role, r.term, r.applied, r.alive, r.node_id, row.advertised]
+            [
+                *(r.name, r.address, r.role, r.term, r.applied, r.alive, r.node_id),
+                *(row.advertised, list(r.reasons)),
+            ]
         )
     return pack(fields)
 
@@ -175,9 +179,8 @@ def decode_rows(body: Buffer) -> list[Row]:
     """Raises `ProtocolError`."""
     try:
         found = []
-        for name, address, role, term, applied, alive, node_id, advertised in unpack(
-            body, "META_STATUS"
-        ):
+        for fields in unpack(body, "META_STATUS"):
+            name, address, role, term, applied, alive, node_id, advertised, *more = fields
             status = MemberStatus(
                 str(name),
                 str(address),
@@ -186,6 +189,7 @@ def decode_rows(body: Buffer) -> list[Row]:
                 int(applied),
                 bool(alive),
                 str(node_id),
+                reasons_of(more[0] if more else []),
             )
             found.append(Row(status, {str(k): str(v) for k, v in advertised.items()}))
         return found

@@ -14,6 +14,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     client_link.py, rpc.py      requests pipelined; connections made and served
     blocks.py                   checksummed blocks in files: the journal and the Raft log stand on it (pure)
     identity.py, atomic_file.py whose a directory is; small files replaced whole
+    reasons.py                  what a node says is wrong with it (pure)
     background.py, forked.py    a trio run in a thread, for other flavours; what a forked child leaves alone
     allocator.py                what the C library keeps of freed memory
 

@@ -114,7 +114,16 @@ def test_keys_sort_as_their_ids_and_read_back() -> None:
 
 def test_a_registration_survives_its_bytes() -> None:
     one = BookieRegistration(
-        "b1", {"": ("h", 1), "out": ("o", 2)}, 3, "r", {"k": "v"}, True, 5, 6, 7
+        "b1",
+        {"": ("h", 1), "out": ("o", 2)},
+        3,
+        "r",
+        {"k": "v"},
+        True,
+        5,
+        6,
+        7,
+        ("2 ledgers in limbo",),
     )
 
     assert BookieRegistration.decode(one.encode()) == one

@@ -19,7 +19,9 @@ ITEM = KeyValue(b"k", b"v", 1, 2, 3, 4)
 def test_what_is_asked_and_answered_comes_back_from_its_bytes() -> None:
     page = RangePage((ITEM, ITEM), 7, True)
     batch = WatchBatch(9, (Event("put", ITEM), Event("delete", ITEM)))
-    row = wire.Row(MemberStatus("m1", "h:1", "leader", 2, 3, True, "id"), {"": "h:1"})
+    row = wire.Row(
+        MemberStatus("m1", "h:1", "leader", 2, 3, True, "id", ("a disk is full",)), {"": "h:1"}
+    )
     requests = [wire.ReadRequest(b"k", None), wire.ReadRequest(b"a", b"b", 5)]
     watch = wire.WatchRequest(b"a", b"b", 5)
 
