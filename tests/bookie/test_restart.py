@@ -207,6 +207,20 @@ async def test_rot_in_a_synced_block_is_limbo_and_never_no(autojump_clock: Clock
                 assert store.look_up(7, KEY).limbo
 
 
+async def test_rot_in_a_block_of_a_fence_alone_is_limbo(autojump_clock: Clock) -> None:
+    """H3: a block that holds nothing but a fence is proven too, or its rot passes for a torn tail."""
+    disk = CutDisk()
+    async with running(disk) as store:
+        offset = store._journal.position().offset
+        await fence(store, 7)
+        await trio.sleep(0.1)
+    disk.flip(journal_names(disk)[0], offset + 70)
+    async with running(disk) as store:
+        assert store.limbo.below == LIMBO_ALL
+        with pytest.raises(LedgerStateUnknown):
+            store.look_up(7, KEY)
+
+
 async def test_limbo_is_confined_to_the_ledgers_of_before(autojump_clock: Clock) -> None:
     """H7: what was created after the loss is sound; recovery adds fill what is in limbo."""
     disk = CutDisk()

@@ -19,6 +19,7 @@ from distributedlog.metadata.transaction import Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     ConnectionLost,
     DistributedLogError,
+    OutcomeUnknown,
     RequestTimeout,
     TooBusy,
 )
@@ -129,6 +130,8 @@ class ModelClient:
         complete_to, lac, known, records = self.node.model.read(
             ledger, key, first, last, self.node.entries_max, fence=fence
         )
+        if self.node.garbles is not None:
+            records = self.node.garbles([bytes(one) for one in records])
         return ReadAnswer(complete_to, lac, known, memoryview(b"".join(records)))
 
     async def wait_lac(
@@ -283,6 +286,8 @@ class Node:
         """Reads nothing: what is sent to it waits."""
         self.mute = False
         """Stores adds and acks none."""
+        self.garbles: Callable[[list[bytes]], list[bytes]] | None = None
+        """What a read's records become on their way."""
         self.swallow: Callable[[int], bool] | None = None
         """Adds of these entries never arrive."""
         self.refuse_adds: DistributedLogError | None = None
@@ -404,6 +409,8 @@ class FrozenMetadata(LocalMetadata):
         self.frozen = False
         self.thawed = trio.Event()
         self.writes: list[Transaction] = []
+        self.loses: Callable[[Transaction], bool | None] | None = None
+        """Whose outcome is lost on the way: True, it was done; False, it was not; None, it is told."""
 
     def freeze(self, on: bool = True) -> None:
         self.frozen = on
@@ -413,9 +420,14 @@ class FrozenMetadata(LocalMetadata):
     async def transact(self, transaction: Transaction) -> TransactionReply:
         while self.frozen:
             await self.thawed.wait()
+        lost = None if self.loses is None else self.loses(transaction)
+        if lost is False:
+            raise OutcomeUnknown("the answer was lost, and so was the request")
         reply = await super().transact(transaction)
         if reply.succeeded:
             self.writes.append(transaction)
+        if lost:
+            raise OutcomeUnknown("the answer was lost")
         return reply
 
 

@@ -10,8 +10,10 @@ from distributedlog.runtime.errors import (
     BookieReadOnly,
     CorruptData,
     InvalidRequest,
+    LedgerStateUnknown,
     NoSuchEntry,
     NoSuchLedger,
+    RequestTimeout,
 )
 
 from .model_bookie import ModelCluster, model_cluster
@@ -227,3 +229,55 @@ async def test_waiting_ends_with_the_close_and_with_time(autojump_clock: MockClo
             assert trio.current_time() - started < 3.0
         assert reader.closed
         assert client._records._followed == {}
+
+
+@pytest.mark.parametrize("bookies", [3, 5], ids=["each has all", "striped"])
+@pytest.mark.parametrize("how", ["skips", "turns round", "repeats", "another ledger's"])
+async def test_a_reply_out_of_sequence_gives_no_wrong_entry(
+    how: str, bookies: int, autojump_clock: MockClock
+) -> None:
+    """G1: whatever a reply holds, a reader gets entry after entry from the one that it asked for."""
+
+    def garbled(records: list[bytes]) -> list[bytes]:
+        return {
+            "skips": records[:1] + records[2:],
+            "turns round": records[::-1],
+            "repeats": [one for record in records for one in (record, record)],
+            "another ledger's": [*foreign, *records],
+        }[how]
+
+    async with model_cluster(bookies) as cluster:
+        client, writer = await written(cluster, 8, ensemble_size=bookies)
+        await writer.close()
+        _, stranger = await written(cluster, 8, ensemble_size=bookies)
+        held = next(iter(cluster.pool.nodes.values())).model.ledgers[stranger.ledger_id].entries
+        foreign = [bytes(record) for record in held.values()][:1]
+        for node in cluster.pool.nodes.values():
+            node.garbles = garbled
+        reader = await client.open(writer.ledger_id)
+
+        try:
+            found = await reader.read(0, reader.lac, bytes_max=10_000)
+        except (NoSuchEntry, CorruptData):
+            return
+        assert [one.entry for one in found] == list(range(len(found)))
+        assert {one.ledger for one in found} == {writer.ledger_id}
+
+
+async def test_a_minority_does_not_say_how_far_a_ledger_is_confirmed(
+    autojump_clock: MockClock,
+) -> None:
+    """Inv. 31: one bookie of three that lags is not the end; who asks is told that it is not known."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 5)
+        reader = await client.open(writer.ledger_id)
+        nodes = list(cluster.pool.nodes.values())
+        nodes[0].model.ledgers[writer.ledger_id].lac = -1
+        nodes[1].refuse_reads = nodes[2].refuse_reads = RequestTimeout("silent")
+
+        with pytest.raises(LedgerStateUnknown, match="b1"):
+            await reader.refresh_lac()
+
+        nodes[1].refuse_reads = None
+        assert await reader.refresh_lac() == 4
+        writer.abort()

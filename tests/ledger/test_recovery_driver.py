@@ -412,3 +412,47 @@ async def test_a_bookie_that_stays_too_busy_is_given_up(autojump_clock: MockCloc
         for node in nodes[1:]:
             node.refuse_reads = None
         assert (await client.recover(writer.ledger_id)).last_entry == 2
+
+
+async def test_a_damaged_record_in_the_middle_of_a_reply_is_no_absence(
+    autojump_clock: MockClock,
+) -> None:
+    """Inv. 22: what stands after a damaged record in a reply is unknown there, not absent.
+
+    Two bookies hold entry 2, one of them damaged; the third lost it. The end may not be before it.
+    """
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 2)
+        nodes = await nodes_of(cluster, writer)
+        nodes[0].swallow = lambda entry: entry == 2
+        writer.add([b"tail"], 4)
+        await confirmed(writer)
+        writer.abort()
+        for node in nodes:
+            node.model.ledgers[writer.ledger_id].lac = 1
+        nodes[1].model.ledgers[writer.ledger_id].damaged = {2}
+        nodes[2].refuse_reads = TooBusy("later")
+
+        with pytest.raises(RecoveryIncomplete):
+            await client.recover(writer.ledger_id)
+        assert (await record_of(cluster, writer.ledger_id)).last_entry is None
+
+        nodes[2].refuse_reads = None
+        assert (await client.recover(writer.ledger_id)).last_entry == 2
+
+
+async def test_another_ledgers_record_in_a_reply_is_damage(autojump_clock: MockClock) -> None:
+    """Whatever a bookie answers, a recovery writes back no other ledger's entry as this one's."""
+    async with model_cluster(3) as cluster:
+        _, stranger = await written(cluster, 3)
+        client, writer = await written(cluster, 2)
+        writer.abort()
+        nodes = await nodes_of(cluster, writer)
+        foreign = bytes(nodes[0].model.ledgers[stranger.ledger_id].entries[2])
+        nodes[0].garbles = lambda records: [*records, foreign]
+        nodes[1].read_delay_s = nodes[2].read_delay_s = 0.2  # the one that is wrong answers first
+
+        closed = await client.recover(writer.ledger_id)
+
+        assert (closed.last_entry, closed.length) == (1, 20)
+        assert all(2 not in node.model.ledgers[writer.ledger_id].entries for node in nodes)

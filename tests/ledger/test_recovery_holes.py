@@ -101,3 +101,43 @@ async def test_a_recovery_that_is_cancelled_leaves_nothing_behind(
 
         assert streams == []
         assert (await client.recover(writer.ledger_id)).last_entry == 4
+
+
+async def test_a_writers_close_notes_what_its_slots_miss(autojump_clock: MockClock) -> None:
+    """H22b: the slot that was down to the end has a hole up to the end, and only up to there."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        for _ in range(3):
+            writer.add([b"x" * 10], 10)
+        await confirmed(writer)
+        cluster["b2"].stop()
+        for _ in range(2):
+            writer.add([b"x" * 10], 10)
+        await confirmed(writer)
+
+        await writer.close()
+
+        assert await holes_of(cluster, writer.ledger_id) == (Hole("b2", 3, 5),)
+
+
+async def test_a_recovery_notes_what_it_wrote_back_to_nobody(autojump_clock: MockClock) -> None:
+    """H22b: written back to two of three, with no fourth bookie: the third's copy is owed."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        for _ in range(2):
+            writer.add([b"x" * 10], 10)
+        await confirmed(writer)
+        cluster["b1"].swallow = cluster["b2"].swallow = lambda entry: entry >= 2
+        writer.add([b"tail"], 4)
+        await trio.sleep(0.05)
+        writer.abort()
+        assert await holes_of(cluster, writer.ledger_id) == ()
+        cluster["b1"].swallow = None
+        cluster["b2"].stop()
+
+        closed = await client.recover(writer.ledger_id)
+
+        assert closed.last_entry == 2
+        assert Hole("b2", 2, 3) in await holes_of(cluster, writer.ledger_id)
