@@ -43,6 +43,8 @@ class Index:
         self._dirty_states: dict[Ledger, None] = {}
         self._doomed: list[Ledger] = []
         self.runs_in_memory = 0
+        self.runs_frozen = 0
+        """Being written by a checkpoint, and in memory as well until it is done."""
         self.bytes_since = 0
         """Record bytes indexed since the last checkpoint began."""
         self.live_bytes: dict[int, int] = {}
@@ -163,6 +165,8 @@ class Index:
                 raise IndexDamaged("a key of the index is no run's")
             if RUN_KEY.unpack(key)[1] != ledger_id:
                 ledger_id, last = RUN_KEY.unpack(key)[1], -1
+                if (found := self._ledgers.get(ledger_id)) is not None and found.deleted:
+                    self._doomed.append(found)  # a crash came between its tombstone and this
             if ledger_id not in self._ledgers or run.first <= last:
                 raise IndexDamaged(f"ledger {ledger_id}: runs that overlap, or have no state")
             last = run.last
@@ -189,23 +193,41 @@ class Index:
         taken, self._dirty_runs = self._dirty_runs, {}
         states, self._dirty_states = list(self._dirty_states), {}
         doomed, self._doomed = self._doomed, []
-        counted = self.runs_in_memory
-        self.runs_in_memory, self.bytes_since = 0, 0
+        taken_bytes, self.bytes_since = self.bytes_since, 0
+        self.runs_frozen, self.runs_in_memory = self.runs_in_memory, 0
         for ledger in taken:
             assert ledger.frozen is None, "one checkpoint at a time"
             ledger.frozen, ledger.runs = ledger.runs, None
+        puts = [(META_KEY, sealed(META_KEY, saved.encode()))]
         state_values = [
             (STATE_KEY.pack(b"s", ledger.id), STATE.pack(ledger.flags, ledger.lac, ledger.key))
             for ledger in states
         ]
-        saved_value = saved.encode()
-        puts = [(META_KEY, sealed(META_KEY, saved_value))]
-        for key, value in state_values:
-            puts.append((key, sealed(key, value)))
-            if len(puts) % SLICE == 0:
-                await trio.lowlevel.checkpoint()
+        try:
+            for key, value in state_values:
+                puts.append((key, sealed(key, value)))
+                if len(puts) % SLICE == 0:
+                    await trio.lowlevel.checkpoint()
+            await self._put_runs(taken, puts)
+            deletes, freed = await self._doomed_keys(doomed)
+            await self._map.apply(puts, deletes)
+        except BaseException:
+            self._put_back(taken, states, doomed, taken_bytes)
+            raise
+        self.map_runs += self.runs_frozen - len(deletes)
+        self.runs_frozen = 0
+        for ledger in taken:
+            for run in ledger.frozen or ():
+                if run.last > ledger.persisted_last:
+                    ledger.persisted_last = run.last
+            ledger.frozen = None
+        for number, length in freed.items():
+            self.live_bytes[number] -= length
+
+    async def _put_runs(self, taken: dict[Ledger, None], puts: list[tuple[bytes, bytes]]) -> None:
         for ledger in taken:
             if ledger.deleted and ledger.frozen is not None:
+                self.runs_frozen -= len(ledger.frozen)
                 for run in ledger.frozen:
                     self.live_bytes[run.file_number] -= run.length
                 ledger.frozen = None
@@ -215,25 +237,11 @@ class Index:
                 puts.append((key, sealed(key, value)))
                 if len(puts) % SLICE == 0:
                     await trio.lowlevel.checkpoint()
-        deletes, freed = await self._doomed_keys(doomed)
-        try:
-            await self._map.apply(puts, deletes)
-        except BaseException:
-            self._put_back(taken, states, doomed, counted)
-            raise
-        self.map_runs += counted - len(deletes)
-        for ledger in taken:
-            for run in ledger.frozen or ():
-                if run.last > ledger.persisted_last:
-                    ledger.persisted_last = run.last
-            ledger.frozen = None
-        for number, length in freed.items():
-            self.live_bytes[number] -= length
 
     async def _doomed_keys(self, doomed: list[Ledger]) -> tuple[list[bytes], dict[int, int]]:
         deletes: list[bytes] = []
         freed: dict[int, int] = {}
-        for ledger in doomed:
+        for ledger in dict.fromkeys(doomed):
             start = RUN_KEY.pack(b"r", ledger.id, 0)
             while page := self._map.scan(start, ledger_end(ledger.id), PAGE):
                 for key, value in page:
@@ -245,9 +253,13 @@ class Index:
         return deletes, freed
 
     def _put_back(
-        self, taken: dict[Ledger, None], states: list[Ledger], doomed: list[Ledger], counted: int
+        self,
+        taken: dict[Ledger, None],
+        states: list[Ledger],
+        doomed: list[Ledger],
+        taken_bytes: int,
     ) -> None:
-        """A checkpoint wrote nothing: all it took is dirty again."""
+        """A checkpoint wrote nothing: all it took is dirty again, beside what came meanwhile."""
         for ledger in taken:
             frozen, ledger.frozen = ledger.frozen, None
             if frozen is None:
@@ -258,7 +270,9 @@ class Index:
             self._dirty_runs[ledger] = None
         self._dirty_states = dict.fromkeys((*states, *self._dirty_states))
         self._doomed = doomed + self._doomed
-        self.runs_in_memory += counted
+        self.runs_in_memory += self.runs_frozen
+        self.runs_frozen = 0
+        self.bytes_since += taken_bytes
 
     def close(self) -> None:
         """Close the map."""

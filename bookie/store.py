@@ -248,15 +248,18 @@ class Store:
         Raises nothing for a ledger that is not known: the tombstone is written all the same.
         """
         ledger = self._ledger(ledger_id)
-        known = ledger.flags & jb.DELETED
         ledger.flags |= jb.DELETED
         ledger.stored = True
-        durable = trio.Event()
-        self.commits.write_state(ledger, durable.set)
-        await durable.wait()
-        if not known:
+        done = trio.Event()
+
+        def durable() -> None:
+            # With the sync that says so, whether or not anybody waits for it still.
             self._index.forget_runs(ledger)
             self.waiters.wake(ledger, error=NoSuchLedger(f"ledger {ledger_id} was deleted"))
+            done.set()
+
+        self.commits.write_state(ledger, durable)
+        await done.wait()
 
     async def checkpoint(self) -> None:
         """Write the index as it stands, so that a start has little to replay. Raises `DiskFull`."""

@@ -84,3 +84,47 @@ async def test_a_deletion_that_is_replayed_frees_its_files(autojump_clock: Clock
         await trio.sleep(12)
         assert store.info()["live_bytes"] == 0
         assert store.stats.files_removed >= before - 4
+
+
+async def test_a_deletion_in_a_checkpoint_leaves_no_runs_after_a_crash(
+    autojump_clock: Clock,
+) -> None:
+    """The index knew the tombstone and had the runs still: no start looked at them ever again."""
+    journal, index = CutDisk(sync_s=0.5), CutDisk()
+    async with running(journal, SMALL, index) as store:
+        adder = Adder(store, 7)
+        adder.send(*(record(7, n, bytes(3000)) for n in range(10)))
+        await adder.all_acked()
+        await store.checkpoint()
+        assert store.info()["live_bytes"] != 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.delete_ledger, 7)
+            await trio.sleep(0.1)  # asked for, not durable yet
+            await store.checkpoint()
+            await trio.sleep(1)
+        journal = journal.cut(random.Random(0))
+
+    async with running(journal, SMALL, index) as store:
+        assert store.info()["live_bytes"] == 0
+        assert store.info()["runs_in_map"] == 0
+    assert not [key for key in index._maps["bookie"].keys if key.startswith(b"r")]
+
+
+async def test_a_deletion_that_nobody_waits_for_any_more_frees_its_runs(
+    autojump_clock: Clock,
+) -> None:
+    """Who asked was cancelled before the tombstone was durable: it is, and the next one asks in vain."""
+    index = CutDisk()
+    async with running(CutDisk(sync_s=0.5), SMALL, index) as store:
+        adder = Adder(store, 7)
+        adder.send(record(7, 0))
+        await adder.all_acked()
+        await store.checkpoint()
+        with trio.move_on_after(0.1):
+            await store.delete_ledger(7)
+        await trio.sleep(5)
+        await store.delete_ledger(7)
+        await store.checkpoint()
+
+        assert store.info()["live_bytes"] == 0
+        assert not [key for key in index._maps["bookie"].keys if key.startswith(b"r")]

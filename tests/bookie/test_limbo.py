@@ -9,7 +9,7 @@ import trio.testing
 from distributedlog.bookie.journal import file_number
 from distributedlog.runtime.errors import LedgerFenced, NoSuchLedger, WrongLedgerKey
 
-from .kit import KEY, Adder, CutDisk, journal_names, record, running
+from .kit import KEY, Adder, CutDisk, fence, journal_names, record, running
 
 Clock = trio.testing.MockClock
 
@@ -93,3 +93,17 @@ async def test_only_who_knows_the_key_lifts_and_a_tombstone_stays(autojump_clock
         await store.delete_ledger(8)
         with pytest.raises(NoSuchLedger):
             await store.limbo.lift_limbo(8, KEY)
+
+
+async def test_a_fence_on_an_unknown_ledger_lifts_no_limbo(autojump_clock: Clock) -> None:
+    """Inv. 22: its state is known from then on, not what it had: it still denies nothing."""
+    disk = await _disk_in_limbo()
+    for _ in range(2):
+        async with running(disk) as store:
+            found = await fence(store, 9)
+            assert found.limbo
+            assert store.limbo.in_limbo(9)
+            assert store.look_up(9, KEY).limbo
+            await store.limbo.confine(9)
+            assert store.limbo.in_limbo(9)
+            disk = disk.cut(random.Random(1))

@@ -1,0 +1,130 @@
+"""A checkpoint that fails wrote nothing, and forgets nothing: neither states nor runs, old or new."""
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.bookie.index import MAP_NAME, Index
+from distributedlog.bookie.index_records import Saved
+from distributedlog.bookie.ledgers import Ledger
+from distributedlog.runtime.errors import DiskFull
+from distributedlog.runtime.memory import MemoryDisk, MemoryMap, _Pairs
+
+Clock = trio.testing.MockClock
+SAVED = Saved("b1", 1, 10, 1, 4096, 1, 1, 0, 2)
+
+
+class FullMap(MemoryMap):
+    """A map of a full disk: a transaction takes a moment, and then there was no room for it."""
+
+    def __init__(self, pairs: _Pairs) -> None:
+        super().__init__(MAP_NAME, pairs)
+        self.full = False
+        self.begun = trio.Event()
+
+    async def apply(
+        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+    ) -> None:
+        self.begun.set()
+        await trio.sleep(1)
+        if self.full:
+            raise DiskFull("no room")
+        await super().apply(puts, deletes)
+
+
+async def _index() -> tuple[FullMap, Index, dict[int, Ledger], MemoryDisk]:
+    disk = MemoryDisk()
+    await disk.open_map(MAP_NAME)
+    stored = FullMap(disk._maps[MAP_NAME])
+    ledgers: dict[int, Ledger] = {}
+    return stored, Index(stored, ledgers), ledgers, disk
+
+
+async def _loaded(disk: MemoryDisk) -> tuple[Index, dict[int, Ledger]]:
+    """What a start finds."""
+    ledgers: dict[int, Ledger] = {}
+    index = Index(await disk.open_map(MAP_NAME), ledgers)
+    assert await index.load() is not None
+    return index, ledgers
+
+
+def _stored_ledger(ledgers: dict[int, Ledger], index: Index, id: int, lac: int) -> Ledger:
+    ledger = ledgers[id] = Ledger(id)
+    ledger.set_state(0, lac, b"k" * 16)
+    index.note_state(ledger)
+    return ledger
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_failed_checkpoint_forgets_neither_states_nor_runs(
+    autojump_clock: Clock, cancelled: bool
+) -> None:
+    """What it took and what came while it ran: the next one writes it all, and finds it meanwhile."""
+    stored, index, ledgers, disk = await _index()
+    old = _stored_ledger(ledgers, index, 7, lac=3)
+    only_state = _stored_ledger(ledgers, index, 8, lac=5)
+    index.add(old, 0, 4, 1, 4096, 400)
+    stored.full = True
+
+    async def come_meanwhile() -> None:
+        await stored.begun.wait()
+        index.add(old, 4, 2, 1, 8192, 200)
+        new = _stored_ledger(ledgers, index, 9, lac=0)
+        index.add(new, 0, 1, 1, 9000, 100)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(come_meanwhile)
+        if cancelled:
+            with trio.move_on_after(0.5):
+                await index.checkpoint(SAVED)
+        else:
+            with pytest.raises(DiskFull):
+                await index.checkpoint(SAVED)
+
+    assert index.dirty
+    assert (index.runs_in_memory, index.runs_frozen, index.bytes_since) == (3, 0, 700)
+    for entry in range(6):
+        assert index.find(old, entry) is not None
+    stored.full = False
+    await index.checkpoint(SAVED)
+    assert not index.dirty
+    index, ledgers = await _loaded(disk)
+    assert [ledgers[id].lac for id in (7, 8, 9)] == [3, 5, 0]
+    assert [ledgers[id].last_entry for id in (7, 8, 9)] == [5, -1, 0]
+    assert index.ranges(ledgers[7], 0, 10) == ([(0, 6)], -1)
+    assert index.live_bytes == {1: 700}
+    assert only_state.lac == 5
+
+
+async def test_a_failed_checkpoint_forgets_no_deletion(autojump_clock: Clock) -> None:
+    """Runs of a ledger that was deleted before it and while it ran: gone with the next one."""
+    stored, index, ledgers, disk = await _index()
+    first, second = (_stored_ledger(ledgers, index, id, lac=0) for id in (1, 2))
+    for number, ledger in ((1, first), (2, second)):
+        index.add(ledger, 0, 1, number, 4096, 100)
+    await index.checkpoint(SAVED)
+    index.add(second, 1, 1, 2, 8192, 50)
+    stored.full, stored.begun = True, trio.Event()
+    first.flags = 4
+    index.note_state(first)
+    index.forget_runs(first)
+
+    async def delete_meanwhile() -> None:
+        await stored.begun.wait()
+        second.flags = 4
+        index.note_state(second)
+        index.forget_runs(second)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(delete_meanwhile)
+        with pytest.raises(DiskFull):
+            await index.checkpoint(SAVED)
+    stored.full = False
+    await index.checkpoint(SAVED)
+
+    assert index.live_bytes == {1: 0, 2: 0}
+    assert (index.map_runs, index.runs_in_memory) == (0, 0)
+    index, _ = await _loaded(disk)
+    assert index.live_bytes == {}
