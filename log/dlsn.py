@@ -24,13 +24,15 @@ class _Position(NamedTuple):
 class DLSN(_Position):
     """Segment (from 1), entry in it (from 0), slot in the entry (from 0). Ordered as the log is.
 
-    A position need not hold a record: a reader that starts between two records begins with the next.
+    A position need not hold a record: a reader that starts between two records begins with the next. It is
+    an address that anybody may write down, and proves nothing about what is there (G5).
     """
 
     __slots__ = ()
 
     INITIAL: ClassVar["DLSN"]
-    """Before every record of every log."""
+    """Where every log began: before all records that it ever had. Not a word for "the earliest that is left":
+    a reader that begins here misses what was truncated, and is told so (`LogTruncated`)."""
 
     def __str__(self) -> str:
         return f"{self.segment}.{self.entry}.{self.slot}"

@@ -49,12 +49,11 @@ class Fetcher:
         self._scope = trio.CancelScope()
         self._filled = trio.Event()
         self._taken = trio.Event()
-        self._start = DLSN.INITIAL
+        self._start = DLSN(1, 0, 0)
         self._from_txid: int | None = None
         self._to: DLSN | None = None
         self._at_segment = 1
         self._at_entry = 0
-        self._proven = -1
         self._trouble_since: float | None = None
 
     # --- for the reader ---------------------------------------------------------------------------
@@ -101,9 +100,8 @@ class Fetcher:
         else:
             self._to = to
         if dlsn is not None:
-            if dlsn != DLSN.INITIAL and await is_cut_off(
-                self._metadata, self._ledgers, state, dlsn
-            ):
+            # The log's first position is one like any other: "from the beginning" is no position.
+            if await is_cut_off(self._metadata, self._ledgers, state, dlsn):
                 raise self._follower.truncated()
             self._start = max(dlsn, earliest)
         elif txid is not None:
@@ -135,9 +133,6 @@ class Fetcher:
                 self._end(AlreadyClosed(f'log "{self.name}": the namespace was closed'))
 
     async def _fetch(self) -> None:
-        # A position that was delivered proves that all before it is confirmed, whatever the bookies
-        # remember of the LAC (H24).
-        self._proven = self._at_entry if self._start.slot > 0 else self._at_entry - 1
         retry_s = RETRY_FIRST_S
         while not self.ended:
             before = (self._at_segment, self._at_entry)
@@ -187,7 +182,7 @@ class Fetcher:
             return
         # The ledger may be closed a moment before the log says so, and only the log says what follows.
         await self._follower.until(lambda state: state.open_from > number)
-        self._at_segment, self._at_entry, self._proven = number + 1, 0, -1
+        self._at_segment, self._at_entry = number + 1, 0
 
     async def _drain(self, number: int, start_sequence_id: int, ledger: LedgerReader) -> None:
         """Deliver the segment from the position at hand until it is closed and drained."""
@@ -195,8 +190,8 @@ class Fetcher:
         def take(entries: Sequence[EntryRecord]) -> int:
             return self._take_tail(number, start_sequence_id, entries)
 
-        if not ledger.closed:
-            ledger.note_lac(self._proven)
+        # Where the caller began proves nothing: anybody writes a DLSN down. What bookies say is confirmed,
+        # or a closed end, is all that is read (G5).
         while not self.ended:
             closed, lac = ledger.closed, ledger.lac
             if self._at_entry <= lac:

@@ -101,7 +101,8 @@ class StateFollower:
         """The error that names the first position that is left."""
         first = max(self.state.truncated_to, DLSN(self.state.first_segment, 0, 0))
         return LogTruncated(
-            f'log "{self._name}" was truncated: its first position is {first}', str(first)
+            f'log "{self._name}" was truncated: its first position is {first}; at="earliest" begins there',
+            str(first),
         )
 
     async def _reload(self) -> None:

@@ -67,8 +67,9 @@ class Log(BesideLog):
         """A reader; ``async with`` or ``await`` what this returns.
 
         From ``dlsn`` on (or the next record there is), or from the first record with a txid of at least
-        ``txid``, or from the earliest, or after the latest; up to and with ``to`` (``"end"``: what is
-        readable at opening). Raises `LogNotFound`, `LogTruncated`.
+        ``txid``, or from the earliest that is left, or after the latest; up to and with ``to`` (``"end"``:
+        what is readable at opening). A ``dlsn`` below the truncation point is `LogTruncated`, also the
+        first of all; one that nobody has read yet is waited for, not believed (G5). Raises `LogNotFound`.
         """
         if dlsn is not None and txid is not None:
             raise InvalidRequest("a reader begins at a dlsn or at a txid, not at both")

@@ -144,13 +144,18 @@ async def _search(
 
 
 async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> int:
-    """The sequence id of the first record at or behind a position of this segment, up to its end."""
+    """The sequence id of the first record at or behind a position of this segment, up to its end.
+
+    The caller has seen that the position can be read, or lies before one that could be.
+    """
     if record.closed and (record.last_dlsn is None or at > record.last_dlsn):
         return record.start_sequence_id + record.records
     if at.entry == 0 and at.slot == 0:
         return record.start_sequence_id
     reader = await ledgers.open(record.ledger_id)
     try:
+        if not reader.closed:
+            reader.note_lac(at.entry)  # the bookies may have forgotten it since (H24)
         header = await read_header(reader, at.entry)
     finally:
         reader.close()
@@ -160,7 +165,7 @@ async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> i
 async def is_cut_off(metadata: Metadata, ledgers: Ledgers, state: LogState, dlsn: DLSN) -> bool:
     """Has anything at or behind this position been truncated? Different positions may name one place: the
     last one's successor, the next entry's first, the next segment's first."""
-    if dlsn >= state.truncated_to:
+    if dlsn >= state.truncated_to or state.truncated_sequence_id == 0:
         return False
     found = await metadata.get(segment_key(state.log_id, dlsn.segment))
     if found is None:

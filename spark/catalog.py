@@ -168,7 +168,7 @@ class Catalog:
             raise InvalidRequest(
                 f'option "{option}": log "{view.name}" ends at {view.end}, before {wanted.dlsn}'
             )
-        if option == "startingPosition" and wanted.dlsn != DLSN.INITIAL:
+        if option == "startingPosition":
             return self.not_truncated(view, wanted.dlsn, wanted.sequence_id)
         return max(wanted.dlsn, view.earliest)
 
@@ -177,6 +177,8 @@ class Catalog:
         first = view.earliest
         if dlsn >= first:
             return dlsn
+        if view.state.truncated_sequence_id == 0:
+            return first  # no record has gone
         lost = "its records up to there are lost"
         if sequence_id is not None:
             number = view.state.truncated_sequence_id - sequence_id

@@ -1,5 +1,9 @@
 """Where a reader begins and ends, how it waits, and what ends it."""
 
+import re
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
@@ -247,8 +251,6 @@ async def test_the_end_of_a_sealed_log(world: World, autojump_clock: MockClock) 
 
 
 async def change_state(world: World, log_id: int, **changes: object) -> None:
-    from dataclasses import replace
-
     found = await world.metadata.get(state_key(log_id))
     assert found is not None
     state = replace(LogState.decode(found.value), **changes)  # type: ignore[arg-type]
@@ -261,7 +263,7 @@ async def test_truncation_is_a_definite_error_never_a_gap(
     """Scenario 21, H30: with the first position that is left."""
     async with world.process(read_ahead_bytes=1) as ns:
         log = ns.open_log("l")
-        records = await fill(log, [[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+        await fill(log, [[1, 2, 3], [4, 5, 6], [7, 8, 9]])
         async with log.open_reader() as behind, log.open_reader(dlsn=DLSN(3, 0, 0)) as ahead:
             await trio.sleep(1)
             await log.truncate(DLSN(3, 0, 1))
@@ -271,11 +273,38 @@ async def test_truncation_is_a_definite_error_never_a_gap(
                 with pytest.raises(LogTruncated, match=r"first position is 3\.0\.1"):
                     await behind.read_next()
             assert len(await ahead.read_bulk(3)) == 3
-        with pytest.raises(LogTruncated):
-            await log.open_reader(dlsn=records[1].dlsn)
-        for start in (None, DLSN.INITIAL):  # scenario 19: from the beginning is from what is left
-            async with log.open_reader(dlsn=start, to="end") as reader:
-                assert [r.txid async for r in reader] == [8, 9]
+        async with log.open_reader(at="earliest", to="end") as reader:  # scenario 19
+            assert [r.txid async for r in reader] == [8, 9]
+
+
+async def test_a_position_below_the_truncation_point_is_truncated_also_the_very_first(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """G6: a saved position that begins where the log began is no word for "the earliest that is left"."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        records = await fill(log, [[], [1, 2, 3, 4, 5, 6, 7]])
+        await log.truncate(DLSN(2, 0, 0))
+        async with log.open_reader(dlsn=DLSN.INITIAL, to="end") as reader:  # nothing was lost yet
+            assert await reader.read_bulk(9) == records
+        for cut in range(1, len(records)):
+            point = await log.truncate(records[cut].dlsn)
+            for place in [DLSN.INITIAL, *(record.dlsn for record in records[:cut])]:
+                with pytest.raises(LogTruncated, match='at="earliest"') as caught:
+                    await log.open_reader(dlsn=place)
+                assert DLSN.parse(caught.value.first) == point
+            for left in range(cut, len(records)):
+                async with log.open_reader(dlsn=records[left].dlsn, to="end") as reader:
+                    assert await reader.read_next() == records[left]
+
+
+def test_what_is_read_is_never_decided_by_equality_with_the_first_position() -> None:
+    """G6: "from the beginning" is no position; whoever compares one with it takes it for that."""
+    root = Path(__file__).parents[2]
+    for part in ("log", "distributedlog", "cli", "spark", "ledger"):
+        for file in (root / part).rglob("*.py"):
+            found = re.search(r"[=!]= *DLSN(\.INITIAL|\(1, 0, 0\))", file.read_text())
+            assert found is None, f"{file}: {found}"
 
 
 async def test_a_miss_under_the_current_state_is_data_loss_and_said(
@@ -333,8 +362,44 @@ async def test_a_damaged_entry_at_the_tail_ends_the_reader(
             await writer.abort()
 
 
-async def test_a_delivered_position_proves_the_lac(world: World, autojump_clock: MockClock) -> None:
-    """H24: a reader opened at d may read to before d, whatever the bookies remember of the LAC."""
+async def test_a_position_proves_nothing_about_what_lies_there(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """G5: anybody writes a DLSN down. What is at bookies and not confirmed is never given, wherever a reader
+    begins: recovery may cut it off. Neither is it by a position that was stored."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        writer = await log.open_writer()
+        await writer.write_bulk([rec(1), rec(2)])
+        await writer.commit()
+        store = world.ledgers.stores[1]
+        for number in range(1, 11):  # at one bookie, and acknowledged to nobody
+            store.entries.append(
+                b"".join(build([9, 9], [b"", b""], records_before=2 * number, wall_ms=0)[0])
+            )
+        store.tell()
+
+        for entry in range(12):
+            for slot in (0, 1, 2):
+                place = DLSN(1, entry, slot)
+                await log.positions.advance(f"{place}", place)
+                async with log.open_reader(dlsn=await log.positions.get(f"{place}")) as reader:
+                    found = await reader.read_bulk(9, wait_s=1) if place < DLSN(1, 0, 2) else []
+                    assert [r.txid for r in found] == ([1, 2][slot:] if entry == 0 else [])
+                    assert await reader.read_next(wait_s=1) is None
+
+        del store.entries[1:]  # a recovery that finds one bookie the less
+        await writer.abort()
+        async with log.open_writer() as second:
+            await second.write(rec(3))
+        async with log.open_reader(to="end") as reader:
+            assert [r.txid async for r in reader] == [1, 2, 3]
+
+
+async def test_what_was_delivered_may_be_hidden_for_a_moment_and_is_never_lost(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """G5, H24: when all bookies have forgotten how far is confirmed, a reader goes on with the next."""
     async with world.process() as ns:
         log = ns.open_log("l")
         writer = await log.open_writer()
@@ -342,13 +407,39 @@ async def test_a_delivered_position_proves_the_lac(world: World, autojump_clock:
         await writer.commit()
         world.ledgers.stores[1].lac = -1  # all bookies were restarted
 
-        async with log.open_reader(dlsn=DLSN(1, 0, 1)) as reader:
-            assert await reader.read_next(wait_s=1) == rec(2)
-        async with log.open_reader(dlsn=DLSN(1, 0, 0)) as reader:
+        async with (
+            log.open_reader(dlsn=DLSN(1, 0, 1)) as reader,
+            log.open_reader(dlsn=DLSN(1, 0, 2)) as behind,
+        ):
             assert await reader.read_next(wait_s=1) is None
+            assert await behind.read_next(wait_s=1) is None
             await writer.write(rec(3))
-            assert await reader.read_bulk(3, wait_s=5) == [rec(1), rec(2), rec(3)]
+            assert await reader.read_bulk(3, wait_s=5) == [rec(2), rec(3)]
+            assert await behind.read_bulk(3, wait_s=5) == [rec(3)]
         await writer.aclose()
+
+
+async def test_a_plan_proves_what_it_was_told_can_be_read(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H24: a snapshot saw it confirmed; its ranges are read whatever the bookies remember. So is a position
+    below a truncation point, which was placed below what could be read."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            await writer.write_bulk([rec(1), rec(2)])
+            await writer.write_bulk([rec(3), rec(4)])
+            await writer.commit()
+            plan = (await log.snapshot()).segments[0].range()
+            await log.truncate(DLSN(1, 1, 1))
+            world.ledgers.stores[1].lac = -1  # all bookies were restarted
+
+            with pytest.raises(LogTruncated):
+                await log.open_reader(dlsn=DLSN(1, 1, 0))
+            with pytest.raises(LogTruncated):
+                await log.open_ranges([plan])
+            async with log.open_ranges([replace(plan, first_entry=1)]) as ranges:
+                assert [c.txids.tolist() async for c in ranges] == [[4]]
 
 
 async def test_a_closed_reader_says_so(world: World, autojump_clock: MockClock) -> None:
