@@ -88,7 +88,9 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError(f"deleting {name} cannot be undone: say --yes")
-        click.confirm(f"delete log {name} and all its records?", abort=True, err=True)
+        click.confirm(
+            f"delete log {name} and all its records in {settings.where()}?", abort=True, err=True
+        )
     from .connect import answer, namespace, run
 
     async def work() -> None:

@@ -78,7 +78,7 @@ def seal(settings: Settings, name: str, yes: bool, takeover: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError(f"sealing {name} cannot be undone: say --yes")
-        click.confirm(f"seal log {name} for good?", abort=True, err=True)
+        click.confirm(f"seal log {name} in {settings.where()} for good?", abort=True, err=True)
     from .connect import answer, namespace, run
 
     async def work() -> None:

@@ -34,7 +34,7 @@ from .options import Group, Settings, lay
         "context": (".context", "Name clusters and choose one."),
     },
 )
-@click.option("--uri", envvar="DLOG_URI", metavar="URI", help="The cluster and namespace.")
+@click.option("--uri", metavar="URI", help="The cluster and namespace.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout, nothing else.")
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Default 30."
@@ -50,23 +50,15 @@ from .options import Group, Settings, lay
     help="Show the version.",
 )
 @click.pass_context
-def command(
-    context: click.Context,
-    uri: str | None,
-    as_json: bool,
-    timeout: float | None,
-    quiet: bool,
-    verbose: int,
-) -> None:
+def command(context: click.Context, /, **_: object) -> None:
     """A replicated log service on its own replicated storage cluster.
 
-    Every flag has an environment variable: DLOG_<COMMAND>_<FLAG>, such as DLOG_LOG_READ_FORMAT. Data goes
-    to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found or
-    exists already, 4 unreachable or deadline passed, 5 refused, 6 the answer is no, 7 outcome unknown,
-    130 interrupted.
+    Every flag has an environment variable: DLOG_<COMMAND>_<FLAG>, such as DLOG_LOG_READ_FORMAT; what
+    stands on the command line goes before it, at whatever place. Data goes to stdout, everything else to
+    stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found or exists already, 4 unreachable or
+    deadline passed, 5 refused, 6 the answer is no, 7 outcome unknown, 130 interrupted.
     """
-    settings = context.ensure_object(Settings)
-    lay(settings, uri=uri, as_json=as_json, timeout=timeout, quiet=quiet, verbose=verbose)
+    lay(context.ensure_object(Settings), context)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

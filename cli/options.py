@@ -1,19 +1,33 @@
 """What every command takes (``--uri --json --timeout -q -v``), and help that begins with examples."""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 TIMEOUT_S = 30.0
+FIELDS = {
+    "uri": "uri",
+    "as_json": "json",
+    "timeout": "timeout_s",
+    "quiet": "quiet",
+    "verbose": "verbose",
+}
+"""The common options, by the names that click has for them, and where `Settings` has them."""
+RANKS: dict[ParameterSource | None, int] = {
+    ParameterSource.ENVIRONMENT: 1,
+    ParameterSource.COMMANDLINE: 2,
+}
+"""The higher goes before the lower; what is a default is no value at all."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class Settings:
     """How a command was called."""
 
@@ -23,6 +37,8 @@ class Settings:
     """No answer from the cluster for so long ends any command (exit code 4)."""
     quiet: bool = False
     verbose: int = 0
+    ranks: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Field to where its value stood (`RANKS`)."""
 
     def where(self) -> str:
         """The URI: ``--uri``, else ``DLOG_URI``, else the current context. Raises a usage error."""
@@ -47,7 +63,7 @@ class Settings:
 def common(function: Function) -> Function:
     """Add the options that every command has; the command gets them as its first argument."""
 
-    @click.option("--uri", envvar="DLOG_URI", metavar="URI", help="The cluster and namespace.")
+    @click.option("--uri", metavar="URI", help="The cluster and namespace.")
     @click.option(
         "--json", "as_json", is_flag=True, default=None, help="JSON on stdout, nothing else."
     )
@@ -62,35 +78,45 @@ def common(function: Function) -> Function:
     @functools.wraps(function)
     def command(
         *arguments: Any,
-        uri: str | None,
-        as_json: bool | None,
-        timeout: float | None,
-        quiet: bool | None,
-        verbose: int,
-        **rest: Any,
+        **given: Any,
     ) -> Any:
-        settings = click.get_current_context().find_object(Settings) or Settings()
-        lay(settings, uri=uri, as_json=as_json, timeout=timeout, quiet=quiet, verbose=verbose)
+        context = click.get_current_context()
+        settings = context.find_object(Settings) or Settings()
+        lay(settings, context)
+        rest = {name: value for name, value in given.items() if name not in FIELDS}
         return function(settings, *arguments, **rest)
 
     return command  # type: ignore[return-value]
 
 
-def lay(
-    settings: Settings,
-    *,
-    uri: str | None,
-    as_json: bool | None,
-    timeout: float | None,
-    quiet: bool | None,
-    verbose: int,
-) -> None:
-    """Lay what was given over what ``settings`` holds."""
-    settings.uri = uri or settings.uri
-    settings.json = bool(as_json) or settings.json
-    settings.timeout_s = timeout if timeout is not None else settings.timeout_s
-    settings.quiet = bool(quiet) or settings.quiet
-    settings.verbose = max(verbose, settings.verbose)
+def lay(settings: Settings, context: click.Context) -> None:
+    """Lay the common options of one level over those of the levels before it.
+
+    What stands on the command line goes before what stands in the environment, wherever the option stands:
+    `dlog --uri B log delete x` with DLOG_URI=A deletes in B. Of two from the same place the inner one counts.
+    """
+    for name, field in FIELDS.items():
+        given = context.params[name]
+        rank = RANKS.get(context.get_parameter_source(name), 0)
+        before = settings.ranks.get(field, 0)
+        if rank == 0 or rank < before:
+            continue
+        if name == "uri" and not given.strip():
+            # Not "none is given": `--uri "$UNSET"` would reach the cluster of a variable or a context.
+            raise click.UsageError("--uri is empty", context)
+        if name == "verbose" and rank == before:
+            given = max(given, settings.verbose)
+        setattr(settings, field, given)
+        settings.ranks[field] = rank
+
+
+def name_variables(context: click.Context, parameters: list[click.Parameter]) -> None:
+    """Give each flag its variable, by the flag's name: DLOG_LOG_READ_FORMAT for --format."""
+    for option in parameters:
+        if isinstance(option, click.Option):
+            flag = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
+            own = f"{context.auto_envvar_prefix}_{flag}"
+            option.envvar = [own, "DLOG_URI"] if flag == "URI" and own != "DLOG_URI" else own
 
 
 class Command(click.Command):
@@ -101,12 +127,8 @@ class Command(click.Command):
         self.examples = examples
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Give each flag its variable, by the flag's name: DLOG_LOG_READ_FORMAT for --format."""
-        for option in self.params:
-            if isinstance(option, click.Option):
-                flag = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
-                own = f"{ctx.auto_envvar_prefix}_{flag}"
-                option.envvar = [own, "DLOG_URI"] if flag == "URI" else own
+        """Each flag has a variable."""
+        name_variables(ctx, self.params)
         return super().parse_args(ctx, args)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -131,6 +153,11 @@ class Group(click.Group):
         self.examples = examples
         self.lazy = lazy or {}
         """Name to (module relative to this package, its one line of help)."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Each flag has a variable."""
+        name_variables(ctx, self.params)
+        return super().parse_args(ctx, args)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Usage, then the examples, then the rest."""

@@ -197,7 +197,7 @@ def test_status_and_bookies_show_everybody(cluster: _Cluster) -> None:
     assert status["healthy"] is True
     assert status["reasons"] == []
     assert [set(m) for m in status["metadata"]] == [
-        {"name", "address", "role", "term", "applied", "alive"}
+        {"name", "address", "role", "term", "applied", "alive", "reasons"}
     ]
     assert status["metadata"][0]["role"] == "leader"
     assert len(status["bookies"]) == 3
