@@ -2,6 +2,13 @@
 
 import signal
 
+from hypothesis import settings
+
+# The same examples each time; another thousand, drawn anew: see `examples.py`.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
+settings.load_profile("same")
+
 
 def pytest_configure() -> None:
     """Let tests interrupt what they start, also where a shell runs them in its background.

@@ -3,11 +3,12 @@
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.runtime.errors import InvalidUri
 from distributedlog.uri import parse_uri
+from tests.examples import examples
 
 
 def test_the_forms_of_the_product_page() -> None:
@@ -51,6 +52,7 @@ def test_what_is_no_text_is_refused() -> None:
         parse_uri(None)  # type: ignore[arg-type]
 
 
+@settings(max_examples=examples(100))
 @given(st.text(max_size=60))
 def test_any_text_is_a_uri_or_a_typed_error(text: str) -> None:
     for uri in (text, f"distributedlog://{text}"):

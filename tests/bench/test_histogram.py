@@ -1,11 +1,13 @@
 """Percentiles are never flattering, and never far off."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.bench.histogram import Histogram
+from tests.examples import examples
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.floats(min_value=1e-6, max_value=100.0), min_size=1, max_size=200))
 def test_a_percentile_is_at_most_two_percent_above_the_true_one(durations: list[float]) -> None:
     histogram = Histogram()

@@ -1,18 +1,20 @@
 """Records are cut out of a run's bytes: those asked for, as far as they are here and fit."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.bookie.cutting import cut, find_record
 from distributedlog.bookie.runs import Located
 from distributedlog.runtime.errors import CorruptData
+from tests.examples import examples
 
 from .kit import record
 
 FIRST = 5
 
 
+@settings(max_examples=examples(100))
 @given(
     sizes=st.lists(st.integers(1, 400), min_size=1, max_size=12),
     asked=st.tuples(st.integers(0, 11), st.integers(0, 11)),

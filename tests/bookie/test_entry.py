@@ -1,14 +1,16 @@
 """The entry record: what is written is what is read, and nothing else passes."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.bookie import entry
 from distributedlog.runtime.errors import CorruptData
 from distributedlog.runtime.host import Buffer
+from tests.examples import examples
 
 
+@settings(max_examples=examples(100))
 @given(
     ledger=st.integers(0, 2**64 - 1),
     number=st.integers(0, entry.ENTRY_ID_MAX),

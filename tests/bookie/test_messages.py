@@ -1,11 +1,12 @@
 """Frame bodies between clients and bookies: round trips, truncations, junk."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.bookie import messages as m
 from distributedlog.runtime.errors import EntryConflict, ProtocolError
+from tests.examples import examples
 
 KEY = bytes(range(16))
 REQUESTS = [
@@ -35,6 +36,7 @@ def test_every_truncation_is_refused(request_: m.ReadRequest) -> None:
         type(request_).decode(body + b"\0")
 
 
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=80))
 def test_junk_never_raises_anything_else(body: bytes) -> None:
     view = memoryview(body)

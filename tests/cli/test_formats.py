@@ -2,7 +2,7 @@
 
 import json
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.cli.formats import FORMATS, WRITERS, Frames, JsonLines, Lines, parser
@@ -15,6 +15,7 @@ from distributedlog.log.record import (
     decode_header,
 )
 from distributedlog.runtime.errors import InvalidRequest, RecordTooLarge
+from tests.examples import examples
 
 
 def _columns(payloads: list[bytes], origin: Origin) -> Columns:
@@ -27,6 +28,7 @@ def _columns(payloads: list[bytes], origin: Origin) -> Columns:
 CHUNKS = st.lists(st.binary(max_size=20), max_size=10)
 
 
+@settings(max_examples=examples(100))
 @given(CHUNKS)
 def test_lines_are_what_lies_between_newlines_however_the_input_is_cut(chunks: list[bytes]) -> None:
     lines = Lines()
@@ -39,6 +41,7 @@ def test_lines_are_what_lies_between_newlines_however_the_input_is_cut(chunks: l
     assert found == expected
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.binary(max_size=30), max_size=8), st.integers(1, 7), st.sampled_from(FORMATS))
 def test_what_is_written_out_comes_in_again(
     payloads: list[bytes], step: int, format_name: str

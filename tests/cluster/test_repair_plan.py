@@ -1,12 +1,13 @@
 """Which entries a repair copies (H22, H22b): what the bookie should hold and does not have, no more."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.cluster.copying import Missing, wanted, without
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.striping import Striping
+from tests.examples import examples
 
 
 def _closed(
@@ -42,6 +43,7 @@ def test_what_another_bookie_took_over_is_not_wanted() -> None:
     assert wanted(ledger, Hole("b5", 0, None)) == []
 
 
+@settings(max_examples=examples(100))
 @given(
     st.integers(1, 5).flatmap(lambda e: st.tuples(st.just(e), st.integers(1, e))),
     st.integers(0, 4),
@@ -63,6 +65,7 @@ def test_with_striping_exactly_the_entries_of_the_slot_are_wanted(
     assert found == [e for e in range(first, end) if striping.holds(slot, e)]
 
 
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=5),
     st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=5),

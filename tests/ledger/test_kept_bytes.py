@@ -2,19 +2,21 @@
 
 import pytest
 import trio
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.ledger.kept_bytes import COUNTED_FROM_BYTES, KeptBytes
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.runtime.errors import WriteFailed
+from tests.examples import examples
 
 from .model_bookie import model_cluster
 
 RECORD = b"x" * 8_000
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200_000)), max_size=30))
 def test_the_sum_is_that_of_what_each_ledger_keeps_now(steps: list[tuple[int, int]]) -> None:
     kept = KeptBytes(300_000)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.ledger.ensemble_change import EnsembleChange
@@ -12,6 +12,7 @@ from distributedlog.ledger.metadata import LedgerState
 from distributedlog.ledger.placement import Candidate, choose_ensemble, choose_replacements
 from distributedlog.ledger.striping import Striping
 from distributedlog.runtime.errors import CorruptData, LedgerClosed, LedgerFenced, NoSuchLedger
+from tests.examples import examples
 
 from .test_metadata import ledger
 
@@ -22,6 +23,7 @@ quorums = st.integers(1, 7).flatmap(
 )
 
 
+@settings(max_examples=examples(100))
 @given(quorums, st.integers(0, 100), st.integers(0, 20), st.data())
 def test_striping_agrees_with_its_definition(
     one: Striping, start: int, n: int, data: st.DataObject
@@ -36,6 +38,7 @@ def test_striping_agrees_with_its_definition(
     assert one.held_between(slot, start, start + 50) == sum(e < start + 50 for e in held)
 
 
+@settings(max_examples=examples(100))
 @given(quorums, st.sets(st.integers(0, 6)))
 def test_coverage_leaves_no_ack_quorum_unseen(one: Striping, slots: set[int]) -> None:
     """Invariant 14: covered means that every ack quorum of every entry has a known slot."""

@@ -1,16 +1,18 @@
 """Which records share an entry: every record once, whatever the sizes."""
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from distributedlog.log.admission import admit_columns
 from distributedlog.log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES
+from tests.examples import examples
 
 ENTRY_BYTES_MAX = 1000
 
 sizes = st.lists(st.one_of(st.integers(0, 40), st.integers(0, 5000)), min_size=1, max_size=60)
 
 
+@settings(max_examples=examples(100))
 @given(sizes, st.integers(0, 3000))
 @example([256, 1500, 0, 0, 700], 0)
 def test_each_record_is_taken_once_and_entries_keep_their_bound(

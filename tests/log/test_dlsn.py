@@ -1,11 +1,12 @@
 """The text forms and the order of positions."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.runtime.errors import InvalidRequest
+from tests.examples import examples
 
 positions = st.builds(
     DLSN, st.integers(1, 10**10 - 1), st.integers(0, 10**15 - 1), st.integers(0, 10**7 - 1)
@@ -24,6 +25,7 @@ def test_the_text_forms_of_the_product_page() -> None:
     assert repr(dlsn) == "DLSN(1, 12, 3)"
 
 
+@settings(max_examples=examples(100))
 @given(positions, positions)
 def test_text_sorts_as_positions_do(one: DLSN, other: DLSN) -> None:
     """G1: DLSNs are ordered, also as text."""

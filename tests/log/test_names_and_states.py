@@ -1,7 +1,7 @@
 """Names, keys, and what is kept of logs and segments."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.log.dlsn import DLSN
@@ -25,6 +25,7 @@ from distributedlog.runtime.errors import (
     UnsupportedFormat,
 )
 from distributedlog.runtime.frames import pack, unpack
+from tests.examples import examples
 
 BAD_NAMES = ["", " bad<name", "a b", ".hidden", "<default>", "a//b", "a/../b", "./a", "a/.", "/a",
              "a/", "tab\t", "nul\x00", "a>b", "x" * 256, "\ud800"]  # fmt: skip
@@ -50,6 +51,7 @@ def test_a_namespace_does_not_see_into_another() -> None:
         check_namespace_path("//")
 
 
+@settings(max_examples=examples(100))
 @given(st.integers(1, 2**40), st.integers(1, 2**40))
 def test_segment_keys_sort_as_segments_do(one: int, other: int) -> None:
     assert (one < other) == (segment_key(10, one) < segment_key(10, other))
@@ -81,6 +83,7 @@ def test_a_sealed_log_takes_no_writer() -> None:
         LogState(1, "l", 0, sealed=True).claimed("me", "w")
 
 
+@settings(max_examples=examples(100))
 @given(
     st.text(min_size=1, max_size=255),
     st.text(max_size=400),
@@ -131,6 +134,7 @@ def test_a_segment_is_read_back() -> None:
         SegmentRecord.decode(b"\x91\x01")
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.integers(0, 6), max_size=8), st.integers(0, 40), st.integers(0, 2))
 def test_the_segment_of_a_txid_is_the_one_a_scan_finds(
     steps: list[int], txid: int, in_progress: int

@@ -24,6 +24,7 @@ from distributedlog.runtime.errors import (
     LogTruncated,
     NoSuchLedger,
 )
+from tests.examples import examples
 from tests.log.conftest import World
 
 
@@ -97,7 +98,7 @@ async def test_after_the_latest(world: World, autojump_clock: MockClock) -> None
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=7), min_size=1, max_size=5), st.booleans())
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 def test_by_txid_gives_what_a_linear_scan_gives(steps: list[list[int]], opened: bool) -> None:
     """Scenario 11: txids with duplicates and holes over several segments, one of them in progress."""
     txids, last = [], 0

@@ -20,6 +20,7 @@ from distributedlog.log.record import (
     decode_header,
 )
 from distributedlog.runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
+from tests.examples import examples
 
 records = st.lists(
     st.tuples(st.integers(0, 2**63 - 2), st.binary(max_size=40)), min_size=1, max_size=20
@@ -64,6 +65,7 @@ def test_the_bytes_of_an_entry() -> None:
     )
 
 
+@settings(max_examples=examples(100))
 @given(records, st.integers(0, 2**40), st.booleans())
 def test_what_is_built_is_read(pairs: list[tuple[int, bytes]], before: int, flagged: bool) -> None:
     flags = bytes(range(len(pairs))) if flagged else None
@@ -81,6 +83,7 @@ def test_what_is_built_is_read(pairs: list[tuple[int, bytes]], before: int, flag
     assert [r.dlsn for r in columns.records()] == [DLSN(3, 4, slot) for slot in range(len(pairs))]
 
 
+@settings(max_examples=examples(100))
 @given(records, st.data())
 def test_a_part_of_a_batch_keeps_its_places(
     pairs: list[tuple[int, bytes]], data: st.DataObject
@@ -133,7 +136,7 @@ def test_a_flipped_bit_never_reads_out_of_bounds() -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_random_bytes_are_no_entry(data: bytes) -> None:
     with pytest.raises((CorruptData, UnsupportedFormat)):
         read(data)

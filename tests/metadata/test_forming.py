@@ -1,7 +1,7 @@
 """Who may found a cluster, and who may join one (H5)."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.metadata.forming import (
@@ -14,6 +14,7 @@ from distributedlog.metadata.forming import (
 )
 from distributedlog.runtime.errors import ProtocolError
 from distributedlog.runtime.frames import pack
+from tests.examples import examples
 
 PEERS = listed({"m2": ("h2", 2), "m1": ("h1", 1), "m3": ("h3", 3)})
 
@@ -101,6 +102,7 @@ JUNK = st.recursive(
 )
 
 
+@settings(max_examples=examples(100))
 @given(st.one_of(st.binary(max_size=32), JUNK.map(pack)))
 def test_no_bytes_of_a_stranger_end_a_node(data: bytes) -> None:
     for decode in (FormAnswer.decode, Founding.decode):

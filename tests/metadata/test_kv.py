@@ -45,6 +45,7 @@ from distributedlog.runtime.errors import (
     UnsupportedFormat,
 )
 from distributedlog.runtime.frames import CONTROL_BYTES_MAX, pack
+from tests.examples import examples
 
 MIB = 1024 * 1024
 NOTHING = Transaction()
@@ -378,7 +379,7 @@ def restored(chunks: list[bytes]) -> KeyValueState:
     return KeyValueState.restore(chunks, requests_max=4, leases_max=3)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(COMMANDS, max_size=25), st.lists(COMMANDS, max_size=8))
 def test_a_restored_state_is_equal_and_goes_on_equally(
     before: list[Command], after: list[Command]
@@ -399,7 +400,7 @@ def test_a_restored_state_is_equal_and_goes_on_equally(
     assert list(other.snapshot()) == list(state.snapshot())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(COMMANDS, max_size=20), st.lists(COMMANDS, max_size=20), st.integers(0, 4))
 def test_a_snapshot_shows_the_state_as_it_was(
     before: list[Command], meanwhile: list[Command], taken: int
@@ -482,7 +483,7 @@ NEARLY = st.tuples(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(st.one_of(st.binary(max_size=64), MESSAGES.map(pack), NEARLY.map(pack)))
 def test_no_bytes_end_a_node(data: bytes) -> None:
     """M3: what raises here would end every node, again at each start."""

@@ -1,7 +1,7 @@
 """Which changes of the members are allowed, step by step, and the bytes of a configuration."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.metadata.configuration import (
@@ -15,6 +15,7 @@ from distributedlog.metadata.forming import FormAnswer
 from distributedlog.metadata.membership import let_in, next_step, put_out
 from distributedlog.metadata.quorum import majority
 from distributedlog.runtime.errors import MembersRefused, ProtocolError
+from tests.examples import examples
 
 THREE = Configuration.of(Member(f"id{n}", f"m{n}", f"h{n}:4181", True) for n in (1, 2, 3))
 ALL = {"id1", "id2", "id3"}
@@ -107,6 +108,7 @@ def test_removing_one_that_is_being_replaced_takes_the_new_one_back() -> None:
 members = st.builds(Member, st.text(min_size=1, max_size=9), st.text(), st.text(), st.booleans())
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(members, max_size=9, unique_by=lambda member: member.node_id))
 def test_a_configuration_comes_back_as_it_was(found: list[Member]) -> None:
     configuration = Configuration.of(found)
@@ -116,6 +118,7 @@ def test_a_configuration_comes_back_as_it_was(found: list[Member]) -> None:
     assert decode_configuration(data) == configuration
 
 
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=60))
 def test_nonsense_is_no_configuration(data: bytes) -> None:
     try:
@@ -125,6 +128,7 @@ def test_nonsense_is_no_configuration(data: bytes) -> None:
     assert decode_configuration(found.encode()) == found
 
 
+@settings(max_examples=examples(100))
 @given(st.sets(st.sampled_from("abcdefg")), st.sets(st.sampled_from("abcdefg")))
 def test_majorities_of_configurations_that_follow_each_other_meet(
     before: set[str], after: set[str]

@@ -1,11 +1,12 @@
 """The log as the core sees it: terms, tails, prefixes, hints."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.metadata.messages import Entry
 from distributedlog.metadata.raft_log import RaftLog
+from tests.examples import examples
 
 
 def log_of(*terms: int, base: int = 0, base_term: int = 0) -> RaftLog:
@@ -109,6 +110,7 @@ def _refusals(leader: RaftLog, follower: RaftLog) -> int:
 TERMS = st.lists(st.integers(1, 5), max_size=12).map(sorted)
 
 
+@settings(max_examples=examples(100))
 @given(TERMS, TERMS)
 def test_the_hint_finds_where_any_two_logs_agree(one: list[int], other: list[int]) -> None:
     """It ends, and never asks for more refusals than there are terms to skip."""

@@ -5,11 +5,12 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.metadata import messages as m
 from distributedlog.runtime.errors import ProtocolError
+from tests.examples import examples
 
 EXAMPLES: list[m.WireMessage] = [
     m.PreVote(3, "n1", 7, 2),
@@ -76,6 +77,7 @@ def test_what_no_honest_peer_sends_is_refused(value: Any) -> None:
         m.decode(msgpack.packb(value))
 
 
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=60))
 def test_any_bytes_give_a_message_or_a_protocol_error(body: bytes) -> None:
     try:

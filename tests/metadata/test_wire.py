@@ -12,6 +12,7 @@ from distributedlog.metadata.kv import Answer
 from distributedlog.metadata.transaction import KeyValue
 from distributedlog.runtime.errors import CorruptData, ProtocolError
 from distributedlog.runtime.frames import pack
+from tests.examples import examples
 
 ITEM = KeyValue(b"k", b"v", 1, 2, 3, 4)
 
@@ -63,7 +64,7 @@ JUNK = st.recursive(
 
 
 @pytest.mark.parametrize("decode", DECODERS, ids=lambda decode: decode.__qualname__)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.one_of(st.binary(max_size=32), JUNK.map(pack)))
 def test_no_bytes_of_a_peer_end_a_node(decode: Callable[[bytes], object], data: bytes) -> None:
     try:

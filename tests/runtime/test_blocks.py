@@ -21,6 +21,7 @@ from distributedlog.runtime.blocks import (
     whole_bytes,
 )
 from distributedlog.runtime.errors import UnsupportedFormat
+from tests.examples import examples
 
 SEED = 0xFEED_FACE_CAFE_BEEF
 
@@ -79,7 +80,7 @@ def test_a_block_is_padded_to_whole_pages(payload_bytes: int, length: int) -> No
 
 
 @given(st.lists(st.binary(max_size=9000), max_size=6), st.integers(0, 2**64 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_what_was_sealed_is_scanned(payloads: list[bytes], seed: int) -> None:
     data = file_of(*payloads, seed=seed)
 
@@ -190,7 +191,7 @@ def test_announced_lengths_are_bounded_before_anything_is_hashed() -> None:
 
 
 @given(st.lists(st.integers(0, 20_000), min_size=1, max_size=8), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 def test_a_file_read_in_stretches_gives_the_same_blocks(
     sizes: list[int], data: st.DataObject
 ) -> None:
@@ -249,7 +250,7 @@ def model(blocks: list[tuple[int, int]], from_sequence: int, floor: int) -> Verd
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_judge_agrees_with_the_rule(data: st.DataObject) -> None:
     start = data.draw(st.integers(1, 5))
     chosen = data.draw(st.lists(st.integers(max(1, start - 2), 25), max_size=20))
@@ -262,7 +263,7 @@ def test_judge_agrees_with_the_rule(data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_power_cuts_are_tails_and_rot_is_corruption(chance: int) -> None:
     """H3: any subset of the unsynced blocks survives: never corruption. A block at or below the
     highest watermark that is gone: always corruption, never a tail."""

@@ -1,13 +1,15 @@
 """Memory that is used again: never while anybody can see it."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.runtime.reuse import ReusedMemory
+from tests.examples import examples
 
 BYTES = 64
 
 
+@settings(max_examples=examples(100))
 @given(
     st.lists(
         st.tuples(st.sampled_from(["take", "drop", "narrow"]), st.integers(1, 80)), max_size=60

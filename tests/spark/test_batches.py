@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
+
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("numpy")
 
@@ -43,7 +45,7 @@ def asked(*names: str, unit: str | None = None) -> Projection:
     return projection([(name, kinds[name]) for name in names], schema, unit)
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=9), min_size=1, max_size=5),
     st.integers(0, 3),

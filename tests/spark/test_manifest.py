@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from distributedlog.log.dlsn import DLSN
@@ -16,6 +16,7 @@ from distributedlog.runtime.errors import (
     UnsupportedFormat,
 )
 from distributedlog.spark.manifest import ArchiveFile, Manifest
+from tests.examples import examples
 
 
 def file(first_id: int, records: int, segment: int = 1, digest: int = 7) -> ArchiveFile:
@@ -39,6 +40,7 @@ def manifest(*records: int, first: int = 0) -> Manifest:
     return made.grown(files)
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.integers(1, 1000), max_size=8), st.integers(0, 10**12))
 def test_what_is_stated_is_read_back(records: list[int], first: int) -> None:
     made = manifest(*records, first=first)
@@ -48,6 +50,7 @@ def test_what_is_stated_is_read_back(records: list[int], first: int) -> None:
     assert json.loads(made.encode())["records"] == sum(records)
 
 
+@settings(max_examples=examples(100))
 @given(st.integers(0, 10**6), st.integers(0, 7))
 @example(2, 5)
 def test_a_flipped_bit_is_found(at: int, bit: int) -> None:
@@ -60,6 +63,7 @@ def test_a_flipped_bit_is_found(at: int, bit: int) -> None:
     assert "dir/manifest.json" in str(told.value)
 
 
+@settings(max_examples=examples(100))
 @given(st.integers(0, 10**6))
 def test_a_part_of_a_manifest_is_none(at: int) -> None:
     text = manifest(3, 4).encode().rstrip()
@@ -103,6 +107,7 @@ def test_what_contradicts_itself_is_refused(
         Manifest.decode(text, "m")
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(-5, 5))
 def test_an_archive_grows_by_what_follows_and_nothing_else(records: list[int], off: int) -> None:
     """Neither a gap nor a record twice."""

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from distributedlog.log.dlsn import DLSN
 from distributedlog.spark.planning import WHOLE, EntryRange, Segment, pack, ranges_between
 from distributedlog.spark.sharing import shares, turn_of
+from tests.examples import examples
 
 MIB = 1024 * 1024
 
@@ -45,7 +46,7 @@ def test_positions_inside_an_entry_keep_their_slots() -> None:
     assert between(DLSN(1, 1, 0), DLSN(1, 2, 0), [segment(1, 3)])[0].stop_slot == WHOLE
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(st.integers(0, 50), st.integers(1, 300_000)), max_size=30),
     st.integers(100_000, 20 * MIB),
@@ -83,7 +84,7 @@ def test_a_hint_makes_more_tasks_but_none_below_a_mebibyte() -> None:
     assert len(pack(ranges, 128 * MIB, 1000)) <= 16
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100))
 @given(
     st.dictionaries(st.text("abcdef", min_size=1), st.integers(0, 10_000), max_size=8),
     st.integers(1, 5_000),

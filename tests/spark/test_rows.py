@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
+
 pa = pytest.importorskip("pyarrow")
 
 from distributedlog.runtime.errors import InvalidRequest  # noqa: E402
@@ -23,7 +25,7 @@ def records(entries: list[Rows]) -> list[tuple[int, bytes]]:
     ]
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.lists(st.binary(max_size=40), max_size=12), max_size=6),
     st.integers(20, 300),
