@@ -17,11 +17,9 @@ from ..runtime.errors import (
 from ..runtime.host import Listener
 from ..runtime.rpc import Endpoint, Link
 from .session import BookieSession
-from .session_reads import SessionReads
+from .session_reads import READ_TURN_BYTES, SessionReads
 from .store import Store
 
-READ_TURN_BYTES = 2 * 1024 * 1024
-"""Replies made in one turn of the loop, before adds are looked at again."""
 CHECK_LEDGERS_MAX = 10_000
 CHECK_RETRY_S = 1.0
 

@@ -15,14 +15,18 @@ from ..runtime.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX
 from ..runtime.rpc import Link
 from . import messages as m
 from .ledgers import Ledger
+from .reads import RUNS_MAX
 from .stretches import Stretch
 
 if TYPE_CHECKING:
     from .server import BookieServer
 
 CREDIT_RETRY_S = 0.005
-LIST_TURN_RUNS = 500
 LIST_RANGES_MAX = 250_000
+READ_TURN_BYTES = 2 * 1024 * 1024
+"""Replies made in one turn of the loop, before adds are looked at again."""
+RUN_BYTES = READ_TURN_BYTES // RUNS_MAX
+"""What looking at a run costs of a turn, beside its bytes: tiny ones have their bound as well."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +45,11 @@ class _Listing:
     ident: int
     request: m.LedgerRequest
     at: int = 0
-    ranges: list[tuple[int, int]] = field(default_factory=list)
+    ranges: int = 0
+    """So many, without the last one, are in ``body``."""
+    body: bytearray = field(default_factory=bytearray)
+    last: tuple[int, int] | None = None
+    """The last one: the next turn may go on with it."""
 
 
 class SessionReads:
@@ -113,7 +121,10 @@ class SessionReads:
             self._server.ready(self)
 
     def serve_one(self) -> int:
-        """Serve the oldest read, or park them all while the peer takes no replies; return its bytes."""
+        """Serve the oldest read, or park them all while the peer takes no replies.
+
+        Returns what it cost of the turn, in bytes: what was replied, and `RUN_BYTES` for each run.
+        """
         if self._closed or self.resting or not self.waiting:
             return 0
         if not self.has_credit:
@@ -166,7 +177,7 @@ class SessionReads:
             self._store.cold.submit(self._owner, cold.file_number, cold.offset, cold.length, done)
             self._reads_cold = True
             self._store.stats.reads_cold += 1
-            return 0
+            return found.runs * RUN_BYTES
         if ledger.limbo and not found.parts:
             raise LedgerStateUnknown(f"ledger {ledger.id}: this bookie lost data (limbo)")
         self._store.stats.reads += 1
@@ -179,21 +190,27 @@ class SessionReads:
             flags=0 if ledger.limbo else m.FLAG_KNOWN,
         )
         self._server.note_reply(self, found.size)
-        return found.size
+        return found.size + found.runs * RUN_BYTES
 
     def _list(self, listing: _Listing) -> int:
         ledger = self._store.look_up(listing.request.ledger, listing.request.key)
-        more, listing.at = self._store.ranges(ledger, listing.at, LIST_TURN_RUNS)
-        ranges = listing.ranges
-        if ranges and more and ranges[-1][0] + ranges[-1][1] == more[0][0]:
-            ranges[-1] = (ranges[-1][0], ranges[-1][1] + more[0][1])
-            del more[0]
-        ranges += more
+        more, listing.at = self._store.ranges(ledger, listing.at, RUNS_MAX)
+        cost = RUNS_MAX * RUN_BYTES
+        last = listing.last
+        if last is not None and more and last[0] + last[1] == more[0][0]:
+            more[0] = (last[0], last[1] + more[0][1])
+        elif last is not None:
+            more.insert(0, last)
+        listing.last = more.pop() if more else None
+        listing.body += m.encode_runs(more)
+        listing.ranges += len(more)
         complete = listing.at < 0
-        if not complete and len(ranges) < LIST_RANGES_MAX:
+        if not complete and listing.ranges < LIST_RANGES_MAX:
             self.waiting.append(listing)
-            return 16 * len(more)
+            return cost
+        if listing.last is not None:
+            listing.body += m.encode_runs([listing.last])
         # What does not fit a frame is not known to be absent.
         known = complete and not ledger.limbo
-        self._link.reply(listing.ident, m.encode_runs(ranges), flags=m.FLAG_KNOWN if known else 0)
-        return 16 * len(ranges)
+        self._link.reply(listing.ident, bytes(listing.body), flags=m.FLAG_KNOWN if known else 0)
+        return cost

@@ -5,9 +5,15 @@ from typing import Any
 import pytest
 import trio
 
-from distributedlog.bookie.server import READ_TURN_BYTES, BookieServer
+from distributedlog.bookie.index import Index
+from distributedlog.bookie.ledgers import Ledger
+from distributedlog.bookie.reads import RUNS_MAX
+from distributedlog.bookie.runs import Located
+from distributedlog.bookie.server import BookieServer
+from distributedlog.bookie.session_reads import READ_TURN_BYTES
 
-from .kit import CutDisk, running
+from .kit import KEY, Adder, CutDisk, record, running
+from .test_server import served
 
 REPLY_BYTES = 300_000
 
@@ -67,3 +73,53 @@ async def test_the_connections_have_their_turns_one_after_the_other(first: str) 
             nursery.cancel_scope.cancel()
 
         assert len(greedy.served) <= 2 * (READ_TURN_BYTES // REPLY_BYTES + 1)
+
+
+async def test_many_tiny_runs_are_read_and_listed_some_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Thousands of runs of one record each: no turn of the loop looks at more than a bound of them.
+
+    What a reply has is complete up to where it says, and a list is whole.
+    """
+    looked = 0
+    find = Index.find
+
+    def counted(self: Index, ledger: Ledger, entry: int) -> Located | None:
+        nonlocal looked
+        looked += 1
+        return find(self, ledger, entry)
+
+    async with served() as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        both = [Adder(bookie.store, 7), Adder(bookie.store, 8)]
+        for n in range(0, 6000, 2):  # of the one every second entry, the other lies between
+            for adder in both:
+                adder.send(record(adder.ledger, n, b"x"))
+        for adder in both:
+            await adder.all_acked()
+        monkeypatch.setattr(Index, "find", counted)
+        most = asked = at = 0
+        done = trio.Event()
+
+        async def ask() -> None:
+            nonlocal asked, at
+            while at < 6000:
+                found = await client.read(7, KEY, at, 6000, 1 << 20, past_lac=True, timeout_s=5)
+                assert found.complete_to >= at
+                at = found.complete_to + 1
+                asked += 1
+            listed = await client.list_entries(7, KEY, timeout_s=5)
+            assert listed.known
+            assert listed.ranges == [(n, 1) for n in range(0, 6000, 2)]
+            done.set()
+
+        nursery.start_soon(ask)
+        while not done.is_set():
+            before = looked
+            await trio.lowlevel.checkpoint()
+            most = max(most, looked - before)
+
+    # Within a turn the order of the tasks is drawn: at most two of theirs lie between two of ours.
+    assert most <= 2 * (2 * RUNS_MAX + 1)
+    assert asked > 5
