@@ -1,13 +1,17 @@
 """Deleting a log: its ledgers to DELETING and its keys away, together (H13, H21).
 
 The lock is taken first, so a living writer refuses it; the epoch is raised, so a dead one cannot come back.
-A log of more segments than one transaction holds goes front first; the name goes last, so that a deletion
-that was cut short is finished by asking again.
+Then the log's end is made certain and noted, before its first segment goes: whoever was reading it must be
+able to tell whether that was all, also long after (`tombstone.py`). A log of more segments than one
+transaction holds goes front first; the name goes last, so that a deletion that was cut short is finished by
+asking again.
 """
+
+import logging
 
 from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, Put, Transaction
-from ..runtime.errors import LogNotFound, VersionConflict
+from ..runtime.errors import DistributedLogError, LogNotFound, VersionConflict, WriterFenced
 from .keys import (
     lock_key,
     name_key,
@@ -20,12 +24,20 @@ from .keys import (
 from .ledgers import Ledgers
 from .loose import delete_loose, list_loose
 from .ownership import OwnedLog
-from .takeover import read_segment
+from .recovery_turns import RecoveryTurns
+from .state import LogState
+from .takeover import read_segment, recover_patiently
+from .tombstone import Tombstone, burial
 
 SEGMENTS_AT_ONCE = 200
 """A ledger's share is a handful of operations; a transaction has at most 4,096."""
 ATTEMPTS = 5
 PAGE = 1000
+END_WAIT_S = 5.0
+"""How long a deletion tries to make the end of the last segment certain. Then it goes on without: whoever
+had not read all of the log is told that nobody knows how much was lost."""
+
+log = logging.getLogger("distributedlog.log.deletion")
 
 
 async def sweep(metadata: Metadata, ledgers: Ledgers, log_id: int) -> None:
@@ -41,9 +53,28 @@ async def sweep(metadata: Metadata, ledgers: Ledgers, log_id: int) -> None:
         await delete_loose(metadata, ledgers, log_id, ledger_id)
 
 
-async def delete_claimed(owned: OwnedLog, ledgers: Ledgers, namespace: str) -> None:
+async def note_end(owned: OwnedLog, ledgers: Ledgers, turns: RecoveryTurns, *, now_ms: int) -> None:
+    """Write where the log ends into its state, exactly where its bookies say so in time."""
+    if owned.state.end is not None:
+        return  # by a deletion that was cut short
+    try:
+        await recover_patiently(owned, ledgers, turns, closed_ms=now_ms, timeout_s=END_WAIT_S)
+    except (WriterFenced, LogNotFound):
+        raise  # somebody else deletes it
+    except DistributedLogError as error:
+        log.warning('log "%s" is deleted, its end is not certain: %s', owned.state.name, error)
+    await owned.change(
+        lambda state: state.with_end(exact=not state.in_progress),
+        done=lambda state: state.end is not None,
+    )
+
+
+async def delete_claimed(
+    owned: OwnedLog, ledgers: Ledgers, turns: RecoveryTurns, namespace: str, *, now_ms: int
+) -> None:
     """Delete a log that was claimed for it. Raises `VersionConflict` when its ledgers keep changing."""
     attempts = 0
+    await note_end(owned, ledgers, turns, now_ms=now_ms)
     await sweep(owned.metadata, ledgers, owned.log_id)
     while True:
         await owned.refresh()
@@ -69,6 +100,7 @@ async def delete_claimed(owned: OwnedLog, ledgers: Ledgers, namespace: str) -> N
                     Delete(name_key(namespace, state.name)),
                 ),
             )
+            share += await burial(owned.metadata, namespace, state.name, _tombstone(state, now_ms))
         reply = await owned.metadata.transact(own + share)
         if reply.succeeded and last == state.last_segment:
             await sweep(owned.metadata, ledgers, owned.log_id)
@@ -79,3 +111,8 @@ async def delete_claimed(owned: OwnedLog, ledgers: Ledgers, namespace: str) -> N
                 raise LogNotFound(f'log "{state.name}" has been deleted by somebody else')
             if attempts == ATTEMPTS:
                 raise VersionConflict(f'log "{state.name}": its ledgers change while it is deleted')
+
+
+def _tombstone(state: LogState, now_ms: int) -> Tombstone:
+    assert state.end is not None, "the end is noted before anything goes"
+    return Tombstone(state.log_id, state.end, state.truncated_sequence_id, now_ms)

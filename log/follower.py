@@ -30,7 +30,7 @@ class StateFollower:
         self._changed = trio.Event()
         self.state: LogState
         self.error: DistributedLogError | None = None
-        """`LogNotFound` once the log is deleted."""
+        """`LogNotFound` once the log is deleted, or being so."""
 
     async def load(self) -> None:
         """Read the state. Raises `LogNotFound`."""
@@ -92,7 +92,12 @@ class StateFollower:
         return error
 
     def check_position(self, segment: int, entry: int) -> None:
-        """Raise `LogTruncated` when the entry at this position has been cut off meanwhile."""
+        """Raise `LogTruncated` when the entry at this position has been cut off meanwhile.
+
+        In a log that is being deleted segments go front first too: that is `LogNotFound`.
+        """
+        if self.error is not None:
+            raise self.error
         first = self.state.truncated_to
         if segment < self.state.first_segment or (segment, entry) < (first.segment, first.entry):
             raise self.truncated()
@@ -114,6 +119,8 @@ class StateFollower:
         elif found.mod_revision > self._revision:
             try:
                 self.state = LogState.decode(found.value)
+                if self.state.deleting:
+                    self.error = _deleted(self.state)
             except DistributedLogError as error:
                 self.error = error
             self._revision = found.mod_revision
@@ -122,3 +129,13 @@ class StateFollower:
     def _tell(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+def _deleted(state: LogState) -> LogNotFound:
+    said = f'log "{state.name}" is being deleted by {state.owner or "nobody any more"}'
+    if state.end is None:
+        return LogNotFound(said)
+    at = "exactly" if state.end.exact else "at least"
+    return LogNotFound(
+        f"{said}: it had {at} {state.end.sequence_id} records, up to {state.end.dlsn}"
+    )

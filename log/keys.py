@@ -7,6 +7,7 @@ log/<id>/lock                           -> LockRecord (lock.py), under its proce
 log/<id>/position/<name>                -> Position (positions.py): where a subscriber goes on
 log/<id>/txn/<application>              -> AppVersion (apps.py): what it linked last
 loose/<log id>/<ledger id>              -> LooseLedger (loose.py): made for the log, not linked yet
+gone/<bucket>/<namespace path> 00 <name> -> Tombstones (tombstone.py): where deleted logs of this name ended
 purge/<log id>                          -> nothing: segments before the truncation point may be there
 """
 

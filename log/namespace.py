@@ -108,7 +108,8 @@ class Namespace:
         """Delete a log with all its records.
 
         Refused while a writer holds it: waits up to ``wait_s``, then `OwnershipAcquireFailed`. Raises
-        `LogNotFound`. A deletion that was cut short is finished by the same call.
+        `LogNotFound`. A deletion that was cut short is finished by the same call. What a dead writer left
+        is recovered first, for some seconds: where the log ended is kept for those who were reading it.
         """
         log_id = await self.find(name)
         claimed = await claim(
@@ -121,7 +122,9 @@ class Namespace:
             raised=LogState.claimed_for_deletion,
         )
         try:
-            await delete_claimed(claimed.owned, self.ledgers, self.path)
+            await delete_claimed(
+                claimed.owned, self.ledgers, self.turns, self.path, now_ms=self.wall_ms()
+            )
         finally:
             await claimed.give_back()
 

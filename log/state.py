@@ -28,6 +28,33 @@ OWNER_BYTES_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where a log ended when it was deleted."""
+
+    dlsn: DLSN
+    """Behind its last record."""
+    sequence_id: int
+    """How many records it ever had."""
+    exact: bool
+    """False: its last segment could not be recovered. It may have gone further, never less far."""
+
+    def to_list(self) -> list[Any]:
+        """Five fields, for a packed value."""
+        return [*self.dlsn, self.sequence_id, self.exact]
+
+    @classmethod
+    def of_list(cls, fields: Any) -> "LogEnd":
+        """What `to_list` gave. Raises `CorruptData`."""
+        if not isinstance(fields, list) or len(fields) != 5:
+            raise CorruptData("the end of a log has five fields")
+        *numbers, exact = fields
+        if not all(isinstance(number, int) and number >= 0 for number in numbers):
+            raise CorruptData("the end of a log has a field that is not a number")
+        segment, entry, slot, sequence_id = numbers
+        return cls(DLSN(segment, entry, slot), sequence_id, bool(exact))
+
+
+@dataclass(frozen=True, slots=True)
 class LogState:
     """The value of ``log/<id>/state``. Changes are methods that give the next value."""
 
@@ -55,6 +82,8 @@ class LogState:
     deleting: bool = False
     quorums: tuple[int, int, int] | None = None
     """Ensemble, write quorum, ack quorum of this log's ledgers, where they differ from the default."""
+    end: LogEnd | None = None
+    """Of a log that is being deleted; there before its first segment goes."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.first_segment <= self.open_from <= self.last_segment + 1, (
@@ -79,6 +108,14 @@ class LogState:
     def claimed_for_deletion(self, owner: str, writer_id: str) -> "LogState":
         """From here on nobody opens the log; whoever wrote is as fenced as by another writer (H13)."""
         return replace(self._owned_by(owner, writer_id), deleting=True)
+
+    def with_end(self, *, exact: bool) -> "LogState":
+        """Where a log that is being deleted ends: behind its closed segments. The first one noted stays."""
+        assert self.deleting, "only what is deleted ends here"
+        if self.end is not None:
+            return self
+        end = LogEnd(DLSN(self.open_from, 0, 0), self.next_sequence_id, exact)
+        return replace(self, end=end)
 
     def without_segments_to(self, segment: int) -> "LogState":
         """The segments up to this one are gone."""
@@ -154,6 +191,8 @@ class LogState:
                 self.sealed,
                 self.deleting,
                 None if self.quorums is None else list(self.quorums),
+                # Only there in a log that is being deleted, which nobody opens any more.
+                *([] if self.end is None else [self.end.to_list()]),
             ]
         )
         assert len(value) <= STATE_BYTES_MAX, "the state of a log stays small (H40)"
@@ -175,6 +214,7 @@ class LogState:
                 int(last_txid), int(next_sequence_id), DLSN(*map(int, truncated_to)),
                 int(truncated_sequence_id), bool(sealed), bool(deleting),
                 None if quorums is None else _three(quorums),
+                LogEnd.of_list(fields[17]) if len(fields) > 17 and fields[17] is not None else None,
             )  # fmt: skip
         except (TypeError, ValueError, AssertionError) as error:
             raise CorruptData(f"the state of a log cannot be read: {error}") from None

@@ -113,7 +113,7 @@ def test_damaged_and_newer_states_are_told_apart() -> None:
     fields = unpack(value, "a state")
     with pytest.raises(UnsupportedFormat):
         LogState.decode(pack([2, *fields[1:]]))
-    assert LogState.decode(pack([*fields, "a field of later"])) == a_state()
+    assert LogState.decode(pack([*fields, None, "a field of later"])) == a_state()
     with pytest.raises(CorruptData):
         LogState.decode(pack([1, *["x"] * 17]))
 

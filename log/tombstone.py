@@ -1,0 +1,129 @@
+"""What a deleted log leaves behind: where it ended, by incarnation, so that who was reading it can tell.
+
+    gone/<bucket, 3 hex>/<namespace path> 00 <log name>  ->  [format, [log, ...]], the last deleted last
+
+One key a name, the last `KEPT_A_NAME` logs that had it. Names fall into buckets by their digest, and a
+deletion makes room in its own bucket: there are never more than `BUCKETS` x `KEPT_A_BUCKET` keys (some 5 MB,
+at the very most 25), and nobody has to go round and clear them away. What had to go is met as "not known":
+an error or a warning, never silence (docs/decisions, "What a deleted log leaves behind").
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from ..metadata.interface import Metadata, prefix_end
+from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
+from ..runtime.errors import CorruptData
+from ..runtime.frames import pack
+from .keys import incarnation_text
+from .state import LogEnd, decode_fields
+
+FORMAT = 1
+GONE_PREFIX = b"gone/"
+BUCKETS = 4096
+KEPT_A_BUCKET = 8
+KEPT_A_NAME = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """One log that had this name."""
+
+    log_id: int
+    end: LogEnd
+    first_sequence_id: int
+    """Of the first record that was not truncated when it was deleted."""
+    deleted_ms: int
+    """Wall clock of who deleted it; says only which name of a bucket goes first."""
+
+    @property
+    def identity(self) -> str:
+        """As users and checkpoints name the log."""
+        return incarnation_text(self.log_id)
+
+
+def gone_key(namespace: str, name: str) -> bytes:
+    """The key of the tombstones of a name."""
+    whole = namespace.encode() + b"\x00" + name.encode()
+    return bucket_prefix(namespace, name) + whole
+
+
+def bucket_prefix(namespace: str, name: str) -> bytes:
+    """What the keys of this name's bucket begin with."""
+    whole = namespace.encode() + b"\x00" + name.encode()
+    return GONE_PREFIX + b"%03x/" % (xxhash.xxh3_64_intdigest(whole) % BUCKETS)
+
+
+def encode(tombstones: list[Tombstone]) -> bytes:
+    """As a packed list with a format number."""
+    return pack(
+        [
+            FORMAT,
+            [[t.log_id, *t.end.to_list(), t.first_sequence_id, t.deleted_ms] for t in tombstones],
+        ]
+    )
+
+
+def decode(value: bytes) -> list[Tombstone]:
+    """Raises `CorruptData`, or `UnsupportedFormat`."""
+    (listed,) = decode_fields(value, FORMAT, 2, "the tombstones of a name")[:1]
+    if not isinstance(listed, list):
+        raise CorruptData("the tombstones of a name are no list")
+    return [_decoded(one) for one in listed]
+
+
+def _decoded(one: Any) -> Tombstone:
+    if not isinstance(one, list) or len(one) < 8:
+        raise CorruptData("a tombstone is a list of eight fields")
+    log_id, first_sequence_id, deleted_ms = one[0], one[6], one[7]
+    if not all(isinstance(field, int) for field in (log_id, first_sequence_id, deleted_ms)):
+        raise CorruptData("a tombstone has a field that is not a number")
+    return Tombstone(log_id, LogEnd.of_list(one[1:6]), first_sequence_id, deleted_ms)
+
+
+async def find_tombstones(metadata: Metadata, namespace: str, name: str) -> list[Tombstone]:
+    """The logs that had this name and were deleted, as far as they are remembered, in that order."""
+    found = await metadata.get(gone_key(namespace, name))
+    return [] if found is None else decode(found.value)
+
+
+async def burial(
+    metadata: Metadata, namespace: str, name: str, tombstone: Tombstone
+) -> Transaction:
+    """The share of the transaction that deletes a log: its tombstone behind those of its name.
+
+    Makes room first, where the bucket is full: the names whose last deletion is the longest ago go.
+    """
+    key = gone_key(namespace, name)
+    await _make_room(metadata, namespace, name)
+    found = await metadata.get(key)
+    before = [] if found is None else _readable(found)
+    listed = [one for one in before if one.log_id != tombstone.log_id] + [tombstone]
+    version = 0 if found is None else found.version
+    return Transaction((Compare.version(key, version),), (Put(key, encode(listed[-KEPT_A_NAME:])),))
+
+
+async def _make_room(metadata: Metadata, namespace: str, name: str) -> None:
+    start = bucket_prefix(namespace, name)
+    page = await metadata.range(start, prefix_end(start), limit=4 * KEPT_A_BUCKET)
+    others = [item for item in page.items if item.key != gone_key(namespace, name)]
+    spare = len(others) - (KEPT_A_BUCKET - 1)
+    if spare <= 0:
+        return
+    for item in sorted(others, key=_last_deleted_ms)[:spare]:
+        compare = Compare.version(item.key, item.version)
+        await metadata.transact(Transaction((compare,), (Delete(item.key),)))
+
+
+def _last_deleted_ms(item: KeyValue) -> int:
+    return max((one.deleted_ms for one in _readable(item)), default=-1)
+
+
+def _readable(item: KeyValue) -> list[Tombstone]:
+    """A value that cannot be read is worth nothing, and must not keep a log from being deleted."""
+    try:
+        return decode(item.value)
+    except CorruptData:
+        return []
