@@ -2,7 +2,7 @@
 
 Preallocated space is marked as unwritten, so a commit into it makes the file system write its own journal
 too. Space that was written once, with zeros, needs the device's flush only: measured with three bookies on
-one file system 0.29 against 0.40 ms a record. At full speed it would be twice the bytes (storage.md), so
+one file system 0.29 against 0.40 ms a record. At full speed it would be twice the bytes, so
 only commits of a few pages ask for it, and it is done in steps with a pause between, in a worker.
 
 A byte that holds data is never overwritten (H16): what a commit is about to write is taken first, steps

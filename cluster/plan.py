@@ -57,7 +57,7 @@ class Plan:
 
 
 LOCAL_JOURNAL_FILE_BYTES = 32 * 1024 * 1024
-"""Small files for small clusters (storage.md: 32 MiB under `dlog local`)."""
+"""Small files for small clusters (32 MiB under `dlog local`)."""
 
 
 def encode(plan: Plan) -> str:

@@ -3,7 +3,7 @@
 One change at a time; failures meanwhile fold into a next round. Metadata first: a round is proposed to the
 store by compare-and-set, and only when the store has it may the window count acks on the new ensemble
 (D4). A round is proposed again only while the ledger is open and its ensembles are as the writer knows
-them; IN_RECOVERY means fenced, CLOSED means closed (bookkeeper.md 2.6, inv. 6, 7, 10).
+them; IN_RECOVERY means fenced, CLOSED means closed (inv. 6, 7, 10).
 
 Where no bookie is to be had, a slot is detached while every write set keeps its ack quorum; below that
 the slot stays starved: adds wait for it until they time out (H22).
@@ -49,7 +49,7 @@ class EnsembleChange:
         self._in_round: set[int] = set()
         """Slots whose failure the round deals with; the others failed meanwhile."""
         self.changes = 0
-        """Rounds that wrote metadata; a ledger with many is better rolled (bookkeeper.md 2.6)."""
+        """Rounds that wrote metadata; a ledger with many is better rolled (docs/invariants.md)."""
         self._striping = Striping(
             metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
         )

@@ -10,7 +10,7 @@
 
 What the answers prove is in `evidence.py`. When all have answered and an entry is proved neither to be there
 nor to be absent, the recovery gives up and nothing was decided: unknown never truncates (inv. 16, H9).
-Source: bookkeeper.md 2.8.
+Source: docs/invariants.md, recovery.
 """
 
 import enum

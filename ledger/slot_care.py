@@ -43,7 +43,7 @@ from .streams import SlotStreams
 SWEEPS = 4
 """Sweeps in one ``slot_silence_s``."""
 CHANGES_MAX = 16
-"""After so many ensemble changes the ledger is better rolled (bookkeeper.md 2.6)."""
+"""After so many ensemble changes the ledger is better rolled (docs/invariants.md)."""
 STARVED_RETRY_S = 0.25
 """Between two tries of a slot that failed and that nobody can take over, in seconds."""
 

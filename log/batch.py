@@ -109,7 +109,7 @@ class PendingBulk(Sequence[PendingWrite]):
     """Records that were handed over in one call; ``await`` gives their DLSNs, or raises the first error.
 
     One of them, ``bulk[i]``, can be awaited alone. A record that was refused has its error; those behind it
-    were not taken (`WriteCancelled`), those before it are written: scenario 13 of distributedlog.md.
+    were not taken (`WriteCancelled`), those before it are written.
     """
 
     __slots__ = ("_length", "_spans")

@@ -6,7 +6,7 @@ in the transaction that also writes where the next one's sequence ids begin. At 
 
 After a ledger's error the writer recovers its own segment, so that it learns its end: what is below is
 acknowledged, what is above is sent again, each once, to the next segment. Metadata that is away stops no
-writes: the old segment is written on, and the roll is tried again (scenario 17 of distributedlog.md).
+writes: the old segment is written on, and the roll is tried again.
 """
 
 import logging

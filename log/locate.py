@@ -1,4 +1,4 @@
-"""Positions in a log: the last readable one, and the first with a txid (distributedlog.md 3.5, 3.6)."""
+"""Positions in a log: the last readable one, and the first with a txid."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence

@@ -4,7 +4,7 @@ A lock stays a key of its own, bound to the lease of its process. Who takes a lo
 its own lease, which touches no other key of this one; who closes deletes its key alone. The lease is granted
 with the first lock and revoked with the last. One that ended while its process was paused or cut off is
 followed by another, and each lock is taken again where the log is still ours: a lost lease alone ends no
-writer (scenario 18 of distributedlog.md); one whose log was taken over is told so.
+writer; one whose log was taken over is told so.
 """
 
 import logging

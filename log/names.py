@@ -1,6 +1,6 @@
 """Which names a log and a namespace may have (pure).
 
-Source: distributedlog.md 1.1, name rules.
+Source: DistributedLog's rules for names.
 """
 
 from ..runtime.errors import InvalidLogName, InvalidUri

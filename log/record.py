@@ -41,7 +41,7 @@ FLAGS_KNOWN = CODEC_MASK | FLAG_CONTROL | FLAG_END_OF_STREAM | FLAG_RECORD_FLAGS
 SECTION_CRITICAL = 0x0001
 
 RECORD_BYTES_MAX = 1024 * 1024 - 8 * 1024
-"""A record's payload, bytes (upstream: persistent size, distributedlog.md 1.3)."""
+"""A record's payload, bytes (DistributedLog's persistent size)."""
 TXID_MAX = 2**63 - 2
 """2**63 - 1 is upstream's txid of the end of a stream."""
 RECORD_COLUMN_BYTES = 12

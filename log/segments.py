@@ -157,7 +157,7 @@ def first_at_or_after(segments: Sequence[SegmentRecord], txid: int) -> int:
 
     ``segments`` ascend; those in progress, whose end is not known, come last. The answer may be
     ``len(segments)``: every segment is closed and ends below.
-    Source: distributedlog.md 3.6; txids do not decrease, duplicates may span segments.
+    Txids do not decrease, duplicates may span segments.
     """
     low, high = 0, len(segments)
     while low < high:

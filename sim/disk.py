@@ -148,7 +148,7 @@ class SimDisk:
         """Flip a bit, or spoil a sector, of what was written once; say where, or "" for nothing done.
 
         Spares what the very last sync wrote: nothing behind it says that it was synced, so its rot cannot
-        be told from a torn tail by its own machine (reliability.md 4, lesson 5; H3 has the remedy, one
+        be told from a torn tail by its own machine (H3 has the remedy, one
         more block 20 ms later).
         """
         names = [name for name, content in sorted(self.files.items()) if content.durable]

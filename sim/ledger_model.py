@@ -47,7 +47,7 @@ class ModelLedger:
 
 
 class ModelBookie:
-    """The rules of bookkeeper.md 2.7 and invariants 11 to 13, 22, 30, and nothing else."""
+    """The rules of invariants 11 to 13, 22, 30, and nothing else."""
 
     def __init__(self, bookie_id: str) -> None:
         self.id = bookie_id

@@ -36,7 +36,7 @@ def rec(txid: int, payload: bytes = b"x") -> LogRecord:
 
 
 def test_the_first_program(namespace: Namespace) -> None:
-    """design/product.md: the first program, but for its cluster."""
+    """README's first program, but for its cluster."""
     namespace.create_log("orders")
     orders = namespace.open_log("orders")
     with orders.open_writer() as writer:

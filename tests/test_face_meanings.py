@@ -1,4 +1,4 @@
-"""What all three flavours mean by the same calls, on a real cluster (design/product.md).
+"""What all three flavours mean by the same calls, on a real cluster.
 
 One cluster in a child process, in memory; every scenario is written once and played by each flavour.
 """

@@ -12,7 +12,7 @@ from tests.examples import examples
 
 
 def test_the_forms_of_the_product_page() -> None:
-    """design/product.md; distributedlog.md 1.1: several addresses, an alias, proxies."""
+    """Several addresses, an alias, proxies."""
     uri = parse_uri("distributedlog://a:1;b:2;[::1]:3;a:1/name/space/")
 
     assert uri.addresses == (("a", 1), ("b", 2), ("::1", 3))

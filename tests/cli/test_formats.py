@@ -1,4 +1,4 @@
-"""Bytes to records and back (design: product.md, `dlog log write` and `read`)."""
+"""Bytes to records and back (`dlog log write` and `read`)."""
 
 import json
 

@@ -33,7 +33,7 @@ def root() -> Iterator[str]:
 def test_the_place_is_the_flags_then_the_variables_then_the_contexts(
     root: str, tmp_path: Path
 ) -> None:
-    """design/product.md, Configuration; a namespace each tells who was heard."""
+    """Flag, environment, context: a namespace each tells who was heard."""
     clean = {name: value for name, value in environment().items() if not name.startswith("DLOG_")}
     clean["XDG_CONFIG_HOME"] = str(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Options: the later place wins, and what is not known is an error (design: product.md, Configuration)."""
+"""Options: the later place wins, and what is not known is an error."""
 
 from dataclasses import dataclass
 

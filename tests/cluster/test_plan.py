@@ -1,4 +1,4 @@
-"""A local cluster keeps its names, ports and URI (design: product.md, `dlog local`, life cycle)."""
+"""A local cluster keeps its names, ports and URI."""
 
 import random
 

@@ -48,7 +48,7 @@ def test_a_cut_or_newer_record_is_refused() -> None:
 
 
 def test_a_fragment_at_the_same_entry_replaces_the_last_one() -> None:
-    """Invariant 6; bookkeeper.md 2.6."""
+    """Invariant 6."""
     changed = ledger().with_fragment(5, ("a", "d", "c")).with_fragment(5, ("a", "e", "c"))
 
     assert [(f.first_entry, f.bookies, f.epoch) for f in changed.ensembles] == [

@@ -28,7 +28,7 @@ quorums = st.integers(1, 7).flatmap(
 def test_striping_agrees_with_its_definition(
     one: Striping, start: int, n: int, data: st.DataObject
 ) -> None:
-    """bookkeeper.md 2.2: entry e lies in slots (e + k) mod E."""
+    """docs/invariants.md, striping: entry e lies in slots (e + k) mod E."""
     slot = data.draw(st.integers(0, one.ensemble_size - 1))
     held = [e for e in range(start, start + 200) if slot in one.write_set(e)]
 
@@ -107,7 +107,7 @@ def change() -> EnsembleChange:
 
 
 def test_a_round_replaces_only_what_failed() -> None:
-    """bookkeeper.md 2.6."""
+    """Inv. 6, 10."""
     one = change()
     assert one.on_failure(1, "b")
     assert not one.on_failure(0, "z")  # late: not in that slot

@@ -1,4 +1,4 @@
-"""Recovery against model bookies. bookkeeper.md section 6, scenarios 6, 8, 10, 12-18, 26."""
+"""Recovery against model bookies. Ledger scenarios 6, 8, 10, 12-18, 26."""
 
 from dataclasses import replace
 

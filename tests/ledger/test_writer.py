@@ -1,4 +1,4 @@
-"""The writer against model bookies: order, failures, bounds, the end. bookkeeper.md 6, scenarios 19-24."""
+"""The writer against model bookies: order, failures, bounds, the end. Ledger scenarios 19-24."""
 
 import pytest
 import trio

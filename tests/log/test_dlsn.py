@@ -14,7 +14,7 @@ positions = st.builds(
 
 
 def test_the_text_forms_of_the_product_page() -> None:
-    """design/product.md: str, sort_key, parse takes both."""
+    """Str, sort_key, parse takes both."""
     dlsn = DLSN(1, 12, 3)
 
     assert str(dlsn) == "1.12.3"

@@ -124,7 +124,7 @@ async def test_positions_go_forward_only_and_belong_to_one_incarnation(
 async def test_records_are_found_by_txid_and_by_time(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """distributedlog.md 3.6: duplicates may span entries and segments; behind the end is the next place."""
+    """Duplicates may span entries and segments; behind the end is the next place."""
     async with world.process() as ns:
         log = ns.open_log("orders")
         await ns.create_log("orders")

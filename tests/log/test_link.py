@@ -1,4 +1,4 @@
-"""Segments that are written outside the log and linked: once or not at all (H13, H14; spark.md section 5)."""
+"""Segments that are written outside the log and linked: once or not at all (H13, H14)."""
 
 import json
 import pickle

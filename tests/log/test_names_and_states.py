@@ -33,7 +33,7 @@ BAD_NAMES = ["", " bad<name", "a b", ".hidden", "<default>", "a//b", "a/../b", "
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_bad_names_are_refused(name: str) -> None:
-    """distributedlog.md 1.1, name rules; scenario 1."""
+    """DistributedLog's rules for names; log scenario 1."""
     with pytest.raises(InvalidLogName):
         check_log_name(name)
 
@@ -156,7 +156,7 @@ def test_the_segment_of_a_txid_is_the_one_a_scan_finds(
 
 
 def test_when_a_segment_ends() -> None:
-    """design/product.md: 1 GiB or 2 h; H22: or a better ensemble."""
+    """Rolls at 1 GiB or 2 h; H22: or a better ensemble."""
 
     def why(written: int = 0, age: float = 0.0, wants: bool = False) -> str:
         return why_roll(
@@ -170,7 +170,7 @@ def test_when_a_segment_ends() -> None:
 
 
 def test_options_overlay_one_another() -> None:
-    """distributedlog.md 1.1: the configuration of open_log overlays the namespace's."""
+    """The configuration of open_log overlays the namespace's."""
     options = LogOptions().overlaid({"segment_bytes_max": 1000, "segment_age_max_s": 5})
 
     assert (options.segment_bytes_max, options.segment_age_max_s) == (1000, 5)

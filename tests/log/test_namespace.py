@@ -1,4 +1,4 @@
-"""Names to logs: scenarios 1, 2 and 23 of distributedlog.md section 9."""
+"""Names to logs: log scenarios 1, 2 and 23."""
 
 import pytest
 import trio
@@ -121,7 +121,7 @@ async def test_a_deleted_log_is_gone_for_everybody(world: World, autojump_clock:
 async def test_a_deletion_that_was_cut_short_is_finished_by_asking_again(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """distributedlog.md 1.1, deleteLog: repeatable. Meanwhile nobody opens the log for writing."""
+    """Repeatable. Meanwhile nobody opens the log for writing."""
     async with world.process("alpha") as ns:
         log = ns.open_log("orders")
         async with log.open_writer():
@@ -149,7 +149,7 @@ async def test_a_deletion_that_was_cut_short_is_finished_by_asking_again(
 
 
 async def test_a_log_describes_itself(world: World, autojump_clock: MockClock) -> None:
-    """design/product.md, `dlog log show`."""
+    """What `dlog log show` prints."""
     async with world.process("alpha") as ns:
         log = ns.open_log("orders")
         with pytest.raises(LogNotFound):

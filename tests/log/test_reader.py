@@ -63,7 +63,7 @@ async def test_from_any_dlsn_and_its_next(world: World, autojump_clock: MockCloc
 
 
 async def test_the_end_that_to_sets(world: World, autojump_clock: MockClock) -> None:
-    """design/product.md: up to and with `to`; "end" is the last readable position at opening."""
+    """Up to and with `to`; "end" is the last readable position at opening."""
     async with world.process() as ns:
         log = ns.open_log("l")
         async with log.open_writer():
@@ -213,7 +213,7 @@ async def test_read_ahead_is_bounded_in_bytes(world: World, autojump_clock: Mock
 async def test_control_entries_are_skipped_and_counted_nowhere(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """distributedlog.md 1.3: not visible, and no sequence id is lost."""
+    """Not visible, and no sequence id is lost."""
     async with world.process() as ns:
         log = ns.open_log("l")
         async with log.open_writer() as writer:

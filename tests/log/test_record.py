@@ -43,7 +43,7 @@ def read(entry: bytes, origin: Origin | None = None) -> Columns:
 
 
 def test_the_bytes_of_an_entry() -> None:
-    """design/storage.md, the log entry. These bytes are on disks: they never change."""
+    """docs/formats.md, the log entry. These bytes are on disks: they never change."""
     entry = entry_of([(5, b"ab"), (7, b"cde")], records_before=9, wall_ms=1_700_000_000_000)
 
     assert entry.hex() == (
@@ -160,7 +160,7 @@ def test_a_critical_section_and_a_codec_of_later_are_refused_as_later() -> None:
 
 
 def test_control_and_end_of_stream_entries_hold_no_user_record() -> None:
-    """distributedlog.md 1.3: the position is not advanced."""
+    """The position is not advanced."""
     control = b"".join(build_control(8, records_before=5, wall_ms=1)[0])
     header = decode_header(control)
     assert header.control

@@ -61,7 +61,7 @@ async def test_rolls_by_size_under_tail_readers(world: World, autojump_clock: Mo
 async def test_rolls_by_time_and_because_of_the_ledger(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """design/product.md: 2 h; H22: within 60 s when a better ensemble is there, also when idle."""
+    """2 h; H22: within 60 s when a better ensemble is there, also when idle."""
     async with world.process() as ns:
         log = ns.open_log("l")
         async with log.open_writer() as writer:

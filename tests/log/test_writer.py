@@ -122,7 +122,7 @@ async def test_a_bulk_with_one_bad_record(world: World, autojump_clock: MockCloc
 async def test_a_burst_is_one_entry_and_a_busy_pipeline_fills_batches(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """design/storage.md: idle is judged at the end of the loop turn; a busy writer fills."""
+    """Idle is judged at the end of the loop turn; a busy writer fills."""
     async with world.process(entry_bytes_max=1000) as ns, ns.open_log("l").open_writer() as writer:
         burst = [await writer.submit(rec(i)) for i in range(50)]
         dlsns = [await pending for pending in burst]
@@ -185,7 +185,7 @@ async def test_a_lone_record_goes_at_once_and_becomes_readable(
 
 
 async def test_commit_means_durable_and_readable(world: World, autojump_clock: MockClock) -> None:
-    """design/product.md, meanings; scenario 7."""
+    """Log scenario 7."""
     async with world.process() as ns:
         log = ns.open_log("l")
         async with log.open_writer() as writer:
@@ -256,7 +256,7 @@ async def test_a_closed_writer_refuses(world: World, autojump_clock: MockClock) 
 async def test_an_exception_aborts_and_the_next_writer_recovers(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """design/product.md: left on an exception, nothing more is sent; the segment awaits recovery."""
+    """Left on an exception, nothing more is sent; the segment awaits recovery."""
     async with world.process() as ns:
         log = ns.open_log("l")
         pending = []

@@ -1,0 +1,55 @@
+"""What code and documents cite can be looked up in the tree: invariants, defects, documents."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted(
+    path
+    for path in (
+        *ROOT.glob("*/*.py"),
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "examples").rglob("*.py"),
+        *(ROOT / "docs").rglob("*.md"),
+    )
+    if not path.is_symlink() and not path.parent.is_symlink() and path != Path(__file__)
+)
+KNOWN = set(re.findall(r"^\| (inv\. \d+|D\d+) \|", (ROOT / "docs/invariants.md").read_text(), re.M))
+NUMBERS = r"(\d+)((?:(?:,| to| and|, and) \d+)*)"
+INVARIANT = re.compile(rf"\b(?:inv\.|invariants?) {NUMBERS}", re.IGNORECASE)
+DEFECT = re.compile(r"(?<![\w/.-])(D\d{1,2})(?![\w-])")
+DOCUMENT = re.compile(r"(?<![\w/*.-])((?:[\w-]+/)*[a-z][\w-]*\.md)\b")
+
+
+def cited(text: str) -> Iterator[str]:
+    for match in INVARIANT.finditer(text):
+        for number in re.findall(r"\d+", match.group(0)):
+            yield f"inv. {number}"
+    yield from DEFECT.findall(text)
+
+
+def test_the_numbers_that_are_cited_are_explained() -> None:
+    gone = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in SOURCES
+        for name in cited(path.read_text())
+        if name not in KNOWN
+    }
+
+    assert sorted(gone) == []
+
+
+def test_the_documents_that_are_cited_are_there() -> None:
+    documents = {path.name for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))}
+    documents |= {path.name for path in (*ROOT.glob("docker/*.md"), *ROOT.glob("examples/**/*.md"))}
+
+    gone = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in SOURCES
+        if path.suffix == ".py"
+        for name in DOCUMENT.findall(path.read_text())
+        if Path(name).name not in documents or ("/" in name and not (ROOT / name).is_file())
+    }
+
+    assert sorted(gone) == []
