@@ -94,7 +94,8 @@ class SegmentKeeper:
         """
 
         async def attempt() -> None:
-            await recover_segments(self._owned, self._ledgers, closed_ms=self._wall_ms())
+            if self._opening is None:  # else an earlier try may have registered what is ours
+                await recover_segments(self._owned, self._ledgers, closed_ms=self._wall_ms())
             self.current = await self._open()
 
         await self._turns.patiently(
@@ -255,6 +256,10 @@ class SegmentKeeper:
             await self._complete(self.current)
             self.current, self._next = self._next, None
         await self._complete(self.current, then)
+        if self._owned.state.in_progress:
+            # A registration whose outcome was not known: it went through before the close.
+            self.current = await self._open()
+            await self._complete(self.current, then)
 
     async def _open(self) -> OpenSegment:
         if self._opening is None:

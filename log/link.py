@@ -281,9 +281,6 @@ class Linking:
         self, claimed: Claim, ready: Sequence[_Ready], txn: KeyValue | None
     ) -> LinkResult:
         owned = claimed.owned
-        first = owned.state.last_segment + 1 if ready else 0
-        last = owned.state.last_segment if ready else 0
-        last += len(ready)
 
         def apply(state: LogState) -> LogState:
             self._check_order(state, ready)
@@ -297,12 +294,13 @@ class Linking:
                 )
             return linked.released()
 
-        def share(state: LogState) -> Transaction:
-            return self._share(state, ready, txn, first, last)
+        async def share(state: LogState) -> Transaction:
+            return self._share(state, ready, txn)
 
         # Nobody but this call releases the log under its epoch: that tells that it went through.
         await owned.change(apply, done=lambda state: not state.writer_id, share=share)
-        return LinkResult(False, first, last)
+        last = owned.state.last_segment  # under our epoch nobody else adds any
+        return LinkResult(False, last - len(ready) + 1, last) if ready else LinkResult(False, 0, 0)
 
     def _check_order(self, state: LogState, ready: Sequence[_Ready]) -> None:
         if not self._options.max_txid_check:
@@ -321,9 +319,8 @@ class Linking:
         state: LogState,
         ready: Sequence[_Ready],
         txn: KeyValue | None,
-        first: int,
-        last: int,
     ) -> Transaction:
+        first, last = (state.last_segment + 1, state.last_segment + len(ready)) if ready else (0, 0)
         share = Transaction()
         sequence_id, last_txid = state.next_sequence_id, state.last_txid
         for number, one in enumerate(ready, first):

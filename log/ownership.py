@@ -4,7 +4,7 @@ Ownership is the epoch and not the key's version. A conflict is answered by read
 the change is applied to the new value; another epoch, and this writer has been fenced.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -20,8 +20,9 @@ from ..runtime.errors import (
 from .keys import state_key
 from .state import LogState
 
-Share = Callable[[LogState], Transaction]
-"""What else a change writes, given the state it is applied to."""
+Share = Callable[[LogState], Awaitable[Transaction]]
+"""What else a change writes, given the state it is applied to. What it must know of other keys it reads
+itself, at each try: what was read before a conflict belongs to a state that is no more."""
 
 
 def may_pass(error: DistributedLogError) -> bool:
@@ -29,7 +30,7 @@ def may_pass(error: DistributedLogError) -> bool:
     return error.retryable or isinstance(error, OutcomeUnknown)
 
 
-def nothing_else(_: LogState) -> Transaction:
+async def nothing_else(_: LogState) -> Transaction:
     """The share of a change that writes the state alone."""
     return Transaction((), ())
 
@@ -68,10 +69,10 @@ class OwnedLog:
     ) -> None:
         """Apply one change in one transaction, once.
 
-        ``done`` tells from a state whether the change is in it already: after an unknown outcome the
-        state is read and not the change sent blindly again. Raises `WriterFenced`, `LogNotFound`;
-        `VersionConflict` when not the state but a key of the share differs from what it expects;
-        whatever the metadata client raises.
+        ``apply`` and ``share`` are asked at each try, with the state as it was read last. ``done`` tells
+        from a state whether the change is in it already: after an unknown outcome the state is read and not
+        the change sent blindly again. Raises `WriterFenced`, `LogNotFound`; `VersionConflict` when not the
+        state but a key of the share differs from what it expects; whatever the metadata client raises.
         """
         async with self._lock:
             await self._change(apply, done, share)
@@ -89,8 +90,9 @@ class OwnedLog:
                 (Compare.version(state_key(self.log_id), self.version),),
                 (Put(state_key(self.log_id), state.encode()),),
             )
+            other = await share(self.state)
             self._certain = False  # stays so when this call fails or is cancelled
-            reply = await self.metadata.transact(own + share(self.state))
+            reply = await self.metadata.transact(own + other)
             self._certain = True
             if reply.succeeded:
                 self.state = state

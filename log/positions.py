@@ -5,6 +5,7 @@ its key goes by the log's id, so a log that is made again begins without any.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..metadata.interface import Metadata, prefix_end
@@ -110,20 +111,16 @@ class Positions:
     async def delete(self, name: str) -> bool:
         """Forget a position; was there one? Raises `LogNotFound`."""
         key = position_key(await self._find(), check_position_name(name))
-        gone = False
+        was_there = False
         while True:
             found = await self._metadata.get(key)
             if found is None:
-                return gone
-            compare = Compare.version(key, found.version)
-            try:
-                gone = (
-                    await self._metadata.transact(Transaction((compare,), (Delete(key),)))
-                ).succeeded
-            except OutcomeUnknown:
-                gone = True  # by this call or another one
-            if gone:
-                return True
+                return was_there  # gone by this call or another one
+            was_there = True
+            delete = Transaction((Compare.version(key, found.version),), (Delete(key),))
+            with suppress(OutcomeUnknown):
+                if (await self._metadata.transact(delete)).succeeded:
+                    return True
 
     async def _normal(self, log_id: int, dlsn: DLSN) -> DLSN:
         """Behind the last record of a closed segment is the first position of the next one."""

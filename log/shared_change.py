@@ -40,7 +40,7 @@ async def change_shared(
             (Compare.version(found.key, found.version),), (Put(found.key, changed.encode()),)
         )
         try:
-            if (await metadata.transact(own + share(changed))).succeeded:
+            if (await metadata.transact(own + await share(changed))).succeeded:
                 return changed
         except OutcomeUnknown:
             continue

@@ -121,22 +121,21 @@ async def close_segment(
     """Close the oldest segment in progress in the log's metadata, and number the next one.
 
     ``ledger_share`` closes its ledger in the same transaction, where it is not closed already. ``then``
-    is a further change of the state (the writer goes). Raises as `OwnedLog.change`.
+    is a further change of the state (the writer goes), with the close of the last segment in progress: where
+    another one turns out to be, it is left out. Raises as `OwnedLog.change`.
     """
     number = record.segment
     if record.closed:  # by an earlier try of ours, or by who fenced us: the state says which
         await owned.refresh()
-        if owned.state.open_from > number:
-            return
-    following = None
-    if number < owned.state.last_segment:
-        following = await read_segment(owned.metadata, owned.state, number + 1)
 
     def apply(state: LogState) -> LogState:
-        state = state.with_closed(number, end.records, end.last_txid)
-        return state if then is None else then(state)
+        if state.open_from <= number:
+            state = state.with_closed(number, end.records, end.last_txid)
+        return state if then is None or state.in_progress else then(state)
 
-    def share(state: LogState) -> Transaction:
+    async def share(state: LogState) -> Transaction:
+        if state.open_from > number:
+            return Transaction()  # an earlier try was done, and `then` is left
         closed = record.with_end(
             end,
             start_sequence_id=state.next_sequence_id,
@@ -144,13 +143,15 @@ async def close_segment(
             closed_ms=closed_ms,
         )
         puts = [Put(segment_key(state.log_id, number), closed.encode())]
-        if following is not None:
+        if number < state.last_segment:
+            # Read here, at each try: its registration may have come in a moment ago.
+            following = await read_segment(owned.metadata, state, number + 1)
             numbered = following.numbered(state.next_sequence_id + end.records)
             puts.append(Put(segment_key(state.log_id, number + 1), numbered.encode()))
         own = Transaction((), tuple(puts))
         return own if ledger_share is None else own + ledger_share()
 
-    await owned.change(apply, done=lambda state: state.open_from > number, share=share)
+    await owned.change(apply, done=lambda state: apply(state) == state, share=share)
 
 
 class SegmentOpening:
@@ -165,6 +166,7 @@ class SegmentOpening:
         self._ledgers = ledgers
         self._created_ms = created_ms
         self._prepared: PreparedLedger | None = None
+        self._tried: dict[int, PreparedLedger] = {}
         self.segment = owned.state.last_segment + 1
 
     async def open(self) -> tuple[SegmentRecord, LedgerWriter]:
@@ -176,6 +178,7 @@ class SegmentOpening:
                     owner=(self._owned.log_id, self.segment),
                     quorums=self._owned.state.quorums,
                 )
+                self._tried[self._prepared.ledger_id] = self._prepared
             try:
                 await self._register(self._prepared)
             except VersionConflict:
@@ -184,12 +187,13 @@ class SegmentOpening:
                     raise
                 continue
             record = await read_segment(self._owned.metadata, self._owned.state, self.segment)
-            assert record.ledger_id == self._prepared.ledger_id, "one epoch opens a segment once"
-            return record, self._ledgers.writer(self._prepared, 1)
+            # Of several tries it may be an earlier one's, which came in late.
+            assert record.ledger_id in self._tried, "one epoch opens a segment once"
+            return record, self._ledgers.writer(self._tried[record.ledger_id], 1)
         raise AssertionError("the last attempt has raised")
 
     async def _register(self, prepared: PreparedLedger) -> None:
-        def share(state: LogState) -> Transaction:
+        async def share(state: LogState) -> Transaction:
             record = SegmentRecord(
                 self.segment,
                 prepared.ledger_id,

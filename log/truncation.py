@@ -43,7 +43,7 @@ async def truncate(metadata: Metadata, ledgers: Ledgers, follower: StateFollower
     state = follower.state
     point, sequence_id = await _place(ledgers, follower, to)
 
-    def share(changed: LogState) -> Transaction:
+    async def share(changed: LogState) -> Transaction:
         if point.segment < changed.first_segment:
             return Transaction()
         return Transaction((), (Put(purge_key(changed.log_id), b""),))
