@@ -8,7 +8,7 @@
         processes.py, child.py      child processes that cannot outlive their parent
 
 What runs beside serving, so that every ledger has all its copies (`repairing.py` starts it; `watching.py` is
-how each of them waits):
+how each of them waits, `held_up.py` how it says why):
 
     repair.py, copying.py           noted holes are filled; copies and how they are made
     lost.py, leaving.py             bookies that are gone for good, or are to leave

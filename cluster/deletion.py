@@ -33,8 +33,8 @@ class Deletion:
 
     async def run(self) -> None:
         """Until cancelled."""
-        prefix = keys.delete_prefix(self._bookie_id)
-        await at_each_change(self._metadata, prefix, self.work, every_s=EVERY_S)
+        prefixes = (keys.delete_prefix(self._bookie_id),)
+        await at_each_change(self._metadata, prefixes, self.work, every_s=EVERY_S)
 
     async def work(self) -> None:
         """Do all that is on the list now."""

@@ -17,6 +17,7 @@ from ..ledger.metadata import LedgerMetadata
 from ..metadata.client import Metadata, prefix_end
 from ..runtime.errors import DistributedLogError
 from .copying import Connections, Copier, wanted
+from .held_up import HeldUp
 from .repair import EVERY_S, PAGE
 
 EVERY_MAX_S = 80.0
@@ -64,6 +65,7 @@ class LimboHealing:
         self._bookie_id = bookie_id
         self.healed = 0
         """Ledgers since the start."""
+        self._held_up = HeldUp(log, "ledgers stay in limbo for now")
 
     async def run(self) -> None:
         """Until cancelled: often while something gets better, else seldom."""
@@ -97,9 +99,10 @@ class LimboHealing:
                     if await self.heal(ledger_id):
                         continue
                 except DistributedLogError as error:
-                    log.warning("ledger %d stays in limbo for now: %s", ledger_id, error)
+                    self._held_up.note(type(error).__name__, f"ledger {ledger_id}: {error}")
                 left += 1
             more = page.more
+        self._held_up.end_pass()
         if left:
             return False
         # A ledger that names this bookie only from now on lost nothing here: whatever it was told before
@@ -120,13 +123,10 @@ class LimboHealing:
         copied = await self._copier.copy(ledger, stretches, self._bookie_id, own)
         damaged = await self._copier.verify(ledger, stretches, own)
         if damaged is not None:
-            log.warning(
-                "ledger %d stays in limbo: entry %d cannot be read back here",
-                ledger_id,
-                damaged.first,
-            )
+            example = f"ledger {ledger_id} entry {damaged.first}"
+            self._held_up.note("an entry cannot be read back here", example)
             return False
         await self._store.lift_limbo(ledger_id, ledger.key)
         self.healed += 1
-        log.warning("ledger %d is out of limbo: %d entries were copied", ledger_id, copied)
+        log.info("ledger %d is out of limbo: %d entries were copied", ledger_id, copied)
         return True

@@ -25,6 +25,7 @@ from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import DistributedLogError, NotEnoughBookies
 from .copying import Connections, Copier, held_by_slot
 from .deletion import Deletion
+from .held_up import HeldUp
 from .leaving import below, named
 from .repair import EVERY_S, PAGE, Election
 
@@ -102,6 +103,7 @@ class LostBookies:
         self._draw = draw
         self._racks: dict[str, str] = {}
         self.absences = Absences(lost_after_s)
+        self._held_up = HeldUp(log, "closed ledgers stay on lost bookies")
         self.moved = 0
         """Ledgers taken off lost bookies since the start."""
 
@@ -150,9 +152,8 @@ class LostBookies:
                 try:
                     await self.empty(bookie)
                 except DistributedLogError as error:
-                    log.warning(
-                        "bookie %s: %s: %s; trying again", bookie, type(error).__name__, error
-                    )
+                    self._held_up.note(f"on bookie {bookie}: {type(error).__name__}", str(error))
+            self._held_up.end_pass()
             await trio.sleep(EVERY_S)
 
     async def empty(self, bookie: str) -> bool:
@@ -171,7 +172,8 @@ class LostBookies:
                     if await self.move(ledger_id, bookie):
                         continue
                 except DistributedLogError as error:
-                    log.warning("ledger %d stays on bookie %s: %s", ledger_id, bookie, error)
+                    cause = f"on bookie {bookie}: {type(error).__name__}"
+                    self._held_up.note(cause, f"ledger {ledger_id}: {error}")
                 left += 1
             more = page.more
         if left:

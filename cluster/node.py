@@ -256,7 +256,7 @@ class _Bookie:
             leaving = await metadata.get(key) is not None
             store.read_only_asked = leaving or asked_before
 
-        await at_each_change(metadata, key, look, every_s=LEAVING_EVERY_S)
+        await at_each_change(metadata, (key,), look, every_s=LEAVING_EVERY_S)
 
 
 async def exists(metadata: Metadata, ledger_id: int) -> bool:

@@ -18,6 +18,7 @@ from ..log.state import LogState
 from ..metadata.client import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, KeyValue, Transaction
 from ..runtime.errors import DistributedLogError
+from .held_up import HeldUp
 
 PAGE = 500
 EVERY_S_MIN = 1.0
@@ -42,6 +43,7 @@ class Purger:
         self._grace_s = grace_s
         self._seen: dict[int, list[tuple[int, float]]] = {}
         """Log to (last segment below the point, when that was first seen), ascending."""
+        self._held_up = HeldUp(log, "truncated logs are not purged yet")
         self.purged_segments = 0
         """Since the start."""
 
@@ -70,10 +72,11 @@ class Purger:
                 try:
                     await self._look_at(item)
                 except DistributedLogError as error:
-                    log.warning("%r: %s: %s", item.key, type(error).__name__, error)
+                    self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
             if not page.more or not page.items:
                 break
             start = page.items[-1].key + b"\x00"
+        self._held_up.end_pass()
         self._seen = {log_id: seen for log_id, seen in self._seen.items() if log_id in listed}
 
     async def _look_at(self, item: KeyValue) -> None:

@@ -2,11 +2,13 @@
 
 One bookie repairs, the holder of a key under its registration's lease; two at once would only do the same
 work twice. Level-triggered: on every change of a note or of the registered bookies, and on a timer.
-A note is removed by compare-and-set only when every copy it asked for is durable.
+A note is removed by compare-and-set only when every copy it asked for is durable. One that cannot be worked
+off rests, longer each time, until its bookies come or go: a thousand of them cost few reads and few lines.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -18,10 +20,12 @@ from ..metadata.client import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import ConnectionLost, DistributedLogError
 from .copying import Connections, Copier, wanted
+from .held_up import HeldUp
 from .watching import at_each_change
 
 ELECTION_KEY = b"repair/leader"
 EVERY_S = 5.0
+REST_S_MAX = 60.0
 PAGE = 100
 
 log = logging.getLogger("distributedlog.cluster.repair")
@@ -50,6 +54,19 @@ class Election:
         return (await self._metadata.transact(take)).succeeded
 
 
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """A note that could not be worked off: until something it hangs on changes, or for some time."""
+
+    mod_revision: int
+    away: frozenset[str]
+    """Its bookies that are not connected."""
+    pause_s: float
+    until: float
+    why: list[tuple[str, str]]
+    """Cause and example, as `HeldUp.note` takes them."""
+
+
 class Repair:
     """Fills holes while this bookie is the elected one."""
 
@@ -60,43 +77,62 @@ class Repair:
         self._pool = pool
         self._election = election
         self._copier = copier
-        self._working = trio.Lock()
+        self._rests: dict[bytes, _Rest] = {}
+        """By the key of the note."""
+        self._held_up = HeldUp(log, "holes wait for their copies")
 
     async def run(self) -> None:
         """Look at the notes again and again, and work when elected; until cancelled."""
-        async with trio.open_nursery() as nursery:
-            for prefix in (keys.UNDER_PREFIX, keys.BOOKIE_PREFIX):
-                nursery.start_soon(self._watch, prefix)
-
-    async def _watch(self, prefix: bytes) -> None:
-        await at_each_change(self._metadata, prefix, self._work_if_elected, every_s=EVERY_S)
+        prefixes = (keys.UNDER_PREFIX, keys.BOOKIE_PREFIX)
+        await at_each_change(self._metadata, prefixes, self._work_if_elected, every_s=EVERY_S)
 
     async def _work_if_elected(self) -> None:
-        async with self._working:  # two watches, one repairer
-            if await self._election.elected():
-                await self.work()
+        if await self._election.elected():
+            await self.work()
+        else:
+            self._rests.clear()
 
     async def work(self) -> None:
-        """Try every note once."""
+        """Try every note once; one that nothing can have changed for only after a rest."""
+        rests, self._rests = self._rests, {}
         start, end = keys.UNDER_PREFIX, prefix_end(keys.UNDER_PREFIX)
-        while True:
+        more = True
+        while more:
             page = await self._metadata.range(start, end, limit=PAGE)
             for note in page.items:
-                try:
-                    await self.fill(note)
-                except DistributedLogError as error:
-                    log.warning(
-                        "ledger %d is not repaired yet: %s: %s",
-                        keys.ledger_id_of(note.key),
-                        type(error).__name__,
-                        error,
-                    )
-            if not page.more:
-                return
-            start = page.items[-1].key + b"\0"
+                start = note.key + b"\0"
+                rest = await self._try(note, rests.get(note.key))
+                if rest is not None:
+                    self._rests[note.key] = rest
+                    for cause, example in rest.why:
+                        self._held_up.note(cause, example)
+            more = page.more
+        self._held_up.end_pass()
+
+    async def _try(self, note: KeyValue, rest: _Rest | None) -> _Rest | None:
+        """Fill a note, if it is not at rest; return its next rest, None where nothing waits any more."""
+        away: frozenset[str] = frozenset()
+        try:
+            bookies = {hole.bookie for hole in notes.decode(note.value)}
+            away = frozenset(bookie for bookie in bookies if self._pool.get(bookie) is None)
+            if rest is not None and (rest.mod_revision, rest.away) != (note.mod_revision, away):
+                rest = None
+            if rest is not None and trio.current_time() < rest.until:
+                return rest
+            why = await self._fill(note)
+        except DistributedLogError as error:
+            why = [(type(error).__name__, f"{note.key!r}: {error}")]
+        if not why:
+            return None
+        pause_s = EVERY_S if rest is None else min(2 * rest.pause_s, REST_S_MAX)
+        return _Rest(note.mod_revision, away, pause_s, trio.current_time() + pause_s, why)
 
     async def fill(self, note: KeyValue) -> bool:
         """Copy what one note names; True when the note is gone. False: something must wait."""
+        return not await self._fill(note)
+
+    async def _fill(self, note: KeyValue) -> list[tuple[str, str]]:
+        """Copy what one note names; return what must wait, and why."""
         ledger_id = keys.ledger_id_of(note.key)
         found = await self._metadata.get(keys.ledger_key(ledger_id))
         if found is None:
@@ -105,20 +141,18 @@ class Repair:
         if metadata.state is LedgerState.DELETING:
             return await self._shorten(note, ())
         if metadata.state is not LedgerState.CLOSED:
-            return False  # its writer, or whoever recovers it, closes it first
+            # Its writer, or whoever recovers it, closes it first.
+            return [("the ledger is open", f"ledger {ledger_id}")]
         left: list[Hole] = []
+        why: list[tuple[str, str]] = []
         for hole in notes.merged(notes.decode(note.value)):
             try:
                 await self._fill_hole(metadata, hole)
             except DistributedLogError as error:
-                log.warning(
-                    "ledger %d: entries for bookie %s are not copied yet: %s",
-                    ledger_id,
-                    hole.bookie,
-                    error,
-                )
+                cause = f"for bookie {hole.bookie}: {type(error).__name__}"
+                why.append((cause, f"ledger {ledger_id}: {error}"))
                 left.append(hole)
-        return await self._shorten(note, left)
+        return why + await self._shorten(note, left)
 
     async def _fill_hole(self, metadata: LedgerMetadata, hole: Hole) -> None:
         stretches = wanted(metadata, hole)
@@ -133,11 +167,11 @@ class Repair:
                 "ledger %d: copied %d entries to bookie %s", metadata.ledger_id, copied, hole.bookie
             )
 
-    async def _shorten(self, note: KeyValue, left: "list[Hole] | tuple[Hole, ...]") -> bool:
-        """Write what is left of a note, if nobody has written it since."""
-        if tuple(left) == notes.merged(notes.decode(note.value)):
-            return False
+    async def _shorten(self, note: KeyValue, left: Sequence[Hole]) -> list[tuple[str, str]]:
+        """Write what is left of a note, if nobody has written it since; else it is looked at again."""
+        if left and tuple(left) == notes.merged(notes.decode(note.value)):
+            return []
         change = Put(note.key, notes.encode(left)) if left else Delete(note.key)
         unchanged = Compare.mod_revision(note.key, note.mod_revision)
         reply = await self._metadata.transact(Transaction((unchanged,), (change,)))
-        return reply.succeeded and not left
+        return [] if reply.succeeded else [("the note has changed", f"{note.key!r}")]

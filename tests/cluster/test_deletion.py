@@ -4,6 +4,7 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.deletion import Deletion
+from distributedlog.cluster.watching import GATHER_S
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.metadata.local import LocalMetadata
@@ -66,7 +67,7 @@ async def test_a_deletion_is_seen_when_it_happens(
     await trio.sleep(1)
     await _deleted_ledger(metadata, 7)
 
-    await trio.sleep(0.1)
+    await trio.sleep(2 * GATHER_S)
 
     assert store.ledgers == set()
     nursery.cancel_scope.cancel()

@@ -75,6 +75,22 @@ async def test_what_is_down_stays_in_the_note_and_the_rest_is_done() -> None:
         assert await world.metadata.get(keys.under_key(LEDGER)) is None
 
 
+async def test_what_had_to_wait_is_tried_at_once_when_its_bookie_is_back() -> None:
+    """A note that could not be worked off rests, but no longer than its reason lasts."""
+    async with _world() as world:
+        await world.write("b1", range(10))
+        await world.ledger(9)
+        await world.note(Hole("b3", 0, None))
+        away = world.pool.clients.pop("b3")
+        await world.repair.work()
+
+        world.pool.clients["b3"] = away
+        await world.repair.work()
+
+        assert await world.noted() == ()
+        assert len(await world.held("b3", 9)) == 10
+
+
 async def test_a_note_that_grew_meanwhile_is_not_removed() -> None:
     async with _world() as world:
         await world.write("b1", range(10))
