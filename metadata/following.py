@@ -72,8 +72,8 @@ class Following(Elections):
     def _on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
         if term < self.term or self._has_rival(term, sender):
             return
-        if not 0 < snapshot.term <= term or snapshot.index <= 0:
-            return  # no entry is newer than its leader
+        if not 0 < snapshot.term <= term or snapshot.index <= 0 or self.is_out_of_reach(term):
+            return  # no entry is newer than its leader, no leader so far ahead
         self._follow(term, sender, now)
         if snapshot.index > self.commit:
             if self.log.term_at(snapshot.index) == snapshot.term:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .configuration import UNKNOWN, Configuration, decode_configuration
-from .messages import Entry
+from .messages import TERM_MAX, Entry
 from .raft_log import RaftLog
 from .ready import HardState
 
@@ -38,7 +38,7 @@ class Replay:
                     self.began_with = sequence
                 case ["begun"]:
                     self.begun = True
-                case ["hard", term, vote]:
+                case ["hard", int() as term, str() as vote] if 0 <= term <= TERM_MAX:
                     self.hard_state = HardState(term, vote)
                 case ["snapshot", index, term]:
                     self.log.reset(index, term, self._founding)

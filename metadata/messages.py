@@ -19,6 +19,8 @@ from ..runtime.host import Buffer
 from .configuration import decode_configuration, is_configuration
 
 NUMBER_MAX = (1 << 62) - 1
+TERM_MAX = (1 << 48) - 1
+"""No message and no disk holds a later term, and nobody campaigns for one: a term above it cannot be."""
 NODE_ID_CHARACTERS_MAX = 256
 ENTRIES_MAX = 4096
 """Entries in one `Append`."""
@@ -255,7 +257,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_term(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= NUMBER_MAX
+    return type(value) is int and 1 <= value <= TERM_MAX
 
 
 def _is_node_id(value: Any) -> bool:

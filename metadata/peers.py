@@ -30,6 +30,7 @@ from .messages import (
 from .ready import SendSnapshot, Snapshot
 from .replica import Replica
 from .storage import RaftStorage
+from .strangers import Strangers
 from .wire import Row, decode_rows
 
 log = logging.getLogger("distributedlog.metadata.peers")
@@ -54,6 +55,7 @@ class Peers:
         replica: Replica,
         founding: Callable[[str], Founding],
         nursery: trio.Nursery,
+        cluster_id: str,
     ) -> None:
         """``listed``: addresses by name, tried where the configuration's do not answer.
 
@@ -70,9 +72,11 @@ class Peers:
         self._links: dict[str, ClientLink] = {}
         self._ways_back: dict[str, Link] = {}
         self._kept: dict[str, trio.CancelScope] = {}
+        self.strangers = Strangers(replica.raft, endpoint, self._all_places, cluster_id, nursery)
 
     def on_members(self) -> None:
         """Connect to those that are members now, and to nobody else."""
+        self.strangers.on_members()
         wanted = self._replica.raft.peers
         for peer in [peer for peer in self._kept if peer not in wanted]:
             self._kept.pop(peer).cancel()
@@ -123,6 +127,16 @@ class Peers:
             return []
         places = [parse_place(member.address), self._listed.get(member.name)]
         return [place for n, place in enumerate(places) if place and place not in places[:n]]
+
+    def _all_places(self) -> list[Address]:
+        """Where members are, or were when the list was written; but us."""
+        raft = self._replica.raft
+        ours = raft.configuration.member(raft.node_id)
+        own = (
+            {parse_place(ours.address), self._listed.get(ours.name)} if ours is not None else set()
+        )
+        known = [parse_place(member.address) for member in raft.configuration.members]
+        return [place for place in [*known, *self._listed.values()] if place and place not in own]
 
     def _name(self, peer: str) -> str:
         member = self._replica.raft.configuration.member(peer)

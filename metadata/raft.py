@@ -52,6 +52,7 @@ raft-dev, 10 July 2015): a leader first commits an entry of its own term. Hazard
 from collections.abc import Callable
 from math import inf
 
+from ..runtime.errors import ProtocolError
 from .configuration import Configuration
 from .following import Following
 from .leadership import Leadership
@@ -70,6 +71,7 @@ from .messages import (
 from .options import RaftOptions as RaftOptions
 from .raft_log import RaftLog
 from .ready import HardState, Ready, Role, Snapshot
+from .roles import TERM_LEAD_MAX
 
 FROM_ANYBODY = PreVote | Vote | Append | Heartbeat | TimeoutNow
 """Taken also from nodes that are no members here: either side may lack an entry (thesis 4.1)."""
@@ -122,6 +124,11 @@ class Raft(Following):
             return
         if message.sender not in self.peers and not isinstance(message, FROM_ANYBODY):
             return  # it answers as a member that it is not, or not any more
+        if self.is_out_of_reach(message.term):
+            raise ProtocolError(
+                f"{message.sender} speaks in term {message.term}, this node is in {self.term}:"
+                f" more than {TERM_LEAD_MAX} elections ahead"
+            )
         self._handlers[type(message)](message, now)
         self._check()
 

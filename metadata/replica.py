@@ -5,6 +5,7 @@ in `ready.py`). Heartbeats never wait for the disk: what must be durable first g
 sync for all that gathered (H25).
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from .options import RaftOptions
 from .raft import Raft
 from .ready import Ready, Role, SendSnapshot, Snapshot
 from .storage import Loaded, RaftStorage
+
+log = logging.getLogger("distributedlog.metadata.replica")
 
 SNAPSHOT_ENTRIES = 20_000
 """Take a snapshot when so many commands were applied since the last one, …"""
@@ -101,6 +104,7 @@ class Replica:
         self._applied_bytes = 0
         self._snapshot_wanted = trio.Event()
         self._leads = False
+        self._told_leader = ("", 0)
         self._members = self.raft.configuration
 
     # --- inputs -----------------------------------------------------------------------------------
@@ -218,9 +222,27 @@ class Replica:
                 proposal.reply(
                     OutcomeUnknown("this metadata node led no longer before it was done")
                 )
+        self._tell_leader()
         if self._leads != self.leads:
             self._leads = self.leads
             self.on_role(self.leads)
+
+    def _tell_leader(self) -> None:
+        """Log whom this node follows, once a change: terms in which nobody comes to lead say nothing."""
+        raft = self.raft
+        leader = raft.node_id if self.leads else raft.leader_id
+        if (leader, raft.term) == self._told_leader:
+            return
+        if not leader and self._told_leader[0] != raft.node_id:
+            return  # silence, or an election: what comes of it is told
+        self._told_leader = (leader, raft.term)
+        name = self._name_leader(leader) or leader[:8]
+        if self.leads:
+            log.info("this metadata node %s leads in term %d", name, raft.term)
+        elif leader:
+            log.info("metadata node %s leads in term %d: following", name, raft.term)
+        else:
+            log.info("this metadata node leads no more, in term %d", raft.term)
 
     # --- tasks ------------------------------------------------------------------------------------
 

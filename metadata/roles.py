@@ -11,11 +11,15 @@ from ..runtime.errors import ProtocolError
 from .configuration import Configuration
 from .leadership import Leadership
 from .log_marks import LogMarks
-from .messages import Message
+from .messages import TERM_MAX, Message
 from .options import RaftOptions
 from .outbox import Outbox
 from .raft_log import RaftLog
 from .ready import HardState, Role
+
+TERM_LEAD_MAX = 1_000_000
+"""So far ahead of the own term a peer's may be. A term that is entered is never left: one forged message
+with a high one would leave no term for the next election, on all nodes and for good."""
 
 
 class Roles:
@@ -86,7 +90,15 @@ class Roles:
         It may be the only one that has the entry which removes it: then nobody else can win (thesis 4.2.2).
         """
         committed = self.log.configuration_at(self.marks.commit)
-        return self.may_vote and (self.node_id in self.voters or self.node_id in committed.voters)
+        may_campaign = self.may_vote and self.term < TERM_MAX
+        return may_campaign and (self.node_id in self.voters or self.node_id in committed.voters)
+
+    def is_out_of_reach(self, term: int) -> bool:
+        """Whether no honest peer can be in ``term``: terms move by elections, one at a time (H214).
+
+        A node that has nothing yet takes any: the cluster that it is let into may be old.
+        """
+        return term > self.term + TERM_LEAD_MAX and self.log.last_index > 0
 
     def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
         self._outbox.send(to, message, after_persist)
@@ -112,6 +124,7 @@ class Roles:
 
     def _set_term(self, term: int, vote: str) -> None:
         assert term > self.term or (term == self.term and not self.vote), "a vote is never changed"
+        assert term <= TERM_MAX, f"term {term} cannot be told to anybody"
         self.term, self.vote = term, vote
         self._outbox.hard_state = HardState(term, vote)
 

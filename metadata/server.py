@@ -126,8 +126,12 @@ class MetadataNode:
         """Ask every member for its line; False when too many ask already."""
         return self.board.ask_all(self._nursery, reply)
 
+    def may_speak(self, node_id: str, link: Link) -> bool:
+        """A node speaks to us as a member, over that connection: is it heard?"""
+        return self.peers is not None and self.peers.strangers.may_speak(node_id, link.peer_address)
+
     def on_peer_heard(self, node_id: str, link: Link) -> None:
-        """A node of this cluster speaks to us over that connection."""
+        """A member speaks to us over that connection."""
         if self.peers is not None:
             self.peers.on_heard(node_id, link)
 
@@ -188,7 +192,12 @@ class MetadataNode:
             name_leader=self.board.name_of,
         )
         self.peers = Peers(
-            self.endpoint, self.options.peers, replica, self._founding_for, self._nursery
+            self.endpoint,
+            self.options.peers,
+            replica,
+            self._founding_for,
+            self._nursery,
+            members.cluster_id,
         )
         self.admission = Admission(replica, self.endpoint, members.cluster_id)
         self.touch = Touch(replica, self.sessions)

@@ -123,6 +123,8 @@ class MetadataSession:
             raise ProtocolError(f"{self._link.peer_address} speaks for {message.sender}")
         if isinstance(message, SnapshotChunkReply):
             raise ProtocolError("a snapshot's progress is a reply, not a message")
+        if not self._node.may_speak(peer.node_id, self._link):
+            return  # said again, when it is known that it is a member
         if isinstance(message, SnapshotChunk):
             self._node.receiver.take(
                 message, lambda offset: self._link.reply(ident, pack([offset]))

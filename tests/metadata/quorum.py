@@ -13,7 +13,7 @@ from distributedlog.metadata.server import MetadataOptions, serve_metadata
 from distributedlog.metadata.wire import decode_rows
 from distributedlog.runtime.errors import ConnectionLost
 from distributedlog.runtime.frames import Op, pack
-from distributedlog.runtime.host import Address, Connection
+from distributedlog.runtime.host import Address, Connection, Host
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint, Hello
 
@@ -67,6 +67,10 @@ class Quorum:
         for one, other, wire in self._wires:
             if name in (one, other):
                 wire.close()
+
+    def machine(self, name: str) -> Host:
+        """Another machine of the network, for whoever speaks to the nodes as it likes."""
+        return self._network.host(name)
 
     def wipe(self, name: str) -> None:
         """The node's directory is emptied, or another machine comes in its place."""

@@ -342,6 +342,21 @@ def test_forgotten_changes_are_a_definite_answer() -> None:
     assert [at for at, _ in kept] == list(range(state.compacted_to + 1, 11))
 
 
+def test_a_restored_state_serves_no_watch_of_before_it() -> None:
+    """It knows no change up to its snapshot: "no changes" would be a gap for ever (M6; history.py)."""
+    state = KeyValueState()
+    for n in range(3):
+        do(state, put((b"a", b"%d" % n)))
+    other = KeyValueState.restore(state.snapshot())
+
+    for revision in (0, 1, 2):
+        with pytest.raises(Compacted):
+            other.events_after(revision, b"a", b"b")
+    assert other.events_after(3, b"a", b"b") == []
+    do(other, put((b"a", b"3")))
+    assert [at for at, _ in other.events_after(3, b"a", b"b")] == [4]
+
+
 # --- snapshots ------------------------------------------------------------------------------------
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])

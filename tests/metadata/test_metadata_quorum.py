@@ -7,9 +7,9 @@ import trio
 
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.commands import Transact, encode_command
-from distributedlog.metadata.interface import Event
+from distributedlog.metadata.interface import Event, WatchBatch
 from distributedlog.metadata.transaction import Compare, Put, Transaction
-from distributedlog.metadata.wire import decode_outcome
+from distributedlog.metadata.wire import WatchRequest, decode_events, decode_outcome
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     ConnectionLost,
@@ -18,9 +18,10 @@ from distributedlog.runtime.errors import (
     OutcomeUnknown,
     QuorumUnreachable,
 )
-from distributedlog.runtime.frames import Op
+from distributedlog.runtime.frames import Op, envelope
 from distributedlog.runtime.host import File
 from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.rpc import Endpoint, Hello
 
 from .quorum import Quorum, quorum
 
@@ -458,6 +459,34 @@ async def test_a_watch_that_a_node_cannot_serve_is_taken_elsewhere(autojump_cloc
                 batch = await watch.next()
 
         assert [event.item.value for event in batch.events] == [b"1"]
+
+
+async def test_each_part_of_a_backlog_says_how_far_it_goes(autojump_clock: object) -> None:
+    """A watch is taken up after the last part that came in: one that says more would leave a gap (M6)."""
+    async with quorum(1) as nodes, trio.open_nursery() as nursery:
+        await nodes.start()
+        client = await nodes.client()
+        for n in range(5):
+            await client.transact(put(b"k%d" % n, bytes(400_000)))
+        hello = Hello(cluster_id="", node_id="watcher", kind="client")
+        link = await Endpoint(nodes.machine("watcher"), lambda: hello).dial(
+            nodes.peers["m1"], nursery=nursery
+        )
+        parts: list[WatchBatch] = []
+
+        def on_frame(op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
+            assert (op, status) == (Op.META_WATCH_EVENTS, 0)
+            parts.append(decode_events(body))
+
+        link.on_frame = on_frame
+        asked = WatchRequest(b"k", b"l", 0).encode()
+        link.send(envelope(Op.META_WATCH, len(asked), ident=1), asked)
+        await wait_until(lambda: sum(len(part.events) for part in parts) == 5)
+
+        assert len(parts) > 1
+        for part in parts:
+            assert part.revision == part.events[-1].item.mod_revision
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_goodbye_after_the_clients_end_is_refused_and_breaks_nothing(

@@ -153,6 +153,24 @@ def test_a_read_needs_a_round_that_began_after_it_was_asked() -> None:
     assert reads_of(core) == [(7, 1)]
 
 
+def test_a_late_answer_to_an_earlier_round_confirms_no_read() -> None:
+    """Thesis 6.4; H26: the peer may have followed another leader since, whose writes the read must show."""
+    core = node()
+    elected(core)
+    acked(core, "b", 1)
+    settle(core)
+    core.read_index(7)
+    (beat,) = to(settle(core), "b", Heartbeat)
+    assert beat.round == 2
+
+    core.on_message(HeartbeatReply(1, "b", 1), 1.1)
+    core.on_message(HeartbeatReply(1, "c", 1), 1.1)
+    assert not reads_of(core)
+
+    core.on_message(HeartbeatReply(1, "c", 2), 1.1)
+    assert reads_of(core) == [(7, 1)]
+
+
 def test_waiting_reads_share_one_round() -> None:
     """Thesis 6.4: "amortize the cost ... a single round of heartbeats"."""
     core = node()
