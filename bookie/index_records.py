@@ -49,6 +49,8 @@ class Saved:
     """No file of this number or above has been used."""
     files: list[tuple[int, int, int]] = field(default_factory=list)
     """Sealed journal files that are there: number, first and last sequence."""
+    last_offset: int = -1
+    """Where the last block that is in the map begins, in the position's file; -1: not known."""
 
     def encode(self) -> bytes:
         """As msgpack."""
@@ -65,6 +67,7 @@ class Saved:
                 "limbo_below": self.limbo_below,
                 "next_file": self.next_file,
                 "files": [list(file) for file in self.files],
+                "last": self.last_offset,
             }
         )
 
@@ -86,6 +89,7 @@ class Saved:
                 int(found["limbo_below"]),
                 int(found["next_file"]),
                 [(int(a), int(b), int(c)) for a, b, c in found["files"]],
+                int(found.get("last", -1)),
             )
         except UnsupportedFormat:
             raise

@@ -49,6 +49,8 @@ class Position:
     offset: int
     first_sequence: int
     """Of the file's first block."""
+    last_offset: int = -1
+    """Where the last block before begins; -1: there is none."""
 
 
 class Journal:
@@ -78,6 +80,7 @@ class Journal:
         self._ahead_changed = trio.Event()
         self._file: File | None = None
         self._offset = 0
+        self._last_offset = -1
         self._limit = 0
         self._first_sequence = 0
         self._footer: list[bytes] = []
@@ -125,7 +128,7 @@ class Journal:
         self._watermark_held = True
         file = await self._create(number)
         self.next_number = number + 1
-        await self._begin_file(number, file, predecessor, predecessor_end)
+        await self._begin_file(number, file, predecessor, predecessor_end, 0)
 
     def prove_survivors(self) -> None:
         """All that was replayed and not known synced has been written again and synced."""
@@ -205,22 +208,28 @@ class Journal:
         for note in block.notes:
             run = jb.Run(note.ledger.id, note.first, note.count, note.position + shift, note.length)
             self._footer.append(jb.pack_run(run))
+        self._moved_on(length)
         self._written(length)
         self.unproven = bool(block.notes or block.controls)
         return shift
+
+    def _moved_on(self, length: int) -> None:
+        self._last_offset = self._offset
+        self._offset += length
 
     def _written(self, length: int) -> None:
         if not self._watermark_held:
             self.durable_to = self.sequence
         self.sequence += 1
-        self._offset += length
         self.device_bytes += length
         self.syncs += 1
         self.last_sync_at = trio.current_time()
 
     def position(self) -> Position:
         """Behind the last block that was written; what is not yet synced counts as not written."""
-        return Position(self.sequence, self.number, self._offset, self._first_sequence)
+        return Position(
+            self.sequence, self.number, self._offset, self._first_sequence, self._last_offset
+        )
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -260,20 +269,25 @@ class Journal:
         return taken
 
     async def _roll(self) -> None:
+        """Begin the next file, then seal this one: what seals it proves that there is a next one (H80)."""
         assert self._file is not None, "started"
         await self.zeros.leave()
-        await self._write_footer()
-        predecessor, end = self.number, self._offset
-        self.sealed[predecessor] = (self._first_sequence, self.sequence - 1)
-        self._file.close()
+        sealing = _Sealing(
+            self._file, self.number, self._offset, self._limit, self._first_sequence, self._footer
+        )
         number, file = await self._take_ahead()
+        self.sealed[sealing.number] = (self._first_sequence, self.sequence - 1)
         self.rolls += 1
-        await self._begin_file(number, file, predecessor, end)
+        await self._begin_file(number, file, sealing.number, sealing.end, sealing.blocks)
+        await self._seal(sealing)
 
-    async def _begin_file(self, number: int, file: File, predecessor: int, end: int) -> None:
+    async def _begin_file(
+        self, number: int, file: File, predecessor: int, end: int, sealing_blocks: int
+    ) -> None:
         self.number, self._file = number, file
         self.zeros.begin(file, self._options.journal_file_bytes - jb.TRAILER_SPACE)
         self._offset = 0
+        self._last_offset = -1
         self._first_sequence = self.sequence
         self._footer = []
         states = jb.state_payloads(self._states(), STATE_BYTES_MAX)
@@ -285,6 +299,7 @@ class Journal:
             self._limbo_below(),
             tuple((file, first, last) for file, (first, last) in sorted(self.sealed.items())),
             len(states),
+            sealing_blocks,
         )
         await self._write_service(jb.HEAD, head.encode())
         for payload in states:
@@ -293,21 +308,34 @@ class Journal:
         room = self._offset + self._options.block_bytes_max + 16 * blocks.ALIGN
         self._limit = max(self._options.journal_file_bytes, room // blocks.ALIGN * blocks.ALIGN)
 
-    async def _write_footer(self) -> None:
-        first = self._offset
-        count = 0
-        runs = self._footer
+    async def _seal(self, sealing: "_Sealing") -> None:
+        """Footers and trailer of a file that was left; nothing of it is being zeroed any more."""
+        offset = sealing.end
+        runs = sealing.footer
         for start in range(0, len(runs), jb.FOOTER_RUNS_MAX):
             payload = b"".join(runs[start : start + jb.FOOTER_RUNS_MAX])
-            await self._write_service(jb.FOOTER, payload)
-            count += 1
-        trailer = jb.Trailer(first, count, self._first_sequence, self.sequence - 1)
-        self._offset = self._limit - jb.TRAILER_SPACE
-        await self._write_service(jb.TRAILER, trailer.encode())
+            offset += await self._write_own(
+                sealing.file, sealing.number, offset, jb.FOOTER, payload
+            )
+        trailer = jb.Trailer(
+            sealing.end, sealing.blocks - 1, sealing.first_sequence, self.sequence - 1
+        )
+        offset = sealing.limit - jb.TRAILER_SPACE
+        await self._write_own(sealing.file, sealing.number, offset, jb.TRAILER, trailer.encode())
+        sealing.file.close()
 
     async def _write_service(self, kind: int, payload: bytes) -> None:
-        """A block of the journal's own: written and synced before anything goes behind it."""
+        """A block of the journal's own at the end of the current file."""
         assert self._file is not None, "started"
+        await self.zeros.free(self._offset, self._offset + blocks.padded(len(payload)))
+        self._moved_on(
+            await self._write_own(self._file, self.number, self._offset, kind, payload)
+        )
+
+    async def _write_own(
+        self, file: File, number: int, offset: int, kind: int, payload: bytes
+    ) -> int:
+        """Write and sync a block before anything goes behind it; return its padded length."""
         start = blocks.HEADER_BYTES
         self._service[start : start + len(payload)] = payload
         length = blocks.header_into(
@@ -318,13 +346,13 @@ class Journal:
             start_count=self.start_count,
             sequence=self.sequence,
             durable_to=self.durable_to,
-            file_number=self.number,
-            file_offset=self._offset,
+            file_number=number,
+            file_offset=offset,
             seed=self._seed,
         )
-        await self.zeros.free(self._offset, self._offset + length)
-        await self._file.write_synced(self._offset, self._service[:length])
+        await file.write_synced(offset, self._service[:length])
         self._written(length)
+        return length
 
     async def delete(self, *numbers: int) -> None:
         """Remove files of which nothing is needed; that they are gone is in the journal already."""
@@ -336,6 +364,25 @@ class Journal:
             self._file.close()
         for _, file in self._ahead:
             file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealing:
+    """A file that was left and is to be sealed."""
+
+    file: File
+    number: int
+    end: int
+    """Of its commits, bytes."""
+    limit: int
+    first_sequence: int
+    footer: list[bytes]
+    """Its runs, packed."""
+
+    @property
+    def blocks(self) -> int:
+        """How many sequences it takes: the footers and the trailer."""
+        return -(-len(self.footer) // jb.FOOTER_RUNS_MAX) + 1
 
 
 def _footer_bytes(runs: int) -> int:

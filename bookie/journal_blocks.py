@@ -14,6 +14,9 @@
 
 Every file begins with the state of all ledgers, so whatever is deleted before it, no fence, key, tombstone
 or limbo is lost with it (H7).
+
+A file is sealed after the next one's HEAD and states are durable, and with sequences after theirs: so a
+FOOTER proves that there is a next file, and where that one was lost it is missed (H80).
 """
 
 import struct
@@ -88,6 +91,8 @@ class Head:
     """The sealed files before this one that are still there: number, first and last sequence."""
     state_blocks: int
     """How many COMMIT blocks follow that hold the state of all ledgers."""
+    sealing_blocks: int = 0
+    """How many sequences after those belong to what seals the file before: its FOOTERs and TRAILER."""
 
     def encode(self) -> bytes:
         """As a block's payload."""
@@ -101,6 +106,7 @@ class Head:
                 "limbo_below": self.limbo_below,
                 "files": [list(file) for file in self.files],
                 "state_blocks": self.state_blocks,
+                "sealing_blocks": self.sealing_blocks,
             }
         )
 
@@ -121,6 +127,7 @@ class Head:
                 int(value["limbo_below"]),
                 tuple((int(a), int(b), int(c)) for a, b, c in value["files"]),
                 int(value["state_blocks"]),
+                int(value.get("sealing_blocks", 0)),
             )
         except (ProtocolError, KeyError, TypeError, ValueError) as error:
             raise CorruptData(f"{name}: its head cannot be read ({error})") from None

@@ -232,10 +232,12 @@ class _Opening:
             for run in footer[1]:
                 await self._add_run(index, run, number, names)
             return
+        scanned = await self._scan(names, number)
+        skipped = [*skipped, *skipped_ranges(scanned)]
         counting = [n for n in range(span[0], span[1] + 1) if not is_within(n, skipped)]
         blocks = [
             block
-            for block in await self._scan(names, number)
+            for block in scanned
             if span[0] <= block.sequence <= span[1] and not is_within(block.sequence, skipped)
         ]
         if len(blocks) != len(counting):

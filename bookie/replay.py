@@ -112,12 +112,15 @@ def read_block(block: blocks.Block, name: str, bookie_id: str) -> Replayed:
     return replayed
 
 
-def decide(found: Iterable[Replayed], *, from_sequence: int) -> Decision:
-    """Which of the blocks count (given in order of file and offset). All below were synced."""
+def decide(found: Iterable[Replayed], *, from_sequence: int, witnessed: int = 0) -> Decision:
+    """Which of the blocks count (given in order of file and offset). All below were synced.
+
+    ``witnessed`` is a sequence that others know to have been synced (0: they know of none).
+    """
     kept = _cut_by_later_starts([block for block in found if block.sequence >= from_sequence])
     tail = 1 << 63
     # Blocks that are cut still bear witness: what they say was synced, was.
-    known = max((from_sequence - 1, *(block.durable_to for block in kept)))
+    known = max((from_sequence - 1, witnessed, *(block.durable_to for block in kept)))
     while True:
         skipped = skipped_ranges(block for block in kept if block.sequence < tail)
         counting = [
@@ -126,9 +129,9 @@ def decide(found: Iterable[Replayed], *, from_sequence: int) -> Decision:
             if block.sequence < tail and not is_within(block.sequence, skipped)
         ]
         meta = [(block.sequence, block.durable_to) for block in counting]
-        for first, last in skipped:
-            meta += ((sequence, 0) for sequence in range(max(first, from_sequence), last + 1))
-        verdict = blocks.judge(meta, from_sequence=from_sequence, durable_floor=known)
+        verdict = blocks.judge(
+            meta, from_sequence=from_sequence, durable_floor=known, excused=skipped
+        )
         if verdict.tail_from >= tail or all(
             block.sequence < verdict.tail_from for block in counting
         ):
@@ -160,13 +163,20 @@ def _cut_by_later_starts(found: Sequence[Replayed]) -> list[Replayed]:
 
 
 def skipped_ranges(found: Iterable[Replayed]) -> list[tuple[int, int]]:
-    """What the SKIP records of these blocks name: sequences, both ends inclusive."""
-    return [
-        (control.a, control.b)
-        for block in found
-        for control in block.controls
-        if control.kind == jb.SKIP
-    ]
+    """Sequences that do not count and are not missed, as ranges with both ends inclusive.
+
+    What SKIP records name; and what seals a file before, of which nothing is read here: where the file's
+    head stands, it says all that a footer is needed for as a proof.
+    """
+    ranges: list[tuple[int, int]] = []
+    for block in found:
+        ranges += (
+            (control.a, control.b) for control in block.controls if control.kind == jb.SKIP
+        )
+        if block.head is not None and block.head.sealing_blocks:
+            first = block.sequence + 1 + block.head.state_blocks
+            ranges.append((first, first + block.head.sealing_blocks - 1))
+    return ranges
 
 
 def is_within(sequence: int, ranges: list[tuple[int, int]]) -> bool:

@@ -33,8 +33,9 @@ class ReplayedJournal:
         for block in (*decision.durable, *decision.survivors):
             first, _ = spans.get(block.file_number, (block.sequence, 0))
             spans[block.file_number] = first, block.sequence
-            self.number = block.file_number
-            self.end = block.offset + block.padded_length
+            if block.file_number >= self.number:  # a file is sealed after the next one has begun
+                self.number = block.file_number
+                self.end = block.offset + block.padded_length
         if saved is not None and saved.file_number:
             _, last = spans.get(saved.file_number, (0, saved.sequence - 1))
             spans[saved.file_number] = (saved.first_sequence, last)

@@ -110,6 +110,7 @@ class Upkeep:
             limbo_below=self._store.limbo.below,
             next_file=self._journal.next_number,
             files=[(number, *span) for number, span in sorted(self._journal.sealed.items())],
+            last_offset=applied.last_offset,
         )
 
     async def _remove_dead_files(self) -> None:

@@ -180,26 +180,36 @@ def whole_bytes(file_number: int, data: memoryview, seed: int, start_offset: int
 
 
 def judge(
-    blocks_meta: Iterable[tuple[int, int]], *, from_sequence: int, durable_floor: int
+    blocks_meta: Iterable[tuple[int, int]],
+    *,
+    from_sequence: int,
+    durable_floor: int,
+    excused: Iterable[tuple[int, int]] = (),
 ) -> Verdict:
     """Tell a torn tail from corruption, by gaps in the sequence and never by bytes (H3).
 
     ``blocks_meta`` holds (sequence, durable_to) of every valid block, in any order. All sequences from
     ``from_sequence`` on were written; ``durable_floor`` is known synced from elsewhere (a checkpoint).
+    ``excused`` are ranges of sequences, both ends inclusive, that nobody misses.
     D, the highest known synced: a missing sequence above D starts the tail, one at or below D was lost.
     """
-    blocks = sorted(blocks_meta)
-    durable_to = max((known for _, known in blocks), default=0)
-    durable_to = max(durable_to, durable_floor)
+    durable_to = durable_floor
+    spans: list[tuple[int, int]] = []
+    for sequence, known in blocks_meta:
+        durable_to = max(durable_to, known)
+        spans.append((sequence, sequence))
+    spans += (
+        (max(first, from_sequence), last) for first, last in excused if last >= from_sequence
+    )
     corrupt: list[tuple[int, int]] = []
     expected = from_sequence
-    for sequence, _ in blocks:
-        if sequence > expected:
+    for first, last in sorted(spans):
+        if first > expected:
             if expected <= durable_to:
-                corrupt.append((expected, min(sequence - 1, durable_to)))
-            if sequence - 1 > durable_to:
+                corrupt.append((expected, min(first - 1, durable_to)))
+            if first - 1 > durable_to:
                 return Verdict(max(expected, durable_to + 1), corrupt, durable_to)
-        expected = max(expected, sequence + 1)
+        expected = max(expected, last + 1)
     if expected <= durable_to:  # the newest durable blocks are gone, and nothing came behind them
         corrupt.append((expected, durable_to))
     return Verdict(max(expected, durable_to + 1), corrupt, durable_to)
