@@ -4,17 +4,21 @@ Nothing is appended behind a replayed tail. What counts and is not known synced 
 copy is durable it counts where it was found, and never again there afterwards.
 """
 
+from ..runtime.errors import CorruptData
 from ..runtime.host import Disk
 from . import entry as entries
 from . import journal_blocks as jb
 from .gather import GatherRing
 from .index import Index
 from .index_records import Saved
-from .journal import Journal
+from .journal import FILE_NUMBER_MAX, Journal, file_name
 from .ledgers import Ledger, Note
-from .replay import Replayed, read_records
+from .replay import Replayed, open_file, read_records
 from .replayed import ReplayedJournal
 from .store import Store
+
+LOST_PREFIX = "lost-"
+"""In place of ``journal-``: set aside by a start that missed data, for the operator to look at."""
 
 
 class Beginning:
@@ -39,10 +43,17 @@ class Beginning:
         self._index = index
         self._ledgers = ledgers
 
-    async def begin(self, replay: ReplayedJournal, saved: Saved | None, empty: list[int]) -> None:
+    async def begin(
+        self,
+        replay: ReplayedJournal,
+        saved: Saved | None,
+        empty: list[int],
+        worthless: set[int],
+    ) -> None:
         """Begin a file, copy survivors, checkpoint, remove what does not count.
 
-        ``empty`` are the files without a valid block. Raises `DiskFull`, `DiskFailed`.
+        ``empty`` are the files without a valid block. Of those that do not count the ``worthless`` are
+        deleted, the others are set aside. Raises `DiskFull`, `DiskFailed`, `CorruptData`.
         """
         decision = replay.decision
         if replay.number in self._names and replay.number not in replay.sealed and replay.first:
@@ -54,6 +65,10 @@ class Beginning:
             if number not in replay.sealed:
                 await self._disk.delete(self._names[number])
         following = max(*self._names, replay.number, saved.next_file - 1 if saved else 0, 0, 0) + 1
+        if following > FILE_NUMBER_MAX:
+            raise CorruptData(
+                f"{file_name(following - 1)} is no file that this bookie made: move it out of the directory"
+            )
         await self._journal.start(
             start_count=replay.start_count + 1,
             sequence=decision.tail_from,
@@ -86,12 +101,20 @@ class Beginning:
         await self._journal.flush(self._store.commits.on_synced)
         await self._store.checkpoint()
         for number in sorted(self._names):
-            if number not in replay.sealed and number not in empty:
-                await self._disk.delete(self._names[number])
+            if number in replay.sealed or number in empty:
+                continue
+            name = self._names[number]
+            if number in worthless:
+                await self._disk.delete(name)
+            else:
+                await self._disk.rename(name, f"{LOST_PREFIX}{number:012d}")
 
     async def sync(self, name: str) -> None:
         """What a killed process wrote may be in the page cache only: make it durable before it counts."""
-        file = await self._disk.open(name)
+        try:
+            file = await open_file(self._disk, name)
+        except CorruptData:
+            return  # the scan has met it too: nothing that it held counts
         try:
             await file.sync()
         finally:

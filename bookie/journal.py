@@ -27,6 +27,8 @@ SERVICE_BYTES = 1024 * 1024
 STATE_BYTES_MAX = 512 * 1024
 RETRY_SPACE_S = 1.0
 PREFIX = "journal-"
+FILE_NUMBER_MAX = 2**31 - 1
+"""No bookie makes so many files: such a name is somebody else's."""
 
 
 def file_name(number: int) -> str:
@@ -35,9 +37,12 @@ def file_name(number: int) -> str:
 
 
 def file_number(name: str) -> int | None:
-    """The number in a journal file's name; None for another file."""
+    """The number in a journal file's name; None for a name that no bookie gives."""
     digits = name.removeprefix(PREFIX)
-    return int(digits) if digits != name and digits.isdecimal() else None
+    if digits == name or len(digits) > 12 or not (digits.isascii() and digits.isdecimal()):
+        return None
+    number = int(digits)
+    return number if 0 < number <= FILE_NUMBER_MAX and file_name(number) == name else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,9 +333,7 @@ class Journal:
         """A block of the journal's own at the end of the current file."""
         assert self._file is not None, "started"
         await self.zeros.free(self._offset, self._offset + blocks.padded(len(payload)))
-        self._moved_on(
-            await self._write_own(self._file, self.number, self._offset, kind, payload)
-        )
+        self._moved_on(await self._write_own(self._file, self.number, self._offset, kind, payload))
 
     async def _write_own(
         self, file: File, number: int, offset: int, kind: int, payload: bytes

@@ -27,11 +27,20 @@ class Limbo:
         self._ledgers = ledgers
         self.below = 0
         """Ledgers with a lower id that are not known here are in limbo; see `confine`."""
+        self.lost = ""
+        """What this start missed, in words; empty: nothing."""
 
     @property
     def any_limbo(self) -> bool:
         """May a ledger, known or not, be in limbo here?"""
         return self.below > 0 or self.ledgers > 0
+
+    @property
+    def reason(self) -> str:
+        """Why ledgers are in limbo here, for people; empty: none is."""
+        if not self.any_limbo:
+            return ""
+        return self.lost or "an earlier start missed data; its log says which"
 
     @property
     def ledgers(self) -> int:

@@ -4,8 +4,13 @@
 2. The journal behind the index's position is replayed and judged (`replay.py`).
 3. A new file begins; what counts and is not known synced is copied into it; all is synced (H4).
 4. The index is checkpointed. What lost blocks may have held is fenced and in limbo by then (H3).
+
+That nothing was synced behind what is found must be shown, it is never taken from where the blocks end
+(H80): the file of the index's position is whole up to there, what is numbered has no gap, and the journal
+reaches as far as the cluster was told that it was durable.
 """
 
+import logging
 from collections.abc import Iterable
 
 from ..runtime.atomic_file import read_file, replace_file
@@ -17,7 +22,7 @@ from .beginning import Beginning
 from .gather import GatherRing
 from .index import MAP_NAME, Index
 from .index_records import Saved
-from .journal import Journal, file_number
+from .journal import PREFIX, Journal, file_number
 from .ledgers import Ledger
 from .options import BookieOptions
 from .reads import JournalFiles
@@ -26,7 +31,9 @@ from .replay import (
     Replayed,
     decide,
     is_within,
+    open_file,
     read_footer,
+    read_one,
     scan_file,
     skipped_ranges,
 )
@@ -34,19 +41,29 @@ from .replayed import ReplayedJournal
 from .seed import SEED_NAME, Seed, seed_of
 from .store import LIMBO_ALL, Store
 
+log = logging.getLogger("distributedlog.bookie.opening")
 
-async def open_store(host: Host, options: BookieOptions, bookie_id: str) -> Store:
+
+RANGES_NAMED = 3
+"""Of what is missing; the rest is counted."""
+
+
+async def open_store(
+    host: Host, options: BookieOptions, bookie_id: str, *, witnessed: int = 0
+) -> Store:
     """See `Store.open`."""
-    return await _Opening(host, options, bookie_id).open()
+    return await _Opening(host, options, bookie_id, witnessed).open()
 
 
 class _Opening:
-    def __init__(self, host: Host, options: BookieOptions, bookie_id: str) -> None:
+    def __init__(self, host: Host, options: BookieOptions, bookie_id: str, witnessed: int) -> None:
         self.host = host
         self.options = options
         self.disk: Disk = host.disks["journal"]
         self.index_disk: Disk = host.disks["index"]
         self.bookie_id = bookie_id
+        self.witnessed = witnessed
+        """A block of this sequence was synced, others say; 0: they know of none."""
         self.seed = 0
         self.ledgers: dict[int, Ledger] = {}
         self.removed: set[int] = set()
@@ -55,11 +72,21 @@ class _Opening:
         self.limbo_below = 0
         self.started = False
         """This bookie has served: an empty journal is a loss, not a first start that was cut short."""
-        self.lost = False
-        """Something that was synced is gone."""
+        self.losses: list[str] = []
+        """Why it cannot be shown that nothing is gone that was synced."""
+        self.unreadable: set[int] = set()
+        """Files that could not be read everywhere."""
+        self.blank: set[int] = set()
+        """Files of zeros: made ahead and never used, or what is left of a lost one."""
 
     async def open(self) -> Store:
-        names = {number: name for name in self.disk.list() if (number := file_number(name))}
+        names: dict[int, str] = {}
+        for name in self.disk.list():
+            number = file_number(name)
+            if number is not None:
+                names[number] = name
+            elif name.startswith(PREFIX):
+                log.warning("%s is no journal file of a bookie's: it is left alone", name)
         index, saved = await self._open_index()
         try:
             return await self._open_behind(index, saved, names)
@@ -102,12 +129,15 @@ class _Opening:
             replay = await self._replay(index, saved, names)
         else:
             replay = await self._rebuild(index, names)
-        if self.lost or replay.decision.corrupt:
+        self._ask_what_is_missing(replay.decision)
+        if self.losses:
             self._into_limbo(index)
         store.limbo.below = self.limbo_below
+        store.limbo.lost = "; ".join(self.losses)
         store.stats.corrupt_ranges = len(replay.decision.corrupt)
         beginning = Beginning(self.disk, names, store, journal, ring, index, self.ledgers)
-        await beginning.begin(replay, saved, self.empty)
+        worthless = self.blank | self.removed if self.losses else set(names)
+        await beginning.begin(replay, saved, self.empty, worthless)
         await self._note_started()
         files.close()
         return store
@@ -159,7 +189,49 @@ class _Opening:
     # --- the journal ------------------------------------------------------------------------------
 
     async def _scan(self, names: dict[int, str], number: int, start: int = 0) -> list[Replayed]:
-        return await scan_file(self.disk, names[number], number, self.seed, self.bookie_id, start)
+        def on_unreadable(error: CorruptData) -> None:
+            # Not a torn tail, whatever comes behind it: what cannot be read may have been synced.
+            self._lose(f"{names[number]} cannot be read ({error})", number)
+
+        scanned = await scan_file(
+            self.disk,
+            names[number],
+            number,
+            self.seed,
+            self.bookie_id,
+            start,
+            on_unreadable=on_unreadable,
+        )
+        if scanned.blank:
+            self.blank.add(number)
+        return scanned.blocks
+
+    def _lose(self, reason: str, number: int = 0) -> None:
+        """Something that was synced may be gone. Of each file the first reason is enough."""
+        if number and number in self.unreadable:
+            return
+        if number:
+            self.unreadable.add(number)
+        if reason not in self.losses:
+            log.error("bookie %s: %s", self.bookie_id, reason)
+            self.losses.append(reason)
+
+    def _ask_what_is_missing(self, decision: Decision) -> None:
+        if not decision.corrupt:
+            return
+        missing = ", ".join(
+            f"{first} to {last}" if last > first else f"{first}"
+            for first, last in decision.corrupt[:RANGES_NAMED]
+        )
+        reason = f"blocks of the journal that were synced are gone: {missing}"
+        if len(decision.corrupt) > RANGES_NAMED:
+            reason += f" and {len(decision.corrupt) - RANGES_NAMED} ranges more"
+        if decision.corrupt[-1][1] == decision.durable_to == self.witnessed:
+            reason += (
+                f"; the cluster was told that this bookie had synced block {self.witnessed}: its"
+                " directory is an older copy, or its newest journal files were lost"
+            )
+        self._lose(reason)
 
     async def _replay(self, index: Index, saved: Saved, names: dict[int, str]) -> ReplayedJournal:
         """The blocks behind the index's position."""
@@ -169,7 +241,7 @@ class _Opening:
             if number >= saved.file_number:
                 start = saved.offset if number == saved.file_number else 0
                 found += await self._scan(names, number, start)
-        decision = decide(found, from_sequence=saved.sequence)
+        decision = decide(found, from_sequence=saved.sequence, witnessed=self.witnessed)
         sealed = {number: (first, last) for number, first, last in saved.files}
         replay = ReplayedJournal(
             decision, sealed, saved.file_number, saved.offset, saved.start_count
@@ -179,16 +251,37 @@ class _Opening:
         for block in decision.durable:
             for run in block.runs:
                 await self._add_run(index, run, block.file_number, names)
-        if saved.file_number not in names and saved.file_number not in self.removed:
-            self.lost = True
+        await self._prove_position(saved, names)
         self._miss_files(replay, names)
         return replay
+
+    async def _prove_position(self, saved: Saved, names: dict[int, str]) -> None:
+        """The index knows a file, its first block and the last one before the position: are they there?"""
+        number = saved.file_number
+        if number in self.removed:
+            return
+        where = f"journal file {number}, which the index knows up to {saved.offset},"
+        if number not in names:
+            self._lose(f"{where} is gone")
+            return
+        head = await self._read_one(names, number, 0)
+        if head is None or head.head is None or head.sequence != saved.first_sequence:
+            self._lose(f"{where} does not begin as it did")
+        elif saved.last_offset >= 0:
+            last = await self._read_one(names, number, saved.last_offset)
+            if last is None or last.sequence != saved.sequence - 1:
+                self._lose(f"{where} is not whole there: it was cut, damaged, or is an older copy")
+
+    async def _read_one(self, names: dict[int, str], number: int, offset: int) -> Replayed | None:
+        return await read_one(self.disk, names[number], number, self.seed, self.bookie_id, offset)
 
     async def _rebuild(self, index: Index, names: dict[int, str]) -> ReplayedJournal:
         """No index: runs from footers, states from the newest file head that is whole (H7)."""
         if not names:
-            self.lost = self.started
-            return ReplayedJournal(Decision([], [], [], 0, 1), {}, 0, 0, 0)
+            if self.started:
+                self._lose("there is no journal file, and no index")
+            decision = decide([], from_sequence=1, witnessed=self.witnessed)
+            return ReplayedJournal(decision, {}, 0, 0, 0)
         scanned: dict[int, list[Replayed]] = {}
         base: int | None = None
         for number in sorted(names, reverse=True):
@@ -197,10 +290,11 @@ class _Opening:
                 base = number
                 break
         found = [block for number in sorted(scanned) for block in scanned[number]]
-        self.lost = base is None and (self.started or bool(found))
+        if base is None and (self.started or found):
+            self._lose("no journal file has a whole head, and there is no index")
         head_block = scanned[base][0] if base is not None else None
         first = head_block.sequence if head_block else min((b.sequence for b in found), default=1)
-        decision = decide(found, from_sequence=first)
+        decision = decide(found, from_sequence=first, witnessed=self.witnessed)
         head = head_block.head if head_block else None
         sealed = {number: (a, b) for number, a, b in head.files} if head else {}
         replay = ReplayedJournal(decision, sealed, base or 0, 0, 0)
@@ -241,7 +335,7 @@ class _Opening:
             if span[0] <= block.sequence <= span[1] and not is_within(block.sequence, skipped)
         ]
         if len(blocks) != len(counting):
-            self.lost = True
+            self._lose(f"{len(counting) - len(blocks)} blocks of {names[number]} are gone")
         for block in blocks:
             for run in block.runs:
                 await self._add_run(index, run, number, names)
@@ -253,7 +347,7 @@ class _Opening:
         for number in [*replay.sealed]:
             if number not in names:
                 del replay.sealed[number]
-                self.lost = True
+                self._lose(f"journal file {number} is gone")
 
     def _take_states(self, blocks: Iterable[Replayed], index: Index) -> None:
         for block in blocks:
@@ -280,8 +374,8 @@ class _Opening:
         ledger = self._ledger(run.ledger)
         if ledger.deleted:
             return
-        if not ledger.stored:  # its state was in a block that is lost
-            self.lost = True
+        if not ledger.stored:
+            self._lose("a block with the state of a ledger is gone")
             ledger.stored = True
             index.note_state(ledger)
         if run.first > ledger.top:
@@ -298,11 +392,15 @@ class _Opening:
     async def _add_missing(
         self, index: Index, ledger: Ledger, run: jb.Run, number: int, names: dict[int, str]
     ) -> None:
-        file = await self.disk.open(names[number])
         try:
-            data = await file.read_cold(run.offset, run.length)
-        finally:
-            file.close()
+            file = await open_file(self.disk, names[number])
+            try:
+                data = await file.read_cold(run.offset, run.length)
+            finally:
+                file.close()
+        except CorruptData as error:
+            self._lose(f"{names[number]} cannot be read ({error})", number)
+            return
         position = 0
         for entry in range(run.first, run.first + run.count):
             length = entries.HEADER.unpack_from(data, position)[1]

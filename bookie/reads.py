@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import trio
 
-from ..runtime.errors import CorruptData, DistributedLogError, TooBusy
+from ..runtime.errors import CorruptData, DiskFailed, DistributedLogError, TooBusy
 from ..runtime.host import Disk, File
 from .cutting import Cut, cut
 from .gather import GatherRing
@@ -60,7 +60,10 @@ class JournalFiles:
         return file
 
     async def open(self, number: int) -> File:
-        """The file. Raises `CorruptData` where it is gone: the index named it."""
+        """The file. Raises `CorruptData` where it is gone or cannot be opened: the index named it.
+
+        `TooBusy` for a lack of descriptors.
+        """
         file = self.get(number)
         if file is not None:
             return file
@@ -68,6 +71,8 @@ class JournalFiles:
             opened = await self._disk.open(file_name(number))
         except FileNotFoundError:
             raise CorruptData(f"journal file {number} is gone") from None
+        except DiskFailed as error:  # nothing was written: what is wrong is this one file
+            raise CorruptData(f"journal file {number} cannot be opened: {error}") from error
         file = self._open.setdefault(number, opened)
         if file is not opened:  # another task was quicker
             opened.close()
@@ -264,7 +269,7 @@ class ColdReader:
         self._orders.pop(owner, None)
 
     async def run(self) -> None:
-        """Read until cancelled. What `DiskFailed` raises ends the node."""
+        """Read until cancelled. What one file lacks is told to those who read in it."""
         async with trio.open_nursery() as nursery:
             for _ in range(self._options.cold_readers):
                 nursery.start_soon(self._read)
@@ -282,7 +287,7 @@ class ColdReader:
             try:
                 file = await self._files.open(order.file_number)
                 data = await file.read_cold(order.offset, order.length)
-            except CorruptData as error:
+            except (CorruptData, TooBusy) as error:
                 order.done(error)
                 continue
             self.stretches += 1

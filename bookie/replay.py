@@ -10,15 +10,17 @@
   new file and synced before anything is served.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..runtime import blocks
-from ..runtime.errors import CorruptData, ForeignData
+from ..runtime.errors import CorruptData, DiskFailed, ForeignData
 from ..runtime.host import Disk, File
 from . import journal_blocks as jb
 
 STRETCH = blocks.BLOCK_BYTES_MAX
+PIECE = 64 * 1024
+"""Where a stretch cannot be read, so much is given up around each bad place."""
 _MAGIC_AT = 8
 """Where the low byte of a block's magic lies, which is not zero."""
 
@@ -54,25 +56,65 @@ class Decision:
     """The first sequence that is free for the next start."""
 
 
+@dataclass(slots=True)
+class Scanned:
+    """What a file holds."""
+
+    blocks: list[Replayed]
+    blank: bool
+    """Nothing was ever written there: not even a block that is torn."""
+
+
+OnUnreadable = Callable[[CorruptData], None]
+
+
+async def open_file(disk: Disk, name: str) -> File:
+    """A journal file. Raises `CorruptData` where it cannot be opened, `TooBusy` for a lack of descriptors."""
+    try:
+        return await disk.open(name)
+    except (FileNotFoundError, DiskFailed) as error:
+        raise CorruptData(f"{name} cannot be opened: {error}") from error
+
+
 async def scan_file(
-    disk: Disk, name: str, number: int, seed: int, bookie_id: str, start: int = 0
-) -> list[Replayed]:
+    disk: Disk,
+    name: str,
+    number: int,
+    seed: int,
+    bookie_id: str,
+    start: int = 0,
+    *,
+    on_unreadable: OnUnreadable,
+) -> Scanned:
     """The valid blocks of a journal file from offset ``start`` on.
 
-    Raises `ForeignData` for a file of another bookie, `UnsupportedFormat`, `CorruptData` where a block
-    that is sound holds nonsense.
+    ``on_unreadable`` is told of the file, or of each part of it, that cannot be read; what stood there is
+    not in the answer, and such a file is not blank. Raises `ForeignData` for a file of another bookie,
+    `UnsupportedFormat`, `CorruptData` where a block that is sound holds nonsense.
     """
-    file = await disk.open(name)
+    try:
+        file = await open_file(disk, name)
+    except CorruptData as error:
+        on_unreadable(error)
+        return Scanned([], False)
     found: list[Replayed] = []
+    blank = start == 0
     last = 0
+
+    def note_unreadable(error: CorruptData) -> None:
+        nonlocal blank
+        blank = False
+        on_unreadable(error)
+
     try:
         size = file.size()
         while start < size:
-            data = await file.read_cold(start, min(STRETCH, size - start))
+            data = await _read(file, start, min(STRETCH, size - start), note_unreadable)
             view = memoryview(data)
             if not any(view[_MAGIC_AT :: blocks.ALIGN]):  # space that was never written
                 start += len(view)
                 continue
+            blank = False
             whole = len(view)
             if start + len(view) < size:
                 whole = blocks.whole_bytes(number, view, seed, start)
@@ -84,7 +126,46 @@ async def scan_file(
             start += whole
     finally:
         file.close()
-    return found
+    return Scanned(found, blank)
+
+
+async def _read(file: File, offset: int, length: int, on_unreadable: OnUnreadable) -> bytes:
+    """The bytes, with zeros in place of the pieces that the device cannot read."""
+    try:
+        return await file.read_cold(offset, length)
+    except CorruptData as error:
+        if length <= PIECE:
+            on_unreadable(error)
+            return bytes(length)
+    half = max(PIECE, length // 2 // PIECE * PIECE)
+    return await _read(file, offset, half, on_unreadable) + await _read(
+        file, offset + half, length - half, on_unreadable
+    )
+
+
+async def read_one(
+    disk: Disk, name: str, number: int, seed: int, bookie_id: str, offset: int
+) -> Replayed | None:
+    """The block at ``offset``; None where there is no valid one, or the file cannot be read there.
+
+    Raises as `scan_file`.
+    """
+    try:
+        file = await open_file(disk, name)
+    except CorruptData:
+        return None
+    try:
+        left = file.size() - offset
+        data = await file.read_cold(offset, min(blocks.ALIGN, left)) if left > 0 else b""
+        length = blocks.announced(number, memoryview(data), 0)
+        if len(data) < length <= left:
+            data = await file.read_cold(offset, length)
+    except CorruptData:
+        return None
+    finally:
+        file.close()
+    block = blocks.block_at(number, memoryview(data), seed, 0, offset)
+    return read_block(block, name, bookie_id) if block is not None else None
 
 
 def read_block(block: blocks.Block, name: str, bookie_id: str) -> Replayed:
@@ -170,9 +251,7 @@ def skipped_ranges(found: Iterable[Replayed]) -> list[tuple[int, int]]:
     """
     ranges: list[tuple[int, int]] = []
     for block in found:
-        ranges += (
-            (control.a, control.b) for control in block.controls if control.kind == jb.SKIP
-        )
+        ranges += ((control.a, control.b) for control in block.controls if control.kind == jb.SKIP)
         if block.head is not None and block.head.sealing_blocks:
             first = block.sequence + 1 + block.head.state_blocks
             ranges.append((first, first + block.head.sealing_blocks - 1))
@@ -188,7 +267,10 @@ async def read_footer(
     disk: Disk, name: str, number: int, seed: int
 ) -> tuple[jb.Trailer, list[jb.Run]] | None:
     """The runs of a sealed file from its footer, or None where there is no sound one."""
-    file = await disk.open(name)
+    try:
+        file = await open_file(disk, name)
+    except CorruptData:
+        return None
     try:
         size = file.size()
         at = size - jb.TRAILER_SPACE
@@ -223,7 +305,7 @@ async def _block(
 
 async def read_records(disk: Disk, name: str, block: Replayed) -> bytes:
     """The entry records of a block that was found valid before."""
-    file = await disk.open(name)
+    file = await open_file(disk, name)
     try:
         return await file.read_cold(block.offset + blocks.HEADER_BYTES, block.records_length)
     finally:

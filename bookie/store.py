@@ -97,16 +97,22 @@ class Store:
 
     @classmethod
     async def open(
-        cls, host: Host, options: BookieOptions | None = None, *, bookie_id: str = ""
+        cls,
+        host: Host,
+        options: BookieOptions | None = None,
+        *,
+        bookie_id: str = "",
+        witnessed: int = 0,
     ) -> "Store":
         """Replay what is on ``host.disks["journal"]`` and ``["index"]``, and be ready to serve.
 
+        ``witnessed``: somebody else knows that the block of this sequence was synced here (`durable_to`).
         All that was acknowledged is there, or what may have lost it is in limbo. Raises `ForeignData` for
         another bookie's data, `UnsupportedFormat`, `DiskFailed`, `CorruptData`.
         """
         from .opening import open_store
 
-        return await open_store(host, options or BookieOptions(), bookie_id)
+        return await open_store(host, options or BookieOptions(), bookie_id, witnessed=witnessed)
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -331,6 +337,11 @@ class Store:
         )
 
     @property
+    def durable_to(self) -> int:
+        """The sequence of the last block that is known synced: a start that finds less has lost something."""
+        return self._journal.durable_to
+
+    @property
     def unsynced_bytes(self) -> int:
         """Gathered, and not yet durable."""
         return self._ring.unsynced_bytes
@@ -364,6 +375,7 @@ class Store:
             "ledgers": len(self._ledgers),
             "limbo_ledgers": self.limbo.ledgers,
             "limbo_below": self.limbo.below,
+            "limbo_reason": self.limbo.reason,
             "runs_in_memory": self._index.runs_in_memory,
             "runs_in_map": self._index.map_runs,
             "live_bytes": sum(self._index.live_bytes.values()),

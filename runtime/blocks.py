@@ -173,7 +173,7 @@ def whole_bytes(file_number: int, data: memoryview, seed: int, start_offset: int
     index = 0
     while index < len(data):
         block = block_at(file_number, data, seed, index, start_offset + index)
-        if block is None and index + _announced(file_number, data, index) > len(data):
+        if block is None and index + announced(file_number, data, index) > len(data):
             return index
         index += ALIGN if block is None else block.padded_length
     return len(data)
@@ -198,9 +198,7 @@ def judge(
     for sequence, known in blocks_meta:
         durable_to = max(durable_to, known)
         spans.append((sequence, sequence))
-    spans += (
-        (max(first, from_sequence), last) for first, last in excused if last >= from_sequence
-    )
+    spans += ((max(first, from_sequence), last) for first, last in excused if last >= from_sequence)
     corrupt: list[tuple[int, int]] = []
     expected = from_sequence
     for first, last in sorted(spans):
@@ -215,8 +213,8 @@ def judge(
     return Verdict(max(expected, durable_to + 1), corrupt, durable_to)
 
 
-def _announced(file_number: int, data: memoryview, index: int) -> int:
-    """The padded length that a plausible header announces; 4 KiB where there is none."""
+def announced(file_number: int, data: memoryview, index: int) -> int:
+    """The padded length that a plausible header at ``data[index:]`` announces; 4 KiB where there is none."""
     if len(data) - index < HEADER_BYTES:
         return ALIGN
     _, magic, _, _, length, payload_bytes, _, _, _, _, number = HEADER.unpack_from(data, index)

@@ -104,8 +104,8 @@ def page_cache_trusted_after_a_failed_sync() -> None:
     """H4: what a start finds in the cache is taken for durable and not written again."""
     original = replay.decide
 
-    def decide(found: Any, *, from_sequence: int) -> Any:
-        decision = original(found, from_sequence=from_sequence)
+    def decide(found: Any, *, from_sequence: int, witnessed: int = 0) -> Any:
+        decision = original(found, from_sequence=from_sequence, witnessed=witnessed)
         durable = [*decision.durable, *decision.survivors]
         return replay.Decision(
             durable, [], decision.corrupt, decision.tail_from - 1, decision.tail_from
