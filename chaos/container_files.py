@@ -14,6 +14,9 @@ from .place import FREE_BYTES_MIN
 DATA = "/var/lib/dlog"
 INSIDE_PORT = 4181
 CLOCK_DIRECTORY = "/run/chaos"
+NOT_ASKED = {"test": ["CMD", "true"], "interval": "24h"}
+"""The engine does not ask the nodes: the adapter does, when it wants to know. Neither ``disable: true`` nor
+the test ``NONE``: compose v1.29 lays them over the interval of compose.yaml, and refuses the two together."""
 
 
 def node_config(names: Sequence[str], needs: Needs, store: Mapping[str, Any]) -> str:
@@ -38,8 +41,7 @@ def override(names: Sequence[str], needs: Needs, config: Path, disks: Mapping[st
     services: dict[str, Any] = {}
     for name in names:
         volumes = [f"{config}:/etc/dlog/node.toml:ro"]
-        # The adapter asks the nodes itself, when it wants to know.
-        service: dict[str, Any] = {"healthcheck": {"disable": True}, "volumes": volumes}
+        service: dict[str, Any] = {"healthcheck": dict(NOT_ASKED), "volumes": volumes}
         if name in disks:
             volumes.append(f"{disks[name]}:{DATA}")
         if Capability.CLOCK in needs.capabilities:

@@ -1,6 +1,9 @@
 """The adapter of containers, as far as it can be seen without any."""
 
 import json
+import os
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -178,6 +181,45 @@ def test_each_service_gets_its_own_disk_and_clock() -> None:
         "/run1/bookie1/clock:/run/chaos:ro",
     ]
     assert services["bookie1"]["environment"] == {CLOCK: "/run/chaos/clock"}
+
+
+def test_the_nodes_are_not_asked_by_the_engine_in_words_that_compose_v1_takes() -> None:
+    """v1.29.2 lays what turns a check off over compose.yaml's ``interval``, and refuses the two together."""
+    needs = Needs(Path("/run1"), 1, 1, CAPABLE)
+
+    services = json.loads(override(["metadata1", "bookie1"], needs, Path("/c"), {}))["services"]
+
+    for check in (one["healthcheck"] for one in services.values()):
+        assert set(check) == {"test", "interval"}
+        assert check["test"] == ["CMD", "true"]
+
+
+@pytest.mark.parametrize("compose", ["docker compose", "docker-compose"])
+def test_compose_takes_the_three_files_together(compose: str, tmp_path: Path) -> None:
+    """No engine is needed for that. To try v1.29.2: put its `docker-compose` on the PATH."""
+    words = compose.split()
+    if (
+        shutil.which(words[0]) is None
+        or subprocess.run([*words, "version"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip(f"needs {compose}: not on the PATH")
+    home = engine.folder()
+    assert home is not None
+    names = [f"metadata{n}" for n in (1, 2, 3)] + [f"bookie{n}" for n in range(1, 7)]
+    extra = tmp_path / "override.yaml"
+    disks = {name: tmp_path / name for name in names}
+    for needs in (CAPABLE, frozenset({Capability.KILL})):
+        extra.write_text(override(names, Needs(tmp_path, 6, 3, needs), tmp_path / "c", disks))
+
+        files = [word for file in (*engine.FILES, extra) for word in ("-f", str(home / file))]
+        done = subprocess.run(
+            [*words, "-p", "x", *files, "config", "-q"],
+            env={**os.environ, "DLOG_SIXTH_BOOKIE": "1"},
+            capture_output=True,
+            check=False,
+        )
+
+        assert done.returncode == 0, done.stderr.decode()
 
 
 def test_without_need_nodes_keep_their_volumes_and_clocks() -> None:
