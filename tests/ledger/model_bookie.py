@@ -303,6 +303,7 @@ class Node:
         self.busy = 0
         self.changed = trio.Event()
         self._inbox: list[Callable[[], None]] = []
+        self._arrives = 0.0
 
     def news(self) -> None:
         self.changed.set()
@@ -318,7 +319,8 @@ class Node:
             self._inbox.append(action)
             self.drain()
 
-        self.later(arrive, LATENCY_S + self.add_delay_s)
+        self._arrives = max(self._arrives, trio.current_time() + LATENCY_S + self.add_delay_s)
+        self.later(arrive, self._arrives - trio.current_time())
 
     def drain(self) -> None:
         while self._inbox and not self.hung:
