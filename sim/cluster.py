@@ -7,7 +7,7 @@ between two starts: bookies swap addresses (H6), for an id lives with its disk a
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -17,8 +17,8 @@ from ..cluster.options import BookieNodeConfig, MetadataNodeConfig
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Address, Host
-from .connection import NetworkFaults
-from .disk import DiskFaults, SimDisk
+from .connection import NetworkFaults, Tap
+from .disk import DiskFaults, DiskWatcher, SimDisk
 from .host import SimHost
 from .network import SimNetwork
 from .scheduler import Simulation
@@ -27,6 +27,11 @@ from .taps import Oracles
 PORT = 4181
 RESTART_S = (0.05, 1.0)
 """A node that ended by itself is started again after so long."""
+
+
+class Watcher(Tap, DiskWatcher, Protocol):
+    """Sees wires and disks."""
+
 
 ClientMain = Callable[[Namespace, Host], Awaitable[None]]
 
@@ -38,6 +43,8 @@ class Shape:
     metadata_nodes: int = 3
     bookies: int = 4
     clients: int = 4
+    quorums: tuple[int, int, int] = (3, 3, 2)
+    """Ensemble, write quorum, ack quorum of every log."""
     store: Mapping[str, Any] = field(default_factory=dict)
     """Options of bookie/options.py."""
     client: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +70,7 @@ class SimCluster:
         self.simulation = simulation
         self.shape = shape
         self.network = SimNetwork(simulation, network)
-        self.oracles = Oracles(simulation)
+        self.oracles = Oracles(simulation, ack_quorum=shape.quorums[2])
         self.network.taps.append(self.oracles)
         self.machines: dict[str, SimHost] = {}
         self.ready: dict[str, bool] = {}
@@ -104,6 +111,21 @@ class SimCluster:
             host.add_disk(role, SimDisk(self.simulation, host, role, faults))
         self._mains[name] = main
         self.oracles.add_machine(host, kind)
+
+    def role_of(self, name: str) -> str:
+        """``metadata``, ``bookie`` or ``client``."""
+        return {"m": "metadata", "b": "bookie", "c": "client"}[name[0]]
+
+    def serves(self, name: str) -> bool:
+        """Has the present life of this node come so far?"""
+        return self.ready.get(name, False)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Show it everything on the wire, and what the nodes' disks do."""
+        self.network.taps.append(watcher)
+        for name in self.nodes:
+            for disk in self.machines[name].devices():
+                disk.watchers.append(watcher)
 
     @property
     def uri(self) -> str:
@@ -184,6 +206,16 @@ class SimCluster:
 
     # --- clients ----------------------------------------------------------------------------------
 
+    def _config(self, name: str) -> dict[str, Any]:
+        ensemble_size, write_quorum, ack_quorum = self.shape.quorums
+        return {
+            "owner": name,
+            "ensemble_size": ensemble_size,
+            "write_quorum": write_quorum,
+            "ack_quorum": ack_quorum,
+            **self.shape.client,
+        }
+
     def start_client(self, name: str, main: ClientMain) -> None:
         """Run ``main`` with a namespace on a client's machine; it opens the namespace until it can."""
 
@@ -191,7 +223,7 @@ class SimCluster:
             while True:
                 try:
                     async with open_namespace(
-                        self.uri, config={"owner": name, **self.shape.client}, host=host
+                        self.uri, config=self._config(name), host=host
                     ) as namespace:
                         await main(namespace, host)
                         return

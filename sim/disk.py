@@ -13,6 +13,7 @@ Each life of a process works through a `DiskHandle`, dead with it: later calls r
 """
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,6 +27,9 @@ from .disk_map import StoredMap
 from .scheduler import Simulation
 
 SECTOR_BYTES = 512
+SPARED = 3
+"""Loss of the newest spares what the last so many syncs wrote."""
+NEWEST_BYTES = 48 * 1024
 ROT_TRIES = 30
 """Places looked at for one that was written."""
 
@@ -47,10 +51,14 @@ class DiskFaults:
 
 
 class DiskWatcher(Protocol):
-    """Told of every durable stretch: for oracles."""
+    """Told of every durable stretch, and of what begins: for oracles, and to strike there."""
 
     def on_durable(self, disk: "SimDisk", name: str, offset: int, data: bytes) -> None:
         """These bytes of file ``name`` have reached the platter."""
+        ...
+
+    def on_begun(self, disk: "SimDisk", what: str, name: str) -> None:
+        """A file is about to be made, renamed (``name``: from now on) or deleted, or a map changed."""
         ...
 
 
@@ -79,8 +87,8 @@ class SimDisk:
         self.blamed = False
         """A fault that may end its node was planted here: `DiskFailed` or `CorruptData` is explained."""
         self.syncs = 0
-        self._newest: tuple[FileContent | None, int, int] = (None, 0, 0)
-        """The last stretch that a sync made durable."""
+        self._newest: deque[tuple[FileContent, int, int]] = deque(maxlen=SPARED)
+        """The last stretches that syncs made durable, the newest last."""
         self._steps = 0
         self._names_pending: list[tuple[int, Callable[[dict[str, FileContent]], None]]] = []
         self._name_changes = 0
@@ -141,26 +149,33 @@ class SimDisk:
         """Everything on it is gone. Its machine is off."""
         self.files, self.durable_files, self.maps = {}, {}, {}
         self._names_pending.clear()
-        self._newest = (None, 0, 0)
+        self._newest.clear()
         self.simulation.note("wipe", self.host.name, self.name)
 
-    def rot(self) -> str:
+    def rot(self, *, newest: bool = False) -> str:
         """Flip a bit, or spoil a sector, of what was written once; say where, or "" for nothing done.
 
-        Spares what the very last sync wrote: nothing behind it says that it was synced, so its rot cannot
-        be told from a torn tail by its own machine (H3 has the remedy, one
-        more block 20 ms later).
+        ``newest``: in the last `NEWEST_BYTES` that were written of the last file of a journal.
+
+        Spares what the very last syncs wrote: nothing behind it says that it was synced, so its rot cannot
+        be told from a torn tail by its own machine (H3 has the remedy, one more block 20 ms later).
         """
         names = [name for name, content in sorted(self.files.items()) if content.durable]
+        if newest:
+            names = [name for name in names if name.startswith("journal-")]
         if not names:
             return ""
         chance = self.chance
-        name = chance.choice(names)
+        name = names[-1] if newest else chance.choice(names)
         durable = self.files[name].durable
         size = len(durable)
+        first = 0
+        if newest:
+            size = max(1, len(durable.rstrip(b"\0")))
+            first = max(0, size - NEWEST_BYTES)
         # Room that was made ahead and never written shows no rot: most of a small file is that.
         for _ in range(ROT_TRIES):
-            at = chance.randrange(size)
+            at = chance.randrange(first, size)
             sector = at - at % SECTOR_BYTES
             if any(durable[sector : sector + SECTOR_BYTES]):
                 break
@@ -170,10 +185,10 @@ class SimDisk:
             end = at + 1
         else:
             at -= at % SECTOR_BYTES
-            end = min(size, at + SECTOR_BYTES)
+            end = min(len(durable), at + SECTOR_BYTES)
         content = self.files[name]
-        newest, low, high = self._newest
-        if content is newest and at < high and low < end:
+        spared = list(self._newest)[0 if newest else -1 :]
+        if any(content is one and at < high and low < end for one, low, high in spared):
             return ""
         self.blamed = True
         durable[at:end] = (
@@ -257,10 +272,15 @@ class SimDisk:
             del content.durable[size:]
         for _, offset, data in now_durable:
             put(content.durable, offset, data)
-            self._newest = (content, offset, offset + len(data))
+            self._newest.append((content, offset, offset + len(data)))
             for watcher in self.watchers:
                 watcher.on_durable(self, name, offset, data)
         self.step("synced", len(now_durable))
+
+    def begin(self, what: str, name: str) -> None:
+        """Tell the watchers."""
+        for watcher in self.watchers:
+            watcher.on_begun(self, what, name)
 
     async def change_names(
         self, incarnation: int, *changes: Callable[[dict[str, FileContent]], None]

@@ -101,6 +101,7 @@ class DiskHandle:
         def add(files: dict[str, FileContent]) -> None:
             files[name] = content
 
+        self.disk.begin("create", name)
         await self.disk.change_names(self.incarnation, add)
         return SimFile(self, name, content, direct=direct)
 
@@ -120,6 +121,7 @@ class DiskHandle:
                 del files[old]
             files[new] = content
 
+        self.disk.begin("rename", new)
         await self.disk.change_names(self.incarnation, move)
 
     async def delete(self, *names: str) -> None:
@@ -127,6 +129,7 @@ class DiskHandle:
         await trio.lowlevel.checkpoint()
         for name in names:
             self._content(name)
+            self.disk.begin("delete", name)
 
         def removal(name: str) -> Callable[[dict[str, FileContent]], None]:
             def remove(files: dict[str, FileContent]) -> None:

@@ -82,6 +82,7 @@ class SimMap:
         self._check()
         await trio.lowlevel.checkpoint_if_cancelled()
         disk, stored = self._disk, self._stored
+        disk.begin("map", self.name)
         disk.step("map", len(pairs))
         size = sum(len(key) + len(value) for key, value in pairs)
         if stored.bytes + size > MAP_BYTES_MAX or size > disk.faults.bytes_max - disk.used_bytes():

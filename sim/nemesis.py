@@ -1,11 +1,11 @@
-"""Faults from a seed, within the promise: three independent loops, so that faults overlap freely.
+"""Faults from a seed, within the promise: three loops and ambushes, so that faults overlap freely.
 
 With one fault at a time, faults that need two (a partition around a crash) are never met. Each seed draws
-its own mix of kinds (swarm testing).
+its own mix of kinds (swarm testing). The loops strike at random times, `ambush.py` at moments.
 
-The fault atlas: data that was synced is destroyed on at most write quorum - ack quorum bookies (one, with
-3/3/2), the ``rotten`` one, and on no metadata node. Power cuts, kills, failed syncs and full disks may hit
-any, and all at once: what was synced survives them.
+The fault atlas: data that was synced is destroyed on one bookie, the ``rotten`` one (G3: on fewer than the
+ack quorum, which is 2 or 3 here), and on no metadata node. Power cuts, kills, failed syncs and full disks
+may hit any, and all at once: what was synced survives them.
 """
 
 from collections import Counter
@@ -15,13 +15,17 @@ from random import Random
 import trio
 
 from ..runtime.errors import CorruptData
+from .ambush import Ambushes
 from .cluster import SimCluster
+from .moments import Moments
 
 MACHINE_KINDS = (
     "power cut", "kill", "crash point", "all crash", "stall", "swap addresses", "client crash",
 )  # fmt: skip
 NETWORK_KINDS = ("partition", "one way", "links", "cut off", "reset", "half open", "refuse")
-DISK_KINDS = ("slow disk", "EIO", "rot", "full disk", "clock", "index damage", "wipe")
+DISK_KINDS = (
+    "slow disk", "EIO", "rot", "lose blocks", "full disk", "clock", "index damage", "wipe",
+)  # fmt: skip
 FULL_LEAVES_BYTES = 64 * 1024
 REFUSALS = 5
 """Seconds in which a bookie refuses its disks before its operator believes it."""
@@ -43,7 +47,10 @@ class Nemesis:
         self.over = False
         """The cluster is healed: what was to be restarted later is not this object's business any more."""
         self._wiped = False
-        self._pause_s = chance.choice((2.0, 4.0, 8.0))
+        self._pause_s = chance.choice((3.0, 5.0, 9.0))
+        self._ambushes = Ambushes(self, cluster.simulation.chance("ambush"))
+        self.moments = Moments(cluster.role_of, cluster.serves, self._ambushes.on_moment)
+        cluster.watch(self.moments)
 
     async def run(self) -> None:
         """Plague the cluster until cancelled."""
@@ -53,6 +60,7 @@ class Nemesis:
                 if drawn:
                     chance = self.cluster.simulation.chance(f"nemesis/{number}")
                     nursery.start_soon(self._loop, drawn, chance)
+            nursery.start_soon(self._ambushes.run)
             await trio.sleep_forever()
 
     async def _loop(self, kinds: list[str], chance: Random) -> None:
@@ -74,10 +82,11 @@ class Nemesis:
             "slow disk": self._slow_disk,
             "EIO": self._fail_syncs,
             "rot": self._rot,
+            "lose blocks": self.lose_blocks,
             "full disk": self._full_disk,
             "clock": self._clock,
             "index damage": self._damage_index,
-            "wipe": self._wipe,
+            "wipe": self.wipe_once,
         }
         while True:
             await trio.sleep(chance.expovariate(1.0 / self._pause_s))
@@ -87,7 +96,7 @@ class Nemesis:
 
     # --- machines ---------------------------------------------------------------------------------
 
-    def _later_on(self, chance: Random, names: Sequence[str]) -> None:
+    def later_on(self, chance: Random, names: Sequence[str]) -> None:
         """Power these on again after a while; a client's process starts anew."""
 
         def on() -> None:
@@ -103,18 +112,22 @@ class Nemesis:
     def _power_cut(self, chance: Random) -> None:
         name = chance.choice(self.cluster.nodes)
         self.cluster.machines[name].power_cut()
-        self._later_on(chance, [name])
+        self.later_on(chance, [name])
 
     def _kill(self, chance: Random) -> None:
         name = chance.choice(self.cluster.nodes)
         self.cluster.machines[name].kill()
-        self._later_on(chance, [name])
+        self.later_on(chance, [name])
 
     def _crash_point(self, chance: Random) -> None:
         """Die at some disk or network step, mostly of a bookie: between two lines of its code."""
         name = chance.choice(self.cluster.nodes + self.cluster.bookies)
+        self.crash_soon(chance, name, chance.randrange(1, 60), power=chance.random() < 0.7)
+
+    def crash_soon(self, chance: Random, name: str, steps: int, *, power: bool) -> None:
+        """Have a machine die at a step of its disk or network, within 2 s at the latest."""
         host = self.cluster.machines[name]
-        host.crash_after(chance.randrange(1, 60), power=chance.random() < 0.7)
+        host.crash_after(steps, power=power)
         lives = host.incarnation
 
         def look() -> None:
@@ -122,7 +135,7 @@ class Nemesis:
                 return
             if host.running and host.incarnation == lives:
                 host.kill()  # too idle to get there
-            self._later_on(chance, [name])
+            self.later_on(chance, [name])
 
         self.cluster.simulation.after(2.0, look)
 
@@ -133,7 +146,7 @@ class Nemesis:
         for name in names:
             cluster.machines[name].power_cut()
         for name in names:
-            self._later_on(chance, [name])
+            self.later_on(chance, [name])
 
     def _stall(self, chance: Random) -> None:
         name = chance.choice(self.cluster.nodes + self._writers)
@@ -144,18 +157,19 @@ class Nemesis:
         for name in (one, other):
             self.cluster.machines[name].kill()
         self.cluster.swap_addresses(one, other)
-        self._later_on(chance, [one, other])
+        self.later_on(chance, [one, other])
 
     def _client_crash(self, chance: Random) -> None:
         name = chance.choice(self._writers)
         self.cluster.machines[name].kill()
-        self._later_on(chance, [name])
+        self.later_on(chance, [name])
 
     # --- network ----------------------------------------------------------------------------------
 
-    def _cut(
+    def cut(
         self, chance: Random, pairs: list[tuple[str, str]], mended_after_s: float = 0.0
     ) -> None:
+        """Cut these directions, for a drawn time if none is given."""
         network = self.cluster.network
         fresh = [pair for pair in pairs if not network.is_cut(*pair)]
         for source, target in fresh:
@@ -168,7 +182,7 @@ class Nemesis:
         names = list(self.cluster.machines)
         side = chance.sample(names, chance.randrange(1, len(names) // 2))
         rest = [name for name in names if name not in side]
-        self._cut(chance, [pair for a in side for b in rest for pair in ((a, b), (b, a))])
+        self.cut(chance, [pair for a in side for b in rest for pair in ((a, b), (b, a))])
 
     def _one_way(self, chance: Random) -> None:
         names = list(self.cluster.machines)
@@ -176,7 +190,7 @@ class Nemesis:
         rest = [name for name in names if name not in side]
         if chance.random() < 0.5:
             side, rest = rest, side
-        self._cut(chance, [(a, b) for a in side for b in rest])
+        self.cut(chance, [(a, b) for a in side for b in rest])
 
     def _links(self, chance: Random) -> None:
         """Single directed links, mostly between clients and bookies: what partial partitions are."""
@@ -187,7 +201,7 @@ class Nemesis:
             target = chance.choice(self.cluster.bookies if chance.random() < 0.6 else names)
             if source != target:
                 pairs.append((source, target) if chance.random() < 0.6 else (target, source))
-        self._cut(chance, list(dict.fromkeys(pairs)))
+        self.cut(chance, list(dict.fromkeys(pairs)))
 
     def _cut_off(self, chance: Random) -> None:
         """A writer from all bookies, and not from the metadata: what it has in flight ends nowhere."""
@@ -195,7 +209,7 @@ class Nemesis:
         pairs = [(writer, bookie) for bookie in self.cluster.bookies]
         if chance.random() < 0.7:
             pairs += [(bookie, writer) for _, bookie in pairs]
-        self._cut(chance, pairs, mended_after_s=chance.uniform(1.0, 8.0))
+        self.cut(chance, pairs, mended_after_s=chance.uniform(1.0, 8.0))
 
     def _reset(self, chance: Random) -> None:
         network = self.cluster.network
@@ -236,20 +250,30 @@ class Nemesis:
         for _ in range(chance.choice((1, 5, 20))):
             self.cluster.machines[self.rotten].disks["journal"].rot()
 
+    def lose_blocks(self, chance: Random) -> None:
+        """The newest of the journal, but for its last syncs, is not there after a power cut: limbo."""
+        if self._wiped:
+            return
+        host = self.cluster.machines[self.rotten]
+        host.power_cut()
+        for _ in range(chance.choice((1, 1, 3))):
+            host.disks["journal"].rot(newest=True)
+        self.later_on(chance, [self.rotten])
+
     def _damage_index(self, chance: Random) -> None:
         """Seen at the next start."""
         if self._wiped:
             return
         self.cluster.machines[self.rotten].disks["index"].damage_map()
 
-    def _wipe(self, chance: Random) -> None:
+    def wipe_once(self, chance: Random) -> None:
         """Once a run: the bookie that starts on the emptied disks is another one, of a new id (H6).
 
         Twice would be beyond the promise: an ensemble may name both of the machine's earlier bookies.
         """
         if not self._wiped:
             self.wipe()
-            self._later_on(chance, [self.rotten])
+            self.later_on(chance, [self.rotten])
 
     def wipe(self) -> None:
         """Empty the disks of the one bookie, and let it be."""
@@ -273,14 +297,14 @@ class Nemesis:
 
     def _full_disk(self, chance: Random) -> None:
         host = self.cluster.machines[chance.choice(self.cluster.bookies)]
-        disk = host.disks["journal"]
-        disk.faults.bytes_max = disk.used_bytes() + FULL_LEAVES_BYTES
+        disk = host.disks[chance.choice(("journal", "journal", "index"))]
+        disk.faults.bytes_max = disk.used_bytes() + chance.choice((0, FULL_LEAVES_BYTES))
         disk.blamed = True
 
         def empty() -> None:
             disk.faults.bytes_max = self.cluster.shape.disk_bytes
 
-        self.cluster.simulation.note("full disk", host.name)
+        self.cluster.simulation.note("full disk", host.name, disk.name)
         self.cluster.simulation.after(chance.uniform(0.5, 8.0), empty)
 
     def _clock(self, chance: Random) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from ..ledger.keys import ledger_id_of
+from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..metadata.kv import KeyValueState
 from ..verify.checkers import Violation
 from ..verify.oracles import BookieOracle, FrameCutter, MetadataOracle
@@ -25,6 +26,8 @@ class Oracles:
 
         self.bookies = BookieOracle(fail, ack_quorum=ack_quorum)
         self.metadata = MetadataOracle(fail)
+        self.recovered_ledgers: dict[int, None] = {}
+        """Ledgers that somebody else than their writer closes."""
         self._kinds: dict[str, str] = {}
         self._links: dict[int, Any] = {}
         self._arriving: dict[int, FrameCutter] = {}
@@ -40,6 +43,9 @@ class Oracles:
         """See `DiskWatcher`."""
         if self._kinds.get(disk.host.name) == "bookie":
             self.bookies.on_durable(disk.host.name, data)
+
+    def on_begun(self, disk: SimDisk, what: str, name: str) -> None:
+        """See `DiskWatcher`."""
 
     def on_arrived(self, end: SimConnection, data: bytes) -> None:
         """See `Tap`."""
@@ -78,6 +84,10 @@ class Oracles:
             for event in events:  # from here on a bookie may deny it, and must some day
                 if event.kind == "put" and event.item.key.startswith(b"delete/"):
                     self.bookies.denied_ledgers[ledger_id_of(event.item.key)] = None
+                elif event.kind == "put" and event.item.key.startswith(b"ledger/"):
+                    record = LedgerMetadata.decode(event.item.value)
+                    if record.state is LedgerState.IN_RECOVERY:
+                        self.recovered_ledgers[record.ledger_id] = None
             return answer, events
 
         patched: Any = KeyValueState

@@ -106,6 +106,8 @@ class BookieOracle:
         self._lac_checked: dict[int, int] = {}
         self.denied_ledgers: dict[int, None] = {}
         """Ledgers that a run has deleted: denying them is right."""
+        self.unknowns = 0
+        """Answers that said of a ledger: what is not here may have been lost (limbo)."""
 
     @property
     def confirmed(self) -> int:
@@ -253,6 +255,7 @@ class BookieOracle:
             return
         if asked.fences:
             self._on_fenced(bookie, asked.ledger)
+        self.unknowns += not flags & words.FLAG_KNOWN
         if not flags & words.FLAG_KNOWN or not promised:
             return
         if asked.op == Op.READ:
