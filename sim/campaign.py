@@ -14,6 +14,8 @@ from .scheduler import BusyLoop, Deadlock, OutOfTime
 from .seed import CHAOS_S, Result, SeedRun
 
 WORKLOADS: dict[str, type[SeedRun]] = {"log": SeedRun, "pipeline": PipelineRun}
+AT = "at "
+"""So faults are counted that struck at a moment (`ambush.py`)."""
 CHUNK_SEEDS = 25
 """Seeds that one process runs, where there are more."""
 SEED_REAL_S_MAX = 120.0
@@ -59,7 +61,9 @@ class Totals:
         self.registers = 0
         self.messages = 0
         self.restarts = 0
+        self.unknowns = 0
         self.faults: Counter[str] = Counter()
+        self.heard: Counter[str] = Counter()
         self.used_s = 0.0
 
     def add(self, result: Result) -> None:
@@ -72,10 +76,11 @@ class Totals:
         self.registers += result.register_calls
         self.messages += result.messages
         self.restarts += result.restarts
+        self.unknowns += result.unknowns
         self.faults += result.faults
-        if result.report is not None:
-            self.acked += result.report.acked
-            self.read += result.report.read
+        self.heard += result.heard
+        self.acked += sum(report.acked for report in result.reports)
+        self.read += sum(report.read for report in result.reports)
 
     def join(self, other: "Totals") -> None:
         """The sums of some more seeds."""
@@ -85,14 +90,21 @@ class Totals:
     def describe(self) -> str:
         """A few lines."""
         used_s = self.used_s
-        faults = ", ".join(f"{kind} {count}" for kind, count in sorted(self.faults.items()))
+        kinds = sorted(self.faults.items())
+        faults = ", ".join(f"{kind} {count}" for kind, count in kinds if not kind.startswith(AT))
+        struck = ", ".join(
+            f"{kind} {self.faults[AT + kind]} of {count}"
+            for kind, count in sorted(self.heard.items())
+        )
         return (
             f"{self.seeds} seeds, {len(self.failed)} failed {self.failed or ''}\n"
             f"{self.virtual_s:.0f} virtual s in {used_s:.1f} CPU s"
             f" ({used_s / max(1, self.seeds):.2f} a seed)\n"
             f"{self.confirmed} entries acknowledged, {self.acked} records acknowledged,"
-            f" {self.read} read, {self.registers} register calls, {self.messages} messages\n"
-            f"{sum(self.faults.values())} faults: {faults}; {self.restarts} restarts by the supervisor"
+            f" {self.read} read, {self.registers} register calls, {self.messages} messages,"
+            f" {self.unknowns} answers in limbo\n"
+            f"{sum(self.faults.values())} faults: {faults}; {self.restarts} restarts by the supervisor\n"
+            f"of them at moments: {struck}"
         )
 
 

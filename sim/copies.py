@@ -3,6 +3,7 @@
 Asked from outside, as a client sees it: each bookie of each ensemble is connected and lists what it holds.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ..cluster.copying import lacking, list_held
@@ -12,13 +13,13 @@ from ..ledger.metadata import LedgerMetadata
 from ..runtime.errors import DistributedLogError
 
 
-async def missing_copies(namespace: Any) -> list[str]:
-    """What is missing now, in words; empty when every closed ledger has all its copies."""
+async def missing_copies(namespace: Any, wanted: Callable[[int], bool]) -> list[str]:
+    """What is missing now, in words; empty when every closed ledger that is wanted has all its copies."""
     pool = namespace.ledgers.pool
     found: list[str] = []
     async for item in below(namespace.metadata, keys.LEDGER_PREFIX):
         ledger = LedgerMetadata.decode(item.value)
-        if not ledger.closed:
+        if not ledger.closed or not wanted(ledger.ledger_id):
             continue
         for bookie in ledger.bookies():
             client = pool.get(bookie)

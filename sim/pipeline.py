@@ -80,7 +80,7 @@ class PipelineRun(SeedRun):
                 f"liveness: no link could be made within {LIVENESS_S:g} s after healing"
             )
         simulation.note("final", len(self.pipe.archived), self.history.acked)
-        self.result.report = check_log(self.history, self.pipe.whole())
+        self.result.reports.append(check_log(self.history, self.pipe.whole()))
         self.batches = pipeline.check_batches(self.pipe)
 
     async def _prove(self, namespace: Namespace, host: Host) -> None:

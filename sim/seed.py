@@ -25,7 +25,11 @@ from .network import draw_network_faults
 from .scheduler import Simulation
 from .tuning import bounded, draw_bounds
 
-LOG = "story"
+LOGS = ("story", "tale", "legend")
+QUORUMS = (*[(3, 3, 2)] * 5, (5, 3, 2), (4, 3, 2), (4, 2, 2), (3, 2, 2), (3, 3, 3))
+"""Ensemble, write quorum, ack quorum: one for all logs of a seed."""
+AUDIT_S = 5.0
+NEVER_S = 1e6
 CHAOS_S = 30.0
 FORMING_S = 60.0
 LIVENESS_S = 60.0
@@ -49,8 +53,13 @@ class Result:
     confirmed: int = 0
     """Entries acknowledged by an ack quorum."""
     faults: Counter[str] = field(default_factory=Counter)
+    unknowns: int = 0
+    """Answers of bookies in limbo."""
     restarts: int = 0
-    report: LogReport | None = None
+    heard: Counter[str] = field(default_factory=Counter)
+    """Moments at which faults may strike."""
+    reports: list[LogReport] = field(default_factory=list)
+    """One a log."""
     register_calls: int = 0
     trace: list[str] | None = None
 
@@ -69,11 +78,16 @@ class SeedRun:
         )
         self.chaos_s = chaos_s
         self.history = History()
+        """Of the registers, and of the first log."""
         self.result = Result(seed)
         chance = self.simulation.chance("swarm")
         self.rates = draw_rates(chance)
         self.shape = draw_shape(chance)
         self.bounds = draw_bounds(chance)
+        logs = LOGS[: chance.choice((1, 1, 2, 3))]
+        self.histories = {log: History() for log in logs} | {LOGS[0]: self.history}
+        self.deletes = chance.random() < 0.3
+        """A client makes logs and deletes them."""
         self.cluster: SimCluster
         self.nemesis: Nemesis
 
@@ -93,6 +107,8 @@ class SeedRun:
         result.messages = self.cluster.network.messages
         result.confirmed = self.cluster.oracles.bookies.confirmed
         result.faults = self.nemesis.counts
+        result.heard = self.nemesis.moments.heard
+        result.unknowns = self.cluster.oracles.bookies.unknowns
         result.restarts = self.cluster.restarts
         result.trace = simulation.trace
         return result
@@ -124,14 +140,18 @@ class SeedRun:
     # --- clients ----------------------------------------------------------------------------------
 
     async def _write(self, namespace: Namespace, host: Host) -> None:
-        await workload.write_sessions(namespace, LOG, self.history, host.random, self.rates)
+        rates = replace(self.rates, burst_s=self.rates.burst_s * len(self.histories))
+        async with trio.open_nursery() as nursery:
+            for log, history in self.histories.items():
+                nursery.start_soon(
+                    workload.write_sessions, namespace, log, history, host.random, rates
+                )
 
     async def _read(self, namespace: Namespace, host: Host) -> None:
         async with trio.open_nursery() as nursery:
-            for name, read in (("tail", workload.tail), ("catch up", workload.catch_up)):
-                nursery.start_soon(
-                    read, namespace, LOG, self.history, name, host.random, self.rates
-                )
+            for log, history in self.histories.items():
+                for name, read in (("tail", workload.tail), ("catch up", workload.catch_up)):
+                    nursery.start_soon(read, namespace, log, history, name, host.random, self.rates)
             # Two processes on two machines: each may know another leader (H26).
             nursery.start_soon(self._registers, "p2", namespace, host)
 
@@ -139,6 +159,8 @@ class SeedRun:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._registers, "p1", namespace, host)
             nursery.start_soon(workload.watch_registers, namespace.metadata)
+            if self.deletes:
+                nursery.start_soon(workload.make_and_delete, namespace, host.random)
 
     async def _registers(self, process: str, namespace: Namespace, host: Host) -> None:
         await workload.use_registers(namespace.metadata, process, self.history, host.random)
@@ -151,27 +173,30 @@ class SeedRun:
         self.nemesis.over = True
         cluster.heal()
         simulation.nursery.start_soon(self.nemesis.build_anew)
-        finals: list[list[ReadRecord]] = []
+        finals: dict[str, list[ReadRecord]] = {}
         lacked: list[str] = []
         done, whole = trio.Event(), trio.Event()
 
         async def prove(namespace: Namespace, host: Host) -> None:
             while not done.is_set():
                 try:
-                    await workload.prove_alive(namespace, LOG, self.history, host.random)
+                    for log, history in self.histories.items():
+                        await workload.prove_alive(namespace, log, history, host.random)
                     for name in cluster.clients[:2]:  # nobody writes any more
                         cluster.machines[name].kill()
                     missing = ENTRIES_MIN - cluster.oracles.bookies.confirmed
-                    await workload.prove_alive(
-                        namespace, LOG, self.history, host.random, entries=max(0, missing)
-                    )
-                    finals.append(await workload.read_final(namespace, LOG))
+                    for log, history in self.histories.items():
+                        await workload.prove_alive(
+                            namespace, log, history, host.random, entries=max(0, missing)
+                        )
+                        missing = 0
+                        finals[log] = await workload.read_final(namespace, log)
                     done.set()
                     break
                 except DistributedLogError as error:
                     simulation.note("not yet", type(error).__name__, str(error)[:200])
                     await trio.sleep(0.5)
-            while left := await missing_copies(namespace):
+            while left := await missing_copies(namespace, self._is_noted):
                 lacked[:] = left
                 await trio.sleep(1.0)
             whole.set()
@@ -187,15 +212,29 @@ class SeedRun:
             raise Violation(
                 f"L8: {len(lacked)} copies are missing {COPIES_S:g} s after healing: {lacked[:5]}"
             )
-        simulation.note("final", len(finals[0]), self.history.acked)
-        self.result.report = check_log(self.history, finals[0])
+        for log, history in self.histories.items():
+            simulation.note("final", log, len(finals[log]), history.acked)
+            self.result.reports.append(check_log(history, finals[log]))
         self.result.register_calls = check_registers(self.history.registers)
+
+    def _is_noted(self, ledger_id: int) -> bool:
+        """Must repair complete this ledger? Without an audit only what its own writer closed.
+
+        A writer that dies before its first note leaves holes that nobody knows but the audit (H22b).
+        """
+        return (
+            self.shape.audit_every_s < NEVER_S
+            or ledger_id not in self.cluster.oracles.recovered_ledgers
+        )
 
 
 def draw_shape(chance: Random) -> Shape:
     """How the cluster of a seed is made: small files and segments, so that all of them roll."""
+    quorums = chance.choice(QUORUMS)
     return Shape(
-        bookies=chance.choice((3, 4, 4, 5)),
+        quorums=quorums,
+        bookies=quorums[0] + chance.choice((0, 1, 1, 2) if quorums[0] < 5 else (0, 1)),
+        audit_every_s=chance.choice((AUDIT_S, AUDIT_S, NEVER_S)),
         lost_after_s=chance.choice((4.0, 20.0)),
         clients=5,
         store={
@@ -213,7 +252,7 @@ def draw_shape(chance: Random) -> Shape:
             "add_timeout_s": chance.choice((2.0, 5.0)),
             "recover_timeout_s": 10.0,
             "close_timeout_s": 10.0,
-            "metadata_timeout_s": 10.0,
+            "metadata_timeout_s": chance.choice((3.0, 10.0)),
         },
     )
 

@@ -5,6 +5,7 @@ metadata quorum. Each is one endless coroutine over a `Namespace` (or a `Metadat
 the same in the simulator and against real processes.
 """
 
+import contextlib
 from dataclasses import dataclass
 from random import Random
 
@@ -251,6 +252,29 @@ async def prove_alive(
     except BaseException:
         await writer.abort()
         raise
+
+
+async def make_and_delete(namespace: Namespace, chance: Random) -> None:
+    """Make a log, write a little, delete it; again, until cancelled. A deleted log is not there.
+
+    Raises `Violation`.
+    """
+    number = 0
+    while True:
+        await trio.sleep(chance.expovariate(1.0))
+        name = f"doomed/{chance.getrandbits(32):08x}-{number}"
+        number += 1
+        try:
+            async with await namespace.open_log(name).open_writer() as writer:
+                for _ in range(chance.randrange(4)):
+                    await writer.write(LogRecord(txid_now(), bytes(chance.randrange(1, 2000))))
+            await namespace.delete_log(name, wait_s=REST_S)
+        except DistributedLogError:
+            await trio.sleep(REST_S)
+            continue
+        with contextlib.suppress(DistributedLogError):
+            async with namespace.open_log(name).open_reader(to="end") as reader:
+                raise Violation(f"log {name} was deleted, and is read: {await read_whole(reader)}")
 
 
 async def read_final(namespace: Namespace, log: str) -> list[ReadRecord]:

@@ -6,13 +6,15 @@
 import gc
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from distributedlog.sim.ambush import WORST
 from distributedlog.sim.bookie_world import BookieWorld
-from distributedlog.sim.campaign import describe_failure
+from distributedlog.sim.campaign import AT, describe_failure
 from distributedlog.sim.seed import CHAOS_S, Result, SeedRun
 
 SEEDS = int(os.environ.get("DLOG_SIM_SEEDS", "20"))
@@ -64,6 +66,13 @@ def test_seeds_of_the_whole_cluster_keep_every_promise() -> None:
     assert sum(result.virtual_s for result in results) / count >= 30
     assert sum(result.confirmed for result in results) / count >= 100
     assert sum(sum(result.faults.values()) for result in results) / count >= 5
+    faults, heard = Counter[str](), Counter[str]()
+    for result in results:
+        faults += result.faults
+        heard += result.heard
+    deaf = [kind for kind in WORST if not heard[kind]]
+    assert not deaf or SEEDS < 20, f"moments that never came: the ear does not fit any more: {deaf}"
+    assert sum(faults[AT + kind] for kind in WORST) >= count
 
 
 @pytest.mark.seeds
