@@ -37,7 +37,7 @@ SHARES = {
 @pytest.mark.parametrize("kind", SHARES)
 def test_a_transaction_is_known_for_what_it_does(kind: str) -> None:
     assert kind in KINDS
-    assert list(kinds_of(SHARES[kind], by_node=False))[0] == kind
+    assert next(kinds_of(SHARES[kind], by_node=False)) == kind
 
 
 def test_a_node_that_changes_a_closed_record_swaps_a_bookie() -> None:
