@@ -29,8 +29,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..runtime.errors import DistributedLogError, ProtocolError, from_code
-from ..runtime.frames import pack, unpack
+from ..runtime.frames import ERROR_CHARS_MAX, pack
 from ..runtime.host import Buffer
+from ..runtime.schema import message, number, row, text
 
 KEY_BYTES = 16
 FLAG_KNOWN = 1
@@ -54,6 +55,7 @@ _LAC = struct.Struct("<q")
 _PAIR_I64 = struct.Struct("<qq")
 _PAIR_U64 = struct.Struct("<QQ")
 _WAIT_REPLY = struct.Struct("<qII")
+_REFUSAL = row(text(ERROR_CHARS_MAX), text(ERROR_CHARS_MAX), number())
 READ_REPLY_BYTES = _PAIR_I64.size
 WAIT_REPLY_BYTES = _WAIT_REPLY.size
 
@@ -175,15 +177,13 @@ def decode_pairs(body: Buffer, what: str) -> list[tuple[int, int]]:
 
 def encode_refusal(error: DistributedLogError, position: int) -> bytes:
     """STREAM_REFUSED: ``position`` counts the stream's records from 0 in sending order."""
-    return pack([str(error)[:4096], "", position])
+    return pack([str(error)[:ERROR_CHARS_MAX], "", position])
 
 
 def decode_refusal(status: int, body: Buffer) -> tuple[DistributedLogError, int]:
     """The error and the first refused position. Raises `ProtocolError`."""
-    value = unpack(body, "STREAM_REFUSED")
-    if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], int):
-        raise ProtocolError("STREAM_REFUSED: not [message, detail, position]")
-    return from_code(status, str(value[0]), str(value[1])), value[2]
+    said, detail, position = message(body, _REFUSAL, "STREAM_REFUSED")
+    return from_code(status, said, detail), position
 
 
 def encode_lac(lac: int) -> bytes:

@@ -8,13 +8,15 @@
 The history of changes is left out on purpose, see `history.py`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.errors import CorruptData, ProtocolError, UnsupportedFormat
-from ..runtime.frames import pack, unpack
+from ..runtime.errors import CorruptData, UnsupportedFormat
+from ..runtime.frames import pack
+from ..runtime.schema import Form, Misfit, list_of_any, number, row, rows, stored, text, word
 from .answers import item_from_list, item_to_list
-from .request_ring import Remembered
+from .commands import CLIENT_CHARS_MAX
+from .request_ring import MESSAGE_CHARS_MAX, Remembered
 from .transaction import KeyValue
 
 if TYPE_CHECKING:
@@ -69,18 +71,23 @@ class SnapshotBuilder:
 
     def add(self, chunk: bytes) -> None:
         """Take the next chunk. Raises `CorruptData`, `UnsupportedFormat`."""
+        if self._missing is None:
+            self._begin(stored(chunk, _HEAD, "the head of a snapshot"))
+            return
+        kind, listed = stored(chunk, _CHUNK, "a snapshot's chunk")
+        self._missing[_KINDS.index(kind)] -= len(listed)
+        form: Form = {"leases": _LEASE, "items": item_from_list, "requests": _REQUEST}[kind]
+        takes: dict[str, Callable[[Any], None]] = {
+            "leases": self._take_lease,
+            "items": self._take_item,
+            "requests": self._take_request,
+        }
+        take = takes[kind]
         try:
-            value = unpack(chunk, "a snapshot's chunk")
-            if self._missing is None:
-                self._begin(value)
-                return
-            kind, rows = value
-            self._missing[_KINDS.index(kind)] -= len(rows)
-            take = (self._take_lease, self._take_item, self._take_request)[_KINDS.index(kind)]
-            for row in rows:
-                take(*row)
-        except (ProtocolError, TypeError, ValueError, KeyError) as error:
-            raise CorruptData(f"not a snapshot of the key space ({error!r:.100})") from None
+            for one in listed:
+                take(form(one))
+        except Misfit as error:
+            raise CorruptData(f"not a snapshot of the key space: {error}") from None
 
     def done(self) -> "KeyValueState":
         """The state. Raises `CorruptData` if it is not whole."""
@@ -88,31 +95,52 @@ class SnapshotBuilder:
             raise CorruptData(f"a snapshot that is not whole: {self._missing} rows are missing")
         return self._state
 
-    def _begin(self, head: list[Any]) -> None:
+    def _begin(self, head: tuple[int, ...]) -> None:
         state = self._state
         if head[0] != SNAPSHOT_FORMAT:
             raise UnsupportedFormat(
                 f"a snapshot of format {head[0]}, known is {SNAPSHOT_FORMAT}: written by a newer version"
             )
+        if len(head) != HEAD_FIELDS:
+            raise CorruptData(f"the head of a snapshot has {len(head)} fields")
         _, state.index, state.revision, state.next_lease, state.ring.floor, *missing = head
         state.history.compacted_to = state.revision
         self._missing = missing
 
-    def _take_lease(self, lease_id: int, ttl_ms: int) -> None:
-        self._state.add_lease(lease_id, ttl_ms)
+    def _take_lease(self, lease: tuple[int, int]) -> None:
+        self._state.add_lease(*lease)
 
-    def _take_item(self, *row: Any) -> None:
-        item = item_from_list(row)
+    def _take_item(self, item: KeyValue | None) -> None:
         if item is None or item.key <= self._last_key:
-            raise ValueError("keys out of order")
+            raise Misfit("keys out of order")
+        if item.lease and item.lease not in self._state.leases:
+            raise Misfit("a key under a lease that is not there")
         self._last_key = item.key
         self._state.add_item(item)
 
-    def _take_request(self, *row: Any) -> None:
-        self._state.ring.add(Remembered(*row))
+    def _take_request(self, request: tuple[int, str, int, int, int | str]) -> None:
+        answer = Remembered(*request)
+        if self._state.ring.find(answer.client, answer.request) is not None:
+            raise Misfit("a request that is answered twice")
+        self._state.ring.add(answer)
 
 
+HEAD_FIELDS = 8
+
+
+def _outcome(value: Any) -> int | str:
+    """A revision or a lease, or an error's message."""
+    found: int | str = _MESSAGE(value) if type(value) is str else _NUMBER(value)
+    return found
+
+
+_NUMBER = number()
+_MESSAGE = text(MESSAGE_CHARS_MAX)
+_HEAD = rows(_NUMBER, 64, 1)
 _KINDS = ("leases", "items", "requests")
+_CHUNK = row(word(*_KINDS), list_of_any)
+_LEASE = row(_NUMBER, _NUMBER)
+_REQUEST = row(_NUMBER, text(CLIENT_CHARS_MAX, 1), _NUMBER, _NUMBER, _outcome)
 
 
 def _request_row(answer: Remembered) -> tuple[int, Any]:
@@ -121,13 +149,13 @@ def _request_row(answer: Remembered) -> tuple[int, Any]:
 
 def _grouped(kind: str, sized_rows: Iterable[tuple[int, Any]]) -> Iterator[bytes]:
     """Rows in chunks, each cut before it grows above its bounds."""
-    rows: list[Any] = []
+    group: list[Any] = []
     total = 0
-    for size, row in sized_rows:
-        if rows and (total + size > CHUNK_BYTES or len(rows) == CHUNK_ROWS_MAX):
-            yield pack([kind, rows])
-            rows, total = [], 0
-        rows.append(row)
+    for size, content in sized_rows:
+        if group and (total + size > CHUNK_BYTES or len(group) == CHUNK_ROWS_MAX):
+            yield pack([kind, group])
+            group, total = [], 0
+        group.append(content)
         total += size
-    if rows:
-        yield pack([kind, rows])
+    if group:
+        yield pack([kind, group])

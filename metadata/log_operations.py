@@ -9,7 +9,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from .configuration import UNKNOWN, Configuration, decode_configuration
+from ..runtime.schema import Misfit, list_of_any
+from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from .messages import TERM_MAX, Entry
 from .raft_log import RaftLog
 from .ready import HardState
@@ -31,25 +32,29 @@ class Replay:
         self.begun = False
 
     def take(self, operations: Any) -> None:
-        """Carry out the operations of a block. Raises `ValueError` for one that does not fit."""
-        for operation in operations:
+        """Carry out the operations of a block. Raises `Misfit` (a `ValueError`), `ProtocolError`."""
+        for operation in list_of_any(operations):
             match operation:
-                case ["begin", sequence]:
+                case ["begin", int() as sequence]:
                     self.began_with = sequence
                 case ["begun"]:
                     self.begun = True
                 case ["hard", int() as term, str() as vote] if 0 <= term <= TERM_MAX:
                     self.hard_state = HardState(term, vote)
-                case ["snapshot", index, term]:
+                case ["snapshot", int() as index, int() as term]:
                     self.log.reset(index, term, self._founding)
-                case ["snapshot", index, term, members]:
+                case ["snapshot", int() as index, int() as term, bytes() as members]:
                     self.log.reset(index, term, decode_configuration(members))
-                case ["truncate", index] if index > self.log.base_index:
+                case ["truncate", int() as index] if index > self.log.base_index:
                     self.log.truncate(index)
-                case ["entry", index, term, data] if index == self.log.last_index + 1:
+                case ["entry", int() as index, int() as term, bytes() as data] if (
+                    index == self.log.last_index + 1 and term >= self.log.last_term
+                ):
+                    if is_configuration(data):
+                        decode_configuration(data)  # the log takes it for good
                     self.log.append([Entry(index, term, data)])
                 case _:
-                    raise ValueError(operation[0])
+                    raise Misfit("an operation that does not fit those before it")
 
 
 def grouped(operations: Iterable[Any]) -> Iterator[list[Any]]:

@@ -15,14 +15,16 @@ from random import Random
 import xxhash
 
 from ..runtime.atomic_file import read_file, replace_file
-from ..runtime.errors import CorruptData, ProtocolError, UnsupportedFormat
-from ..runtime.frames import pack, unpack
+from ..runtime.errors import CorruptData, UnsupportedFormat
+from ..runtime.frames import pack
 from ..runtime.host import Disk
-from .configuration import Configuration, Member
+from ..runtime.schema import flag, mapping, number, row, stored, text
+from .configuration import MEMBERS_MAX, Configuration, Member
 
 MEMBERS = "MEMBERS"
 MEMBERS_FORMAT = 1
 DIGEST_BYTES = 8
+_FORM = row(number(), text(), mapping(text(), MEMBERS_MAX), flag, number())
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +59,16 @@ async def load_members(disk: Disk) -> Members | None:
     body = content[DIGEST_BYTES:]
     if xxhash.xxh3_64_digest(body) != content[:DIGEST_BYTES]:
         raise CorruptData(f"{MEMBERS}: the checksum is wrong ({len(content)} bytes)")
-    try:
-        form, *fields = unpack(body, MEMBERS)
-        if form != MEMBERS_FORMAT:
-            raise UnsupportedFormat(f"{MEMBERS}: format {form}, known is {MEMBERS_FORMAT}")
-        return Members(*fields)
-    except (ProtocolError, TypeError, ValueError):
-        raise CorruptData(f"{MEMBERS}: cannot be read ({len(content)} bytes)") from None
+    return decode_members(body)
+
+
+def decode_members(body: bytes) -> Members:
+    """What the file says behind its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
+    (form, *_) = stored(body, row(number(), later=True), MEMBERS)
+    if form != MEMBERS_FORMAT:
+        raise UnsupportedFormat(f"{MEMBERS}: format {form}, known is {MEMBERS_FORMAT}")
+    _, *said = stored(body, _FORM, MEMBERS)
+    return Members(*said)
 
 
 async def store_members(disk: Disk, members: Members) -> None:

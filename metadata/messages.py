@@ -204,7 +204,7 @@ def decode(body: Buffer) -> WireMessage:
     kind = value[0]
     form = _FORMS.get(kind) if type(kind) is int else None
     if form is None:
-        raise ProtocolError(f"a Raft message of unknown kind {str(kind)[:20]}")
+        raise ProtocolError("a Raft message of a kind that is not known")
     cls, fields = form
     if len(value) != len(fields) + 1:
         raise ProtocolError(f"{cls.__name__}: {len(value) - 1} fields, expected {len(fields)}")

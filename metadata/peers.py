@@ -235,4 +235,6 @@ class Peers:
 def parse_place(text: str) -> Address | None:
     """An address of "host:port"; None for anything else."""
     host, _, port = text.rpartition(":")
-    return (host, int(port)) if host and port.isdigit() else None
+    # Only these are numbers to `int`: "²" is a digit, and none.
+    sound = host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
+    return (host, int(port)) if sound else None

@@ -14,14 +14,16 @@ from ..runtime.errors import (
     TooBusy,
     WrongPeer,
 )
-from ..runtime.frames import Op, envelope, error_body, pack, unpack
+from ..runtime.frames import Op, envelope, error_body, pack
 from ..runtime.rpc import Link
+from ..runtime.schema import message
 from .commands import Grant, Revoke, Transact, decode_command
 from .forming import Founding
 from .interface import Event, WatchBatch
 from .kv import Answer, KeyValueState
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
 from .wire import (
+    STATUS_QUESTION,
     MembersRequest,
     ReadRequest,
     WatchRequest,
@@ -118,20 +120,18 @@ class MetadataSession:
         peer = self._link.peer
         if peer.kind != "metadata" or peer.cluster_id != self._node.hello().cluster_id:
             raise WrongPeer(f"{self._link.peer_address} is no metadata node of this cluster")
-        message = decode(body)
-        if message.sender != peer.node_id:
-            raise ProtocolError(f"{self._link.peer_address} speaks for {message.sender}")
-        if isinstance(message, SnapshotChunkReply):
+        said = decode(body)
+        if said.sender != peer.node_id:
+            raise ProtocolError(f"{self._link.peer_address} speaks for {said.sender}")
+        if isinstance(said, SnapshotChunkReply):
             raise ProtocolError("a snapshot's progress is a reply, not a message")
         if not self._node.may_speak(peer.node_id, self._link):
             return  # said again, when it is known that it is a member
-        if isinstance(message, SnapshotChunk):
-            self._node.receiver.take(
-                message, lambda offset: self._link.reply(ident, pack([offset]))
-            )
+        if isinstance(said, SnapshotChunk):
+            self._node.receiver.take(said, lambda offset: self._link.reply(ident, pack([offset])))
         else:
             self._node.on_peer_heard(peer.node_id, self._link)
-            replica.on_message(message)
+            replica.on_message(said)
 
     def _read(self, replica: "Replica", ident: int, body: memoryview) -> None:
         request = ReadRequest.decode(body)
@@ -185,7 +185,7 @@ class MetadataSession:
             self._link.reply(ident, self._node.form_answer().encode())
 
     def _status(self, ident: int, body: memoryview) -> None:
-        if unpack(body, "META_STATUS") == ["self"]:
+        if message(body, STATUS_QUESTION, "META_STATUS") == ("self",):
             self._link.reply(ident, encode_rows([self._node.board.row()]))
         elif not self._node.ask_all(lambda rows: self._link.reply(ident, encode_rows(rows))):
             self._link.reply_error(ident, TooBusy("too many ask for the status of all nodes"))

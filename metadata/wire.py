@@ -21,17 +21,75 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..runtime.errors import ProtocolError
-from ..runtime.frames import pack, unpack
+from ..runtime.frames import ERROR_CHARS_MAX, pack, unpack
 from ..runtime.host import Buffer
 from ..runtime.reasons import reasons_of
+from ..runtime.schema import (
+    TEXT_CHARS_MAX,
+    Misfit,
+    flag,
+    mapping,
+    message,
+    number,
+    row,
+    rows,
+    text,
+    word,
+)
 from .configuration import Member
 from .interface import Event, MemberStatus, RangePage, WatchBatch
 from .kv import Answer, decode_answer, encode_answer, item_from_list, item_to_list
 from .transaction import KeyValue
 
 RANGE_LIMIT_MAX = 10_000
-MALFORMED = (TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""What taking a peer's lists apart may raise: also ``int`` of infinity, ``str`` of a deep list."""
+ROWS_MAX = 64 * 1024
+NODES_MAX = 64
+"""Rows of a status: the members, and those that wait to be."""
+PLACE_CHARS_MAX = 300
+"""Of "host:port"."""
+
+
+def _there(value: Any) -> KeyValue:
+    item = item_from_list(value)
+    if item is None:
+        raise Misfit("no key")
+    return item
+
+
+def reasons(value: Any) -> tuple[str, ...]:
+    """What a node knows to be wrong with itself (a form)."""
+    try:
+        return reasons_of(value)
+    except ValueError as error:
+        raise Misfit(str(error)) from None
+
+
+def _event(value: Any) -> Event:
+    kind, item = _EVENT(value)
+    return Event(kind, item)
+
+
+_EVENT = row(word("put", "delete"), _there)
+_FOUND = row(number(), number(), item_from_list)
+_PAGE = row(number(), number(), row(rows(_there, ROWS_MAX), flag))
+_EVENTS = row(number(), rows(_event, ROWS_MAX))
+_LEASE = row(word("renew"), number())
+STATUS_QUESTION = row(word("self", "all"))
+_PLACE = text(PLACE_CHARS_MAX)
+_STATUS = (text(), _PLACE, text(ERROR_CHARS_MAX), number(), number(), flag, text())
+_STATUS_ROW = row(*_STATUS, mapping(_PLACE, NODES_MAX), reasons, later=True)
+_STATUS_ROW_BEFORE_REASONS = row(*_STATUS, mapping(_PLACE, NODES_MAX))
+
+
+def _status_row(value: Any) -> tuple[Any, ...]:
+    if type(value) is list and len(value) == len(_STATUS) + 1:
+        return (*_STATUS_ROW_BEFORE_REASONS(value), ())
+    found: tuple[Any, ...] = _STATUS_ROW(value)
+    return found
+
+
+_ROWS = rows(_status_row, NODES_MAX)
+_MEMBERS = rows(row(text(), text(), _PLACE, flag, _PLACE), NODES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +145,8 @@ def encode_item(index: int, revision: int, item: KeyValue | None) -> bytes:
 
 def decode_item(body: Buffer) -> tuple[int, KeyValue | None]:
     """(index, item). Raises `ProtocolError`."""
-    index, _, item = _three(body)
-    try:
-        return int(index), item_from_list(item)
-    except MALFORMED:
-        raise ProtocolError("a key that cannot be read") from None
+    index, _, item = message(body, _FOUND, "the answer to a read of a key")
+    return index, item
 
 
 def encode_page(index: int, page: RangePage) -> bytes:
@@ -101,13 +156,8 @@ def encode_page(index: int, page: RangePage) -> bytes:
 
 def decode_page(body: Buffer) -> tuple[int, RangePage]:
     """(index, page). Raises `ProtocolError`."""
-    index, revision, content = _three(body)
-    try:
-        rows, more = content
-        items = tuple(item for row in rows if (item := item_from_list(row)) is not None)
-        return int(index), RangePage(items, int(revision), bool(more))
-    except MALFORMED:
-        raise ProtocolError("a range that cannot be read") from None
+    index, revision, (items, more) = message(body, _PAGE, "the answer to a read of a range")
+    return index, RangePage(items, revision, more)
 
 
 def encode_outcome(index: int, answer: Answer) -> bytes:
@@ -125,10 +175,8 @@ def decode_outcome(body: Buffer) -> tuple[int, Answer]:
 
 def decode_lease(body: Buffer) -> int:
     """The lease of a META_LEASE request. Raises `ProtocolError`."""
-    match unpack(body, "META_LEASE"):
-        case ["renew", int() as lease]:
-            return lease
-    raise ProtocolError("META_LEASE: not a renewal")
+    _, lease = message(body, _LEASE, "META_LEASE")
+    return int(lease)
 
 
 def encode_events(batch: WatchBatch) -> bytes:
@@ -140,17 +188,8 @@ def encode_events(batch: WatchBatch) -> bytes:
 
 def decode_events(body: Buffer) -> WatchBatch:
     """Raises `ProtocolError`."""
-    try:
-        revision, rows = unpack(body, "META_WATCH_EVENTS")
-        events = []
-        for kind, row in rows:
-            item = item_from_list(row)
-            if item is None or kind not in ("put", "delete"):
-                raise ValueError(kind)
-            events.append(Event(kind, item))
-        return WatchBatch(int(revision), tuple(events))
-    except MALFORMED:
-        raise ProtocolError("changes that cannot be read") from None
+    revision, events = message(body, _EVENTS, "META_WATCH_EVENTS")
+    return WatchBatch(revision, events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +200,15 @@ class Row:
     advertised: dict[str, str]
 
 
-def encode_rows(rows: list[Row]) -> bytes:
+def encode_rows(found: list[Row]) -> bytes:
     """The answer to META_STATUS."""
     fields = []
-    for row in rows:
-        r = row.status
+    for one in found:
+        r = one.status
         fields.append(
             [
                 *(r.name, r.address, r.role, r.term, r.applied, r.alive, r.node_id),
-                *(row.advertised, list(r.reasons)),
+                *(one.advertised, list(r.reasons)),
             ]
         )
     return pack(fields)
@@ -177,24 +216,10 @@ def encode_rows(rows: list[Row]) -> bytes:
 
 def decode_rows(body: Buffer) -> list[Row]:
     """Raises `ProtocolError`."""
-    try:
-        found = []
-        for fields in unpack(body, "META_STATUS"):
-            name, address, role, term, applied, alive, node_id, advertised, *more = fields
-            status = MemberStatus(
-                str(name),
-                str(address),
-                str(role),
-                int(term),
-                int(applied),
-                bool(alive),
-                str(node_id),
-                reasons_of(more[0] if more else []),
-            )
-            found.append(Row(status, {str(k): str(v) for k, v in advertised.items()}))
-        return found
-    except MALFORMED:
-        raise ProtocolError("a status that cannot be read") from None
+    return [
+        Row(MemberStatus(*(*status, why)), advertised)
+        for *status, advertised, why in message(body, _ROWS, "META_STATUS")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +241,11 @@ class MembersRequest:
         match unpack(body, "META_MEMBERS"):
             case ["show"]:
                 return cls("show")
-            case ["remove", str() as name]:
+            case ["remove", str() as name] if len(name) <= TEXT_CHARS_MAX:
                 return cls("remove", name)
-            case ["add" | "replace" as kind, str() as name, str() as address]:
+            case ["add" | "replace" as kind, str() as name, str() as address] if (
+                len(name) <= TEXT_CHARS_MAX and len(address) <= PLACE_CHARS_MAX
+            ):
                 return cls(kind, name, address)
         raise ProtocolError("a question about members that cannot be read")
 
@@ -239,17 +266,7 @@ def encode_members(found: list[Reach]) -> bytes:
 
 def decode_members(body: Buffer) -> list[Reach]:
     """Raises `ProtocolError`."""
-    try:
-        return [
-            Reach(Member(str(node_id), str(name), str(address), bool(votes)), str(reach))
-            for node_id, name, address, votes, reach in unpack(body, "META_MEMBERS")
-        ]
-    except MALFORMED:
-        raise ProtocolError("members that cannot be read") from None
-
-
-def _three(body: Buffer) -> tuple[Any, Any, Any]:
-    value = unpack(body, "the answer to a read")
-    if not isinstance(value, list) or len(value) != 3:
-        raise ProtocolError("the answer to a read cannot be read")
-    return value[0], value[1], value[2]
+    return [
+        Reach(Member(*member), address)
+        for *member, address in message(body, _MEMBERS, "META_MEMBERS")
+    ]

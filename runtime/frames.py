@@ -21,6 +21,9 @@ ENVELOPE_BYTES = ENVELOPE.size
 FRAME_BYTES_MAX = 5 * 1024 * 1024
 CONTROL_BYTES_MAX = 2 * 1024 * 1024
 """A msgpack body above this is refused unread."""
+CONTROL_ITEMS_MAX = 256 * 1024
+"""Of all lists and maps of a body in sum: two million empty lists fit into its bytes, and take 110 MB."""
+ERROR_CHARS_MAX = 4096
 
 assert ENVELOPE_BYTES == 24
 
@@ -108,37 +111,70 @@ def pack(value: Any) -> bytes:
     return bytes(msgpack.packb(value))
 
 
-def unpack(body: Buffer, what: str) -> Any:
-    """A control message from msgpack, with every length bounded. Raises `ProtocolError`."""
+def unpack(
+    body: Buffer,
+    what: str,
+    *,
+    bytes_max: int = CONTROL_BYTES_MAX,
+    items_max: int = CONTROL_ITEMS_MAX,
+) -> Any:
+    """A control message from msgpack, with every length and their sum bounded. Raises `ProtocolError`.
+
+    Its depth is below 1,024: whoever shows or compares what comes out bounds it first (`schema.py`).
+    """
     size = len(body)
-    if size > CONTROL_BYTES_MAX:
-        raise ProtocolError(
-            f"{what}: a control message of {size} bytes, allowed are {CONTROL_BYTES_MAX}"
-        )
+    if size > bytes_max:
+        raise ProtocolError(f"{what}: a control message of {size} bytes, allowed are {bytes_max}")
+    hooks: dict[str, Any] = {}
+    if size > items_max:  # else it cannot hold more: an item takes a byte at least
+        counted = _Items(items_max)
+        hooks = {"list_hook": counted.take, "object_pairs_hook": counted.take_pairs}
     try:
         return msgpack.unpackb(
             body,
             max_str_len=size,
             max_bin_len=size,
-            max_array_len=min(size, 65_536),
-            max_map_len=min(size, 65_536),
+            max_array_len=min(size, items_max, 65_536),
+            max_map_len=min(size, items_max, 65_536),
             max_ext_len=0,
             strict_map_key=True,
+            **hooks,
         )
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise ProtocolError(f"{what}: not a control message ({type(error).__name__})") from None
+
+
+class _Items:
+    """Counts what the lists and maps of a message hold, while it is taken apart."""
+
+    def __init__(self, items_max: int) -> None:
+        self._left = items_max
+
+    def take(self, found: list[Any]) -> list[Any]:
+        self._left -= len(found) + 1
+        if self._left < 0:
+            raise ValueError("too many items")
+        return found
+
+    def take_pairs(self, found: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        self._left -= 2 * len(found) + 1
+        if self._left < 0:
+            raise ValueError("too many items")
+        return dict(found)
 
 
 def error_body(error: DistributedLogError) -> bytes:
     """The body of a frame whose status is ``error.code``."""
     detail = getattr(error, "owner", "") or getattr(error, "leader", "")
-    return pack([str(error)[:4096], detail])
+    return pack([str(error)[:ERROR_CHARS_MAX], detail])
 
 
 def error_from(status: int, body: Buffer) -> DistributedLogError:
     """The error that a frame with this status and body carries."""
     try:
-        message, detail = unpack(body, "an error reply")
-    except (ProtocolError, TypeError, ValueError):
-        message, detail = f"error {status} with an unreadable message", ""
-    return from_code(status, str(message), str(detail))
+        match unpack(body, "an error reply"):
+            case [str() as message, str() as detail]:
+                return from_code(status, message[:ERROR_CHARS_MAX], detail[:ERROR_CHARS_MAX])
+    except ProtocolError:
+        pass
+    return from_code(status, f"error {status} with an unreadable message")

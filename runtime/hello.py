@@ -6,11 +6,11 @@ port or address that another one has taken over).
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 from .errors import ProtocolError, UnsupportedFormat, WrongPeer
 from .frames import FRAME_BYTES_MAX, pack, unpack
 from .host import Buffer
+from .schema import TEXT_CHARS_MAX, fields, number, read, rows, text, word
 
 MAGIC = "distributedlog"
 PROTOCOL_MIN = 1
@@ -18,7 +18,25 @@ PROTOCOL_MAX = 1
 FEATURES_REQUIRED: tuple[str, ...] = ()
 """What a peer must understand to talk to us; it refuses what it does not know."""
 AUTH_METHODS = ("none",)
-TEXT_CHARS_MAX = 256
+STRANGER_BYTES_MAX = 4096
+STRANGER_ITEMS_MAX = 64
+"""A HELLO or AUTH is no larger, and holds no more."""
+
+_WORDS = rows(text(64), 16)
+_HELLO = fields(
+    protocol_min=number(0, 0xFFFF),
+    protocol_max=number(0, 0xFFFF),
+    features_required=_WORDS,
+    auth=_WORDS,
+    cluster=text(),
+    node=text(),
+    kind=text(),
+    label=text(),
+    durability=text(),
+    expected=text(),
+    listener=text(),
+)
+_AUTH = fields(method=word(*AUTH_METHODS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +46,7 @@ class Hello:
     cluster_id: str = ""
     node_id: str = ""
     kind: str = "client"
-    """``client``, ``bookie`` or ``metadata``."""
+    """``client``, ``bookie``, ``metadata``, or ``health`` of who asks after a node on its own machine."""
     label: str = ""
     """A name for people; never compared."""
     durability: str = ""
@@ -67,35 +85,32 @@ def encode(hello: Hello, *, expected_node_id: str = "", listener: str = "") -> b
 
 def decode(body: Buffer, peer_address: str) -> Greeting:
     """Read a HELLO. Raises `ProtocolError`, or `UnsupportedFormat` for a protocol we do not speak."""
-    value = unpack(body, f"HELLO from {peer_address}")
+    what = f"HELLO from {peer_address}"
+    value = unpack(body, what, bytes_max=STRANGER_BYTES_MAX, items_max=STRANGER_ITEMS_MAX)
     if not isinstance(value, dict) or value.get("magic") != MAGIC:
         raise ProtocolError(f"{peer_address} did not begin with a HELLO of distributedlog")
-    low, high = (
-        _number(value, "protocol_min", peer_address),
-        _number(value, "protocol_max", peer_address),
-    )
+    said = read(value, _HELLO, what)
+    low, high = said["protocol_min"], said["protocol_max"]
     if high < PROTOCOL_MIN or low > PROTOCOL_MAX:
         raise UnsupportedFormat(
             f"{peer_address} speaks protocol {low} to {high}, this one {PROTOCOL_MIN} to {PROTOCOL_MAX}"
         )
-    required = value.get("features_required")
-    if not isinstance(required, list) or required:
+    if said["features_required"]:
+        named = ", ".join(said["features_required"])
         raise UnsupportedFormat(
-            f"{peer_address} requires features that are not known here: {required!r:.200}"
+            f"{peer_address} requires features that are not known here: {named:.200}"
         )
-    auth = value.get("auth")
-    if not isinstance(auth, list) or not set(map(str, auth)) & set(AUTH_METHODS):
+    if not set(said["auth"]) & set(AUTH_METHODS):
         raise ProtocolError(f"{peer_address} offers no authentication method of {AUTH_METHODS}")
-    hello = Hello(
-        cluster_id=_text(value, "cluster", peer_address),
-        node_id=_text(value, "node", peer_address),
-        kind=_text(value, "kind", peer_address),
-        label=_text(value, "label", peer_address),
-        durability=_text(value, "durability", peer_address),
-    )
-    return Greeting(
-        hello, _text(value, "expected", peer_address), _text(value, "listener", peer_address)
-    )
+    hello = Hello(said["cluster"], said["node"], said["kind"], said["label"], said["durability"])
+    return Greeting(hello, said["expected"], said["listener"])
+
+
+def check_auth(body: Buffer, peer_address: str) -> None:
+    """Read an AUTH: the method ``none`` is the only one today. Raises `ProtocolError`."""
+    what = f"AUTH from {peer_address}"
+    value = unpack(body, what, bytes_max=STRANGER_BYTES_MAX, items_max=STRANGER_ITEMS_MAX)
+    read(value, _AUTH, what)
 
 
 def check(ours: Hello, theirs: Greeting, peer_address: str, *, expected_node_id: str = "") -> None:
@@ -111,17 +126,3 @@ def check(ours: Hello, theirs: Greeting, peer_address: str, *, expected_node_id:
         raise WrongPeer(
             f"{peer_address} expects node {theirs.expected_node_id}, this is {ours.node_id or 'none'}"
         )
-
-
-def _text(value: dict[str, Any], name: str, peer_address: str) -> str:
-    found = value.get(name)
-    if not isinstance(found, str) or len(found) > TEXT_CHARS_MAX:
-        raise ProtocolError(f"HELLO from {peer_address}: {name} is not a short text")
-    return found
-
-
-def _number(value: dict[str, Any], name: str, peer_address: str) -> int:
-    found = value.get(name)
-    if not isinstance(found, int):
-        raise ProtocolError(f"HELLO from {peer_address}: {name} is not a number")
-    return found
