@@ -15,6 +15,7 @@ from ..runtime.errors import (
     DistributedLogError,
 )
 from ..runtime.host import Listener
+from ..runtime.refusals import Refusals
 from ..runtime.rpc import Endpoint, Link
 from .session import BookieSession
 from .session_reads import READ_TURN_BYTES, SessionReads
@@ -32,7 +33,6 @@ async def serve_bookie_protocol(
     store: Store,
     *,
     ledger_exists: LedgerExists | None = None,
-    connections_max: int = 1000,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled, beside a running ``store``.
@@ -40,14 +40,14 @@ async def serve_bookie_protocol(
     ``ledger_exists`` is a linearizable look-up in the metadata: a ledger that an add makes known here and
     that does not exist there is removed again (H21).
     """
-    server = BookieServer(store, ledger_exists)
+    server = BookieServer(store, ledger_exists, endpoint.refusals)
     async with trio.open_nursery() as nursery:
         server.nursery = nursery
         nursery.start_soon(server.serve_reads)
         if ledger_exists is not None:
             nursery.start_soon(server.check_ledgers)
         task_status.started()
-        await endpoint.serve(listeners, server.session, connections_max=connections_max)
+        await endpoint.serve(listeners, server.session)
 
 
 class BookieServer:
@@ -55,8 +55,11 @@ class BookieServer:
 
     nursery: trio.Nursery
 
-    def __init__(self, store: Store, ledger_exists: LedgerExists | None) -> None:
+    def __init__(
+        self, store: Store, ledger_exists: LedgerExists | None, refusals: Refusals | None = None
+    ) -> None:
         self.store = store
+        self._refusals = refusals if refusals is not None else Refusals()
         self.options = store.options
         self.deferred_bytes = 0
         self._replying: dict[SessionReads, None] = {}
@@ -102,6 +105,7 @@ class BookieServer:
             **self.store.info(),
             "outgoing_bytes": self._outgoing_sum,
             "deferred_bytes": self.deferred_bytes,
+            "refused": sum(self._refusals.counts.values()),
         }
 
     # --- reads ------------------------------------------------------------------------------------

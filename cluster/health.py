@@ -13,6 +13,7 @@ from ..metadata.wire import decode_rows
 from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError, RequestTimeout
 from ..runtime.frames import Op, pack, unpack
 from ..runtime.host import Address, Host
+from ..runtime.places import HEALTH
 from ..runtime.reasons import reasons_of
 from ..runtime.rpc import ClientLink, Endpoint, Hello
 
@@ -50,7 +51,7 @@ async def ask_health(host: Host, address: Address, *, timeout_s: float = ASK_S) 
     A full bookie (``read-only``) is well, and so is one that lost data: it serves reads, and says what is
     wrong in its reasons. A metadata node with a damaged log is not.
     """
-    endpoint = Endpoint(host, lambda: Hello(kind="client", label="health"))
+    endpoint = Endpoint(host, lambda: Hello(kind=HEALTH))
     begun = trio.current_time()
     found: tuple[str, tuple[str, ...]] | None = None
     error: DistributedLogError = RequestTimeout(f"no answer within {timeout_s:g} s")

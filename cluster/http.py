@@ -1,7 +1,8 @@
 """What a node answers over HTTP: ``GET /health``, for those who start and watch containers.
 
 200 when the node is well, 503 when not or not yet; the body is JSON either way. One request a connection,
-few connections at once, a deadline on each: this door must not become a way to slow the node down.
+few connections at once, a deadline on each: this door must not become a way to slow the node down. Where
+all are taken the oldest makes room: those that say nothing lock nobody out.
 """
 
 import json
@@ -15,7 +16,7 @@ from ..runtime.host import Connection, Listener
 from .health import Health
 
 CONNECTIONS_MAX = 16
-"""At once; who comes beyond them is hung up on."""
+"""At once; the oldest is hung up on when one more comes."""
 REQUEST_S = 10.0
 """From the connection to the end of the answer."""
 RECEIVE_BYTES = 4096
@@ -26,28 +27,28 @@ Ask = Callable[[], Awaitable[Health]]
 
 async def serve_http(listener: Listener, ask: Ask) -> None:
     """Answer on ``listener`` until cancelled; closes it."""
-    busy = 0
+    busy: dict[Connection, None] = {}
 
     async def one(connection: Connection) -> None:
-        nonlocal busy
-        busy += 1
         try:
             with trio.move_on_after(REQUEST_S):
                 await _answer(connection, ask)
-        except (ConnectionLost, h11.RemoteProtocolError):
+        except (ConnectionLost, h11.ProtocolError):
             pass  # a peer that hung up or speaks something else: its loss
         finally:
-            busy -= 1
+            busy.pop(connection, None)
             connection.close()
 
     try:
         async with trio.open_nursery() as nursery:
             while True:
                 connection = await listener.accept()
-                if busy < CONNECTIONS_MAX:
-                    nursery.start_soon(one, connection)
-                else:
-                    connection.close()
+                busy[connection] = None
+                if len(busy) > CONNECTIONS_MAX:
+                    oldest = next(iter(busy))
+                    del busy[oldest]
+                    oldest.close()
+                nursery.start_soon(one, connection)
     finally:
         listener.close()
 

@@ -120,6 +120,7 @@ class MetadataNode:
             "syncs": replica.storage.syncs,
             "bytes_written": replica.storage.bytes_written,
             "connections": self.endpoint.connections,
+            "refused": sum(self.endpoint.refusals.counts.values()),
         }
 
     def ask_all(self, reply: Callable[[list[Row]], None]) -> bool:

@@ -56,6 +56,7 @@ class ClientLink(Link):
     # only its first bytes pass through the shared buffer.
     window_bytes = 64 * 1024
     partial_first_bytes = FRAME_BYTES_MAX
+    partial_may_be_taken = False
 
     on_frame: Callable[[int, int, int, int, memoryview], None] | None = None
     """Gets op, flags, status, ident, body of frames that answer no request; body valid in the call."""

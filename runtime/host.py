@@ -223,3 +223,5 @@ class Host:
     random: random.Random
     wall_ms: Callable[[], int]
     """Milliseconds since 1970, for time stamps in records; never for ordering or timeouts."""
+    connections_max: int = 1000
+    """Peers that a server of this host may have at once: its descriptors, less those that its files need."""

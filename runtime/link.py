@@ -33,8 +33,11 @@ SEND_BUFFERS_MAX = 64
 GATHER_S = 0.0002
 """A connection that sent nothing for so long is idle: what it is given leaves at once, not with the turn."""
 RECEIVE_WINDOW_BYTES = 1024 * 1024
-PARTIAL_FIRST_BYTES = 512 * 1024
+PARTIAL_FIRST_BYTES = 256 * 1024
 """A frame not yet complete gets this much at first, and four times as much when that is full."""
+SLOW_AFTER_S = 0.1
+SLOW_BYTES_PER_SECOND = 1024 * 1024
+"""An unfinished frame that stands still for so long, or comes so slowly, gives its memory up to others."""
 LARGE_BYTES = 1024 * 1024 + 64 * 1024
 LARGE_BUFFERS = 12
 """A reader in sequence has three replies under way and about five not yet taken by its caller."""
@@ -76,6 +79,25 @@ class ReceiveSpace:
     partial_bytes_max: int
     large: ReusedMemory = field(default_factory=lambda: ReusedMemory(LARGE_BYTES, LARGE_BUFFERS))
     """Where large frames are received; who keeps a part of one keeps its buffer."""
+    partials: "dict[Link, None]" = field(default_factory=dict)
+    """The links of peers, not of servers that we dialled, with a frame that is not complete."""
+
+    def make_room(self, size: int, for_link: "Link") -> bool:
+        """Is there room for so much more? Frames that hardly move give theirs up, the slowest first.
+
+        Who announces much and sends little would hold the room of those who send: it is theirs first.
+        """
+        while self.partial_bytes + size > self.partial_bytes_max:
+            now = trio.current_time()
+            slow = [(link.partial_rate(now), n) for n, link in enumerate(self.partials)]
+            slow = [(rate, n) for rate, n in slow if rate < SLOW_BYTES_PER_SECOND]
+            if not slow:
+                return False
+            slowest = list(self.partials)[min(slow)[1]]
+            if slowest is for_link:
+                return False
+            slowest.give_up_partial()
+        return True
 
 
 class Link:
@@ -84,6 +106,8 @@ class Link:
     window_bytes = RECEIVE_WINDOW_BYTES
     """How much of the process' receive buffer this connection reads into at a time."""
     partial_first_bytes = PARTIAL_FIRST_BYTES
+    partial_may_be_taken = True
+    """May the memory of an unfinished frame go to another link? Not that of a reply that we asked for."""
 
     def __init__(
         self,
@@ -103,6 +127,7 @@ class Link:
         self._partial: memoryview | None = None
         self._partial_have = 0
         self._partial_length = 0
+        self._partial_began = 0.0
         self.frame_bytes_max = frame_bytes_max
         """Small before the peer is known (H36), then FRAME_BYTES_MAX."""
         self.peer = Hello()
@@ -278,11 +303,15 @@ class Link:
         except ConnectionLost as error:
             self.close(error)
         except DistributedLogError as error:  # the peer's fault: tell it if it still listens
-            self.reply_error(0, error)
-            self.flush()
-            self.close(error)
+            self.refuse(error)
         finally:
             self._drop_partial()
+
+    def refuse(self, error: DistributedLogError) -> None:
+        """End the link for what the peer did, and tell it why if it still listens."""
+        self.reply_error(0, error)
+        self.flush()
+        self.close(error)
 
     def _split(self, start: int, end: int, on_frame: OnFrame) -> bytes:
         """Hand over the whole frames of the shared buffer; return the start of a cut envelope."""
@@ -323,14 +352,19 @@ class Link:
     def _begin_partial(self, length: int, received: memoryview) -> None:
         self._partial_length = length
         self._partial_have = len(received)
+        self._partial_began = trio.current_time()
         self._partial = memoryview(b"")
+        if self.partial_may_be_taken:
+            self._space.partials[self] = None
         self._grow_partial(max(len(received), min(length, self.partial_first_bytes)), received)
         self.frame_deadline = trio.current_time() + FRAME_SECONDS + length / FRAME_BYTES_PER_SECOND
 
     def _grow_partial(self, size: int, content: Buffer) -> None:
         assert self._partial is not None
         space, grown = self._space, size - len(self._partial)
-        if space.partial_bytes + grown > space.partial_bytes_max:
+        if space.partial_bytes + grown > space.partial_bytes_max and not space.make_room(
+            grown, self
+        ):
             raise TooBusy(
                 f"incomplete frames hold {space.partial_bytes} of {space.partial_bytes_max} bytes here"
             )
@@ -348,6 +382,8 @@ class Link:
         whole = len(partial) == self._partial_length
         rest = partial[self._partial_have :]
         received = await self._connection.receive_into(rest, *((self._window,) if whole else ()))
+        if self._partial is None:
+            return b""  # closed meanwhile
         if not received:
             raise ConnectionLost(f"{self.peer_address} closed the connection within a frame")
         self.received_at = trio.current_time()
@@ -368,8 +404,23 @@ class Link:
             return b""
         return self._split(start, end, on_frame)
 
+    def partial_rate(self, now: float) -> float:
+        """Bytes a second of the frame that is not complete; infinite while that says nothing."""
+        took_s = now - self._partial_began
+        # What its server does not read is not the peer's delay.
+        if took_s < SLOW_AFTER_S or self._held is not None or self.closed is not None:
+            return float("inf")
+        stands_still = now - self.received_at >= SLOW_AFTER_S
+        return 0.0 if stands_still else self._partial_have / took_s
+
+    def give_up_partial(self) -> None:
+        """The memory of the frame that is not complete is needed elsewhere: the link ends."""
+        self._drop_partial()
+        self.refuse(TooBusy(f"{self.peer_address} began a frame and hardly went on with it"))
+
     def _drop_partial(self) -> None:
         if self._partial is not None:
             self._space.partial_bytes -= len(self._partial)
             self._partial = None
+            self._space.partials.pop(self, None)
         self.frame_deadline = float("inf")

@@ -5,8 +5,15 @@ budget. A server makes a `Session` a connection; a client gets a `ClientLink`.
 
 A server ends a link that was silent for `SILENCE_SERVER_S`; a client's own care is in `client_link.py`. A
 closed connection is news at once.
+
+What a peer sends ends at most its own connection. A session decodes first: what cannot be meant is a
+`ProtocolError`. Any other exception while it serves is a fault of ours: that link ends, with one line that
+says where. Only an `AssertionError` goes on and ends the node: a core that breaks its own rule is not to be
+trusted any more, and so no assert may be in reach of a peer's bytes.
 """
 
+import logging
+import traceback
 from collections.abc import Callable, Mapping
 
 import trio
@@ -29,6 +36,8 @@ from .frames import (
 from .hello import Hello
 from .host import Address, Host, Listener
 from .link import Link, ReceiveSpace, Session
+from .places import NODE_KINDS, Places
+from .refusals import CROWDED, FAULT, SILENT, UNFINISHED, Refusals, host_of, reason_of
 
 __all__ = ["ClientLink", "Endpoint", "Hello", "Link", "PendingReply", "Reply", "Session"]
 
@@ -37,9 +46,11 @@ PARTIAL_BYTES_MAX = 32 * 1024 * 1024
 """Incomplete frames of all connections of a process: a server stays below 96 MB with it."""
 OUTGOING_BYTES_MAX = 256 * 1024 * 1024
 """A link whose peer reads nothing is ended here; the users of links have lower bounds of their own."""
-STRANGER_FRAME_BYTES_MAX = 64 * 1024
+STRANGER_FRAME_BYTES_MAX = ENVELOPE_BYTES + hellos.STRANGER_BYTES_MAX
 HANDSHAKE_S = 5.0
 SILENCE_SERVER_S = 30.0
+FAULT_PLACES = 6
+"""Of the calls in a fault's traceback, the innermost ones."""
 
 
 class Endpoint:
@@ -62,6 +73,7 @@ class Endpoint:
         self._outgoing_bytes_max = outgoing_bytes_max
         self._accepted = 0
         self.connections = 0
+        self.refusals = Refusals()
 
     async def dial(
         self,
@@ -109,11 +121,15 @@ class Endpoint:
         listeners: Mapping[str, Listener],
         make_session: Callable[[Link], Session],
         *,
-        connections_max: int = 1000,
+        is_node: Callable[[Hello], bool] | None = None,
     ) -> None:
-        """Serve until cancelled. What a session raises that is no `DistributedLogError` ends the node."""
+        """Serve until cancelled. An `AssertionError` of a session ends the node.
+
+        ``is_node``: is this a node of the cluster, for which places are kept? By default whoever says so.
+        """
         async with trio.open_nursery() as nursery:
             links: dict[int, Link] = {}
+            places = Places(self.host.connections_max)
             nursery.start_soon(self._sweep, links)
             for name in listeners:
                 nursery.start_soon(
@@ -121,25 +137,33 @@ class Endpoint:
                     name,
                     listeners[name],
                     make_session,
+                    is_node or self._says_node,
+                    places,
                     links,
-                    connections_max,
                     nursery,
                 )
+
+    def _says_node(self, hello: Hello) -> bool:
+        return hello.kind in NODE_KINDS and hello.cluster_id == self._hello().cluster_id != ""
+
+    def _crowd_out(self, link: Link | None) -> None:
+        """That one gives its place to another one."""
+        if link is not None:
+            self._end(link, CROWDED, "it gave its place to a newer connection")
 
     async def _accept(
         self,
         name: str,
         listener: Listener,
         make_session: Callable[[Link], Session],
+        is_node: Callable[[Hello], bool],
+        places: Places,
         links: dict[int, Link],
-        connections_max: int,
         nursery: trio.Nursery,
     ) -> None:
+        own_host = listener.address[0]
         while True:
             connection = await listener.accept()
-            if self.connections >= connections_max:
-                connection.close()
-                continue
             self._accepted += 1
             link = Link(
                 connection,
@@ -150,18 +174,42 @@ class Endpoint:
             link.listener = name
             link.handshake_deadline = trio.current_time() + HANDSHAKE_S
             self.connections += 1
-            served = _Served(self._hello, link, make_session)
-            nursery.start_soon(link.send_loop)
-            nursery.start_soon(self._receive, served, links, self._accepted)
+            self._crowd_out(places.enter(link))
+            local = host_of(link.peer_address) in ("127.0.0.1", "[::1]", own_host)
 
-    async def _receive(self, served: "_Served", links: dict[int, Link], serial: int) -> None:
+            def greeted(link: Link = link, local: bool = local) -> None:
+                node = is_node(link.peer)
+                now = trio.current_time()
+                self._crowd_out(places.greet(link, link.peer, node=node, local=local, now=now))
+
+            served = _Served(self._hello, link, make_session, greeted, self._on_fault)
+            nursery.start_soon(link.send_loop)
+            nursery.start_soon(self._receive, served, places, links, self._accepted)
+
+    def _on_fault(self, link: Link, error: Exception) -> None:
+        """A session did what nobody foresaw: where, but not what the peer had sent."""
+        self.refusals.note(
+            link.peer_address,
+            FAULT,
+            type(error).__name__,
+            where="".join(traceback.format_tb(error.__traceback__)[-FAULT_PLACES:]),
+            level=logging.ERROR,
+        )
+        link.close(ConnectionLost(f"serving {link.peer_address} failed here"))
+
+    async def _receive(
+        self, served: "_Served", places: Places, links: dict[int, Link], serial: int
+    ) -> None:
         link = served.link
         links[serial] = link
         try:
             await link.receive_loop(served.take_frame, served.take_batch_end)
         finally:
             del links[serial]
+            places.leave(link)
             self.connections -= 1
+            if link.closed is not None and (reason := reason_of(link.closed)):
+                self.refusals.note(link.peer_address, reason, link.closed)
             link.close(ConnectionLost(f"the connection of {link.peer_address} was closed here"))
             if served.session is not None:
                 served.session.on_closed()
@@ -178,27 +226,36 @@ class Endpoint:
                     link.frame_deadline += late_s
                     link.handshake_deadline += late_s
                 elif now > link.handshake_deadline:
-                    link.close(ProtocolError(f"{link.peer_address} did not say who it is in time"))
+                    self._end(link, SILENT, "it did not say who it is in time")
                 elif now > link.frame_deadline:
-                    link.close(
-                        ProtocolError(f"{link.peer_address} did not finish a frame it had begun")
-                    )
+                    self._end(link, UNFINISHED, "it did not finish a frame it had begun")
                 elif now - link.received_at > SILENCE_SERVER_S:
                     link.close(
                         ConnectionLost(f"{link.peer_address} was silent for {SILENCE_SERVER_S:g} s")
                     )
+
+    def _end(self, link: Link, reason: str, why: str) -> None:
+        self.refusals.note(link.peer_address, reason, why)
+        link.close(ConnectionLost(f"{link.peer_address}: {why}"))
 
 
 class _Served:
     """A connection on the server's side: first HELLO and AUTH, then its session's frames."""
 
     def __init__(
-        self, hello: Callable[[], Hello], link: Link, make_session: Callable[[Link], Session]
+        self,
+        hello: Callable[[], Hello],
+        link: Link,
+        make_session: Callable[[Link], Session],
+        on_greeted: Callable[[], None],
+        on_fault: Callable[[Link, Exception], None],
     ) -> None:
         self.link = link
         self.session: Session | None = None
         self._hello = hello
         self._make_session = make_session
+        self._on_greeted = on_greeted
+        self._on_fault = on_fault
         self._greeted = False
 
     def take_frame(
@@ -212,12 +269,17 @@ class _Served:
         owned: bool,
     ) -> None:
         session = self.session
-        if session is None:
-            self._greet(op, body)
-        elif op == Op.PING:
-            self.link.reply(ident)
-        else:
-            session.on_frame(op, flags, status, ident, deadline_ms, body)
+        try:
+            if session is None:
+                self._greet(op, body)
+            elif op == Op.PING:
+                self.link.reply(ident)
+            else:
+                session.on_frame(op, flags, status, ident, deadline_ms, body)
+        except (DistributedLogError, AssertionError):
+            raise
+        except Exception as error:
+            self._on_fault(self.link, error)
 
     def take_batch_end(self) -> None:
         if self.session is not None:
@@ -241,6 +303,8 @@ class _Served:
             answer = hellos.encode(ours, listener=link.listener)
             link.send(envelope(Op.HELLO, len(answer)), answer)
         elif op == Op.AUTH and self._greeted:
+            hellos.check_auth(body, link.peer_address)
+            self._on_greeted()
             link.frame_bytes_max = FRAME_BYTES_MAX
             link.handshake_deadline = float("inf")
             link.send(envelope(Op.AUTH, 0))

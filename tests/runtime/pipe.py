@@ -118,21 +118,21 @@ class PipeNetwork:
     def host(self, name: str, **disks: object) -> Host:
         return Host(
             name=name,
-            dial=self._dial,
+            dial=lambda address: self._dial(name, address),
             listen=self._listen,
             disks=disks,  # type: ignore[arg-type]
             random=random.Random(name),
             wall_ms=lambda: 1_700_000_000_000 + int(trio.current_time() * 1000),
         )
 
-    async def _dial(self, address: Address) -> Connection:
+    async def _dial(self, name: str, address: Address) -> Connection:
         await trio.lowlevel.checkpoint()
         listener = self._listeners.get(address)
         if listener is None:
             raise ConnectionLost(f"{address[0]}:{address[1]} refused the connection")
         there = _Way(self._chance, self._bytes_max)
         back = _Way(self._chance, self._bytes_max)
-        listener.waiting.append(PipeConnection("a client", there, back))
+        listener.waiting.append(PipeConnection(f"{name}:1", there, back))
         listener.arrived.set()
         return PipeConnection(f"{address[0]}:{address[1]}", back, there)
 

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -24,9 +24,12 @@ from distributedlog.runtime.frames import (
     REPLY_MORE,
     Op,
     envelope,
+    pack,
+    unpack,
 )
 from distributedlog.runtime.hello import encode
 from distributedlog.runtime.host import Address, Connection
+from distributedlog.runtime.places import SILENT_S, STRANGERS_MAX
 from distributedlog.runtime.rpc import (
     PARTIAL_BYTES_MAX,
     ClientLink,
@@ -38,7 +41,16 @@ from distributedlog.runtime.rpc import (
 
 from .pipe import PipeNetwork
 
-ECHO, DROP, FAIL, LEADER, PUSH, REPEAT = 100, 101, 102, 103, 104, 105
+ECHO, DROP, FAIL, LEADER, PUSH, REPEAT, BREAK, ASSERT = range(100, 108)
+
+
+async def say(connection: Connection, op: int, body: bytes) -> None:
+    """A frame by hand; what is not taken any more is not sent."""
+    rest = envelope(op, len(body)) + body
+    with suppress(ConnectionLost):
+        while rest:
+            rest = rest[connection.try_send([rest]) :]
+            await connection.wait_writable()
 
 
 class EchoSession:
@@ -70,6 +82,10 @@ class EchoSession:
                     self.link.reply_error(ident, TooBusy("zero"))
         elif op == PUSH:
             self.link.send(envelope(PUSH, len(body), ident=7), bytes(body))
+        elif op == BREAK:
+            raise KeyError(bytes(body).decode())
+        elif op == ASSERT:
+            raise AssertionError("a rule of our own")
         elif op != DROP:
             raise ProtocolError(f"operation {op} is not known here")
 
@@ -357,13 +373,140 @@ async def test_incomplete_frames_are_bounded_together(
     async with served(partial_bytes_max=5_000_000) as there:
         links = [await there.dial() for _ in range(4)]
         for link in links:
-            link.send(envelope(ECHO, 4_000_000), bytes(600_000))
+            link.send(envelope(ECHO, 4_000_000), bytes(1_200_000))
         await trio.sleep(1)
 
         refused = [link.closed for link in links if link.closed is not None]
         assert 1 <= len(refused) <= 3
         fresh = await there.dial()
         assert bytes((await fresh.request(ECHO, b"fine", timeout_s=5)).body) == b"fine"
+
+
+async def test_frames_that_hardly_move_take_no_room_from_those_that_do(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A hundred who announce much and send little cost a writer of 900 KB not one connection."""
+    async with served(partial_bytes_max=5_000_000) as there:
+        writer = await there.dial()
+        idle = [await there.dial() for _ in range(100)]
+        for link in idle:
+            link.send(envelope(ECHO, 4_000_000), bytes(300_000))
+        await trio.sleep(0.2)
+
+        for _ in range(20):
+            body = bytes(900_000)
+            assert len((await writer.request(ECHO, body, timeout_s=0.5)).body) == len(body)
+            await trio.sleep(0.05)
+
+        assert writer.closed is None
+        assert there.server.refusals.counts["too much at once"] > 0
+        for link in idle:
+            link.close(ConnectionLost("the test is over"))
+        await trio.sleep(0.1)
+        assert there.server._space.partial_bytes == 0
+        assert not there.server._space.partials
+
+
+async def test_a_fault_while_serving_ends_that_connection_and_is_told_once(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A session that did what nobody foresaw: its link ends, the others and the node go on."""
+    async with served() as there:
+        good = await there.dial()
+        for _ in range(3):
+            bad = await there.dial()
+            with pytest.raises(ConnectionLost):
+                await bad.request(BREAK, b"a secret of the peer", timeout_s=5)
+
+        assert bytes((await good.request(ECHO, b"fine", timeout_s=5)).body) == b"fine"
+        assert there.server.refusals.counts["fault while serving"] == 3
+        told = [record.getMessage() for record in caplog.records]
+        assert sum("fault while serving: KeyError" in line for line in told) == 1
+        assert any("on_frame" in line for line in told), "it says where"
+        assert not any("secret" in line for line in told)
+
+
+async def test_a_core_that_breaks_its_own_rule_ends_the_node(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What is wrong in a core is not contained: it must not acknowledge anything any more."""
+    with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
+        async with served() as there:
+            link = await there.dial()
+            with pytest.raises(ConnectionLost):
+                await link.request(ASSERT, timeout_s=5)
+            await trio.sleep_forever()
+
+
+async def test_hostile_words_before_the_greeting_end_their_connection(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nested 900 deep in any field, in HELLO and AUTH: refused, one line, nobody else hears of it."""
+    nested: object = None
+    for _ in range(900):
+        nested = [nested]
+    hello = unpack(encode(CLIENT), "a HELLO")
+    bodies = [(pack({**hello, name: nested}), b"") for name in hello]
+    auths = [nested, {"method": nested}, {"method": "none" * 2000}, ["none"] * 70]
+    bodies += [(encode(CLIENT), pack(auth)) for auth in auths]
+    async with served() as there:
+        good = await there.dial()
+        for body, auth in bodies:
+            bad = await there.raw()
+            await say(bad, Op.HELLO, body)
+            await say(bad, Op.AUTH, auth)
+            with trio.fail_after(1), suppress(ConnectionLost):
+                while await bad.receive_into(memoryview(bytearray(4096))):
+                    pass
+        await trio.sleep(0.1)
+
+        assert bytes((await good.request(ECHO, b"fine", timeout_s=5)).body) == b"fine"
+        assert there.server.refusals.counts == {"malformed": len(bodies)}
+        assert sum("malformed" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_silent_strangers_make_room_for_who_speaks(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """3,000 connections that say nothing: they keep their few places, a client is greeted at once."""
+    async with served() as there:
+        kept = [await there.raw() for _ in range(3000)]
+        began = trio.current_time()
+        link = await there.dial()
+
+        assert trio.current_time() - began < 2.0
+        assert bytes((await link.request(ECHO, b"fine", timeout_s=5)).body) == b"fine"
+        await trio.sleep(0.1)
+        assert there.server.connections <= STRANGERS_MAX + 1
+        del kept
+
+
+async def test_idle_clients_lock_out_neither_nodes_nor_health_nor_those_who_speak(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """All places of clients are taken, by some who said hello and nothing after."""
+    async with served() as there:
+        body, auth = encode(CLIENT), pack({"method": "none"})
+        kept = []
+        for _ in range(1000):
+            connection = await there.raw()
+            await say(connection, Op.HELLO, body)
+            await say(connection, Op.AUTH, auth)
+            kept.append(connection)
+            await trio.sleep(0.001)
+
+        node = Hello(cluster_id="c1", node_id="n2", kind="metadata")
+        peer = Endpoint(there.network.host("peer"), lambda: node)
+        assert (await peer.dial(there.address, nursery=there.nursery)).closed is None
+        asks = Endpoint(there.network.host("server"), lambda: Hello(kind="health"))
+        assert (await asks.dial(there.address, nursery=there.nursery)).closed is None
+        assert (await there.dial()).closed is None, "one address does not take all places"
+        same = Endpoint(there.network.host("stranger"), lambda: CLIENT)
+        with pytest.raises(TooBusy):  # who is there may still have something to say
+            await same.dial(there.address, nursery=there.nursery)
+        await trio.sleep(SILENT_S)
+        assert (await same.dial(there.address, nursery=there.nursery)).closed is None
+        del kept
 
 
 async def test_forty_half_sent_frames_hold_no_more_than_the_processs_bound(
