@@ -10,8 +10,14 @@ asking again.
 import logging
 
 from ..metadata.interface import Metadata, prefix_end
-from ..metadata.transaction import Compare, Delete, Put, Transaction
-from ..runtime.errors import DistributedLogError, LogNotFound, VersionConflict, WriterFenced
+from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
+from ..runtime.errors import (
+    CorruptData,
+    DistributedLogError,
+    LogNotFound,
+    VersionConflict,
+    WriterFenced,
+)
 from .keys import (
     lock_key,
     name_key,
@@ -27,7 +33,15 @@ from .ownership import OwnedLog
 from .recovery_turns import RecoveryTurns
 from .state import LogState
 from .takeover import read_segment, recover_patiently
-from .tombstone import Tombstone, burial
+from .tombstone import (
+    KEPT_A_BUCKET,
+    KEPT_A_NAME,
+    Tombstone,
+    bucket_prefix,
+    decode,
+    encode,
+    gone_key,
+)
 
 SEGMENTS_AT_ONCE = 200
 """A ledger's share is a handful of operations; a transaction has at most 4,096."""
@@ -116,3 +130,49 @@ async def delete_claimed(
 def _tombstone(state: LogState, now_ms: int) -> Tombstone:
     assert state.end is not None, "the end is noted before anything goes"
     return Tombstone(state.log_id, state.end, state.truncated_sequence_id, now_ms)
+
+
+async def find_tombstones(metadata: Metadata, namespace: str, name: str) -> list[Tombstone]:
+    """The logs that had this name and were deleted, as far as they are remembered, in that order."""
+    found = await metadata.get(gone_key(namespace, name))
+    return [] if found is None else decode(found.value)
+
+
+async def burial(
+    metadata: Metadata, namespace: str, name: str, tombstone: Tombstone
+) -> Transaction:
+    """The share of the transaction that deletes a log: its tombstone behind those of its name.
+
+    Makes room first, where the bucket is full: the names whose last deletion is the longest ago go.
+    """
+    key = gone_key(namespace, name)
+    await _make_room(metadata, namespace, name)
+    found = await metadata.get(key)
+    before = [] if found is None else _readable(found)
+    listed = [one for one in before if one.log_id != tombstone.log_id] + [tombstone]
+    version = 0 if found is None else found.version
+    return Transaction((Compare.version(key, version),), (Put(key, encode(listed[-KEPT_A_NAME:])),))
+
+
+async def _make_room(metadata: Metadata, namespace: str, name: str) -> None:
+    start = bucket_prefix(namespace, name)
+    page = await metadata.range(start, prefix_end(start), limit=4 * KEPT_A_BUCKET)
+    others = [item for item in page.items if item.key != gone_key(namespace, name)]
+    spare = len(others) - (KEPT_A_BUCKET - 1)
+    if spare <= 0:
+        return
+    for item in sorted(others, key=_last_deleted_ms)[:spare]:
+        compare = Compare.version(item.key, item.version)
+        await metadata.transact(Transaction((compare,), (Delete(item.key),)))
+
+
+def _last_deleted_ms(item: KeyValue) -> int:
+    return max((one.deleted_ms for one in _readable(item)), default=-1)
+
+
+def _readable(item: KeyValue) -> list[Tombstone]:
+    """A value that cannot be read is worth nothing, and must not keep a log from being deleted."""
+    try:
+        return decode(item.value)
+    except CorruptData:
+        return []

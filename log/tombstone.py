@@ -1,11 +1,11 @@
-"""What a deleted log leaves behind: where it ended, by incarnation, so that who was reading it can tell.
+"""What a deleted log leaves behind (pure): where it ended, so that who was reading it can tell.
 
     gone/<bucket, 3 hex>/<namespace path> 00 <log name>  ->  [format, [log, ...]], the last deleted last
 
 One key a name, the last `KEPT_A_NAME` logs that had it. Names fall into buckets by their digest, and a
-deletion makes room in its own bucket: there are never more than `BUCKETS` x `KEPT_A_BUCKET` keys (some 5 MB,
-at the very most 25), and nobody has to go round and clear them away. What had to go is met as "not known":
-an error or a warning, never silence (docs/decisions, "What a deleted log leaves behind").
+deletion (`deletion.py`) makes room in its own bucket: there are never more than `BUCKETS` x `KEPT_A_BUCKET`
+keys (some 5 MB, at the very most 25), and nobody has to go round and clear them away. What had to go is met
+as "not known": an error or a warning, never silence (docs/decisions, "What a deleted log leaves behind").
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,6 @@ from typing import Any
 
 import xxhash
 
-from ..metadata.interface import Metadata, prefix_end
-from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
 from .keys import incarnation_text
@@ -81,49 +79,3 @@ def _decoded(one: Any) -> Tombstone:
     if not all(isinstance(field, int) for field in (log_id, first_sequence_id, deleted_ms)):
         raise CorruptData("a tombstone has a field that is not a number")
     return Tombstone(log_id, LogEnd.of_list(one[1:6]), first_sequence_id, deleted_ms)
-
-
-async def find_tombstones(metadata: Metadata, namespace: str, name: str) -> list[Tombstone]:
-    """The logs that had this name and were deleted, as far as they are remembered, in that order."""
-    found = await metadata.get(gone_key(namespace, name))
-    return [] if found is None else decode(found.value)
-
-
-async def burial(
-    metadata: Metadata, namespace: str, name: str, tombstone: Tombstone
-) -> Transaction:
-    """The share of the transaction that deletes a log: its tombstone behind those of its name.
-
-    Makes room first, where the bucket is full: the names whose last deletion is the longest ago go.
-    """
-    key = gone_key(namespace, name)
-    await _make_room(metadata, namespace, name)
-    found = await metadata.get(key)
-    before = [] if found is None else _readable(found)
-    listed = [one for one in before if one.log_id != tombstone.log_id] + [tombstone]
-    version = 0 if found is None else found.version
-    return Transaction((Compare.version(key, version),), (Put(key, encode(listed[-KEPT_A_NAME:])),))
-
-
-async def _make_room(metadata: Metadata, namespace: str, name: str) -> None:
-    start = bucket_prefix(namespace, name)
-    page = await metadata.range(start, prefix_end(start), limit=4 * KEPT_A_BUCKET)
-    others = [item for item in page.items if item.key != gone_key(namespace, name)]
-    spare = len(others) - (KEPT_A_BUCKET - 1)
-    if spare <= 0:
-        return
-    for item in sorted(others, key=_last_deleted_ms)[:spare]:
-        compare = Compare.version(item.key, item.version)
-        await metadata.transact(Transaction((compare,), (Delete(item.key),)))
-
-
-def _last_deleted_ms(item: KeyValue) -> int:
-    return max((one.deleted_ms for one in _readable(item)), default=-1)
-
-
-def _readable(item: KeyValue) -> list[Tombstone]:
-    """A value that cannot be read is worth nothing, and must not keep a log from being deleted."""
-    try:
-        return decode(item.value)
-    except CorruptData:
-        return []

@@ -6,19 +6,23 @@ answered from memory; the cluster is asked again when the answer is older than `
 
 import fnmatch
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import trio
 
+from ..log.deletion import find_tombstones
 from ..log.dlsn import DLSN
+from ..log.keys import incarnation_id, state_key
 from ..log.namespace import Namespace
+from ..log.state import LogState
+from ..log.tombstone import Tombstone
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
     LogNotFound,
     LogRecreated,
-    LogTruncated,
 )
+from .lifecycle import Decision, Found, Held, Rules, There, decide
 from .logview import LogView
 from .offsets import Wanted, Word, positions
 from .options import SourceOptions, Start
@@ -39,8 +43,6 @@ class Catalog:
 
     def __init__(self, namespace: Namespace, options: SourceOptions) -> None:
         self.views: dict[str, LogView] = {}
-        self.gone: dict[str, DLSN] = {}
-        """Logs that were deleted under the reader, and how far they went when they were last seen."""
         self._namespace = namespace
         self._options = options
         self._warned: set[str] = set()
@@ -50,33 +52,47 @@ class Catalog:
 
     # --- which logs -------------------------------------------------------------------------------
 
-    async def discover(self, *, every_s: float = 0.0, missing: Container[str] = ()) -> list[str]:
-        """Find the logs; those that are new. Raises `LogNotFound` for one that was named and is not there,
-        unless it is among those that may be ``missing``."""
+    async def discover(self, *, every_s: float = 0.0, required: bool = True) -> list[str]:
+        """Find the logs; those that are new. With ``required``, raises `LogNotFound` for one that was named
+        and is not there; else it is waited for."""
         now = trio.current_time()
         if now - self._discovered_at < every_s:
             return []
         named = self._options.names
         names = await self._matching() if named is None else list(named)
         new = [name for name in names if name not in self.views]
+        await self.look_for(new, required=required and named is not None)
+        self._discovered_at = now
+        return [name for name in new if name in self.views]
+
+    async def look_for(self, names: Sequence[str], *, required: bool = False) -> None:
+        """Have a view of each log of these names that is there."""
         found: dict[str, int] = {}
 
         async def find(name: str) -> None:
             try:
                 found[name] = await self._namespace.find(name)
             except LogNotFound as error:
-                if self._options.names is not None and name not in missing:
+                if required:
                     raise LogNotFound(f"{error}{_meant(name)}") from None
 
-        await each(new, find)
-        for name in new:
-            if name in found:
-                self.gone.pop(name, None)
-                self.views[name] = LogView(self._namespace, name, found[name])
-        self._discovered_at = now
-        added = [name for name in new if name in found]
-        await self._refresh(added)
-        return [name for name in added if name in self.views]
+        await each(names, find)
+        for name, log_id in found.items():
+            self.views[name] = LogView(self._namespace, name, log_id)
+        try:
+            await self._refresh(list(found))
+        finally:
+            for name in found:  # one that gave no answer yet is as good as not found
+                if name in self.views and not hasattr(self.views[name], "state"):
+                    self.views.pop(name).close()
+
+    def wanted(self, name: str) -> bool:
+        """Do the options mean this log?"""
+        named = self._options.names
+        if named is not None:
+            return name in named
+        assert self._options.log_pattern is not None
+        return fnmatch.fnmatchcase(name, self._options.log_pattern)
 
     async def _matching(self) -> list[str]:
         pattern = self._options.log_pattern
@@ -84,11 +100,7 @@ class Catalog:
         prefix = pattern[
             : min((pattern.index(c) for c in "*?[" if c in pattern), default=len(pattern))
         ]
-        return [
-            name
-            async for name in self._namespace.logs(prefix)
-            if fnmatch.fnmatchcase(name, pattern)
-        ]
+        return [name async for name in self._namespace.logs(prefix) if self.wanted(name)]
 
     # --- how far ----------------------------------------------------------------------------------
 
@@ -118,8 +130,6 @@ class Catalog:
                 await view.refresh()
             except LogNotFound:
                 self.views.pop(name).close()
-                if hasattr(view, "state"):
-                    self.gone[name] = view.end
             except DistributedLogError as error:
                 if not error.retryable or not hasattr(view, "state"):
                     raise
@@ -131,6 +141,51 @@ class Catalog:
         """Follow nothing more."""
         for view in self.views.values():
             view.close()
+
+    # --- logs that were truncated, deleted, made again --------------------------------------------
+
+    async def found(self, name: str, held: Held) -> Found:
+        """What there is to say about a log that a checkpoint holds."""
+        view = self.views.get(name)
+        if view is None and self.wanted(name):
+            await self.look_for([name])
+            view = self.views.get(name)
+        there = None if view is None else seen(view)
+        if (there is not None and there.identity == held.identity) or not self.wanted(name):
+            return Found(there)
+        # The state first: what is not deleted by then may be by the next question, never the reverse.
+        state = await self._state(held.identity)
+        gone = await find_tombstones(self._namespace.metadata, self._namespace.path, name)
+        if state is None or any(one.identity == held.identity for one in gone):
+            return Found(there, gone)
+        if state.end is None:
+            return Found(there, gone, deleting=True)
+        end = Tombstone(state.log_id, state.end, state.truncated_sequence_id, 0)
+        return Found(there, [*gone, end])
+
+    async def _state(self, identity: str) -> LogState | None:
+        found = await self._namespace.metadata.get(state_key(incarnation_id(identity)))
+        return None if found is None else LogState.decode(found.value)
+
+    def rules(self, name: str) -> Rules:
+        """The options, as far as they decide about a log."""
+        options = self._options
+        named = options.names is not None
+        return Rules(options.fail_on_data_loss, options.new_logs, named, self.wanted(name))
+
+    def heed(self, decision: Decision) -> Decision:
+        """Raise its error, or say its warning, once."""
+        if decision.error is not None:
+            raise decision.error
+        if decision.warning:
+            self.warn(decision.warning)
+        return decision
+
+    def warn(self, what: str) -> None:
+        """Say it, once."""
+        if what not in self._warned:
+            self._warned.add(what)
+            log.warning("%s", what)
 
     # --- where to begin and end -------------------------------------------------------------------
 
@@ -169,31 +224,21 @@ class Catalog:
                 f'option "{option}": log "{view.name}" ends at {view.end}, before {wanted.dlsn}'
             )
         if option == "startingPosition":
-            return self.not_truncated(view, wanted.dlsn, wanted.sequence_id)
+            held = Held(wanted.dlsn, view.identity, wanted.sequence_id)
+            return self.still_there(view, held)
         return max(wanted.dlsn, view.earliest)
 
-    def not_truncated(self, view: LogView, dlsn: DLSN, sequence_id: int | None) -> DLSN:
-        """``dlsn``, or the first position that is left. Raises `LogTruncated` by ``failOnDataLoss``."""
-        first = view.earliest
-        if dlsn >= first:
-            return dlsn
-        if view.state.truncated_sequence_id == 0:
-            return first  # no record has gone
-        lost = "its records up to there are lost"
-        if sequence_id is not None:
-            number = view.state.truncated_sequence_id - sequence_id
-            if number <= 0:
-                return first  # nothing but control records, or an empty segment
-            lost = f"{number} records are lost"
-        what = (
-            f'log "{view.name}" was truncated: wanted {dlsn}, its first position is {first}, {lost}'
-        )
-        if self._options.fail_on_data_loss:
-            raise LogTruncated(f'{what}; "failOnDataLoss"=false goes on from there', str(first))
-        if what not in self._warned:
-            self._warned.add(what)
-            log.warning("%s (failOnDataLoss=false)", what)
-        return first
+    def still_there(self, view: LogView, held: Held) -> DLSN:
+        """Where to go on in this log. Raises `LogTruncated` by ``failOnDataLoss``."""
+        decision = self.heed(decide(view.name, held, Found(seen(view)), self.rules(view.name)))
+        assert decision.at is not None, "a log that is there is read, or its truncation raised"
+        return decision.at
+
+
+def seen(view: LogView) -> There:
+    """A log that is there, as far as `decide` asks."""
+    sequence_id = view.state.truncated_sequence_id
+    return There(view.identity, view.earliest, sequence_id, view.end)
 
 
 def _meant(name: str) -> str:
@@ -204,10 +249,10 @@ def _meant(name: str) -> str:
 
 
 def remade(name: str, where: str) -> LogRecreated:
-    """The log of this name is another one than the one that was read."""
+    """Positions that were given are those of a log that is gone."""
     return LogRecreated(
-        f'log "{name}" was deleted and made again: {where} belongs to the old one; begin anew, or set '
-        '"failOnDataLoss"=false to read the new one from its beginning'
+        f'log "{name}" was deleted and made again, and {where} belongs to the old one: leave it out, or give '
+        "positions of the log that is there now"
     )
 
 

@@ -108,8 +108,8 @@ class SourceOptions:
         kafka="always earliest",
     )  # fmt: skip
     fail_on_data_loss: bool = option(
-        "failOnDataLoss", flag, "`false`: go on at the truncation point, with a warning that says what "
-        "is missing", default=True, shown="`true`", kafka="failOnDataLoss",
+        "failOnDataLoss", flag, "`false`: go on with what is left of a log that was truncated or deleted, "
+        "with a warning that says what is missing", default=True, shown="`true`", kafka="failOnDataLoss",
     )  # fmt: skip
     max_records_per_trigger: int | None = option(
         "maxRecordsPerTrigger", whole, "of a micro-batch, all logs together, in proportion to what each "

@@ -13,10 +13,14 @@ from typing import TypeVar
 import trio
 
 from ..log.dlsn import DLSN
+from ..log.keys import incarnation_id
 from ..log.namespace import Namespace
-from ..runtime.errors import DistributedLogError, LogNotFound
-from .catalog import Catalog, each, remade
+from ..log.state import LogEnd
+from ..log.tombstone import Tombstone
+from ..runtime.errors import DistributedLogError
+from .catalog import Catalog, each, seen
 from .feed import RETRY_FIRST_S, RETRY_MAX_S
+from .lifecycle import Do, Found, Held, decide
 from .logview import LogView
 from .offsets import Offset
 from .options import SourceOptions
@@ -51,7 +55,9 @@ class Progress:
         """What an AvailableNow run will not pass."""
         self._turn = 0
         self._waiting_since: float | None = None
-        self._warned: set[str] = set()
+        self._kept: dict[str, str] = {}
+        """Named logs that were deleted and wholly read, and their incarnation: nothing to ask until there is
+        another log of the name."""
 
     def close(self) -> None:
         """Follow nothing more."""
@@ -67,17 +73,23 @@ class Progress:
     async def initial(self) -> Offset:
         """Of a new query. Computed once: a moving ``latest`` would lose what lies between two answers."""
         if self._initial is None:
-            await self._catalog.discover()
-            views = self._catalog.views
-            found = Offset()
-            for name, dlsn in (await self._catalog.starts(sorted(views), "latest")).items():
-                await self._put(found, views[name], dlsn)
-            self._initial = found
+            self._initial = await self._patiently(self._first)
         return self._initial
+
+    async def _first(self) -> Offset:
+        await self._catalog.discover()
+        views = self._catalog.views
+        found = Offset()
+        for name, dlsn in (await self._catalog.starts(sorted(views), "latest")).items():
+            await self._put(found, views[name], dlsn)
+        return found
 
     async def set_target(self) -> None:
         """AvailableNow: what is there now, and acknowledged, is what this run reads."""
-        await self._discover(set())
+        await self._patiently(self._set_target)
+
+    async def _set_target(self) -> None:
+        await self._discover()
         await self._catalog.refresh(now=True)
         self._target = await self.ends()
 
@@ -96,14 +108,15 @@ class Progress:
         return await self._patiently(partial(self._latest, start, limit))
 
     async def _latest(self, start: Offset, limit: Limit) -> Offset:
-        await self._discover(set(start.logs))
+        await self._discover()
         await self._catalog.refresh()
-        starts, found = await self._starts(start), Offset()
+        found = Offset()
+        starts = await self._starts(start, found)
         ends: dict[str, DLSN] = {}
         for name, begin in starts.items():
             end = self._catalog.views[name].end
             if self._target is not None:
-                end = min(end, self._target.logs.get(name, begin))
+                end = min(end, self._target.logs[name])
             ends[name] = max(begin, end)
         if self._should_wait(await self._backlog(starts, ends, count=True), start):
             return start
@@ -177,38 +190,53 @@ class Progress:
         return await self._patiently(partial(self._ranges, start, end))
 
     async def _ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
-        if any(name not in self._catalog.views for name in end.logs):
-            await self._discover(set(start.logs))
+        views = self._catalog.views
+        absent = [name for name in end.logs if not self._is_there(name, end)]
+        if absent:
+            await self._catalog.look_for([name for name in absent if name not in views])
         behind = [
-            name
-            for name, dlsn in end.logs.items()
-            if name in self._catalog.views and self._catalog.views[name].end < dlsn
+            name for name, dlsn in end.logs.items() if name in views and views[name].end < dlsn
         ]
         if behind:
             await self._catalog.refresh(now=True)
         found: list[EntryRange] = []
         for name in sorted(end.logs):
-            view = self._catalog.views.get(name)
-            if view is None or view.identity != end.ids[name]:
-                self._lost(
-                    f'log "{name}" was deleted before its records up to {end.logs[name]} were read'
-                )
+            held = start.held(name)
+            if held is not None and held.identity != end.ids[name]:
+                held = None  # what became of the log before it was decided with the offset
+            if not self._is_there(name, end):
+                self._planned_and_gone(name, held, end)
                 continue
+            view = views[name]
             view.prove(end.logs[name])
-            begin = self._begin(view, start)
-            begin = self._catalog.not_truncated(view, begin, start.sequence_ids.get(name))
+            if held is not None:
+                begin = self._catalog.still_there(view, held)
+            elif self._options.new_logs == "latest":
+                continue  # its end is in the offset: nothing before it
+            else:
+                begin = view.earliest
             found += view.ranges(begin, end.logs[name])
         return found
 
-    def _begin(self, view: LogView, start: Offset) -> DLSN:
-        """Where a log begins in a micro-batch: its position, or by ``newLogs`` for one that is new."""
-        if view.name in start.logs and start.ids[view.name] == view.identity:
-            return start.logs[view.name]
-        if view.name not in start.logs and self._options.new_logs == "latest":
-            return DLSN(
-                view.state.last_segment + 2, 0, 0
-            )  # its end is in the offset: nothing before it
-        return view.earliest
+    def _is_there(self, name: str, end: Offset) -> bool:
+        view = self._catalog.views.get(name)
+        return view is not None and view.identity == end.ids[name]
+
+    def _planned_and_gone(self, name: str, held: Held | None, end: Offset) -> None:
+        """A log was deleted before a micro-batch that was to read it: is anything of the batch lost?
+
+        What lies behind the batch was decided about with the next offset.
+        """
+        if held is None:
+            if self._options.new_logs == "latest":
+                return
+            held = Held(DLSN.INITIAL, end.ids[name], 0)
+        if held.dlsn == end.logs[name]:
+            return
+        sequence_id = end.sequence_ids.get(name)
+        planned = LogEnd(end.logs[name], sequence_id or 0, exact=sequence_id is not None)
+        batch = Tombstone(incarnation_id(end.ids[name]), planned, 0, 0)
+        self._catalog.heed(decide(name, held, Found(gone=[batch]), self._catalog.rules(name)))
 
     async def committed(self, end: Offset) -> None:
         """Advance the subscriber's positions; what fails is logged: an exception here would end the query."""
@@ -223,7 +251,7 @@ class Progress:
                 log.warning('log "%s": position "%s" stays behind: %s', name, subscriber, error)
 
         with trio.move_on_after(self._options.request_timeout_s) as patience:
-            await each(sorted(end.logs), advance)
+            await each([name for name in sorted(end.logs) if name not in self._kept], advance)
         if patience.cancelled_caught:
             log.warning(
                 'positions "%s" stay behind: no answer within %g s (option "requestTimeout")',
@@ -247,66 +275,49 @@ class Progress:
 
     # --- logs that come and go --------------------------------------------------------------------
 
-    async def _discover(self, known: set[str]) -> None:
-        every_s = self._options.discovery_interval_s if self._catalog.views else 0.0
-        missing = set() if self._options.fail_on_data_loss else known
-        if self._options.names is None or not self._catalog.views:
-            await self._catalog.discover(every_s=every_s, missing=missing)
+    async def _discover(self) -> None:
+        views, named = self._catalog.views, self._options.names
+        if named is None or any(name not in views for name in named):
+            every_s = self._options.discovery_interval_s if views else 0.0
+            await self._catalog.discover(every_s=every_s, required=False)
 
-    async def _starts(self, start: Offset) -> dict[str, DLSN]:
-        """Where each log begins in the next micro-batch."""
+    async def _starts(self, start: Offset, offset: Offset) -> dict[str, DLSN]:
+        """Where each log begins in the next micro-batch; what stays as it is goes into ``offset``."""
         views = self._catalog.views
         starts: dict[str, DLSN] = {}
-        for name in sorted(set(views) | set(start.logs)):
-            view = views.get(name)
-            if view is None:
-                self._check_gone(name, start)
-            elif name in start.logs:
-                if start.ids[name] != view.identity:
-                    if self._options.fail_on_data_loss:
-                        raise remade(name, "the checkpoint")
-                    self._warn(f'log "{name}" was deleted and made again; the new one is read')
-                    starts[name] = view.earliest
-                else:
-                    view.prove(start.logs[name])
-                    starts[name] = self._catalog.not_truncated(
-                        view, start.logs[name], start.sequence_ids.get(name)
-                    )
-            elif self._target is not None and name not in self._target.logs:
-                continue  # found after an AvailableNow run began: the next run's
-            elif self._options.new_logs == "earliest":
-                starts[name] = view.earliest
-            elif self._options.new_logs == "latest":
-                starts[name] = view.end
+        for name in sorted(set(views) | set(start.logs) | set(self._options.names or ())):
+            held = start.held(name)
+            if held is not None and self._kept.get(name) == held.identity and name not in views:
+                offset.keep(name, start)
+                continue
+            found = await self._found(name, held)
+            decision = self._catalog.heed(decide(name, held, found, self._catalog.rules(name)))
+            if decision.do is Do.KEEP:
+                offset.keep(name, start)
+                if not found.deleting and held is not None:
+                    self._kept[name] = held.identity
+            elif decision.do is Do.READ and self._is_late(name):
+                if held is not None:
+                    offset.keep(name, start)
+            elif decision.do is Do.READ:
+                assert decision.at is not None
+                starts[name] = decision.at
         return starts
 
-    def _check_gone(self, name: str, start: Offset) -> None:
-        """A log of the checkpoint is not there (any more): was all of it read?"""
-        named = self._options.names
-        if named is not None and name not in named:
-            self._warn(
-                f'log "{name}" of the checkpoint is not among the options: its position is dropped'
-            )
-            return
-        end = self._catalog.gone.get(name)
-        if end is None:
-            self._lost(
-                f'log "{name}" does not exist any more; whether all of it was read is not known'
-            )
-        elif start.logs[name] < end and start.logs[name] != end:
-            self._lost(f'log "{name}" was deleted: read up to {start.logs[name]}, it went to {end}')
-        else:
-            self._warn(f'log "{name}" was deleted; all of it had been read')
+    async def _found(self, name: str, held: Held | None) -> Found:
+        view = self._catalog.views.get(name)
+        if held is not None:
+            if view is not None and view.identity == held.identity:
+                view.prove(held.dlsn)
+            return await self._catalog.found(name, held)
+        if view is None:
+            self._catalog.warn(f'log "{name}" does not exist (yet): it is looked for')
+        return Found(None if view is None else seen(view))
 
-    def _lost(self, what: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise LogNotFound(f'{what}; "failOnDataLoss"=false goes on without it')
-        self._warn(f"{what} (failOnDataLoss=false)")
-
-    def _warn(self, what: str) -> None:
-        if what not in self._warned:
-            self._warned.add(what)
-            log.warning("%s", what)
+    def _is_late(self, name: str) -> bool:
+        """Was this log found after an AvailableNow run began? Then it is the next run's."""
+        view = self._catalog.views[name]
+        return self._target is not None and self._target.ids.get(name) != view.identity
 
     async def _put(self, offset: Offset, view: LogView, dlsn: DLSN) -> None:
         """Set a position, with its sequence id where that can be known now."""

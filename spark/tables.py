@@ -1,10 +1,17 @@
-"""The option tables of docs/spark.md, generated: ``python -m distributedlog.spark.tables docs/spark.md``."""
+"""The tables of docs/spark.md, generated: ``python -m distributedlog.spark.tables docs/spark.md``.
+
+Those of the options, and what becomes of a query whose log was truncated, deleted or made again.
+"""
 
 import re
 import sys
 from dataclasses import fields
 from typing import Any
 
+from ..log.dlsn import DLSN
+from ..log.state import LogEnd
+from ..log.tombstone import Tombstone
+from .lifecycle import Decision, Do, Found, Held, Rules, There, decide
 from .options import SinkOptions, SourceOptions
 
 TABLES: dict[str, type[Any]] = {"source": SourceOptions, "sink": SinkOptions}
@@ -20,14 +27,95 @@ def table(options: type[Any]) -> str:
     return "\n".join(lines)
 
 
+OLD, NEW = f"{7:016x}", f"{8:016x}"
+HELD = Held(DLSN(1, 9, 0), OLD, 900)
+AGAIN = There(NEW, DLSN(1, 0, 0), 0, DLSN(1, 5, 0))
+
+
+def _gone(log_id: int, records: int, *, exact: bool = True) -> Tombstone:
+    return Tombstone(log_id, LogEnd(DLSN(2, 0, 0), records, exact), 0, 0)
+
+
+def _there(first: int) -> Found:
+    """The log itself, truncated to this entry, of a hundred records each."""
+    return Found(There(OLD, DLSN(1, first, 0), 100 * first, DLSN(1, 20, 0)))
+
+
+CASES: list[tuple[str, Found]] = [
+    ("the log, its first position at or before the query's", _there(2)),
+    ("the log, truncated beyond the query's position: 300 records between", _there(12)),
+    ("the log was deleted, all of it had been read", Found(None, [_gone(7, 900)])),
+    ("the log was deleted, it held 500 more", Found(None, [_gone(7, 1400)])),
+    (
+        "deleted while its bookies were away, or so long ago that its end is forgotten",
+        Found(None, [_gone(7, 900, exact=False)]),
+    ),
+    ("the log is being deleted at this moment", Found(None, [], deleting=True)),
+    (
+        "deleted, all of it had been read; another log has its name now",
+        Found(AGAIN, [_gone(7, 900)]),
+    ),
+    ("deleted with 500 unread; another log has its name now", Found(AGAIN, [_gone(7, 1400)])),
+    (
+        "another log has its name now, one between the two came and went with 40 records",
+        Found(AGAIN, [_gone(7, 900), _gone(9, 40)]),
+    ),
+]
+"""What can be found of a log up to record 900 of which a query has read."""
+
+
+def outcomes() -> str:
+    """What `decide` makes of each case, as Markdown."""
+    lines = [
+        "| found | `failOnDataLoss=true` | `failOnDataLoss=false` |",
+        "| --- | --- | --- |",
+    ]
+    for words, found in CASES:
+        cells = [
+            _both(decide("a", HELD, found, Rules(fail, named=True)),
+                  decide("a", HELD, found, Rules(fail, named=False)))
+            for fail in (True, False)
+        ]  # fmt: skip
+        lines.append(f"| {words} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines)
+
+
+def _both(named: Decision, by_pattern: Decision) -> str:
+    mine, other = _outcome(named), _outcome(by_pattern)
+    if mine == other:
+        return mine
+    return f"{mine}; of a `logPattern`: {other}"
+
+
+def _outcome(decision: Decision) -> str:
+    lost = "" if decision.lost == 0 else f", {decision.lost or 'not known how many'} records lost"
+    if decision.error is not None:
+        return f"`{type(decision.error).__name__}`{lost}: the query ends"
+    if decision.do is Do.KEEP:
+        said = "its position stays, a next log of the name is looked for"
+        if "being deleted" in decision.warning:
+            said = "its position stays, it is looked at again with the next trigger"
+    elif decision.do is Do.LEAVE:
+        said = "its position is dropped"
+    elif decision.at == AGAIN.first and decision.warning and "truncated" not in decision.warning:
+        said = "the new log is read by `newLogs`, from its beginning by default"
+    else:
+        said = (
+            "goes on" if decision.at == HELD.dlsn else "goes on at the first position that is left"
+        )
+    return said + (f" (a warning{lost})" if decision.warning else "")
+
+
 def renewed(text: str) -> str:
     """A document with the tables between its marks made anew."""
-    for name, options in TABLES.items():
-        begin, end = f"<!-- options: {name} -->", "<!-- end -->"
+    made = {f"<!-- options: {name} -->": table(options) for name, options in TABLES.items()}
+    made["<!-- outcomes -->"] = outcomes()
+    for begin, content in made.items():
+        end = "<!-- end -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
         assert pattern.search(text), f"the document has no {begin}"
-        made = f"{begin}\n{table(options)}\n{end}"
-        text = pattern.sub(lambda _, made=made: made, text)  # type: ignore[misc]
+        whole = f"{begin}\n{content}\n{end}"
+        text = pattern.sub(lambda _, whole=whole: whole, text)  # type: ignore[misc]
     return text
 
 

@@ -69,9 +69,9 @@ PURE = {
     },
     "log": {
         "admission", "dlsn", "keys", "names", "options", "packed", "ranges", "record", "segments",
-        "state",
+        "state", "tombstone",
     },
-    "spark": {"manifest", "narrowing", "offsets", "planning", "sharing"},
+    "spark": {"lifecycle", "manifest", "narrowing", "offsets", "planning", "sharing"},
 }  # fmt: skip
 """Sans-I/O modules: inputs are calls, outputs are values; time and chance are arguments."""
 

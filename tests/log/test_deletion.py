@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from distributedlog.log.deletion import find_tombstones
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.reader import LogReader
 from distributedlog.log.record import LogRecord
@@ -20,7 +21,6 @@ from distributedlog.log.tombstone import (
     bucket_prefix,
     decode,
     encode,
-    find_tombstones,
     gone_key,
 )
 from distributedlog.metadata.transaction import Put, Transaction

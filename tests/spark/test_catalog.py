@@ -34,5 +34,5 @@ async def test_a_position_that_truncation_only_moved_is_no_loss() -> None:
                 catalog.close()
 
         assert await start(offset) == DLSN(2, 0, 0)
-        with pytest.raises(LogTruncated, match="1 records are lost"):
+        with pytest.raises(LogTruncated, match="1 record is lost"):
             await start(lossy)
