@@ -40,19 +40,10 @@ class StateFollower:
             raise self.error
 
     async def run(self) -> None:
-        """Follow until cancelled, or the log is deleted."""
-        key = state_key(self._log_id)
+        """Follow until cancelled, or the log is deleted. Raises nothing: `error` says why it ended."""
         while self.error is None:
             try:
-                async with self._metadata.watch(
-                    key, key + b"\x00", after_revision=self._revision
-                ) as watch:
-                    while self.error is None:
-                        batch = await watch.next()
-                        for event in batch.events:
-                            self._take(event.item if event.kind == "put" else None)
-            except Compacted:
-                await self._reload()
+                await self._follow()
             except DistributedLogError as error:
                 if not error.retryable:
                     self.error = error
@@ -110,8 +101,19 @@ class StateFollower:
             str(first),
         )
 
-    async def _reload(self) -> None:
-        self._take(await self._metadata.get(state_key(self._log_id)))
+    async def _follow(self) -> None:
+        """One watch. What raises here, reading the state anew as well, is `run`'s to judge."""
+        key = state_key(self._log_id)
+        try:
+            async with self._metadata.watch(
+                key, key + b"\x00", after_revision=self._revision
+            ) as watch:
+                while self.error is None:
+                    batch = await watch.next()
+                    for event in batch.events:
+                        self._take(event.item if event.kind == "put" else None)
+        except Compacted:
+            self._take(await self._metadata.get(key))
 
     def _take(self, found: KeyValue | None) -> None:
         if found is None:
