@@ -113,7 +113,7 @@ class LockSession:
                     key = lock_key(left.log_id)
                     mine = Compare.mod_revision(key, held_at)
                     await self.metadata.transact(Transaction((mine,), (Delete(key),)))
-                    self._leftovers.remove(left)  # deleted, or another one's by now
+                    self._forget(left)  # deleted, or another one's by now
                 else:
                     await self._clear(left)
 
@@ -180,6 +180,10 @@ class LockSession:
             await self.metadata.transact(Transaction((mine,), (Delete(found.key),)))
         elif state is not None and state.version <= left.version:
             return  # its transaction may still be on its way
+        self._forget(left)
+
+    def _forget(self, left: Leftover) -> None:
+        """Its key is gone. Two may find that out: whoever left, and `_tidy` meanwhile."""
         if left in self._leftovers:
             self._leftovers.remove(left)
 

@@ -60,7 +60,7 @@ async def followed(world: World) -> tuple[Forgetful, StateFollower]:
 async def test_a_state_that_cannot_be_read_anew_now_is_read_later(
     world: World, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """H29; one log's follower ends nothing but itself: it raised out of its reader's, and all logs', tasks."""
+    """H29; a follower ends nothing but itself: its error ended the tasks of all logs of the process."""
     store, follower = await followed(world)
     store.compacted, store.away = 3, [QuorumUnreachable("no leader")] * 2
     nursery.start_soon(follower.run)

@@ -263,6 +263,27 @@ async def test_a_lock_that_could_not_be_given_back_is_freed_later(
             pass
 
 
+async def test_a_lock_that_is_cleared_while_it_is_given_back_is_gone_once(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """The goodbye is slow, and a renewal finds what it left: a ValueError came out of `abort`."""
+    async with world.process("alpha", lock_lease_s=3.0) as a:
+        first, second = await open_all(a, 2)
+        original = world.metadata.transact
+        slow_s = [1.5]
+
+        async def slow(transaction: Transaction) -> TransactionReply:
+            if slow_s:
+                await trio.sleep(slow_s.pop())
+            return await original(transaction)
+
+        world.metadata.transact = slow  # type: ignore[method-assign]
+        await first.abort()  # while it waits, the lease is renewed and the session tidied
+
+        assert await lock_of(world, first) is None
+        assert await owner_of(world, second) == "alpha"
+
+
 @pytest.mark.parametrize("overtaken", [False, True])
 async def test_a_claim_that_is_done_late_leaves_no_lock(
     world: World, autojump_clock: MockClock, overtaken: bool
