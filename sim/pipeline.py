@@ -15,7 +15,7 @@ from ..verify import pipeline, workload
 from ..verify.checkers import Violation, check_log
 from ..verify.pipeline import PipelineHistory
 from .scheduler import Simulation
-from .seed import LIVENESS_S, SeedRun
+from .seed import CHAOS_S, LIVENESS_S, SeedRun
 
 PIPE = "pipe"
 PURGE_GRACES = 4
@@ -27,7 +27,7 @@ SESSION_RECORDS_MAX = 40
 class PipelineRun(SeedRun):
     """One seed of it."""
 
-    def __init__(self, seed: int, *, chaos_s: float = 30.0, keep_trace: bool = False) -> None:
+    def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
         self.pipe = PipelineHistory(self.history)
         self.batches = 0

@@ -26,11 +26,11 @@ from .scheduler import Simulation
 from .tuning import bounded, draw_bounds
 
 LOGS = ("story", "tale", "legend")
-QUORUMS = (*[(3, 3, 2)] * 5, (5, 3, 2), (4, 3, 2), (4, 2, 2), (3, 2, 2), (3, 3, 3))
+QUORUMS = (*[(3, 3, 2)] * 6, (5, 3, 2), (4, 3, 2), (4, 2, 2), (3, 2, 2), (3, 3, 3))
 """Ensemble, write quorum, ack quorum: one for all logs of a seed."""
 AUDIT_S = 5.0
 NEVER_S = 1e6
-CHAOS_S = 30.0
+CHAOS_S = 20.0
 FORMING_S = 60.0
 LIVENESS_S = 60.0
 COPIES_S = 120.0
@@ -84,7 +84,7 @@ class SeedRun:
         self.rates = draw_rates(chance)
         self.shape = draw_shape(chance)
         self.bounds = draw_bounds(chance)
-        logs = LOGS[: chance.choice((1, 1, 2, 3))]
+        logs = LOGS[: chance.choice((1, 1, 1, 2, 3))]
         self.histories = {log: History() for log in logs} | {LOGS[0]: self.history}
         self.deletes = chance.random() < 0.3
         """A client makes logs and deletes them."""
@@ -233,7 +233,7 @@ def draw_shape(chance: Random) -> Shape:
     quorums = chance.choice(QUORUMS)
     return Shape(
         quorums=quorums,
-        bookies=quorums[0] + chance.choice((0, 1, 1, 2) if quorums[0] < 5 else (0, 1)),
+        bookies=quorums[0] + chance.choice((0, 1, 1) if quorums[0] < 5 else (0, 1)),
         audit_every_s=chance.choice((AUDIT_S, AUDIT_S, NEVER_S)),
         lost_after_s=chance.choice((4.0, 20.0)),
         clients=5,

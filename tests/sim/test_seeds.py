@@ -22,6 +22,8 @@ START = int(os.environ.get("DLOG_SIM_START", "0"))
 
 PAST: dict[int, str] = {
     0: "a ledger writer asked for the same ensemble change for ever while the metadata was away",
+    128: "a follower read its log's state anew while the metadata was away, and ended the namespace",
+    137: "a lock was cleared by its session while its writer gave it back: a ValueError",
     2: "a slot that no spare could take kept its failure, and a round followed the other at once",
     18: "a slot failed between settling and closing: a ledger was closed inside an ensemble change",
 }
