@@ -32,9 +32,7 @@ class Forgetful(LocalMetadata):
         self.compacted = 0
 
     @asynccontextmanager
-    async def watch(  # type: ignore[override]
-        self, start: bytes, end: bytes, *, after_revision: int
-    ) -> AsyncIterator[Watch]:
+    async def watch(self, start: bytes, end: bytes, *, after_revision: int) -> AsyncIterator[Watch]:
         if self.compacted:
             self.compacted -= 1
             raise Compacted("the changes are gone")
@@ -48,7 +46,7 @@ class Forgetful(LocalMetadata):
 
 
 async def followed(world: World) -> tuple[Forgetful, StateFollower]:
-    world.metadata = world.ledgers.metadata = store = Forgetful()  # type: ignore[attr-defined]
+    world.metadata = world.ledgers.metadata = store = Forgetful()
     async with world.process() as namespace:
         await namespace.create_log("a")
         log_id = await namespace.find("a")
