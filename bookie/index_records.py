@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
-from ..runtime.frames import pack, unpack
+from ..runtime.errors import CorruptData
+from ..runtime.frames import pack
+from ..runtime.schema import fields, number, row, rows, text, versioned
 from .runs import Located
 
 FORMAT = 1
@@ -24,6 +25,21 @@ RUN = struct.Struct("<QQII")
 STATE = struct.Struct("<Iq16s")
 _DIGEST = struct.Struct("<Q")
 META_KEY = b"m"
+FILES_MAX = 64 * 1024
+_U64 = number(0, (1 << 64) - 1)
+_SAVED = fields(
+    {"last": (number(-1), -1)},
+    bookie=text(),
+    seed=_U64,
+    sequence=_U64,
+    file=_U64,
+    offset=_U64,
+    first=_U64,
+    start=_U64,
+    limbo_below=_U64,
+    next_file=_U64,
+    files=rows(row(_U64, _U64, _U64), FILES_MAX),
+)
 
 
 class IndexDamaged(CorruptData):
@@ -75,26 +91,22 @@ class Saved:
     def decode(cls, value: bytes) -> "Saved":
         """Raises `IndexDamaged`, `UnsupportedFormat`."""
         try:
-            found = unpack(value, "the index's position")
-            if found["format"] != FORMAT:
-                raise UnsupportedFormat(f"index format {found['format']}, known is {FORMAT}")
-            return cls(
-                str(found["bookie"]),
-                int(found["seed"]),
-                int(found["sequence"]),
-                int(found["file"]),
-                int(found["offset"]),
-                int(found["first"]),
-                int(found["start"]),
-                int(found["limbo_below"]),
-                int(found["next_file"]),
-                [(int(a), int(b), int(c)) for a, b, c in found["files"]],
-                int(found.get("last", -1)),
-            )
-        except UnsupportedFormat:
-            raise
-        except (DistributedLogError, KeyError, TypeError, ValueError) as error:
-            raise IndexDamaged(f"the index's position cannot be read ({error})") from None
+            found = versioned(value, FORMAT, _SAVED, "the index's position")
+        except CorruptData as error:
+            raise IndexDamaged(str(error)) from None
+        return cls(
+            found["bookie"],
+            found["seed"],
+            found["sequence"],
+            found["file"],
+            found["offset"],
+            found["first"],
+            found["start"],
+            found["limbo_below"],
+            found["next_file"],
+            list(found["files"]),
+            found["last"],
+        )
 
 
 def ledger_end(ledger_id: int) -> bytes:

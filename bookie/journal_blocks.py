@@ -23,8 +23,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..runtime.errors import CorruptData, ProtocolError, UnsupportedFormat
-from ..runtime.frames import pack, unpack
+from ..runtime.errors import CorruptData
+from ..runtime.frames import pack
+from ..runtime.schema import fields, number, row, rows, text, versioned
 from . import entry as entries
 
 COMMIT, HEAD, FOOTER, TRAILER = 1, 2, 3, 4
@@ -35,6 +36,19 @@ FENCED, LIMBO, DELETED = 1, 2, 4
 STATE, SKIP, LIMBO_BELOW, FILE_REMOVED = 1, 2, 3, 4
 """Kinds of control records."""
 
+FILES_MAX = 64 * 1024
+_U64_MAX = (1 << 64) - 1
+_U64 = number(0, _U64_MAX)
+_HEAD = fields(
+    {"sealing_blocks": (number(), 0)},
+    bookie=text(),
+    start=_U64,
+    predecessor=_U64,
+    predecessor_end=_U64,
+    limbo_below=_U64,
+    files=rows(row(_U64, _U64, _U64), FILES_MAX),
+    state_blocks=number(),
+)
 _CONTROL = struct.Struct("<IIQqq16s")
 CONTROL_BYTES = _CONTROL.size
 _END = struct.Struct("<I4s")
@@ -113,24 +127,17 @@ class Head:
     @classmethod
     def decode(cls, payload: memoryview, name: str) -> "Head":
         """Raises `CorruptData`, `UnsupportedFormat`."""
-        try:
-            value = unpack(payload, name)
-            if value["format"] != FORMAT:
-                raise UnsupportedFormat(
-                    f"{name}: journal format {value['format']}, known is {FORMAT}"
-                )
-            return cls(
-                str(value["bookie"]),
-                int(value["start"]),
-                int(value["predecessor"]),
-                int(value["predecessor_end"]),
-                int(value["limbo_below"]),
-                tuple((int(a), int(b), int(c)) for a, b, c in value["files"]),
-                int(value["state_blocks"]),
-                int(value.get("sealing_blocks", 0)),
-            )
-        except (ProtocolError, KeyError, TypeError, ValueError) as error:
-            raise CorruptData(f"{name}: its head cannot be read ({error})") from None
+        value = versioned(payload, FORMAT, _HEAD, f"the head of {name}")
+        return cls(
+            value["bookie"],
+            value["start"],
+            value["predecessor"],
+            value["predecessor_end"],
+            value["limbo_below"],
+            value["files"],
+            value["state_blocks"],
+            value["sealing_blocks"],
+        )
 
 
 # --- commits --------------------------------------------------------------------------------------

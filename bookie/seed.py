@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 import xxhash
 
-from ..runtime.errors import UnsupportedFormat
-from ..runtime.frames import pack, unpack
+from ..runtime.frames import pack
+from ..runtime.schema import fields, flag, number, text, versioned
 
 SEED_NAME = "JOURNAL"
 FORMAT = 1
+_SEED = fields(bookie=text(), seed=number(0, (1 << 64) - 1), started=flag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,9 @@ class Seed:
 
 
 def seed_of(data: bytes) -> Seed | None:
-    """None for a damaged file. Raises `UnsupportedFormat`."""
+    """None for a damaged file. Raises `UnsupportedFormat`, `CorruptData` where only the checksum is sound."""
     body = data[:-8]
     if xxhash.xxh3_64_digest(body) != data[-8:]:
         return None
-    value = unpack(body, SEED_NAME)
-    if value["format"] != FORMAT:
-        raise UnsupportedFormat(f"{SEED_NAME}: format {value['format']}, known is {FORMAT}")
-    return Seed(str(value["bookie"]), int(value["seed"]), bool(value["started"]))
+    value = versioned(body, FORMAT, _SEED, SEED_NAME)
+    return Seed(value["bookie"], value["seed"], value["started"])

@@ -1,17 +1,19 @@
 """The cluster as its metadata shows it: bookies, holes, members, and whether that is well."""
 
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import trio
 
 from ..cluster.config import format_address
+from ..cluster.cookie import decode_cookie
+from ..cluster.damaged import damaged_records
 from ..ledger import holes, keys
 from ..ledger.bookies import BookieRegistration
 from ..metadata.client import MemberStatus, Metadata, MetadataClient, prefix_end
 from ..metadata.transaction import KeyValue
-from ..runtime.errors import DistributedLogError
-from ..runtime.frames import unpack
+from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
 
 NAME_PREFIX = b"name/"
 UNREACHABLE = "unreachable"
@@ -37,22 +39,25 @@ async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]
 
     Addresses are those for who came in on ``listener``.
     """
-    live = {
-        keys.bookie_id_of(item.key): BookieRegistration.decode(item.value)
-        async for item in items(metadata, keys.BOOKIE_PREFIX)
-    }
-    leaving = {keys.bookie_id_of(item.key) async for item in items(metadata, keys.LEAVING_PREFIX)}
+    live: dict[str, BookieRegistration] = {}
+    async for item in items(metadata, keys.BOOKIE_PREFIX):
+        with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
+            live[keys.bookie_id_of(item.key)] = BookieRegistration.decode(item.key, item.value)
+    leaving = {item.key async for item in items(metadata, keys.LEAVING_PREFIX)}
     found = []
     async for item in items(metadata, keys.COOKIE_PREFIX):
-        bookie_id = keys.bookie_id_of(item.key)
-        label = str(unpack(item.value, "a cookie").get("label", ""))
+        try:
+            bookie_id = keys.bookie_id_of(item.key)
+            label = decode_cookie(item.key, item.value)["label"]
+        except (CorruptData, UnsupportedFormat):
+            continue
         one = live.get(bookie_id)
         found.append(
             {
                 "id": bookie_id,
                 "label": label,
                 "address": None if one is None else _address(one, listener),
-                "state": _state(one, bookie_id in leaving),
+                "state": _state(one, keys.leaving_key(bookie_id) in leaving),
                 "ledgers_missing": await _count(metadata, bookie_id) if one is None else 0,
                 "ledgers": None if one is None else one.ledgers,
                 "used_bytes": None if one is None else one.used_bytes,
@@ -88,6 +93,7 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
         "bookies": [],
         "logs": None,
         "under_replicated": [],
+        "damaged_records": [],
     }
     reasons: list[str] = found["reasons"]
     alive = [member for member in members if member.alive]
@@ -113,8 +119,11 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
     with trio.move_on_after(timeout_s / 2) as scope:
         try:
             found["bookies"] = await bookies(metadata, metadata.listener)
-            found["under_replicated"] = [
-                _note(item) async for item in items(metadata, keys.UNDER_PREFIX)
+            async for item in items(metadata, keys.UNDER_PREFIX):
+                with suppress(CorruptData, UnsupportedFormat):
+                    found["under_replicated"].append(_note(item))
+            found["damaged_records"] = [
+                {"key": one.key, "why": one.why} for one in await damaged_records(metadata)
             ]
             names = 0
             async for _ in items(metadata, NAME_PREFIX):
@@ -151,6 +160,11 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
         ]
     if found["under_replicated"]:
         reasons.append(f"{len(found['under_replicated'])} ledgers miss copies of some entries")
+    if found["damaged_records"]:
+        first = found["damaged_records"][0]["key"]
+        reasons.append(
+            f"damaged records: {len(found['damaged_records'])} in the metadata store, such as {first}"
+        )
     found["healthy"] = not reasons
     return found
 

@@ -51,7 +51,7 @@ async def _segment(logs: Any, segment: SegmentRecord, log: LogDescription) -> di
     ensembles: list[Any] = []
     state = "missing"
     if stored is not None:
-        ledger = LedgerMetadata.decode(stored.value)
+        ledger = LedgerMetadata.decode(stored.key, stored.value)
         state = ledger.state.value
         ensembles = [
             {"first_entry": fragment.first_entry, "bookies": list(fragment.bookies)}

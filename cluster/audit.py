@@ -60,7 +60,7 @@ class EntryAudit:
                 try:
                     await self.look_at(item)
                 except DistributedLogError as error:
-                    log.info("ledger %d is not audited: %s", keys.ledger_id_of(item.key), error)
+                    log.info("%s is not audited: %s", keys.shown(item.key), error)
                 await trio.sleep(LEDGER_PAUSE_S)
             if not page.more or not await self._election.elected():
                 return
@@ -68,7 +68,7 @@ class EntryAudit:
 
     async def look_at(self, item: KeyValue) -> tuple[Hole, ...]:
         """One ledger's record as it was read; return the holes that its bookies' lists show."""
-        ledger = LedgerMetadata.decode(item.value)
+        ledger = LedgerMetadata.decode(item.key, item.value)
         if not ledger.closed or ledger.last_entry == NO_ENTRY:
             return ()
         found: list[Hole] = []

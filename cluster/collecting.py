@@ -12,12 +12,13 @@ import trio
 from ..ledger import keys
 from ..ledger.found import FoundLedger
 from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..ledger.readable import Unreadable
 from ..log.apps import AppVersion
 from ..log.keys import LOOSE_PREFIX, ids_of_loose, txn_key
 from ..log.loose import LooseLedger, delete_loose
 from ..metadata.client import Metadata, prefix_end
 from ..metadata.transaction import KeyValue
-from ..runtime.errors import DistributedLogError, NoSuchLedger
+from ..runtime.errors import CorruptData, DistributedLogError, NoSuchLedger, UnsupportedFormat
 from .purging import Turn
 
 PAGE = 500
@@ -35,7 +36,7 @@ class Records:
     async def find(self, ledger_id: int) -> FoundLedger:
         """Raises `NoSuchLedger`, also for one that is being deleted."""
         found = await self.metadata.get(keys.ledger_key(ledger_id))
-        record = None if found is None else LedgerMetadata.decode(found.value)
+        record = None if found is None else LedgerMetadata.decode(found.key, found.value)
         if found is None or record is None or record.state is LedgerState.DELETING:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         return FoundLedger(record, found.version)
@@ -49,6 +50,7 @@ class Collector:
         self._election = election
         self._unlinked_s = unlinked_s
         self._seen: dict[bytes, float] = {}
+        self._unreadable = Unreadable()
         self.collected_ledgers = 0
         """Since the start."""
 
@@ -72,10 +74,13 @@ class Collector:
             page = await self._metadata.range(start, end, limit=PAGE)
             for item in page.items:
                 since = self._seen.get(item.key, now)
-                if now - since >= self._unlinked_s or await self._passed(item):
-                    await self._delete(item)
-                else:
-                    seen[item.key] = since
+                try:
+                    if now - since >= self._unlinked_s or await self._passed(item):
+                        await self._delete(item)
+                    else:
+                        seen[item.key] = since
+                except (CorruptData, UnsupportedFormat) as error:
+                    self._unreadable.note(item.key, error)
             if not page.more or not page.items:
                 break
             start = page.items[-1].key + b"\x00"

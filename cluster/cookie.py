@@ -19,15 +19,19 @@ from ..ledger import keys
 from ..metadata.client import Metadata
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.atomic_file import ASIDE
-from ..runtime.errors import CorruptData, ForeignData
-from ..runtime.frames import pack, unpack
+from ..runtime.errors import ForeignData
+from ..runtime.frames import pack
 from ..runtime.host import Disk
 from ..runtime.identity import FILE_NAME, NodeIdentity, load_identity, new_node_id, store_identity
+from ..runtime.schema import fields, number, stored, text
 
 STARTS_KEPT = 8
 """Names of starts on the disks: so many starts in a row may have been killed before their cookie was in."""
 HALF_NAMED = FILE_NAME + ASIDE
 """What a first start that was killed while it named the directory leaves behind."""
+_COOKIE = fields(
+    {"start": (text(), ""), "label": (text(), ""), "cluster": (text(), "")}, incarnation=number()
+)
 WRITTEN_BY = "distributedlog-py 0.1"
 
 
@@ -159,8 +163,12 @@ def _is_empty(disk: Disk) -> bool:
     return all(name in (FILE_NAME, HALF_NAMED) for name in disk.list())
 
 
+def decode_cookie(key: bytes, value: bytes) -> dict[str, Any]:
+    """What a cookie says. Raises `CorruptData`."""
+    keys.bookie_id_of(key)
+    found: dict[str, Any] = stored(value, _COOKIE, f"the cookie {keys.shown(key)}")
+    return found
+
+
 def _read(cookie: KeyValue) -> dict[str, Any]:
-    value = unpack(cookie.value, "a cookie")
-    if not isinstance(value, dict) or not isinstance(value.get("incarnation"), int):
-        raise CorruptData(f"{cookie.key!r} in the metadata is no cookie: {value!r:.100}")
-    return value
+    return decode_cookie(cookie.key, cookie.value)

@@ -3,18 +3,26 @@
 Deleting a ledger puts ``delete/<bookie>/<ledger>`` for each of its bookies, in the transaction that makes
 it DELETING. Each bookie removes what it holds, durably, and then its key; whoever takes away the last
 key takes the ledger's record away too. A bookie that was down does its part when it is back.
+
+The key alone proves nothing, whoever wrote it: the ledger's record must say, in a linearizable read, that it
+is deleted, and goes only as it was read. A to-do that the record does not confirm is ticked off and told.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable
 
 from ..ledger import keys
-from ..ledger.metadata import LedgerMetadata
+from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..ledger.readable import Unreadable
 from ..metadata.client import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, Transaction
+from ..runtime.errors import CorruptData, UnsupportedFormat
 from .watching import at_each_change
 
 EVERY_S = 30.0
 PAGE = 100
+
+log = logging.getLogger("distributedlog.cluster.deletion")
 
 
 class Deletion:
@@ -30,6 +38,7 @@ class Deletion:
         self._bookie_id = bookie_id
         self._delete_local = delete_local
         """Removes a ledger here; durable when it returns; no error where there is none."""
+        self._unreadable = Unreadable()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -38,38 +47,56 @@ class Deletion:
 
     async def work(self) -> None:
         """Do all that is on the list now."""
-        prefix = keys.delete_prefix(self._bookie_id)
-        more = True
-        while more:
-            page = await self._metadata.range(prefix, prefix_end(prefix), limit=PAGE)
-            for item in page.items:
-                ledger_id = keys.ledger_id_of(item.key)
-                await self._delete_local(ledger_id)
-                await self._tick_off(ledger_id)
-            more = page.more
+        start = keys.delete_prefix(self._bookie_id)
+        end = prefix_end(start)
+        while True:
+            page = await self._metadata.range(start, end, limit=PAGE)
+            for item, ledger_id in self._unreadable.readable(
+                page.items, lambda item: keys.ledger_id_of(item.key)
+            ):
+                try:
+                    await self._work_off(ledger_id)
+                except (CorruptData, UnsupportedFormat) as error:
+                    self._unreadable.note(item.key, error)
+            if not page.more or not page.items:
+                return
+            start = page.items[-1].key + b"\0"
 
-    async def _tick_off(self, ledger_id: int) -> None:
-        """Remove our key, and with the last one the record."""
+    async def _work_off(self, ledger_id: int) -> None:
+        """Remove what is here, if the record says so; then our key, and with the last one the record."""
         own = Delete(keys.delete_key(self._bookie_id, ledger_id))
         record = keys.ledger_key(ledger_id)
+        removed = False
         while True:
             found = await self._metadata.get(record)
-            others: Sequence[bytes] = ()
-            if found is not None:
-                others = [
-                    keys.delete_key(bookie, ledger_id)
-                    for bookie in LedgerMetadata.decode(found.value).bookies()
-                    if bookie != self._bookie_id
-                ]
+            ledger = None if found is None else LedgerMetadata.decode(found.key, found.value)
+            as_read = Compare.version(record, 0 if found is None else found.version)
+            if ledger is None or ledger.state is not LedgerState.DELETING:
+                # Also the second time for one whose answer was lost: then all is done.
+                if not removed:
+                    why = "does not exist" if ledger is None else f"is {ledger.state.value}"
+                    log.warning("ledger %d is not removed here: it %s", ledger_id, why)
+                if (await self._metadata.transact(Transaction((as_read,), (own,)))).succeeded:
+                    return
+                continue
+            await self._delete_local(ledger_id)
+            removed = True
+            others = [
+                keys.delete_key(bookie, ledger_id)
+                for bookie in ledger.bookies()
+                if bookie != self._bookie_id
+            ]
             last = Transaction(
-                tuple(Compare.version(key, 0) for key in others),
+                (as_read, *(Compare.version(key, 0) for key in others)),
                 (own, Delete(record), Delete(keys.under_key(ledger_id))),
             )
             reply = await self._metadata.transact(last)
             if reply.succeeded:
                 return
             waiting = [
-                key for key, state in zip(others, reply.current, strict=True) if state is not None
+                key
+                for key, state in zip(others, reply.current[1:], strict=True)
+                if state is not None
             ]
             if not waiting:
                 continue  # the answer was lost and given again: the others have ticked off since

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from ..ledger import holes, keys
 from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
-from ..runtime.errors import InvalidRequest
-from ..runtime.frames import unpack
+from ..runtime.errors import CorruptData, InvalidRequest
+from .cookie import decode_cookie
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,11 @@ async def find_bookie(metadata: Metadata, wanted: str) -> str:
     found: list[str] = []
     known: list[str] = []
     async for item in below(metadata, keys.COOKIE_PREFIX):
-        bookie = keys.bookie_id_of(item.key)
-        label = str(unpack(item.value, "a cookie").get("label", ""))
+        try:
+            bookie = keys.bookie_id_of(item.key)
+            label = decode_cookie(item.key, item.value)["label"]
+        except CorruptData:
+            continue  # `dlog status` names it
         known.append(f"{label} ({bookie})")
         if wanted in (bookie, label) or (len(wanted) >= 4 and bookie.startswith(wanted)):
             found.append(bookie)
@@ -96,11 +99,19 @@ async def how_far(metadata: Metadata, bookie: str) -> Leaving:
 async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
     """All that is noted, and every ledger of a bookie that is away; by bookie, then by ledger."""
     async for item in below(metadata, keys.UNDER_PREFIX):
-        for hole in holes.decode(item.value):
-            yield Shortage(keys.ledger_id_of(item.key), hole.bookie, hole.first, hole.to, "noted")
+        try:
+            ledger_id, noted = keys.ledger_id_of(item.key), holes.decode(item.value)
+        except CorruptData:
+            continue  # `dlog status` names it
+        for hole in noted:
+            yield Shortage(ledger_id, hole.bookie, hole.first, hole.to, "noted")
     async for bookie in absent(metadata):
         async for item in below(metadata, keys.on_prefix(bookie)):
-            yield Shortage(keys.ledger_id_of(item.key), bookie, 0, None, "bookie is down")
+            try:
+                ledger_id = keys.ledger_id_of(item.key)
+            except CorruptData:
+                continue
+            yield Shortage(ledger_id, bookie, 0, None, "bookie is down")
 
 
 async def absent(metadata: Metadata) -> AsyncIterator[str]:
@@ -117,7 +128,11 @@ async def named(metadata: Metadata) -> AsyncIterator[str]:
         page = await metadata.range(start, end, limit=1)
         if not page.items:
             return
-        bookie = keys.bookie_id_of(page.items[0].key)
+        try:
+            bookie = keys.bookie_id_of(page.items[0].key)
+        except CorruptData:
+            start = page.items[0].key + b"\0"
+            continue
         yield bookie
         start = prefix_end(keys.on_prefix(bookie))
 

@@ -14,8 +14,9 @@ import trio
 from ..ledger import keys
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
+from ..ledger.readable import Unreadable
 from ..metadata.client import Metadata, prefix_end
-from ..runtime.errors import DistributedLogError
+from ..runtime.errors import CorruptData, DistributedLogError
 from .copying import Connections, Copier, wanted
 from .held_up import HeldUp
 from .repair import EVERY_S, PAGE
@@ -66,6 +67,7 @@ class LimboHealing:
         self.healed = 0
         """Ledgers since the start."""
         self._held_up = HeldUp(log, "ledgers stay in limbo for now")
+        self._unreadable = Unreadable()
 
     async def run(self) -> None:
         """Until cancelled: often while something gets better, else seldom."""
@@ -92,7 +94,11 @@ class LimboHealing:
             page = await self._metadata.range(start, end, limit=PAGE)
             for item in page.items:
                 start = item.key + b"\0"
-                ledger_id = keys.ledger_id_of(item.key)
+                try:
+                    ledger_id = keys.ledger_id_of(item.key)
+                except CorruptData as error:
+                    self._unreadable.note(item.key, error)
+                    continue
                 if not self._store.in_limbo(ledger_id):
                     continue
                 try:
@@ -115,7 +121,7 @@ class LimboHealing:
         found = await self._metadata.get(keys.ledger_key(ledger_id))
         if found is None:
             return False
-        ledger = LedgerMetadata.decode(found.value)
+        ledger = LedgerMetadata.decode(found.key, found.value)
         own = self._pool.get(self._bookie_id)
         if not ledger.closed or own is None:
             return False

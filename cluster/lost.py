@@ -19,10 +19,11 @@ import trio
 from ..ledger import keys, shares
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.placement import Candidate, Draw, choose_replacements
+from ..ledger.readable import Unreadable
 from ..ledger.striping import Striping
 from ..metadata.client import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, Transaction
-from ..runtime.errors import DistributedLogError, NotEnoughBookies
+from ..runtime.errors import CorruptData, DistributedLogError, NotEnoughBookies
 from .copying import Connections, Copier, held_by_slot
 from .deletion import Deletion
 from .held_up import HeldUp
@@ -104,6 +105,7 @@ class LostBookies:
         self._racks: dict[str, str] = {}
         self.absences = Absences(lost_after_s)
         self._held_up = HeldUp(log, "closed ledgers stay on lost bookies")
+        self._unreadable = Unreadable()
         self.moved = 0
         """Ledgers taken off lost bookies since the start."""
 
@@ -144,7 +146,9 @@ class LostBookies:
                 log.warning("bookie %s %s: its closed ledgers are stored elsewhere", bookie, why)
 
     async def _ids(self, prefix: bytes) -> set[str]:
-        return {keys.bookie_id_of(item.key) async for item in below(self._metadata, prefix)}
+        items = [item async for item in below(self._metadata, prefix)]
+        found = self._unreadable.readable(items, lambda item: keys.bookie_id_of(item.key))
+        return {bookie for _, bookie in found}
 
     async def _work(self) -> None:
         while True:
@@ -167,7 +171,11 @@ class LostBookies:
                 start = item.key + b"\0"
                 if bookie not in self.absences.lost:
                     return False  # it is back, or we are not the repairer any more
-                ledger_id = keys.ledger_id_of(item.key)
+                try:
+                    ledger_id = keys.ledger_id_of(item.key)
+                except CorruptData as error:
+                    self._unreadable.note(item.key, error)
+                    continue
                 try:
                     if await self.move(ledger_id, bookie):
                         continue
@@ -188,7 +196,10 @@ class LostBookies:
         """
         record = keys.ledger_key(ledger_id)
         found = await self._metadata.get(record)
-        if found is None or bookie not in (ledger := LedgerMetadata.decode(found.value)).bookies():
+        if (
+            found is None
+            or bookie not in (ledger := LedgerMetadata.decode(found.key, found.value)).bookies()
+        ):
             same = Compare.version(record, 0 if found is None else found.version)
             stale = Transaction((same,), (Delete(keys.on_key(bookie, ledger_id)),))
             return (await self._metadata.transact(stale)).succeeded

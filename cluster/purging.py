@@ -68,8 +68,8 @@ class Purger:
         while True:
             page = await self._metadata.range(start, end, limit=PAGE)
             for item in page.items:
-                listed[log_id_of(item.key)] = None
                 try:
+                    listed[log_id_of(item.key)] = None
                     await self._look_at(item)
                 except DistributedLogError as error:
                     self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
@@ -125,7 +125,7 @@ class Purger:
         found = await self._metadata.get(keys.ledger_key(ledger_id))
         if found is None:
             return Transaction()
-        record = LedgerMetadata.decode(found.value)
+        record = LedgerMetadata.decode(found.key, found.value)
         if record.state is LedgerState.DELETING:
             return Transaction()
         return shares.deletion_share(record, found.version)

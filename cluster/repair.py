@@ -137,7 +137,7 @@ class Repair:
         found = await self._metadata.get(keys.ledger_key(ledger_id))
         if found is None:
             return await self._shorten(note, ())
-        metadata = LedgerMetadata.decode(found.value)
+        metadata = LedgerMetadata.decode(found.key, found.value)
         if metadata.state is LedgerState.DELETING:
             return await self._shorten(note, ())
         if metadata.state is not LedgerState.CLOSED:

@@ -8,12 +8,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..runtime.errors import CorruptData, ProtocolError, UnsupportedFormat
-from ..runtime.frames import pack, unpack
+from ..runtime.errors import CorruptData
+from ..runtime.frames import pack
 from ..runtime.host import Address, Buffer
 from ..runtime.reasons import reasons_of
+from ..runtime.schema import Misfit, fields, flag, mapping, number, row, text, versioned
+from .keys import bookie_id_of, shown
 
 FORMAT = 1
+LISTENERS_MAX = 64
+LABELS_MAX = 64
+HOST_CHARS_MAX = 255
+
+
+def _reasons(value: Any) -> tuple[str, ...]:
+    try:
+        return reasons_of(value)
+    except ValueError as error:
+        raise Misfit(str(error)) from None
+
+
+_REGISTRATION = fields(
+    {"reasons": (_reasons, ())},
+    format=number(),
+    id=text(chars_min=1),
+    addresses=mapping(row(text(HOST_CHARS_MAX, 1), number(0, 65_535)), LISTENERS_MAX),
+    incarnation=number(),
+    rack=text(),
+    labels=mapping(text(), LABELS_MAX),
+    read_only=flag,
+    free_bytes=number(),
+    used_bytes=number(),
+    ledgers=number(),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +93,12 @@ class BookieRegistration:
         )
 
     @classmethod
-    def decode(cls, value: Buffer) -> "BookieRegistration":
+    def decode(cls, key: bytes, value: Buffer) -> "BookieRegistration":
         """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
-        try:
-            fields: dict[str, Any] = unpack(value, "a bookie's registration")
-            if int(fields["format"]) > FORMAT:
-                raise UnsupportedFormat(
-                    f"bookie registration of format {fields['format']}, known is {FORMAT}"
-                )
-            return cls(
-                id=fields["id"],
-                addresses={
-                    name: (str(host), int(port))
-                    for name, (host, port) in fields["addresses"].items()
-                },
-                incarnation=fields["incarnation"],
-                rack=fields["rack"],
-                labels=fields["labels"],
-                read_only=fields["read_only"],
-                free_bytes=fields["free_bytes"],
-                used_bytes=fields["used_bytes"],
-                ledgers=fields["ledgers"],
-                reasons=reasons_of(fields.get("reasons", [])),
-            )
-        except (ProtocolError, KeyError, TypeError, ValueError) as error:
-            raise CorruptData(f"a bookie's registration cannot be read: {error!r}") from None
+        bookie_id = bookie_id_of(key)
+        what = f"the registration {shown(key)}"
+        found = versioned(value, FORMAT, _REGISTRATION, what)
+        if found["id"] != bookie_id:
+            raise CorruptData(f"{what} is that of another bookie")
+        del found["format"]
+        return cls(**found)

@@ -57,7 +57,8 @@ class HoleNote:
                 return
             found = reply.current[0]
             ended = why_ended(
-                self._ledger_id, None if found is None else LedgerMetadata.decode(found.value)
+                self._ledger_id,
+                None if found is None else LedgerMetadata.decode(found.key, found.value),
             )
             if ended is not None:  # the ledger is somebody else's: so is its note
                 self._ended(ended)

@@ -8,13 +8,13 @@ the path of acks, so a crash may lose it: the slow audit of entry lists finds su
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from ..runtime.errors import CorruptData, ProtocolError, UnsupportedFormat
-from ..runtime.frames import pack, unpack
+from ..runtime.frames import pack
 from ..runtime.host import Buffer
+from ..runtime.schema import fields, number, optional, row, rows, text, versioned
 
 FORMAT = 1
+_NOTE = fields(holes=rows(row(text(chars_min=1), number(), optional(number())), 64 * 1024))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,10 +58,4 @@ def encode(holes: Iterable[Hole]) -> bytes:
 
 def decode(value: Buffer) -> tuple[Hole, ...]:
     """Raises `CorruptData`, or `UnsupportedFormat` for a newer version's note."""
-    try:
-        fields: dict[str, Any] = unpack(value, "a note of holes")
-        if int(fields["format"]) > FORMAT:
-            raise UnsupportedFormat(f"note of holes of format {fields['format']}")
-        return tuple(Hole(bookie, first, to) for bookie, first, to in fields["holes"])
-    except (ProtocolError, KeyError, TypeError, ValueError) as error:
-        raise CorruptData(f"a note of holes cannot be read: {error!r}") from None
+    return tuple(Hole(*one) for one in versioned(value, FORMAT, _NOTE, "a note of holes")["holes"])

@@ -4,8 +4,17 @@ import trio
 
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, Put, Transaction
-from ..runtime.errors import OutcomeUnknown
+from ..runtime.errors import CorruptData, OutcomeUnknown
 from . import keys
+
+ID_DIGITS_MAX = 18
+
+
+def next_of(value: bytes) -> int:
+    """The value of ``next/ledger``. Raises `CorruptData`."""
+    if not 0 < len(value) <= ID_DIGITS_MAX or value.strip(b"0123456789"):
+        raise CorruptData(f"{keys.shown(keys.NEXT_LEDGER)} is no number: no ledger can be made")
+    return int(value)
 
 
 class LedgerIds:
@@ -21,7 +30,7 @@ class LedgerIds:
         async with self._lock:
             while not self._left:
                 found = await self._store.get(keys.NEXT_LEDGER)
-                first = 1 if found is None else int(found.value)
+                first = 1 if found is None else next_of(found.value)
                 version = 0 if found is None else found.version
                 end = first + keys.LEDGER_ID_BLOCK
                 taken = Transaction(

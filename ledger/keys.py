@@ -13,13 +13,18 @@ Ledger ids are 16 hex digits, so that the order of keys is the order of ids. The
 the same transaction as the ensembles that it mirrors.
 """
 
+from ..runtime.errors import CorruptData
+
 LEDGER_PREFIX = b"ledger/"
 UNDER_PREFIX = b"under/"
 BOOKIE_PREFIX = b"bookie/"
 COOKIE_PREFIX = b"cookie/"
 LEAVING_PREFIX = b"leaving/"
 ON_PREFIX = b"on/"
+DELETE_PREFIX = b"delete/"
 NEXT_LEDGER = b"next/ledger"
+ID_DIGITS = 16
+KEY_SHOWN_BYTES = 100
 LEDGER_ID_BLOCK = 1000
 """A client takes this many ids at a time (H40); what it does not use is never used."""
 
@@ -70,10 +75,33 @@ def leaving_key(bookie_id: str) -> bytes:
 
 
 def ledger_id_of(key: bytes) -> int:
-    """The ledger id that ends a ``ledger/``, ``on/``, ``under/`` or ``delete/`` key."""
-    return int(key[-16:], 16)
+    """The ledger id that ends a ``ledger/``, ``on/``, ``under/`` or ``delete/`` key. Raises `CorruptData`."""
+    parts = key.split(b"/")
+    digits = parts[-1]
+    if (
+        len(parts) != (3 if parts[0] in (b"on", b"delete") else 2)
+        or len(digits) != ID_DIGITS
+        or digits.strip(b"0123456789abcdef")  # `int` takes blanks and underscores too
+    ):
+        raise CorruptData(f"{shown(key)} is no key of a ledger: it does not end with an id")
+    return int(digits, 16)
 
 
 def bookie_id_of(key: bytes) -> str:
-    """The bookie id in a ``bookie/``, ``cookie/``, ``leaving/``, ``on/`` or ``delete/`` key."""
-    return key.split(b"/")[1].decode()
+    """The bookie id in a ``bookie/``, ``cookie/``, ``leaving/``, ``on/`` or ``delete/`` key.
+
+    Raises `CorruptData`.
+    """
+    parts = key.split(b"/")
+    try:
+        found = parts[1].decode() if len(parts) in (2, 3) else ""
+    except UnicodeDecodeError:
+        found = ""
+    if not found:
+        raise CorruptData(f"{shown(key)} is no key of a bookie: it holds no id")
+    return found
+
+
+def shown(key: bytes) -> str:
+    """A key for messages, whoever wrote it: printable and short."""
+    return repr(key[:KEY_SHOWN_BYTES])[1:] + ("…" if len(key) > KEY_SHOWN_BYTES else "")

@@ -10,11 +10,23 @@ change is a compare-and-set on the version last read.
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from ..runtime.errors import CorruptData, ProtocolError, UnsupportedFormat
-from ..runtime.frames import pack, unpack
+from ..runtime.errors import CorruptData
+from ..runtime.frames import pack
 from ..runtime.host import Buffer
+from ..runtime.schema import (
+    blob,
+    fields,
+    mapping,
+    number,
+    optional,
+    row,
+    rows,
+    text,
+    versioned,
+    word,
+)
+from .keys import ledger_id_of, shown
 
 FORMAT = 1
 KEY_BYTES = 16
@@ -222,39 +234,59 @@ class LedgerMetadata:
         )
 
     @classmethod
-    def decode(cls, value: Buffer) -> "LedgerMetadata":
+    def decode(cls, key: bytes, value: Buffer) -> "LedgerMetadata":
         """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
+        ledger_id = ledger_id_of(key)
+        what = f"the record {shown(key)}"
+        found = versioned(value, FORMAT, _RECORD, what)
+        if found["ledger"] != ledger_id:
+            raise CorruptData(f"{what} is that of ledger {found['ledger']}")
+        ensemble_size, write_quorum, ack_quorum = found["quorums"]
         try:
-            fields: dict[str, Any] = unpack(value, "a ledger's record")
-            if int(fields["format"]) > FORMAT:
-                raise UnsupportedFormat(
-                    f"ledger record of format {fields['format']}, known is {FORMAT}"
-                )
-            ensemble_size, write_quorum, ack_quorum = fields["quorums"]
-            owner = fields["owner"]
             return cls(
-                ledger_id=fields["ledger"],
+                ledger_id=ledger_id,
                 ensemble_size=ensemble_size,
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
                 ensembles=tuple(
-                    Fragment(first, tuple(bookies), epoch)
-                    for first, epoch, bookies in fields["ensembles"]
+                    Fragment(first, bookies, epoch) for first, epoch, bookies in found["ensembles"]
                 ),
-                key=fields["key"],
-                state=LedgerState(fields["state"]),
-                last_entry=fields["last_entry"],
-                length=fields["length"],
-                digest=fields["digest"],
-                creation_token=fields["token"],
-                owner=None if owner is None else (owner[0], owner[1]),
-                incarnation=fields["incarnation"],
-                created_ms=fields["created_ms"],
-                custom=fields["custom"],
-                format=fields["format"],
+                key=found["key"],
+                state=LedgerState(found["state"]),
+                last_entry=found["last_entry"],
+                length=found["length"],
+                digest=found["digest"],
+                creation_token=found["token"],
+                owner=found["owner"],
+                incarnation=found["incarnation"],
+                created_ms=found["created_ms"],
+                custom=found["custom"],
+                format=found["format"],
             )
-        except (ProtocolError, KeyError, TypeError, ValueError, AssertionError) as error:
-            raise CorruptData(f"a ledger's record cannot be read: {error!r}") from None
+        except AssertionError as error:  # fields that do not fit each other
+            raise CorruptData(f"{what} cannot be: {error}") from None
+
+
+_BOOKIES_MAX = 255
+_FRAGMENTS_MAX = 64 * 1024
+_RECORD = fields(
+    format=number(),
+    ledger=number(0, (1 << 64) - 1),
+    state=word(*LedgerState),
+    quorums=row(number(1), number(1), number(1)),
+    ensembles=rows(
+        row(number(), number(), rows(text(chars_min=1), _BOOKIES_MAX, 1)), _FRAGMENTS_MAX, 1
+    ),
+    last_entry=optional(number(NO_ENTRY)),
+    length=optional(number()),
+    key=blob(KEY_BYTES, KEY_BYTES),
+    digest=text(),
+    token=number(0, (1 << 64) - 1),
+    owner=optional(row(number(), number())),
+    incarnation=number(),
+    created_ms=number(),
+    custom=mapping(blob(1024 * 1024), 4096, 4096),
+)
 
 
 def change_last(

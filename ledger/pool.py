@@ -13,11 +13,12 @@ import trio
 
 from ..bookie.client import BookieClient
 from ..metadata.interface import Metadata, WatchBatch, prefix_end
-from ..runtime.errors import Compacted, DistributedLogError
+from ..runtime.errors import Compacted, CorruptData, DistributedLogError, UnsupportedFormat
 from ..runtime.host import Address
 from ..runtime.rpc import Endpoint
 from . import keys
 from .bookies import BookieRegistration
+from .readable import Unreadable
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0
@@ -41,6 +42,7 @@ class BookiePool:
         self._wanted: dict[str, trio.Event] = {}
         self._listeners: list[Callable[[], None]] = []
         self._changed = trio.Event()
+        self._unreadable = Unreadable()
 
     # --- what there is ----------------------------------------------------------------------------
 
@@ -167,20 +169,25 @@ class BookiePool:
         self._tell()
 
     def _take_cookie(self, key: bytes, value: bytes | None, nursery: trio.Nursery) -> None:
+        try:
+            bookie_id = keys.bookie_id_of(key)
+        except CorruptData as error:
+            self._unreadable.note(key, error)
+            return
         if value is None:
-            self._known.pop(keys.bookie_id_of(key), None)
+            self._known.pop(bookie_id, None)
         else:
-            self._known[keys.bookie_id_of(key)] = None
+            self._known[bookie_id] = None
 
     def _take_registration(self, key: bytes, value: bytes | None, nursery: trio.Nursery) -> None:
-        bookie_id = keys.bookie_id_of(key)
-        if value is None:
-            self._registered.pop(bookie_id, None)
-            return
         try:
-            registration = BookieRegistration.decode(value)
-        except DistributedLogError as error:
-            log.warning("bookie %s: %s", bookie_id, error)
+            bookie_id = keys.bookie_id_of(key)
+            registration = None if value is None else BookieRegistration.decode(key, value)
+        except (CorruptData, UnsupportedFormat) as error:
+            self._unreadable.note(key, error)
+            return
+        if registration is None:
+            self._registered.pop(bookie_id, None)
             return
         self._registered[bookie_id] = registration
         self._racks[bookie_id] = registration.rack

@@ -43,7 +43,7 @@ async def propose(
             continue
         if ended():
             break
-        record = None if found is None else LedgerMetadata.decode(found.value)
+        record = None if found is None else LedgerMetadata.decode(found.key, found.value)
         again = change.on_conflict(record, 0 if found is None else found.version)
         if again is None:
             assert found is not None

@@ -43,7 +43,11 @@ class LedgerRecords:
     async def get(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
         """The record and its version; None where there is none."""
         found = await self._metadata.get(ledger_key(ledger_id))
-        return None if found is None else (LedgerMetadata.decode(found.value), found.version)
+        return (
+            None
+            if found is None
+            else (LedgerMetadata.decode(found.key, found.value), found.version)
+        )
 
     def follow(self, ledger_id: int, callback: OnRecord) -> Callable[[], None]:
         """Tell ``callback`` the record as it is soon, and after each change; return how to stop that."""
@@ -69,7 +73,7 @@ class LedgerRecords:
             while True:
                 try:
                     page = await self._metadata.range(key, key + b"\0", limit=1)
-                    self._tell(follower, page.items[0].value if page.items else None)
+                    self._tell(follower, key, page.items[0].value if page.items else None)
                     async with self._metadata.watch(
                         key, key + b"\0", after_revision=page.revision
                     ) as watch:
@@ -78,7 +82,9 @@ class LedgerRecords:
                             if batch.events:
                                 event = batch.events[-1]
                                 self._tell(
-                                    follower, event.item.value if event.kind == "put" else None
+                                    follower,
+                                    key,
+                                    event.item.value if event.kind == "put" else None,
                                 )
                 except Compacted:
                     continue
@@ -86,7 +92,7 @@ class LedgerRecords:
                     log.info("ledger %d cannot be followed now: %s", ledger_id, error)
                     await trio.sleep(RETRY_S)
 
-    def _tell(self, follower: _Follower, value: bytes | None) -> None:
-        record = None if value is None else LedgerMetadata.decode(value)
+    def _tell(self, follower: _Follower, key: bytes, value: bytes | None) -> None:
+        record = None if value is None else LedgerMetadata.decode(key, value)
         for callback in list(follower.callbacks):
             callback(record)

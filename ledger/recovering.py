@@ -270,7 +270,7 @@ class RecoveryDriver:
             except DistributedLogError as error:
                 self._act(self._core.abandon(f"the close cannot be written: {error}"))
                 return
-        record = None if found is None else LedgerMetadata.decode(found.value)
+        record = None if found is None else LedgerMetadata.decode(found.key, found.value)
         if record is not None and found is not None:
             self._stored, self._version = record, found.version
         self._act(self._core.on_close_conflict(record))

@@ -338,7 +338,7 @@ class LedgerWriter:
         if reply.succeeded:
             return closed
         found = reply.current[0]
-        record = None if found is None else LedgerMetadata.decode(found.value)
+        record = None if found is None else LedgerMetadata.decode(found.key, found.value)
         if record is not None and (record.last_entry, record.length) == (
             closed.last_entry,
             closed.length,

@@ -3,12 +3,16 @@
 from dataclasses import dataclass
 
 from ..metadata.interface import Metadata
-from ..runtime.errors import CorruptData, LogNotFound
+from ..runtime.errors import LogNotFound
 from ..runtime.frames import pack
+from ..runtime.schema import NUMBER_MAX, fit, number, row, text
 from .keys import incarnation_text, state_key, txn_key
 from .state import decode_fields
 
 FORMAT = 1
+
+
+_NOTE = row(number(-NUMBER_MAX), text(4096), number(), number(), number())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,9 @@ class AppVersion:
     @classmethod
     def decode(cls, value: bytes) -> "AppVersion":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
-        version, identity, linked_ms, first, last = decode_fields(
-            value, FORMAT, 6, "a link's note"
-        )[:5]
-        if not all(isinstance(field, int) for field in (version, linked_ms, first, last)):
-            raise CorruptData("a link's note has a field that is not a number")
-        return cls(version, str(identity), linked_ms, first, last)
+        return cls(
+            *fit(decode_fields(value, FORMAT, 6, "a link's note")[:5], _NOTE, "a link's note")
+        )
 
 
 async def last_version(metadata: Metadata, log_id: int, app: str) -> AppVersion | None:

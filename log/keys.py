@@ -13,6 +13,8 @@ purge/<log id>                          -> nothing: segments before the truncati
 
 from ..runtime.errors import CorruptData, InvalidRequest
 
+ID_DIGITS = 16
+KEY_SHOWN_BYTES = 100
 LOG_ID_BITS = 63
 """Ids are drawn at random; the transaction that creates a log refuses one that is taken."""
 
@@ -23,8 +25,11 @@ def name_key(namespace: str, name: str) -> bytes:
 
 
 def name_of(namespace: str, key: bytes) -> str:
-    """The log name in a key that `name_key` made."""
-    return key[len(name_key(namespace, "")) :].decode()
+    """The log name in a key that `name_key` made. Raises `CorruptData`."""
+    try:
+        return key[len(name_key(namespace, "")) :].decode()
+    except UnicodeDecodeError:
+        raise CorruptData(f"{key[:KEY_SHOWN_BYTES]!r} is no key of a log's name") from None
 
 
 def state_key(log_id: int) -> bytes:
@@ -49,10 +54,7 @@ def encode_log_id(log_id: int) -> bytes:
 
 def decode_log_id(value: bytes) -> int:
     """What `encode_log_id` wrote. Raises `CorruptData`."""
-    try:
-        return int(value, 16)
-    except ValueError:
-        raise CorruptData(f"the id of a log is not a number: {value[:40]!r}") from None
+    return _id_of(value, value)
 
 
 def incarnation_text(log_id: int) -> str:
@@ -82,9 +84,11 @@ LOOSE_PREFIX = b"loose/"
 
 
 def ids_of_loose(key: bytes) -> tuple[int, int]:
-    """The log id and the ledger id in a ``loose/`` key."""
-    _, log_id, ledger_id = key.split(b"/")
-    return int(log_id, 16), int(ledger_id, 16)
+    """The log id and the ledger id in a ``loose/`` key. Raises `CorruptData`."""
+    parts = key.split(b"/")
+    if len(parts) != 3:
+        raise CorruptData(f"{key[:KEY_SHOWN_BYTES]!r} does not name a log and a ledger")
+    return _id_of(parts[1], key), _id_of(parts[2], key)
 
 
 def loose_key(log_id: int, ledger_id: int) -> bytes:
@@ -106,5 +110,12 @@ def purge_key(log_id: int) -> bytes:
 
 
 def log_id_of(key: bytes) -> int:
-    """The log id that ends a ``purge/`` key."""
-    return int(key[-16:], 16)
+    """The log id that ends a ``purge/`` key. Raises `CorruptData`."""
+    return _id_of(key.removeprefix(PURGE_PREFIX), key)
+
+
+def _id_of(digits: bytes, whole: bytes) -> int:
+    # Nothing but digits: `int` takes blanks, signs and underscores too.
+    if len(digits) != ID_DIGITS or digits.strip(b"0123456789abcdef"):
+        raise CorruptData(f"{whole[:KEY_SHOWN_BYTES]!r}: an id has {ID_DIGITS} hex digits")
+    return int(digits, 16)

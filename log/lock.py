@@ -14,7 +14,6 @@ from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.errors import (
     Compacted,
-    CorruptData,
     DistributedLogError,
     LeaseExpired,
     LogNotFound,
@@ -22,6 +21,7 @@ from ..runtime.errors import (
     TooBusy,
 )
 from ..runtime.frames import pack
+from ..runtime.schema import fit, number, row, text
 from .keys import lock_key, state_key
 from .lock_session import LOST, Leftover, LockSession, LockSessions
 from .ownership import OwnedLog
@@ -34,6 +34,9 @@ BUSY_FIRST_S = 0.05
 BUSY_MAX_S = 1.0
 WAIT_BEYOND_LEASE_S = 2.0
 """The default wait for a lock: the lease and this, so that a restart after a kill succeeds."""
+
+
+_LOCK = row(text(1024), text(), number())
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +54,8 @@ class LockRecord:
     @classmethod
     def decode(cls, value: bytes) -> "LockRecord":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
-        owner, writer_id, since_ms = decode_fields(value, FORMAT, 4, "a lock's record")[:3]
-        if not isinstance(since_ms, int):
-            raise CorruptData("a lock's record has a time that is not a number")
-        return cls(str(owner), str(writer_id), since_ms)
+        fields = decode_fields(value, FORMAT, 4, "a lock's record")[:3]
+        return cls(*fit(fields, _LOCK, "a lock's record"))
 
 
 class Claim:

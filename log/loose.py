@@ -4,20 +4,27 @@ Link and deletion are conditional on the same key, the ledger's record: whicheve
 other one is told. So nothing that is linked is ever deleted here, whoever asks, however late.
 """
 
+import logging
 from dataclasses import dataclass
 
 from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Delete, Transaction
 from ..runtime.errors import CorruptData, NoSuchLedger, OutcomeUnknown, VersionConflict
 from ..runtime.frames import pack
+from ..runtime.schema import NUMBER_MAX, fit, number, row, text
 from .apps import AppVersion
-from .keys import loose_key, loose_prefix, txn_key
+from .keys import ids_of_loose, loose_key, loose_prefix, txn_key
 from .ledgers import LedgerFinder
 from .state import decode_fields
 
 FORMAT = 1
+
+log = logging.getLogger("distributedlog.log")
 PAGE = 500
 ATTEMPTS = 5
+
+
+_LOOSE = row(text(4096), number(-NUMBER_MAX), number())
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +43,22 @@ class LooseLedger:
     @classmethod
     def decode(cls, value: bytes) -> "LooseLedger":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
-        app, version, created_ms = decode_fields(value, FORMAT, 4, "a loose ledger's note")[:3]
-        if not isinstance(version, int) or not isinstance(created_ms, int):
-            raise CorruptData("a loose ledger's note has a field that is not a number")
-        return cls(str(app), version, created_ms)
+        fields = decode_fields(value, FORMAT, 4, "a loose ledger's note")[:3]
+        return cls(*fit(fields, _LOOSE, "a loose ledger's note"))
 
 
 async def list_loose(metadata: Metadata, log_id: int) -> list[tuple[int, LooseLedger]]:
-    """The ledgers of a log that are not linked, by id, finished or not."""
+    """The ledgers of a log that are not linked, by id, finished or not; without what cannot be read."""
     start = loose_prefix(log_id)
     end = prefix_end(start)
     found: list[tuple[int, LooseLedger]] = []
     while True:
         page = await metadata.range(start, end, limit=PAGE)
-        found += [(int(item.key[-16:], 16), LooseLedger.decode(item.value)) for item in page.items]
+        for item in page.items:
+            try:
+                found.append((ids_of_loose(item.key)[1], LooseLedger.decode(item.value)))
+            except CorruptData as error:
+                log.warning("passed over: %s", error)
         if not page.more or not page.items:
             return found
         start = page.items[-1].key + b"\x00"

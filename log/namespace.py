@@ -1,5 +1,6 @@
 """Namespace: names to logs; create, find, list, delete, open."""
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from random import Random
@@ -11,6 +12,7 @@ from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Compare, Put, Transaction
 from ..runtime.errors import (
     AlreadyClosed,
+    CorruptData,
     InvalidRequest,
     LogExists,
     LogNotFound,
@@ -30,6 +32,8 @@ from .watch import LogWatch
 
 PAGE = 1000
 DRAWS = 5
+
+log = logging.getLogger("distributedlog.log")
 
 
 class Namespace:
@@ -90,7 +94,12 @@ class Namespace:
         while True:
             page = await self.metadata.range(start, end, limit=PAGE)
             for item in page.items:
-                yield name_of(self.path, item.key)
+                try:
+                    name = name_of(self.path, item.key)
+                except CorruptData as error:
+                    log.warning("passed over: %s", error)
+                    continue
+                yield name
             if not page.more or not page.items:
                 return
             start = page.items[-1].key + b"\x00"

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, Put, Transaction
-from ..runtime.errors import CorruptData, InvalidRequest, LogNotFound, OutcomeUnknown
+from ..runtime.errors import InvalidRequest, LogNotFound, OutcomeUnknown
 from ..runtime.frames import pack
+from ..runtime.schema import fit, number, row
 from .dlsn import DLSN
 from .keys import position_key, segment_key, state_key
 from .segments import SegmentRecord
@@ -20,6 +21,9 @@ from .state import LogState, decode_fields
 FORMAT = 1
 NAME_BYTES_MAX = 255
 PAGE = 1000
+
+
+_POSITION = row(row(number(), number(), number()), number())
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,9 @@ class Position:
     @classmethod
     def decode(cls, value: bytes) -> "Position":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
-        dlsn, moved_ms = decode_fields(value, FORMAT, 3, "a position")[:2]
-        try:
-            return cls(DLSN(*map(int, dlsn)), int(moved_ms))
-        except (TypeError, ValueError):
-            raise CorruptData("a position is not three numbers and a time") from None
+        fields = decode_fields(value, FORMAT, 3, "a position")[:2]
+        dlsn, moved_ms = fit(fields, _POSITION, "a position")
+        return cls(DLSN(*dlsn), moved_ms)
 
 
 class Positions:

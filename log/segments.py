@@ -10,11 +10,14 @@ from dataclasses import astuple, dataclass, replace
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
+from ..runtime.schema import NUMBER_MAX
 from .dlsn import DLSN
 from .state import decode_fields
 
 FORMAT = 1
 UNKNOWN = -1
+CLOSED_AT = 5
+"""Behind the format number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,12 @@ class SegmentRecord:
     def decode(cls, value: Buffer) -> "SegmentRecord":
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
         fields = decode_fields(value, FORMAT, 15, "a segment's record")[:14]
-        if not all(isinstance(field, int) for field in fields):
-            raise CorruptData("a segment's record has a field that is not a number")
+        closed = fields[CLOSED_AT]
+        # Not by a form: a log may have a hundred thousand of these.
+        if type(closed) is not bool or not all(
+            -1 <= field <= NUMBER_MAX if type(field) is int else field is closed for field in fields
+        ):
+            raise CorruptData("a segment's record has a field that is not a number in range")
         return cls(*fields)
 
 
@@ -126,8 +133,8 @@ class SegmentEnd:
     def decode(cls, value: Buffer) -> "SegmentEnd":
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
         fields = decode_fields(value, FORMAT, 8, "a segment's end")[:7]
-        if not all(isinstance(field, int) for field in fields):
-            raise CorruptData("a segment's end has a field that is not a number")
+        if not all(type(field) is int and -1 <= field <= NUMBER_MAX for field in fields):
+            raise CorruptData("a segment's end has a field that is not a number in range")
         return cls(*fields)
 
 

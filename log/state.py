@@ -15,11 +15,11 @@ from ..runtime.errors import (
     CorruptData,
     EndOfStream,
     LogNotFound,
-    ProtocolError,
     UnsupportedFormat,
 )
-from ..runtime.frames import pack, unpack
+from ..runtime.frames import pack
 from ..runtime.host import Buffer
+from ..runtime.schema import fit, flag, list_of_any, number, optional, row, stored, text
 from .dlsn import DLSN
 
 FORMAT = 1
@@ -45,13 +45,8 @@ class LogEnd:
     @classmethod
     def of_list(cls, fields: Any) -> "LogEnd":
         """What `to_list` gave. Raises `CorruptData`."""
-        if not isinstance(fields, list) or len(fields) != 5:
-            raise CorruptData("the end of a log has five fields")
-        *numbers, exact = fields
-        if not all(isinstance(number, int) and number >= 0 for number in numbers):
-            raise CorruptData("the end of a log has a field that is not a number")
-        segment, entry, slot, sequence_id = numbers
-        return cls(DLSN(segment, entry, slot), sequence_id, bool(exact))
+        segment, entry, slot, sequence_id, exact = fit(fields, _END, "the end of a log")
+        return cls(DLSN(segment, entry, slot), sequence_id, exact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,37 +196,47 @@ class LogState:
     @classmethod
     def decode(cls, value: Buffer) -> "LogState":
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
-        fields = decode_fields(value, FORMAT, 18, "the state of a log")
+        what = "the state of a log"
+        fields = decode_fields(value, FORMAT, 18, what)
+        *before, truncated_to, truncated_sequence_id, sealed, deleting, quorums = fit(
+            fields[:17], _STATE, what
+        )
+        end = LogEnd.of_list(fields[17]) if len(fields) > 17 and fields[17] is not None else None
+        rest = (truncated_sequence_id, sealed, deleting, quorums, end)
         try:
-            (
-                log_id, name, created_ms, incarnation, epoch, owner, writer_id, first_segment,
-                open_from, last_segment, last_txid, next_sequence_id, truncated_to,
-                truncated_sequence_id, sealed, deleting, quorums,
-            ) = fields[:17]  # fmt: skip
-            return cls(
-                int(log_id), str(name), int(created_ms), int(incarnation), int(epoch), str(owner),
-                str(writer_id), int(first_segment), int(open_from), int(last_segment),
-                int(last_txid), int(next_sequence_id), DLSN(*map(int, truncated_to)),
-                int(truncated_sequence_id), bool(sealed), bool(deleting),
-                None if quorums is None else _three(quorums),
-                LogEnd.of_list(fields[17]) if len(fields) > 17 and fields[17] is not None else None,
-            )  # fmt: skip
-        except (TypeError, ValueError, AssertionError) as error:
-            raise CorruptData(f"the state of a log cannot be read: {error}") from None
+            return cls(*(*before, DLSN(*truncated_to), *rest))
+        except AssertionError as error:  # fields that do not fit each other
+            raise CorruptData(f"{what} cannot be: {error}") from None
 
 
-def _three(values: list[int]) -> tuple[int, int, int]:
-    first, second, third = map(int, values)
-    return first, second, third
+_NUMBER = number()
+_DLSN = row(number(), number(), number())
+_END = row(number(), number(), number(), number(), flag)
+_STATE = row(
+    _NUMBER,  # log id
+    text(chars_min=1),
+    _NUMBER,  # created
+    _NUMBER,  # incarnation
+    _NUMBER,  # epoch
+    text(),  # owner
+    text(),  # writer id
+    number(1),
+    number(1),
+    _NUMBER,  # last segment
+    number(-1),  # last txid
+    _NUMBER,  # next sequence id
+    _DLSN,
+    _NUMBER,
+    flag,
+    flag,
+    optional(row(number(1), number(1), number(1))),
+)
 
 
 def decode_fields(value: Buffer, known: int, length: int, what: str) -> list[Any]:
     """The fields behind the format number of a packed list. Later fields are left to later versions."""
-    try:
-        fields = unpack(value, what)
-    except ProtocolError as error:
-        raise CorruptData(str(error)) from None
-    if not isinstance(fields, list) or not fields or not isinstance(fields[0], int):
+    fields: list[Any] = stored(value, list_of_any, what)
+    if not fields or type(fields[0]) is not int:
         raise CorruptData(f"{what} is not a list with a format number")
     if fields[0] > known:
         raise UnsupportedFormat(f"{what} has format {fields[0]}, this program reads up to {known}")

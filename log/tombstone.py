@@ -15,6 +15,7 @@ import xxhash
 
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
+from ..runtime.schema import fit, list_of_any, number, row
 from .keys import incarnation_text
 from .state import LogEnd, decode_fields
 
@@ -23,6 +24,9 @@ GONE_PREFIX = b"gone/"
 BUCKETS = 4096
 KEPT_A_BUCKET = 8
 KEPT_A_NAME = 8
+
+
+_NUMBERS = row(number(), number(), number())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +70,14 @@ def encode(tombstones: list[Tombstone]) -> bytes:
 
 def decode(value: bytes) -> list[Tombstone]:
     """Raises `CorruptData`, or `UnsupportedFormat`."""
-    (listed,) = decode_fields(value, FORMAT, 2, "the tombstones of a name")[:1]
-    if not isinstance(listed, list):
-        raise CorruptData("the tombstones of a name are no list")
+    what = "the tombstones of a name"
+    listed = fit(decode_fields(value, FORMAT, 2, what)[0], list_of_any, what)
     return [_decoded(one) for one in listed]
 
 
 def _decoded(one: Any) -> Tombstone:
-    if not isinstance(one, list) or len(one) < 8:
+    if type(one) is not list or len(one) < 8:
         raise CorruptData("a tombstone is a list of eight fields")
-    log_id, first_sequence_id, deleted_ms = one[0], one[6], one[7]
-    if not all(isinstance(field, int) for field in (log_id, first_sequence_id, deleted_ms)):
-        raise CorruptData("a tombstone has a field that is not a number")
+    numbers = [one[0], one[6], one[7]]
+    log_id, first_sequence_id, deleted_ms = fit(numbers, _NUMBERS, "a tombstone")
     return Tombstone(log_id, LogEnd.of_list(one[1:6]), first_sequence_id, deleted_ms)

@@ -5,23 +5,27 @@ later page had seen already is told by its revision. A watch that fell behind th
 and tells the difference (H29): then a log that came and went in between is not told.
 """
 
+import logging
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Literal
 
 import trio
 
 from ..metadata.interface import Event, Metadata, prefix_end
-from ..runtime.errors import AlreadyClosed, Compacted, DistributedLogError
+from ..metadata.transaction import KeyValue
+from ..runtime.errors import AlreadyClosed, Compacted, CorruptData, DistributedLogError
 from .batch import again
-from .keys import decode_log_id, incarnation_text, name_key, name_of
+from .keys import decode_log_id, encode_log_id, incarnation_text, name_key, name_of
 
 PAGE = 1000
 RETRY_S = 0.5
 CHANGES_MAX = 10_000
 """Changes that nobody has taken; at the bound it follows no further until some are."""
+
+log = logging.getLogger("distributedlog.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +129,8 @@ class LogWatch:
             page = await self._metadata.range(start, self._end, limit=PAGE)
             revision = revision or page.revision
             for item in page.items:
-                name = name_of(self._path, item.key)
-                found[name] = (decode_log_id(item.value), item.mod_revision)
+                if (read := self._read(item)) is not None:
+                    found[read[0]] = (read[1], item.mod_revision)
             if not page.more or not page.items:
                 return found, revision
             start = page.items[-1].key + b"\x00"
@@ -162,6 +166,14 @@ class LogWatch:
             self._error = error
         self._filled.set()
 
+    def _read(self, item: KeyValue) -> tuple[str, int] | None:
+        """Name and log id; None for what cannot be read: one bad key does not end everybody's watch."""
+        try:
+            return name_of(self._path, item.key), decode_log_id(item.value)
+        except CorruptData as error:
+            log.warning("passed over: %s", error)
+            return None
+
     async def _relist(self) -> None:
         try:
             found, revision = await self._listed()
@@ -176,7 +188,12 @@ class LogWatch:
 
     def _take(self, event: Event) -> None:
         item = event.item
-        name = name_of(self._path, item.key)
+        if event.kind == "delete":
+            item = replace(item, value=encode_log_id(0))  # a deleted key has no value
+        read = self._read(item)
+        if read is None:
+            return
+        name, log_id = read
         known = self._known.get(name)
         if known is not None and item.mod_revision <= known[1]:
             return  # the listing had seen it
@@ -184,7 +201,6 @@ class LogWatch:
             del self._known[name]
             self._changes.append(LogChange("deleted", name, incarnation_text(known[0])))
         if event.kind == "put":
-            log_id = decode_log_id(item.value)
             self._known[name] = (log_id, item.mod_revision)
             self._changes.append(LogChange("created", name, incarnation_text(log_id)))
 

@@ -6,10 +6,10 @@ field and the *type* that was found, never the value: the text of a list that is
 error of its own, and a secret may stand in it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from .errors import CorruptData, ProtocolError
+from .errors import CorruptData, ProtocolError, UnsupportedFormat
 from .frames import unpack
 from .host import Buffer
 
@@ -39,12 +39,31 @@ def message(body: Buffer, form: Form, what: str) -> Any:
 
 def stored(value: Buffer, form: Form, what: str) -> Any:
     """A value of the store or of a disk. Raises `CorruptData`."""
+    return fit(_unpacked(value, what), form, what)
+
+
+def versioned(value: Buffer, known: int, form: Form, what: str) -> Any:
+    """The same, where a map's ``format`` says which version wrote it. Raises `UnsupportedFormat` too."""
+    found = _unpacked(value, what)
+    version = fit(found, _VERSIONED, what)["format"]
+    if version > known:
+        raise UnsupportedFormat(f"{what} has format {version}, this program reads up to {known}")
+    return fit(found, form, what)
+
+
+def fit(value: Any, form: Form, what: str) -> Any:
+    """A part of a value of the store. Raises `CorruptData`."""
     try:
-        return form(unpack(value, what))
-    except ProtocolError as error:
-        raise CorruptData(str(error)) from None
+        return form(value)
     except Misfit as error:
         raise CorruptData(f"{what} cannot be read: {error}") from None
+
+
+def _unpacked(value: Buffer, what: str) -> Any:
+    try:
+        return unpack(value, what)
+    except ProtocolError as error:
+        raise CorruptData(str(error)) from None
 
 
 # --- forms ----------------------------------------------------------------------------------------
@@ -164,8 +183,12 @@ def list_of_any(value: Any) -> list[Any]:
     return value
 
 
-def fields(**forms: Form) -> Form:
-    """A map with these names; others are left to newer versions."""
+def fields(later: Mapping[str, tuple[Form, Any]] | None = None, /, **forms: Form) -> Form:
+    """A map with these names; others are left to newer versions.
+
+    ``later``: names that older versions did not write, with what stands for them then.
+    """
+    added = dict(later or {})
 
     def form(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
@@ -173,7 +196,10 @@ def fields(**forms: Form) -> Form:
         missing = [name for name in forms if name not in value]
         if missing:
             raise Misfit(f"{missing[0]} is missing")
-        return {name: _within(name, f, value[name]) for name, f in forms.items()}
+        found = {name: _within(name, f, value[name]) for name, f in forms.items()}
+        for name, (f, default) in added.items():
+            found[name] = _within(name, f, value[name]) if name in value else default
+        return found
 
     return form
 
@@ -187,3 +213,6 @@ def _within(where: str, form: Form, value: Any) -> Any:
 
 def _other(value: Any, wanted: str) -> Misfit:
     return Misfit(f"{type(value).__name__} instead of {wanted}")
+
+
+_VERSIONED = fields(format=number())

@@ -18,7 +18,7 @@ async def missing_copies(namespace: Any, wanted: Callable[[int], bool]) -> list[
     pool = namespace.ledgers.pool
     found: list[str] = []
     async for item in below(namespace.metadata, keys.LEDGER_PREFIX):
-        ledger = LedgerMetadata.decode(item.value)
+        ledger = LedgerMetadata.decode(item.key, item.value)
         if not ledger.closed or not wanted(ledger.ledger_id):
             continue
         for bookie in ledger.bookies():

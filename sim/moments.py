@@ -177,7 +177,7 @@ def kinds_of(transaction: Transaction, *, by_node: bool) -> Iterator[str]:
         put = isinstance(operation, Put)
         if key.startswith(b"ledger/"):
             if isinstance(operation, Put):
-                yield from _of_record(operation.value, versions.get(key), by_node)
+                yield from _of_record(key, operation.value, versions.get(key), by_node)
         elif key.startswith(b"log/"):
             if put and b"/segment/" in key:
                 yield "segment registered"
@@ -191,9 +191,9 @@ def kinds_of(transaction: Transaction, *, by_node: bool) -> Iterator[str]:
                     yield kind
 
 
-def _of_record(value: bytes, version: int | None, by_node: bool) -> Iterator[str]:
+def _of_record(key: bytes, value: bytes, version: int | None, by_node: bool) -> Iterator[str]:
     try:
-        state = LedgerMetadata.decode(value).state
+        state = LedgerMetadata.decode(key, value).state
     except DistributedLogError:
         return
     if version == 0:

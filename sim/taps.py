@@ -85,7 +85,7 @@ class Oracles:
                 if event.kind == "put" and event.item.key.startswith(b"delete/"):
                     self.bookies.denied_ledgers[ledger_id_of(event.item.key)] = None
                 elif event.kind == "put" and event.item.key.startswith(b"ledger/"):
-                    record = LedgerMetadata.decode(event.item.value)
+                    record = LedgerMetadata.decode(event.item.key, event.item.value)
                     if record.state is LedgerState.IN_RECOVERY:
                         self.recovered_ledgers[record.ledger_id] = None
             return answer, events

@@ -108,7 +108,7 @@ class World:
     async def record(self) -> LedgerMetadata:
         found = await self.metadata.get(keys.ledger_key(LEDGER))
         assert found is not None
-        return LedgerMetadata.decode(found.value)
+        return LedgerMetadata.decode(found.key, found.value)
 
     async def note(self, *holes: Hole) -> KeyValue:
         put = Put(keys.under_key(LEDGER), notes.encode(holes))

@@ -26,7 +26,7 @@ async def main(name: str) -> None:
         for segment in found.segments:
             stored = await namespace.metadata.get(keys.ledger_key(segment.ledger_id))
             assert stored is not None
-            ledger = LedgerMetadata.decode(stored.value)
+            ledger = LedgerMetadata.decode(stored.key, stored.value)
             if not ledger.closed:
                 continue
             ledgers += 1

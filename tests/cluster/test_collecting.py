@@ -36,7 +36,8 @@ async def unlinked(
 async def states(metadata: LocalMetadata) -> dict[int, LedgerState]:
     page = await metadata.range(keys.LEDGER_PREFIX, prefix_end(keys.LEDGER_PREFIX))
     return {
-        keys.ledger_id_of(item.key): LedgerMetadata.decode(item.value).state for item in page.items
+        keys.ledger_id_of(item.key): LedgerMetadata.decode(item.key, item.value).state
+        for item in page.items
     }
 
 

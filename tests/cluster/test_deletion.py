@@ -1,5 +1,6 @@
 """Deleted ledgers go away on every bookie, and their record with the last one (H21)."""
 
+import pytest
 import trio
 import trio.testing
 
@@ -57,6 +58,49 @@ async def test_two_who_tick_off_at_once_do_not_leave_the_record_behind() -> None
             nursery.start_soon(worker.work)
 
     assert not (await metadata.range(b"", b"\xff")).items
+
+
+async def _open_ledger(metadata: LocalMetadata, ledger_id: int) -> None:
+    ledger = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, BOOKIES, 0),), bytes(16))
+    put = Put(keys.ledger_key(ledger_id), ledger.encode())
+    await metadata.transact(Transaction((), (put,)))
+
+
+async def test_a_key_alone_deletes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever wrote ``delete/<bookie>/<ledger>``: a ledger that lives, and its record, stay as they are."""
+    metadata, store = LocalMetadata(), _Store(7, 8)
+    await _open_ledger(metadata, 7)
+    for bookie in BOOKIES:
+        forged = (Put(keys.delete_key(bookie, 7), b""), Put(keys.delete_key(bookie, 8), b""))
+        await metadata.transact(Transaction((), forged))
+
+    for bookie in BOOKIES:
+        await Deletion(metadata, bookie, store.delete_ledger).work()
+
+    assert store.ledgers == {7, 8}, "neither the one that lives nor one without any record"
+    assert await metadata.get(keys.ledger_key(7)) is not None
+    assert not (await metadata.range(b"delete/", b"delete0")).items, "ticked off"
+    assert "ledger 7 is not removed here: it is open" in caplog.text
+
+
+async def test_what_cannot_be_read_is_passed_over_and_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A key that ends with no id, a record that is none: the next one on the list is worked off."""
+    metadata, store = LocalMetadata(), _Store(6, 7)
+    poison = [b"delete/b1/x", b"delete/b1/\xff\x00", b"delete/b1/a/b", b"delete/b1/" + b"0_" * 8]
+    broken = (Put(keys.delete_key("b1", 6), b""), Put(keys.ledger_key(6), b"\xc1 no record"))
+    puts = (*(Put(key, b"") for key in poison), *broken)
+    await metadata.transact(Transaction((), puts))
+    await _deleted_ledger(metadata, 7)
+    worker = Deletion(metadata, "b1", store.delete_ledger)
+
+    await worker.work()
+    await worker.work()
+
+    assert store.ledgers == {6}, "what cannot be proved is not removed"
+    named = [line for line in caplog.messages if "passed over" in line]
+    assert len(named) == len(poison) + 1
 
 
 async def test_a_deletion_is_seen_when_it_happens(

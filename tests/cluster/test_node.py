@@ -81,7 +81,7 @@ class _World:
 
     async def registration(self, bookie_id: str) -> BookieRegistration | None:
         found = await self.metadata.get(keys.bookie_key(bookie_id))
-        return None if found is None else BookieRegistration.decode(found.value)
+        return None if found is None else BookieRegistration.decode(found.key, found.value)
 
 
 @asynccontextmanager

@@ -73,7 +73,7 @@ async def left(metadata: LocalMetadata) -> list[int]:
     for number in range(1, 7):
         found = await metadata.get(keys.ledger_key(100 + number))
         if found is not None:
-            state = LedgerMetadata.decode(found.value).state
+            state = LedgerMetadata.decode(found.key, found.value).state
             assert (state is LedgerState.DELETING) == (number not in segments)
     return segments
 

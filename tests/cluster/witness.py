@@ -61,7 +61,7 @@ async def _ask(namespace: Namespace, name: str, address: Address) -> Testimony:
     for segment in described.segments:
         stored = await namespace.metadata.get(keys.ledger_key(segment.ledger_id))
         assert stored is not None
-        ledger = LedgerMetadata.decode(stored.value)
+        ledger = LedgerMetadata.decode(stored.key, stored.value)
         if bookie_id not in ledger.bookies():
             continue
         assert ledger.last_entry is not None, "the writer has closed it"

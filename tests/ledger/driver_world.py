@@ -95,7 +95,7 @@ class MoodyMetadata(LocalMetadata):
         if isinstance(command, Transact) and answer.transaction and answer.transaction.succeeded:
             for one in command.transaction.operations:
                 if isinstance(one, Put) and one.key.startswith(keys.LEDGER_PREFIX):
-                    state = LedgerMetadata.decode(one.value).state
+                    state = LedgerMetadata.decode(one.key, one.value).state
                     self.recovered = self.recovered or state is LedgerState.IN_RECOVERY
         return answer
 
@@ -398,7 +398,7 @@ class DriverWorld:
     def _stored(self) -> LedgerMetadata:
         found = self.store.state.get(keys.ledger_key(self.ledger_id))
         assert found is not None
-        return LedgerMetadata.decode(found.value)
+        return LedgerMetadata.decode(found.key, found.value)
 
     def _copies(self, record: LedgerMetadata, entry: int) -> list[str]:
         """The bookies that the record names for an entry and that have it; the damaged one had it."""

@@ -30,21 +30,21 @@ def test_a_record_survives_its_bytes() -> None:
     closed = full.in_recovery().close_by_recovery(9, 1234, full.ensembles)
 
     for one in (ledger(), full, closed):
-        assert LedgerMetadata.decode(one.encode()) == one
+        assert LedgerMetadata.decode(ledger_key(one.ledger_id), one.encode()) == one
 
 
 def test_a_cut_or_newer_record_is_refused() -> None:
     value = ledger().encode()
     for length in range(len(value)):
         with pytest.raises(CorruptData):
-            LedgerMetadata.decode(value[:length])
+            LedgerMetadata.decode(ledger_key(7), value[:length])
     fields = unpack(value, "")
     fields["format"] = 2
     with pytest.raises(UnsupportedFormat):
-        LedgerMetadata.decode(pack(fields))
+        LedgerMetadata.decode(ledger_key(7), pack(fields))
     fields["format"], fields["quorums"] = 1, [3, 2, 3]
     with pytest.raises(CorruptData):
-        LedgerMetadata.decode(pack(fields))
+        LedgerMetadata.decode(ledger_key(7), pack(fields))
 
 
 def test_a_fragment_at_the_same_entry_replaces_the_last_one() -> None:
@@ -126,11 +126,11 @@ def test_a_registration_survives_its_bytes() -> None:
         ("2 ledgers in limbo",),
     )
 
-    assert BookieRegistration.decode(one.encode()) == one
+    assert BookieRegistration.decode(b"bookie/b1", one.encode()) == one
     assert one.address("out") == ("o", 2)
     assert one.address("other") == ("h", 1)
     with pytest.raises(CorruptData):
-        BookieRegistration.decode(one.encode()[:-1])
+        BookieRegistration.decode(b"bookie/b1", one.encode()[:-1])
 
 
 def test_a_client_of_another_listener_dials_the_first_address_there_is() -> None:
@@ -138,5 +138,5 @@ def test_a_client_of_another_listener_dials_the_first_address_there_is() -> None
     one = BookieRegistration("b1", {"inside": ("i", 1), "outside": ("o", 2)})
 
     assert one.address("outside") == ("o", 2)
-    assert BookieRegistration.decode(one.encode()).address("") == ("i", 1)
+    assert BookieRegistration.decode(b"bookie/b1", one.encode()).address("") == ("i", 1)
     assert BookieRegistration("b1", {}).address("") is None

@@ -14,7 +14,7 @@ from .model_bookie import ModelCluster, model_cluster
 async def state_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
     found = await cluster.store.get(ledger_key(ledger_id))
     assert found is not None
-    return LedgerMetadata.decode(found.value)
+    return LedgerMetadata.decode(found.key, found.value)
 
 
 async def test_an_owned_ledger_is_not_deleted(autojump_clock: MockClock) -> None:

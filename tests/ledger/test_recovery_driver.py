@@ -47,7 +47,7 @@ async def confirmed(writer: LedgerWriter) -> None:
 async def record_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
     found = await cluster.store.get(ledger_key(ledger_id))
     assert found is not None
-    return LedgerMetadata.decode(found.value)
+    return LedgerMetadata.decode(found.key, found.value)
 
 
 async def put(cluster: ModelCluster, record: LedgerMetadata) -> None:

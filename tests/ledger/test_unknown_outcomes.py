@@ -24,7 +24,7 @@ async def confirmed(writer: LedgerWriter) -> None:
 async def record_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
     found = await cluster.store.get(ledger_key(ledger_id))
     assert found is not None
-    return LedgerMetadata.decode(found.value)
+    return LedgerMetadata.decode(found.key, found.value)
 
 
 def once(done: bool, wanted: Callable[[LedgerMetadata], bool]) -> Callable[..., bool | None]:
@@ -35,7 +35,7 @@ def once(done: bool, wanted: Callable[[LedgerMetadata], bool]) -> Callable[..., 
         for one in transaction.operations:
             if not (left and isinstance(one, Put) and one.key.startswith(b"ledger/")):
                 continue
-            if wanted(LedgerMetadata.decode(one.value)):
+            if wanted(LedgerMetadata.decode(one.key, one.value)):
                 left.clear()
                 return done
         return None

@@ -40,7 +40,7 @@ def add(writer: LedgerWriter, count: int) -> int:
 async def record_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
     found = await cluster.store.get(ledger_key(ledger_id))
     assert found is not None
-    return LedgerMetadata.decode(found.value)
+    return LedgerMetadata.decode(found.key, found.value)
 
 
 async def create(cluster: ModelCluster, **options: object) -> tuple[LedgerClient, LedgerWriter]:

@@ -259,7 +259,7 @@ def limbo_is_lifted_from_what_was_lost() -> None:
 
     async def heal(self: Any, ledger_id: int) -> bool:
         found = await self._metadata.get(keys.ledger_key(ledger_id))
-        if found is None or not (ledger := LedgerMetadata.decode(found.value)).closed:
+        if found is None or not (ledger := LedgerMetadata.decode(found.key, found.value)).closed:
             return False
         await self._store.lift_limbo(ledger_id, ledger.key)
         return True

@@ -1,0 +1,101 @@
+"""Which records of the metadata store cannot be read: found by reading them, for `dlog status`.
+
+A record that cannot be read is passed over by whoever lists its kind, so that one key stops nobody; here is
+where it is seen again. `RECORDS` is also what the fuzz of the decoders goes by: each takes key and value, and
+raises `CorruptData` or `UnsupportedFormat`, nothing else.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ..ledger import holes, ids, keys
+from ..ledger.bookies import BookieRegistration
+from ..ledger.metadata import LedgerMetadata
+from ..log import tombstone
+from ..log.apps import AppVersion
+from ..log.keys import LOOSE_PREFIX, PURGE_PREFIX, decode_log_id, ids_of_loose, log_id_of
+from ..log.lock import LockRecord
+from ..log.loose import LooseLedger
+from ..log.positions import Position
+from ..log.segments import SegmentRecord
+from ..log.state import LogState
+from ..metadata.interface import Metadata
+from ..runtime.errors import CorruptData, DistributedLogError
+from .cookie import decode_cookie
+from .leaving import below
+
+DAMAGED_MAX = 100
+"""Named at most; the rest would say the same."""
+
+Decode = Callable[[bytes, bytes], object]
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRecord:
+    """A key whose record cannot be read, and why."""
+
+    key: str
+    why: str
+
+
+def _name(key: bytes, value: bytes) -> object:
+    try:
+        key.decode()
+    except UnicodeDecodeError:
+        raise CorruptData(f"{keys.shown(key)} is no key of a log's name") from None
+    return decode_log_id(value)
+
+
+def _log(key: bytes, value: bytes) -> object:
+    """A record below ``log/``."""
+    parts = key.split(b"/")
+    form = _OF_A_LOG.get(parts[2]) if len(parts) > 2 else None
+    if form is None:
+        raise CorruptData(f"{keys.shown(key)} is no key of a log")
+    return form(value)
+
+
+_OF_A_LOG: Mapping[bytes, Callable[[bytes], object]] = {
+    b"state": LogState.decode,
+    b"segment": SegmentRecord.decode,
+    b"lock": LockRecord.decode,
+    b"position": Position.decode,
+    b"txn": AppVersion.decode,
+}
+
+FEW: Mapping[bytes, Decode] = {
+    keys.BOOKIE_PREFIX: BookieRegistration.decode,
+    keys.COOKIE_PREFIX: decode_cookie,
+    keys.LEAVING_PREFIX: lambda key, _: keys.bookie_id_of(key),
+    keys.UNDER_PREFIX: lambda key, value: (keys.ledger_id_of(key), holes.decode(value)),
+    keys.DELETE_PREFIX: lambda key, _: (keys.ledger_id_of(key), keys.bookie_id_of(key)),
+    keys.NEXT_LEDGER: lambda _, value: ids.next_of(value),
+    LOOSE_PREFIX: lambda key, value: (ids_of_loose(key), LooseLedger.decode(value)),
+    PURGE_PREFIX: lambda key, _: log_id_of(key),
+}
+"""What there is little of: read at each status."""
+
+MANY: Mapping[bytes, Decode] = {
+    keys.LEDGER_PREFIX: LedgerMetadata.decode,
+    keys.ON_PREFIX: lambda key, _: (keys.ledger_id_of(key), keys.bookie_id_of(key)),
+    b"name/": _name,
+    b"log/": _log,
+    tombstone.GONE_PREFIX: lambda _, value: tombstone.decode(value),
+}
+"""What grows with the logs."""
+
+RECORDS: Mapping[bytes, Decode] = {**FEW, **MANY}
+
+
+async def damaged_records(metadata: Metadata, *, thorough: bool = False) -> list[DamagedRecord]:
+    """The records that cannot be read, `DAMAGED_MAX` at most; those of ledgers and logs if ``thorough``."""
+    found: list[DamagedRecord] = []
+    for prefix, decode in (RECORDS if thorough else FEW).items():
+        async for item in below(metadata, prefix):
+            try:
+                decode(item.key, item.value)
+            except DistributedLogError as error:
+                found.append(DamagedRecord(keys.shown(item.key), str(error)))
+                if len(found) == DAMAGED_MAX:
+                    return found
+    return found
