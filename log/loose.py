@@ -13,7 +13,7 @@ from ..runtime.errors import CorruptData, NoSuchLedger, OutcomeUnknown, VersionC
 from ..runtime.frames import pack
 from ..runtime.schema import NUMBER_MAX, fit, number, row, text
 from .apps import AppVersion
-from .keys import ids_of_loose, loose_key, loose_prefix, txn_key
+from .keys import ids_of_loose, incarnation_text, loose_key, loose_prefix, txn_key
 from .ledgers import LedgerFinder
 from .state import decode_fields
 
@@ -69,6 +69,7 @@ async def delete_loose(
 ) -> bool:
     """Delete a ledger unless a log refers to it. True: it is gone (also when it was already).
 
+    The note alone proves nothing, whoever wrote it: the ledger's own record says for which log it was made.
     Raises what the metadata raises: then it may be gone or not, and the call may be repeated.
     """
     note = Transaction((), (Delete(loose_key(log_id, ledger_id)),))
@@ -79,6 +80,11 @@ async def delete_loose(
             await metadata.transact(note)
             return True
         if found.owner is not None:
+            return False
+        if found.incarnation != log_id:
+            text = incarnation_text(log_id)
+            log.warning("ledger %d stays: it was not made for log %s", ledger_id, text)
+            await metadata.transact(note)
             return False
         try:
             if (await metadata.transact(found.deletion_share() + note)).succeeded:

@@ -23,11 +23,16 @@ class Elected:
 
 
 async def unlinked(
-    metadata: LocalMetadata, ledger_id: int, app: str, version: int, owner: int | None = None
+    metadata: LocalMetadata,
+    ledger_id: int,
+    app: str,
+    version: int,
+    owner: int | None = None,
+    made_for: int = LOG,
 ) -> None:
     made = LedgerMetadata(
         ledger_id, 1, 1, 1, (Fragment(0, ("b1",), 0),), bytes(16),
-        owner=None if owner is None else (LOG, owner),
+        owner=None if owner is None else (LOG, owner), incarnation=made_for,
     )  # fmt: skip
     note = Put(loose_key(LOG, ledger_id), LooseLedger(app, version, 0).encode())
     await metadata.transact(creation_share(made, ()) + Transaction((), (note,)))
@@ -65,3 +70,21 @@ async def test_what_is_passed_goes_at_once_and_what_is_old_later(
     page = await metadata.range(LOOSE_PREFIX, prefix_end(LOOSE_PREFIX))
     assert [item.key for item in page.items] == [loose_key(LOG, 4), loose_key(LOG, 9)]
     assert collector.collected_ledgers == 4
+
+
+async def test_a_note_alone_deletes_no_ledger(autojump_clock: MockClock) -> None:
+    """Whoever wrote ``loose/<log>/<ledger>``: a ledger that was made for no log, or another one, stays."""
+    metadata = LocalMetadata()
+    await unlinked(metadata, 1, "", 0, made_for=0)
+    await unlinked(metadata, 2, "", 0, made_for=LOG + 1)
+    poison = (b"loose/x", b"loose/1/2/3", loose_key(LOG, 3) + b"0", b"loose/\xff/\xfe")
+    await metadata.transact(Transaction((), tuple(Put(key, b"") for key in poison)))
+    await unlinked(metadata, 4, "", 0)
+    collector = Collector(metadata, Elected(), unlinked_s=100)
+
+    await collector.work()
+    await sleep(101)
+    await collector.work()
+
+    there, gone = LedgerState.OPEN, LedgerState.DELETING
+    assert await states(metadata) == {1: there, 2: there, 4: gone}
