@@ -40,7 +40,7 @@ class Limbo:
         """Why ledgers are in limbo here, for people; empty: none is."""
         if not self.any_limbo:
             return ""
-        return self.lost or "an earlier start missed data; its log says which"
+        return self.lost or "an earlier start missed data, and its log says what"
 
     @property
     def ledgers(self) -> int:

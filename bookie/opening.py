@@ -49,10 +49,13 @@ RANGES_NAMED = 3
 
 
 async def open_store(
-    host: Host, options: BookieOptions, bookie_id: str, *, witnessed: int = 0
+    host: Host, options: BookieOptions, bookie_id: str, *, witnessed: int = 0, doubt: str = ""
 ) -> Store:
     """See `Store.open`."""
-    return await _Opening(host, options, bookie_id, witnessed).open()
+    opening = _Opening(host, options, bookie_id, witnessed)
+    if doubt:
+        opening.losses.append(doubt)
+    return await opening.open()
 
 
 class _Opening:
@@ -228,8 +231,8 @@ class _Opening:
             reason += f" and {len(decision.corrupt) - RANGES_NAMED} ranges more"
         if decision.corrupt[-1][1] == decision.durable_to == self.witnessed:
             reason += (
-                f"; the cluster was told that this bookie had synced block {self.witnessed}: its"
-                " directory is an older copy, or its newest journal files were lost"
+                f"; it had told the cluster that block {self.witnessed} was synced: this is an older"
+                " copy of its directory, or its newest journal files were lost"
             )
         self._lose(reason)
 

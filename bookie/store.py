@@ -103,16 +103,20 @@ class Store:
         *,
         bookie_id: str = "",
         witnessed: int = 0,
+        doubt: str = "",
     ) -> "Store":
         """Replay what is on ``host.disks["journal"]`` and ``["index"]``, and be ready to serve.
 
         ``witnessed``: somebody else knows that the block of this sequence was synced here (`durable_to`).
+        ``doubt``: why nobody can say, in words; then nothing is denied.
         All that was acknowledged is there, or what may have lost it is in limbo. Raises `ForeignData` for
         another bookie's data, `UnsupportedFormat`, `DiskFailed`, `CorruptData`.
         """
         from .opening import open_store
 
-        return await open_store(host, options or BookieOptions(), bookie_id, witnessed=witnessed)
+        return await open_store(
+            host, options or BookieOptions(), bookie_id, witnessed=witnessed, doubt=doubt
+        )
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -375,7 +379,6 @@ class Store:
             "ledgers": len(self._ledgers),
             "limbo_ledgers": self.limbo.ledgers,
             "limbo_below": self.limbo.below,
-            "limbo_reason": self.limbo.reason,
             "runs_in_memory": self._index.runs_in_memory,
             "runs_in_map": self._index.map_runs,
             "live_bytes": sum(self._index.live_bytes.values()),
@@ -391,6 +394,8 @@ class Store:
     def what_is_wrong(self) -> tuple[str, ...]:
         """For `dlog status` and ``/health``: each a line, the worst first; of what was met, not searched."""
         found = []
+        if reason := self.limbo.reason:
+            found.append(f"some ledgers are in limbo: {reason}")
         if self.limbo.below == LIMBO_ALL:
             found.append("a start found data lost: it answers for no ledger that it does not know")
         elif self.limbo.below:

@@ -259,7 +259,11 @@ class LostBookies:
         await Deletion(self._metadata, bookie, _nothing).work()
         last = Transaction(
             (Compare.exists(keys.leaving_key(bookie)), Compare.version(keys.bookie_key(bookie), 0)),
-            (Delete(keys.cookie_key(bookie)), Delete(keys.leaving_key(bookie))),
+            (
+                Delete(keys.cookie_key(bookie)),
+                Delete(keys.seen_key(bookie)),
+                Delete(keys.leaving_key(bookie)),
+            ),
         )
         if (await self._metadata.transact(last)).succeeded:
             log.warning("bookie %s was decommissioned", bookie)

@@ -5,7 +5,7 @@ cookie, so that two processes with copies of one directory cannot both be this b
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -22,7 +22,10 @@ log = logging.getLogger("distributedlog.cluster.membership")
 
 
 class Membership:
-    """Keeps one leased key alive. ``value`` is asked for what to say each time."""
+    """Keeps one leased key alive. ``value`` is asked for what to say each time.
+
+    ``on_renewed`` is what goes to the metadata with each renewal.
+    """
 
     def __init__(
         self,
@@ -32,12 +35,14 @@ class Membership:
         guard: Compare,
         *,
         lease_s: float,
+        on_renewed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._metadata = metadata
         self._key = key
         self._value = value
         self._guard = guard
         self._lease_s = lease_s
+        self._on_renewed = on_renewed
         self._said = b""
         self.lease = 0
         """The lease under which this node's other temporary keys may be held too; 0: none now."""
@@ -64,6 +69,8 @@ class Membership:
                     await self.register()
                     log.warning("registered again after the lease was lost")
                 await self._metadata.renew_lease(self.lease)
+                if self._on_renewed is not None:
+                    await self._on_renewed()
                 value = self._value()
                 if value != self._said and trio.current_time() - said_at >= REFRESH_S:
                     await self._say(self.lease, value)

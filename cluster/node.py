@@ -30,6 +30,7 @@ from .deletion import Deletion
 from .membership import Membership
 from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from .purging import Purger
+from .reach import ReachNotes, known_reach
 from .repair import Election
 from .repairing import repair_all
 from .watching import at_each_change
@@ -153,7 +154,10 @@ class _Bookie:
             )
             self.identity = identity
             before = trio.current_time()
-            store = await Store.open(host, options, bookie_id=identity.node_id)
+            witnessed, doubt = await known_reach(metadata, identity.node_id)
+            store = await Store.open(
+                host, options, bookie_id=identity.node_id, witnessed=witnessed, doubt=doubt
+            )
             log.info(
                 "bookie %s: start %d of this directory, %d ledgers, opened in %.2f s",
                 identity.node_id,
@@ -166,12 +170,21 @@ class _Bookie:
                 await confine(store, metadata)
             addresses = advertised(listeners, config.advertise)
             guard = cookie_guard(identity.node_id, cookie_revision)
+            reach = ReachNotes(
+                metadata,
+                identity.node_id,
+                guard,
+                identity.incarnation,
+                lambda: store.durable_to,
+            )
+            await reach.note()  # what this start wrote counts before anything is acknowledged
             membership = Membership(
                 metadata,
                 keys.bookie_key(identity.node_id),
                 lambda: self._registration(store, addresses).encode(),
                 guard,
                 lease_s=config.lease_s,
+                on_renewed=reach.note,
             )
             try:
                 async with trio.open_nursery() as nursery:
@@ -210,6 +223,7 @@ class _Bookie:
                     task_status.started(ready(config.name, "bookie", identity.node_id, listeners))
             finally:
                 # No more adds: say goodbye while the quorum's client still runs, then leave a short replay.
+                await reach.note_last()
                 await membership.leave()
                 with trio.CancelScope(
                     shield=True, deadline=trio.current_time() + LAST_CHECKPOINT_S

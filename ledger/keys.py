@@ -7,6 +7,7 @@
     bookie/<bookie>        registration, leased (`bookies.py`)
     cookie/<bookie>        who this bookie is, until it is decommissioned
     leaving/<bookie>       to be drained and decommissioned
+    seen/<bookie>          how far its journal was synced, as it noted itself (`cluster/reach.py`)
     next/ledger            the next ledger id that nobody holds; clients take blocks
 
 Ledger ids are 16 hex digits, so that the order of keys is the order of ids. The reverse index changes in
@@ -72,6 +73,11 @@ def cookie_key(bookie_id: str) -> bytes:
 def leaving_key(bookie_id: str) -> bytes:
     """This bookie is to be drained; the value is empty."""
     return LEAVING_PREFIX + bookie_id.encode()
+
+
+def seen_key(bookie_id: str) -> bytes:
+    """How far this bookie's journal was synced, when it last noted it."""
+    return b"seen/" + bookie_id.encode()
 
 
 def ledger_id_of(key: bytes) -> int:

@@ -250,7 +250,7 @@ async def test_a_copy_of_both_disks_taken_while_it_ran_is_known_for_one(
 
     reason, read = await _judge(served, served.durable_to)
 
-    assert f"the cluster was told that this bookie had synced block {served.durable_to}" in reason
+    assert f"it had told the cluster that block {served.durable_to} was synced" in reason
     assert read == 83
 
 

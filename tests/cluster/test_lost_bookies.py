@@ -214,7 +214,8 @@ async def test_a_bookie_that_is_to_leave_is_drained_and_forgotten_once_it_is_dow
         await w.ledger(4, sizes=(3, 3, 1))
         await _is_to_leave(w, "b3")
         todo = Put(keys.delete_key("b3", 99), b"")
-        await w.metadata.transact(Transaction((), (todo,)))
+        seen = Put(keys.seen_key("b3"), b"")
+        await w.metadata.transact(Transaction((), (todo, seen)))
         lost = _lost(w)
         await lost.look()
 
@@ -222,12 +223,12 @@ async def test_a_bookie_that_is_to_leave_is_drained_and_forgotten_once_it_is_dow
 
         assert (await w.record()).bookies() == ("b1", "b2", "b4")
         assert len(await w.held("b4", 4)) == 5
-        for kept in (keys.cookie_key("b3"), keys.leaving_key("b3"), todo.key):
+        for kept in (keys.cookie_key("b3"), seen.key, keys.leaving_key("b3"), todo.key):
             assert await w.metadata.get(kept) is not None, "it runs, and deletes for itself"
         await _dies(w, "b3")
         await lost.look()
         assert await lost.empty("b3")
-        for gone in (keys.cookie_key("b3"), keys.leaving_key("b3"), todo.key):
+        for gone in (keys.cookie_key("b3"), seen.key, keys.leaving_key("b3"), todo.key):
             assert await w.metadata.get(gone) is None
         await lost.look()
         assert not lost.absences.lost

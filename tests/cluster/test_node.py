@@ -1,5 +1,6 @@
 """A bookie's life on a live quorum: registered, again on the same disks, ended by a failing disk."""
 
+import copy
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -8,12 +9,15 @@ from typing import Any
 import pytest
 import trio
 
+from distributedlog.bookie.client import BookieClient
+from distributedlog.bookie.entry import encode
 from distributedlog.cluster.child import first_of
 from distributedlog.cluster.node import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from distributedlog.ledger import keys
 from distributedlog.ledger.bookies import BookieRegistration
 from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
     DataDirectoryInUse,
     DiskFailed,
@@ -145,6 +149,40 @@ async def test_a_bookie_whose_journal_was_replaced_does_not_start() -> None:
         assert await world.registration(ready.node_id) is None
 
 
+async def test_a_copy_that_was_taken_while_it_ran_is_in_limbo_and_says_why() -> None:
+    """H80: both disks, of the same start, whole in themselves: only the cluster knows that there was more."""
+    async with _world() as world:
+        disks: dict[str, Disk] = {"journal": MemoryDisk(), "index": MemoryDisk()}
+        async with world.bookie(disks) as ready:
+            older = copy.deepcopy(disks)
+            await _fence_something(world, ready)
+        for disk in older.values():
+            disk.unlock()
+
+        async with world.bookie(older) as again:
+            found = await world.registration(again.node_id)
+
+        assert again.node_id == ready.node_id
+        assert found is not None
+        assert "an older copy of its directory" in " ".join(found.reasons)
+
+
+async def test_a_note_that_cannot_be_read_is_limbo_and_no_refusal() -> None:
+    """Anybody may have written it: the bookie starts, serves what it has, and denies nothing."""
+    async with _world() as world:
+        disks = _disks()
+        async with world.bookie(disks) as ready:
+            pass
+        poison = Put(keys.seen_key(ready.node_id), b"\xc1")
+        await world.metadata.transact(Transaction((), (poison,)))
+
+        async with world.bookie(disks) as again:
+            found = await world.registration(again.node_id)
+
+        assert found is not None
+        assert "seen/" in " ".join(found.reasons)
+
+
 async def test_two_nodes_on_one_directory_are_refused() -> None:
     async with _world() as world:
         disks = _disks()
@@ -174,13 +212,18 @@ async def test_a_failed_sync_ends_the_whole_node() -> None:
             await trio.open_tcp_stream(*ready.address)
 
 
-async def _write_something(world: _World, ready: NodeReady) -> None:
-    from distributedlog.bookie.client import BookieClient
-    from distributedlog.bookie.entry import encode
-
+async def _client(world: _World, ready: NodeReady) -> BookieClient:
     endpoint = Endpoint(real_host("c"), lambda: Hello())
-    link = await endpoint.dial(ready.address, nursery=world.nursery)
-    client = BookieClient(link, ready.node_id)
+    return BookieClient(await endpoint.dial(ready.address, nursery=world.nursery), ready.node_id)
+
+
+async def _fence_something(world: _World, ready: NodeReady) -> None:
+    """Durable when this returns."""
+    await (await _client(world, ready)).fence(1, bytes(16), 10.0)
+
+
+async def _write_something(world: _World, ready: NodeReady) -> None:
+    client = await _client(world, ready)
     acked: Sequence[int] = []
     stream = client.open_stream(
         1,
