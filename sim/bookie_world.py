@@ -34,6 +34,7 @@ from .taps import Oracles
 BOOKIE_ID = "b1-id"
 ADDRESS = ("10.0.2.1", 4181)
 TIMEOUT_S = 2.0
+WITNESS_S = 0.2
 CALM_S = 30.0
 """After the faults the bookie must serve everything within this virtual time."""
 
@@ -101,11 +102,14 @@ class BookieWorld:
             "slow disk",
             "rot",
             "index damage",
+            "file lost",
             "reset",
         )
         self.kinds = [kind for kind in kinds if chance.random() < 0.5]
         self.payload_bytes = chance.choice((30, 500, 6000))
         self.rotten = False
+        """What was synced was destroyed: the bookie may say that it does not know."""
+        self.witnessed = 0
         self.damaged = False
         """The index was: what it alone knew may be in limbo."""
         self._ledgers: list[_Ledger] = []
@@ -174,17 +178,24 @@ class BookieWorld:
     async def _serve(self, host: Host) -> None:
         for disk in dict.fromkeys(host.disks.values()):
             disk.lock()
-        store = await Store.open(host, self.options, bookie_id=BOOKIE_ID)
+        store = await Store.open(host, self.options, bookie_id=BOOKIE_ID, witnessed=self.witnessed)
         listener = await host.listen(ADDRESS)
         hello = Hello("cluster", BOOKIE_ID, "bookie", "b1", "fdatasync")
         endpoint = Endpoint(host, lambda: hello)
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
+            nursery.start_soon(self._witness, store)
             await nursery.start(
                 lambda task_status: serve_bookie_protocol(
                     endpoint, {"": listener}, store, task_status=task_status
                 )
             )
+
+    async def _witness(self, store: Store) -> None:
+        """Somebody else knows how far it was synced, of each start and now and then."""
+        while True:
+            self.witnessed = store.durable_to
+            await trio.sleep(WITNESS_S)
 
     async def _supervise(self) -> None:
         chance = self.simulation.chance("supervisor")
@@ -214,6 +225,9 @@ class BookieWorld:
                 disk.stalled_until = self.simulation.now + chance.random()
             elif kind == "rot" and chance.random() < 0.5:
                 self.rotten = bool(disk.rot()) or self.rotten
+            elif kind == "file lost" and chance.random() < 0.3:
+                self.bookie.power_cut()
+                self.rotten = bool(disk.lose_file()) or self.rotten
             elif kind == "index damage":
                 self.damaged = disk.damage_map() or self.damaged
             elif kind == "reset" and network.ends:

@@ -201,6 +201,31 @@ class SimDisk:
         self.simulation.note("rot", self.host.name, self.name, name, at, end - at)
         return f"{name} {at}"
 
+    def lose_file(self) -> str:
+        """A file that was written goes whole: emptied, cut to a page, zeroed, or by name; which, and how.
+
+        Its machine is off. "" for nothing done.
+        """
+        names = [name for name, content in sorted(self.files.items()) if any(content.durable)]
+        if not names:
+            return ""
+        name = self.chance.choice(names)
+        how = self.chance.choice(("emptied", "cut", "zeroed", "deleted"))
+        content = self.files[name]
+        if how == "deleted":
+            del self.files[name], self.durable_files[name]
+        else:
+            if how == "zeroed":
+                content.durable = bytearray(len(content.durable))
+            else:
+                content.durable_size = 0 if how == "emptied" else min(content.size, 4096)
+                del content.durable[content.durable_size :]
+            content.size = content.durable_size
+            content.cache = bytearray(content.durable)
+        self.blamed = True
+        self.simulation.note("file lost", self.host.name, self.name, name, how)
+        return f"{name} {how}"
+
     def damage_map(self) -> bool:
         """Damage the first map so that opening it sees it; False where there is none."""
         for name in sorted(self.maps):
