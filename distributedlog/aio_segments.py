@@ -58,11 +58,11 @@ class SegmentWriter:
         """Take records, in order; waits for room only."""
         await run(self._background, self._writer.write_bulk, records)
 
-    async def write_columns(self, txids: Sequence[int], payloads: Sequence[bytes]) -> None:
+    async def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
         """Take records as a list of txids and one of payloads; waits for room only."""
         await run(self._background, self._writer.write_columns, txids, payloads)
 
-    async def write_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> None:
+    async def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
         """Write one entry whose columns are there already, as Arrow lays them out."""
         await run(self._background, self._writer.write_packed, txids, offsets, payloads)
 

@@ -49,11 +49,11 @@ class SegmentWriter:
         """Take records, in order; waits for room only."""
         self._background.run(self._writer.write_bulk, records)
 
-    def write_columns(self, txids: Sequence[int], payloads: Sequence[bytes]) -> None:
+    def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
         """Take records as a list of txids and one of payloads; waits for room only."""
         self._background.run(self._writer.write_columns, txids, payloads)
 
-    def write_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> None:
+    def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
         """Write one entry whose columns are there already, as Arrow lays them out."""
         self._background.run(self._writer.write_packed, txids, offsets, payloads)
 

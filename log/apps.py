@@ -5,14 +5,32 @@ from dataclasses import dataclass
 from ..metadata.interface import Metadata
 from ..runtime.errors import LogNotFound
 from ..runtime.frames import pack
-from ..runtime.schema import NUMBER_MAX, fit, number, row, text
+from ..runtime.schema import NUMBER_MAX, fit, number, optional, row, text
 from .keys import incarnation_text, state_key, txn_key
 from .state import decode_fields
 
 FORMAT = 1
+FORMAT_CONTENT = 2
+"""Of a note that says what was linked."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkContent:
+    """What was linked, whatever its packing and order: tells a repetition from another write."""
+
+    records: int
+    digest: int
+    """The sum, modulo 2^64, of ``xxh3_64(payload, seed=txid or 0)`` over the records."""
+
+    def __add__(self, other: "LinkContent") -> "LinkContent":
+        return LinkContent(self.records + other.records, (self.digest + other.digest) % (1 << 64))
+
+    def __str__(self) -> str:
+        return f"{self.records} records of digest {self.digest:016x}"
 
 
 _NOTE = row(number(-NUMBER_MAX), text(4096), number(), number(), number())
+_CONTENT = optional(row(number(), number(0, (1 << 64) - 1), later=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,26 +44,30 @@ class AppVersion:
     first_segment: int
     """0 when nothing was in it."""
     last_segment: int
+    content: LinkContent | None = None
+    """None: whoever linked did not say."""
 
     def encode(self) -> bytes:
         """As a packed list with a format number."""
         return pack(
             [
-                FORMAT,
+                FORMAT if self.content is None else FORMAT_CONTENT,
                 self.version,
                 self.identity,
                 self.linked_ms,
                 self.first_segment,
                 self.last_segment,
+                *([] if self.content is None else [[self.content.records, self.content.digest]]),
             ]
         )
 
     @classmethod
     def decode(cls, value: bytes) -> "AppVersion":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
-        return cls(
-            *fit(decode_fields(value, FORMAT, 6, "a link's note")[:5], _NOTE, "a link's note")
-        )
+        fields = decode_fields(value, FORMAT_CONTENT, 6, "a link's note")
+        note = fit(fields[:5], _NOTE, "a link's note")
+        content = fit(fields[5], _CONTENT, "what was linked") if len(fields) > 5 else None
+        return cls(*(*note, None if content is None else LinkContent(*content)))
 
 
 async def last_version(metadata: Metadata, log_id: int, app: str) -> AppVersion | None:

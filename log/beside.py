@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..runtime.errors import InvalidRequest, LogRecreated
-from .apps import AppVersion, last_version
+from .apps import AppVersion, LinkContent, last_version
 from .dlsn import DLSN
 from .follower import StateFollower
 from .keys import incarnation_id, incarnation_text
@@ -150,14 +150,17 @@ class BesideLog:
         takeover: bool = False,
         wait_s: float = LINK_WAIT_S,
         truncate_before: bool = False,
+        content: LinkContent | None = None,
     ) -> LinkResult:
         """Make ledgers the log's next segments, in this order, all in one transaction (G8).
 
         Exactly once: with ``app`` and ``version`` a version that was linked already, with whatever ledgers,
-        is answered with ``already``; without, the same ledgers are. Versions of an application ascend.
+        is answered with ``already``; without, the same ledgers are. With ``content``, a version that was
+        linked with other records is refused (`LinkMismatch`). Versions of an application ascend.
         ``identity`` says who counts them. ``truncate_before`` truncates all that was there before, in the
-        same transaction. Empty segments are left out (`discard_segments` deletes them). While a writer's
-        lock lives it waits up to ``wait_s`` and is refused; ``takeover`` fences the writer.
+        same transaction. Records without txids get theirs here. Empty segments are left out
+        (`discard_segments` deletes them). While a writer's lock lives it waits up to ``wait_s`` and is
+        refused; ``takeover`` fences the writer.
 
         Raises `OwnershipAcquireFailed`, `LinkOutOfOrder` (a later version was linked, or another identity
         counts), `TransactionIdOutOfOrder`, `EndOfStream`, `LogNotFound`, `LogRecreated`, `NoSuchLedger`
@@ -179,6 +182,7 @@ class BesideLog:
             identity=identity,
             now_ms=namespace.wall_ms(),
             truncate_before=truncate_before,
+            content=content,
         )
         return await linking.run(segments, takeover=takeover, wait_s=wait_s)
 

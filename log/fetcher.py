@@ -20,7 +20,7 @@ from .ledgers import EntryRecord, LedgerReader, Ledgers
 from .locate import first_with_txid, is_cut_off, last_readable
 from .options import LogOptions
 from .record import Columns, Origin, decode, decode_header
-from .segments import UNKNOWN
+from .segments import UNKNOWN, SegmentRecord
 
 RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 2.0
@@ -172,7 +172,7 @@ class Fetcher:
             record = await self._follower.segment(number)
         ledger = await self._ledgers.open(record.ledger_id)
         try:
-            await self._drain(number, record.start_sequence_id, ledger)
+            await self._drain(record, ledger)
         finally:
             ledger.close()
         if self.ended:
@@ -184,11 +184,12 @@ class Fetcher:
         await self._follower.until(lambda state: state.open_from > number)
         self._at_segment, self._at_entry = number + 1, 0
 
-    async def _drain(self, number: int, start_sequence_id: int, ledger: LedgerReader) -> None:
+    async def _drain(self, record: SegmentRecord, ledger: LedgerReader) -> None:
         """Deliver the segment from the position at hand until it is closed and drained."""
+        number = record.segment
 
         def take(entries: Sequence[EntryRecord]) -> int:
-            return self._take_tail(number, start_sequence_id, entries)
+            return self._take_tail(record, entries)
 
         # Where the caller began proves nothing: anybody writes a DLSN down. What bookies say is confirmed,
         # or a closed end, is all that is read (G5).
@@ -200,7 +201,7 @@ class Fetcher:
                 found = await ledger.read(self._at_entry, lac, bytes_max=self._options.read_bytes)
                 self._trouble_since = None
                 for entry in found:
-                    self._deliver(number, start_sequence_id, entry)
+                    self._deliver(record, entry)
                 self._at_entry = found[-1].entry + 1
                 await self._wait_taken()
             elif closed:
@@ -209,9 +210,7 @@ class Fetcher:
                 await ledger.wait(self._at_entry - 1, wait_s=self._options.tail_wait_s, take=take)
                 self._trouble_since = None
 
-    def _take_tail(
-        self, number: int, start_sequence_id: int, entries: Sequence[EntryRecord]
-    ) -> int:
+    def _take_tail(self, record: SegmentRecord, entries: Sequence[EntryRecord]) -> int:
         """Deliver what comes at the end of the log, without a turn of the fetching task.
 
         What cannot be delivered is left to that task, which reads it anew and says what is wrong.
@@ -221,12 +220,12 @@ class Fetcher:
             for entry in entries:
                 if self.queue_bytes > self._options.read_ahead_bytes:
                     break
-                self._follower.check_position(number, self._at_entry)
-                self._deliver(number, start_sequence_id, entry)
+                self._follower.check_position(record.segment, self._at_entry)
+                self._deliver(record, entry)
                 self._at_entry = entry.entry + 1
         return 0 if self.ended else self._at_entry - before
 
-    def _deliver(self, number: int, start_sequence_id: int, entry: EntryRecord) -> None:
+    def _deliver(self, record: SegmentRecord, entry: EntryRecord) -> None:
         """Decode one entry, cut it to what the caller asked for, put it into the queue."""
         if self.ended:
             return
@@ -237,7 +236,9 @@ class Fetcher:
             return
         if header.control:
             return
-        origin = Origin(number, entry.entry, start_sequence_id + header.records_before)
+        number = record.segment
+        sequence_id = record.start_sequence_id + header.records_before
+        origin = Origin(number, entry.entry, sequence_id, record.given_txid)
         columns = decode(entry.payload, header, origin)
         start, stop = 0, columns.count
         if (number, entry.entry) == self._start[:2]:

@@ -19,6 +19,7 @@ from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     InvalidRequest,
+    LinkMismatch,
     LinkOutOfOrder,
     LogRecreated,
     TooBusy,
@@ -26,7 +27,7 @@ from ..runtime.errors import (
     VersionConflict,
     WriterFenced,
 )
-from .apps import AppVersion
+from .apps import AppVersion, LinkContent
 from .dlsn import DLSN
 from .keys import incarnation_text, loose_key, purge_key, segment_key, txn_key
 from .ledgers import FoundLedger, Ledgers
@@ -35,8 +36,9 @@ from .lock_session import LockSessions
 from .options import LogOptions
 from .ownership import may_pass
 from .ranges import SegmentToken
+from .record import TXID_MAX
 from .recovery_turns import RecoveryTurns
-from .segments import SegmentEnd, SegmentRecord
+from .segments import UNKNOWN, SegmentEnd, SegmentRecord
 from .state import LogState
 from .takeover import recover_patiently
 
@@ -95,6 +97,7 @@ class Linking:
         identity: str,
         now_ms: int,
         truncate_before: bool = False,
+        content: LinkContent | None = None,
     ) -> None:
         self._sessions = sessions
         self._turns = turns
@@ -109,6 +112,7 @@ class Linking:
         self._identity = identity
         self._now_ms = now_ms
         self._truncate_before = truncate_before
+        self._content = content
 
     async def run(
         self, tokens: Sequence[SegmentToken], *, takeover: bool, wait_s: float
@@ -177,6 +181,7 @@ class Linking:
                     f"{self._version} comes too late"
                 )
             if last.version == self._version:
+                check_content(self._name, self._app, last, self._content)
                 return LinkResult(True, last.first_segment, last.last_segment), txn
             return None, txn
         owners: list[int] = []
@@ -283,9 +288,10 @@ class Linking:
         owned = claimed.owned
 
         def apply(state: LogState) -> LogState:
-            self._check_order(state, ready)
-            records = sum(one.end.records for one in ready)
-            last_txid = max((one.end.last_txid for one in ready), default=-1)
+            ends = [end for end, _ in self._with_txids(state, ready)]
+            self._check_order(state, ready, ends)
+            records = sum(end.records for end in ends)
+            last_txid = max((end.last_txid for end in ends), default=-1)
             linked = state.with_linked(len(ready), records, last_txid)
             if self._truncate_before:
                 # An overwrite: what was there before goes in the same moment.
@@ -302,17 +308,34 @@ class Linking:
         last = owned.state.last_segment  # under our epoch nobody else adds any
         return LinkResult(False, last - len(ready) + 1, last) if ready else LinkResult(False, 0, 0)
 
-    def _check_order(self, state: LogState, ready: Sequence[_Ready]) -> None:
+    def _with_txids(self, state: LogState, ready: Sequence[_Ready]) -> list[tuple[SegmentEnd, int]]:
+        """The end of each, and the txid that is given to all its records here (-1: they have their own).
+
+        A function of the state that the transaction compares: whoever wrote to the log meanwhile, a txid that
+        nobody asked for never goes back.
+        """
+        found: list[tuple[SegmentEnd, int]] = []
+        floor = max(self._now_ms, state.last_txid)
+        for one in ready:
+            given = min(floor, TXID_MAX) if one.end.wants_txid else UNKNOWN
+            end = one.end.with_txid(given) if one.end.wants_txid else one.end
+            floor = max(floor, end.last_txid)
+            found.append((end, given))
+        return found
+
+    def _check_order(
+        self, state: LogState, ready: Sequence[_Ready], ends: Sequence[SegmentEnd]
+    ) -> None:
         if not self._options.max_txid_check:
             return
         floor, behind = state.last_txid, f'the end of log "{self._name}"'
-        for one in ready:
-            if one.end.first_txid < floor:
+        for one, end in zip(ready, ends, strict=True):
+            if end.first_txid < floor:
                 raise TransactionIdOutOfOrder(
-                    f'log "{self._name}": ledger {one.ledger_id} has txids {one.end.first_txid} to '
-                    f"{one.end.last_txid}, and would follow {floor} at {behind}; nothing was linked"
+                    f'log "{self._name}": ledger {one.ledger_id} has txids {end.first_txid} to '
+                    f"{end.last_txid}, and would follow {floor} at {behind}; nothing was linked"
                 )
-            floor, behind = one.end.last_txid, f"the end of ledger {one.ledger_id}"
+            floor, behind = end.last_txid, f"the end of ledger {one.ledger_id}"
 
     def _share(
         self,
@@ -323,15 +346,18 @@ class Linking:
         first, last = (state.last_segment + 1, state.last_segment + len(ready)) if ready else (0, 0)
         share = Transaction()
         sequence_id, last_txid = state.next_sequence_id, state.last_txid
-        for number, one in enumerate(ready, first):
-            last_txid = max(last_txid, one.end.last_txid)
-            record = SegmentRecord(number, one.ledger_id, state.epoch, self._now_ms).with_end(
-                one.end,
+        ends = self._with_txids(state, ready)
+        for number, (one, (end, given)) in enumerate(zip(ready, ends, strict=True), first):
+            last_txid = max(last_txid, end.last_txid)
+            record = SegmentRecord(
+                number, one.ledger_id, state.epoch, self._now_ms, given_txid=given
+            ).with_end(
+                end,
                 start_sequence_id=sequence_id,
                 last_txid=last_txid,
                 closed_ms=self._now_ms,
             )
-            sequence_id += one.end.records
+            sequence_id += end.records
             share += one.found.link_share((self._log_id, number)) + Transaction(
                 (),
                 (
@@ -343,7 +369,23 @@ class Linking:
             share += Transaction((), (Put(purge_key(self._log_id), b""),))
         if self._app:
             key = txn_key(self._log_id, self._app)
-            note = AppVersion(self._version, self._identity, self._now_ms, first, last)
+            note = AppVersion(
+                self._version, self._identity, self._now_ms, first, last, self._content
+            )
             version = 0 if txn is None else txn.version
             share += Transaction((Compare.version(key, version),), (Put(key, note.encode()),))
         return share
+
+
+def check_content(name: str, app: str, linked: AppVersion, content: LinkContent | None) -> None:
+    """Is what was linked under this version what is to be linked now? Raises `LinkMismatch`.
+
+    Not known of one of the two: then it is believed.
+    """
+    if content is None or linked.content is None or content == linked.content:
+        return
+    raise LinkMismatch(
+        f'log "{name}": application {app!r} has linked version {linked.version} with {linked.content}, now '
+        f"there are {content}: nothing was linked. Two writes of one batch need an application name each; if "
+        "this one is a repetition whose records come out otherwise, what is in stays"
+    )

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ..metadata.interface import Metadata
 from ..runtime.errors import NoSuchEntry, NoSuchLedger
@@ -71,9 +72,7 @@ async def first_with_txid(
     record = segments[at]
     reader = await ledgers.open(record.ledger_id)
     try:
-        return DLSN(
-            record.segment, await _first_not(reader, lambda header: header.last_txid < txid), 0
-        )
+        return DLSN(record.segment, await _first_not(reader, partial(_ends_below, txid, record)), 0)
     finally:
         reader.close()
 
@@ -88,7 +87,7 @@ async def find_txid(
         follower.state,
         ledgers,
         segments[first_at_or_after(segments, txid) :],
-        lambda header: header.last_txid < txid,
+        partial(_ends_below, txid),
         lambda columns: bisect_left(columns.txids, txid),
     )
 
@@ -109,7 +108,7 @@ async def find_time(
         follower.state,
         ledgers,
         segments[at:],
-        lambda header: header.wall_ms < wall_ms,
+        lambda _, header: header.wall_ms < wall_ms,
         lambda _: 0,
     )
 
@@ -118,7 +117,7 @@ async def _search(
     state: LogState,
     ledgers: Ledgers,
     segments: Sequence[SegmentRecord],
-    below: Callable[[EntryHeader], bool],
+    below: Callable[[SegmentRecord, EntryHeader], bool],
     slot: Callable[[Columns], int],
 ) -> DLSN:
     """The first entry of these segments that is not ``below``, and the slot in it."""
@@ -129,18 +128,23 @@ async def _search(
             break  # behind one in progress: not readable yet (H11)
         reader = await ledgers.open(record.ledger_id)
         try:
-            entry = await _first_not(reader, below)
+            entry = await _first_not(reader, partial(below, record))
             while entry <= reader.lac:
                 found = await reader.read(entry, entry, bytes_max=1)
                 header = decode_header(found[0].payload)
-                if not header.control and not below(header):
-                    columns = decode(found[0].payload, header, Origin(record.segment, entry, 0))
+                if not header.control and not below(record, header):
+                    origin = Origin(record.segment, entry, 0, record.given_txid)
+                    columns = decode(found[0].payload, header, origin)
                     return max(earliest, DLSN(record.segment, entry, slot(columns)))
                 entry += 1
         finally:
             reader.close()
         end = DLSN(record.segment + 1, 0, 0) if record.closed else DLSN(record.segment, entry, 0)
     return max(earliest, end)
+
+
+def _ends_below(txid: int, record: SegmentRecord, header: EntryHeader) -> bool:
+    return header.last_txid_in(record.given_txid) < txid
 
 
 async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> int:

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 
 from ..runtime.errors import InvalidRequest, RecordTooLarge
 from ..runtime.host import Buffer
-from .record import HEADER, HEADER_BYTES, MAGIC, RECORD_BYTES_MAX, TXID_MAX, VERSION
+from .record import (
+    FLAG_TXID_AT_LINK,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    RECORD_BYTES_MAX,
+    TXID_MAX,
+    VERSION,
+)
 
 PACKED_BYTES_MAX = RECORD_BYTES_MAX
 """Columns and payloads of one entry."""
@@ -24,16 +32,17 @@ class Packed:
 
 
 def build_packed(
-    txids: Buffer, offsets: Buffer, payloads: Buffer, *, records_before: int, wall_ms: int
+    txids: Buffer | None, offsets: Buffer, payloads: Buffer, *, records_before: int, wall_ms: int
 ) -> Packed:
-    """As `record.build`, from an int64, an int32 and a byte buffer.
+    """As `record.build`, from an int64, an int32 and a byte buffer. Without txids: given at the link.
 
     Raises `InvalidRequest` for columns that do not fit each other, `RecordTooLarge`. A reader checks the
     offsets of every entry; here they are checked too, so that nobody writes what nobody can read.
     """
     try:
-        ids = memoryview(txids).cast("B").cast("q")
         ends = memoryview(offsets).cast("B").cast("i")
+        given = bytes(8 * max(0, len(ends) - 1)) if txids is None else txids
+        ids = memoryview(given).cast("B").cast("q")
         data = memoryview(payloads).cast("B")
     except TypeError as error:
         raise InvalidRequest(f"columns of an entry are contiguous buffers: {error}") from None
@@ -56,7 +65,7 @@ def build_packed(
     if min(values) < 0 or max(values) > TXID_MAX:
         raise InvalidRequest(f"a txid is 0 to 2**63 - 2; here are {min(values)} to {max(values)}")
     header = HEADER.pack(
-        MAGIC, VERSION, 0, number, len(data), column_bytes, 0,
+        MAGIC, VERSION, FLAG_TXID_AT_LINK if txids is None else 0, number, len(data), column_bytes, 0,
         values[0], values[-1], records_before, wall_ms, 0,
     )  # fmt: skip
     return Packed(

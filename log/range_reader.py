@@ -187,7 +187,8 @@ class RangeReader:
         header = decode_header(payload)
         if header.control:
             return
-        origin = Origin(one.segment, entry, one.start_sequence_id + header.records_before)
+        sequence_id = one.start_sequence_id + header.records_before
+        origin = Origin(one.segment, entry, sequence_id, one.given_txid)
         columns = decode(payload, header, origin)
         cut = self._follower.state.truncated_to
         if DLSN(one.segment, entry, 0) < cut and (one.segment, entry) == cut[:2]:

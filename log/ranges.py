@@ -26,6 +26,8 @@ class SegmentRange:
     start_sequence_id: int
     first_entry: int
     last_entry: int
+    given_txid: int = UNKNOWN
+    """Of all its records, given when the segment was linked; -1: they have their own."""
 
     def to_json(self) -> dict[str, Any]:
         """For ``json.dumps``."""
@@ -62,6 +64,8 @@ class SegmentInfo:
     created_ms: int
     closed_ms: int
     """Wall clock of who closed it; 0 while it is in progress."""
+    given_txid: int = UNKNOWN
+    """Of all its records, given when it was linked; -1: they have their own."""
 
     @property
     def state(self) -> str:
@@ -83,8 +87,9 @@ class SegmentInfo:
                 f"{self.first_entry} to {self.last_entry}"
             )
         return SegmentRange(
-            self.incarnation, self.segment, self.ledger_id, self.start_sequence_id, first, last
-        )
+            self.incarnation, self.segment, self.ledger_id, self.start_sequence_id, first, last,
+            self.given_txid,
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """For ``json.dumps``."""
@@ -147,7 +152,7 @@ class SegmentToken:
     records: int
     size_bytes: int
     first_txid: int
-    """-1: it holds no record."""
+    """-1: it holds no record, or its records' txid is given when it is linked."""
     last_txid: int
     last_entry: int
     last_slot: int

@@ -9,11 +9,14 @@
 The columns are Arrow's own layout of an int64 and a binary array, so a batch is a view and no copy.
 They begin on a multiple of 8. A codec packs the columns as a whole; header and sections stay readable.
 ``uncompressed size`` counts the columns alone. A control entry holds no user record and advances no
-sequence id; an end-of-stream entry seals the log. Unknown sections are skipped unless marked critical.
+sequence id; an end-of-stream entry seals the log. With flag 0x0080 the txids are zeros: all records of the
+segment have the one that its record in the metadata says, given when it was linked. Unknown sections are
+skipped unless marked critical.
 """
 
 import struct
 import sys
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count, repeat
@@ -37,7 +40,8 @@ CODEC_NONE = 0
 FLAG_CONTROL = 0x0010
 FLAG_END_OF_STREAM = 0x0020
 FLAG_RECORD_FLAGS = 0x0040
-FLAGS_KNOWN = CODEC_MASK | FLAG_CONTROL | FLAG_END_OF_STREAM | FLAG_RECORD_FLAGS
+FLAG_TXID_AT_LINK = 0x0080
+FLAGS_KNOWN = CODEC_MASK | FLAG_CONTROL | FLAG_END_OF_STREAM | FLAG_RECORD_FLAGS | FLAG_TXID_AT_LINK
 SECTION_CRITICAL = 0x0001
 
 RECORD_BYTES_MAX = 1024 * 1024 - 8 * 1024
@@ -58,6 +62,8 @@ class Origin:
     entry: int
     sequence_id: int
     """Of the record in slot 0."""
+    txid: int = -1
+    """Of all records of a segment whose txid was given when it was linked; -1: each has its own."""
 
 
 @dataclass(slots=True)
@@ -139,7 +145,10 @@ def _section(kind: int, flags: int, data: Buffer) -> bytes:
 
 @dataclass(slots=True)
 class EntryHeader:
-    """What the first 64 bytes of an entry say. ``first_txid`` and ``last_txid``: by slot, not by size."""
+    """What the first 64 bytes of an entry say. ``first_txid`` and ``last_txid``: by slot, not by size.
+
+    Both are 0 in a segment whose txid was given when it was linked: ask `last_txid_in`.
+    """
 
     flags: int
     count: int
@@ -159,6 +168,10 @@ class EntryHeader:
     def end_of_stream(self) -> bool:
         """Does the log end here, for good?"""
         return bool(self.flags & FLAG_END_OF_STREAM)
+
+    def last_txid_in(self, given_txid: int) -> int:
+        """The last record's txid; ``given_txid``: what the segment's record says, -1 for nothing."""
+        return given_txid if given_txid >= 0 else self.last_txid
 
     @property
     def records_through(self) -> int:
@@ -282,7 +295,8 @@ def decode_header(entry: Buffer) -> EntryHeader:
 def decode(entry: Buffer, header: EntryHeader, origin: Origin) -> Columns:
     """The columns of an entry whose header was decoded; every bound is checked.
 
-    Raises `CorruptData`, and `UnsupportedFormat` for a critical section.
+    Raises `CorruptData`, also where entry and segment do not agree who says the txids, and
+    `UnsupportedFormat` for a critical section.
     """
     view = memoryview(entry)
     number = header.count
@@ -304,6 +318,15 @@ def decode(entry: Buffer, header: EntryHeader, origin: Origin) -> Columns:
         )
     if txids[0] != header.first_txid or txids[number - 1] != header.last_txid:
         raise CorruptData(f"log entry {origin.segment}.{origin.entry}: txids and header differ")
+    if header.control:
+        return Columns(origin, 0, number, txids, offsets, view[at:], flags, header.wall_ms)
+    if bool(header.flags & FLAG_TXID_AT_LINK) != (origin.txid >= 0):
+        raise CorruptData(
+            f"log entry {origin.segment}.{origin.entry}: the txids are in "
+            f"{'neither entry nor segment' if origin.txid < 0 else 'both entry and segment'}"
+        )
+    if origin.txid >= 0:
+        txids = memoryview(array("q", [origin.txid]) * number)
     return Columns(origin, 0, number, txids, offsets, view[at:], flags, header.wall_ms)
 
 

@@ -32,8 +32,8 @@ from .loose import LooseLedger, delete_loose
 from .options import LogOptions
 from .packed import PACKED_BYTES_MAX, build_packed
 from .ranges import SegmentToken
-from .record import LogRecord, build
-from .segments import EMPTY_END, SegmentEnd
+from .record import FLAG_TXID_AT_LINK, LogRecord, build
+from .segments import EMPTY_END, UNKNOWN, SegmentEnd
 from .state import LogState
 
 ENTRY_BYTES = 256 * 1024
@@ -79,6 +79,8 @@ class SegmentWriter:
         self._entry_bytes = entry_bytes
         self._ordered = options.max_txid_check
         self._floor = 0
+        self._at_link: bool | None = None
+        """Are the txids given when it is linked? None: no record has come yet."""
         self._txids: list[int] = []
         self._payloads: list[bytes] = []
         self._bytes = 0
@@ -113,13 +115,19 @@ class SegmentWriter:
         """Take records, in order; waits for room only. Raises as `write_columns`."""
         await self.write_columns([r.txid for r in records], [r.payload for r in records])
 
-    async def write_columns(self, txids: Sequence[int], payloads: Sequence[bytes]) -> None:
+    async def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
         """Take records as a list of txids and one of payloads; waits for room only.
+
+        With None for the txids, all records of the segment get the same one when it is linked: now in ms, or
+        the log's last one if that is higher. All of a segment have txids, or none has.
 
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (those before the one that is
         refused are taken), `AlreadyClosed`, or what ended the ledger, for good.
         """
         self._check_open()
+        self._decide(at_link=txids is None)
+        if txids is None:
+            txids = [0] * len(payloads)
         taken = admit_columns(list(txids), payloads, self._floor, self._ordered, self._name)
         at = 0
         while at < taken.number:
@@ -136,16 +144,17 @@ class SegmentWriter:
         if taken.refusal is not None:
             raise taken.refusal
 
-    async def write_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> None:
+    async def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
         """Write one entry whose columns are there already, as Arrow lays them out: no work a record.
 
         ``txids``: int64 each; ``offsets``: int32, one more than txids, the first 0; ``payloads``: the bytes
         back to back, as long as the last offset says; all little-endian, none without records, at most
-        1,040,384 bytes in sum. What was buffered before goes first. The buffers are copied. Raises as
-        `write_columns`.
+        1,040,384 bytes in sum. ``txids`` may be None, as in `write_columns`. What was buffered before goes
+        first. The buffers are copied. Raises as `write_columns`.
         """
         self._check_open()
         await self.flush()
+        self._decide(at_link=txids is None)
         try:
             built = build_packed(
                 txids,
@@ -172,7 +181,11 @@ class SegmentWriter:
         txids, payloads = self._txids, self._payloads
         self._txids, self._payloads, self._bytes = [], [], 0
         buffers, length = build(
-            txids, payloads, records_before=self._end.records, wall_ms=self._wall_ms()
+            txids,
+            payloads,
+            records_before=self._end.records,
+            wall_ms=self._wall_ms(),
+            flags=FLAG_TXID_AT_LINK if self._at_link else 0,
         )
         await self._add(buffers, length, len(txids), txids[0], txids[-1])
 
@@ -284,6 +297,13 @@ class SegmentWriter:
     def _name(self) -> str:
         return self._state.name
 
+    def _decide(self, *, at_link: bool) -> None:
+        if self._at_link is not None and self._at_link != at_link:
+            raise InvalidRequest(
+                f'log "{self._name}": all records of a segment have txids, or none has'
+            )
+        self._at_link = at_link
+
     def _check_open(self) -> None:
         if self._closed:
             raise AlreadyClosed(f'log "{self._name}": this segment writer is closed')
@@ -291,6 +311,8 @@ class SegmentWriter:
     async def _add(
         self, buffers: Sequence[Buffer], length: int, count: int, first_txid: int, last_txid: int
     ) -> None:
+        if self._at_link:
+            first_txid = last_txid = UNKNOWN
         ledger = self._ledger
         if ledger.room:
             await trio.lowlevel.checkpoint()

@@ -15,6 +15,8 @@ from .dlsn import DLSN
 from .state import decode_fields
 
 FORMAT = 1
+FORMAT_GIVEN = 2
+"""Of a segment whose txid was given when it was linked: who does not know of that must not read it."""
 UNKNOWN = -1
 CLOSED_AT = 5
 """Behind the format number."""
@@ -42,6 +44,8 @@ class SegmentRecord:
     last_entry: int = UNKNOWN
     last_user_entry: int = UNKNOWN
     last_slot: int = UNKNOWN
+    given_txid: int = UNKNOWN
+    """Of all its records, given when it was linked; -1: they have their own."""
 
     @property
     def first_dlsn(self) -> DLSN:
@@ -80,9 +84,10 @@ class SegmentRecord:
 
     def encode(self) -> bytes:
         """As a packed list with a format number."""
+        given = self.given_txid >= 0
         return pack(
             [
-                FORMAT,
+                FORMAT_GIVEN if given else FORMAT,
                 self.segment,
                 self.ledger_id,
                 self.epoch,
@@ -97,13 +102,14 @@ class SegmentRecord:
                 self.last_entry,
                 self.last_user_entry,
                 self.last_slot,
+                *([self.given_txid] if given else []),
             ]
         )
 
     @classmethod
     def decode(cls, value: Buffer) -> "SegmentRecord":
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
-        fields = decode_fields(value, FORMAT, 15, "a segment's record")[:14]
+        fields = decode_fields(value, FORMAT_GIVEN, 15, "a segment's record")[:15]
         closed = fields[CLOSED_AT]
         # Not by a form: a log may have a hundred thousand of these.
         if type(closed) is not bool or not all(
@@ -115,7 +121,10 @@ class SegmentRecord:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
-    """What the one who closes a segment knows about it: its writer by counting, recovery by reading."""
+    """What the one who closes a segment knows about it: its writer by counting, recovery by reading.
+
+    With records and without txids (-1): they are given when it is linked.
+    """
 
     last_entry: int
     size_bytes: int
@@ -124,6 +133,16 @@ class SegmentEnd:
     last_txid: int
     last_user_entry: int
     last_slot: int
+
+    @property
+    def wants_txid(self) -> bool:
+        """Is its records' txid given when it is linked?"""
+        return self.records > 0 and self.first_txid < 0
+
+    def with_txid(self, txid: int) -> "SegmentEnd":
+        """All its records have this one."""
+        assert self.wants_txid, "records that have txids keep them"
+        return replace(self, first_txid=txid, last_txid=txid)
 
     def encode(self) -> bytes:
         """As a packed list with a format number: a ledger's own account, kept in its record."""

@@ -82,6 +82,7 @@ def _closed(record: SegmentRecord, state: LogState) -> SegmentInfo:
         start_sequence_id=record.start_sequence_id,
         created_ms=record.created_ms,
         closed_ms=record.closed_ms,
+        given_txid=record.given_txid,
     )
     return _without_truncated(info, state)
 

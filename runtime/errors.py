@@ -6,7 +6,8 @@
     ├── what is there, or is not       LogNotFound, LogRecreated, LogExists, LogEmpty, EndOfStream,
     │                                  LogTruncated, NoSuchLedger, NoSuchEntry, LedgerClosed
     ├── another one owns it            OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
-    │                                  LinkOutOfOrder, MembersRefused, VersionConflict, LeaseExpired
+    │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
+    │                                  VersionConflict, LeaseExpired
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  ConnectionLost, RequestTimeout, Compacted, NotReady
     ├── outcome or state unknown       OutcomeUnknown, WriteFailed, WriteCancelled, LedgerStateUnknown,
@@ -203,6 +204,13 @@ class LinkOutOfOrder(DistributedLogError):
     """The application has linked a later version already, or under another identity."""
 
     code = 2072
+    exit_code = 5
+
+
+class LinkMismatch(DistributedLogError):
+    """The application has linked this very version, with other records: two writes have one name."""
+
+    code = 2074
     exit_code = 5
 
 

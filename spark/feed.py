@@ -266,7 +266,8 @@ def _decoded(one: EntryRange, entry: int, payload: memoryview) -> Columns | None
     header = decode_header(payload)
     if header.control:
         return None
-    origin = Origin(one.segment, entry, one.start_sequence_id + header.records_before)
+    sequence_id = one.start_sequence_id + header.records_before
+    origin = Origin(one.segment, entry, sequence_id, one.given_txid)
     columns = decode(payload, header, origin)
     start, stop = 0, columns.count
     if entry == one.first_entry:

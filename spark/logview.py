@@ -208,7 +208,7 @@ class LogView:
             while low < high:
                 middle = (low + high) // 2
                 header, _ = await self._header(one, middle)
-                if header.last_txid < txid:
+                if header.last_txid_in(one.given_txid) < txid:
                     low = middle + 1
                 else:
                     high = middle
@@ -225,7 +225,7 @@ class LogView:
         header = decode_header(payload)
         if header.control:
             return DLSN(one.segment, entry, 0)
-        columns = decode(payload, header, Origin(one.segment, entry, 0))
+        columns = decode(payload, header, Origin(one.segment, entry, 0, one.given_txid))
         return DLSN(one.segment, entry, bisect_left(columns.txids.tolist(), txid))
 
     # --- reading ----------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def _planned(record: SegmentRecord) -> Segment:
     assert record.closed, "segments below the oldest in progress are closed"
     return Segment(
         record.segment, record.ledger_id, record.last_entry, record.size_bytes, record.records,
-        record.start_sequence_id, record.first_txid, record.last_txid, True,
+        record.start_sequence_id, record.first_txid, record.last_txid, True, record.given_txid,
     )  # fmt: skip
 
 

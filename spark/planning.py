@@ -31,6 +31,8 @@ class Segment:
     first_txid: int
     last_txid: int
     closed: bool
+    given_txid: int = -1
+    """Of all its records, given when it was linked; -1: they have their own."""
 
     @property
     def end_sequence_id(self) -> int:
@@ -61,6 +63,8 @@ class EntryRange:
     """Where to begin in the first entry."""
     stop_slot: int = WHOLE
     """Where to stop in the last entry; -1: at its end."""
+    given_txid: int = -1
+    """Of the segment."""
 
     @property
     def entries(self) -> int:
@@ -101,6 +105,7 @@ def ranges_between(
                 size,
                 first_slot,
                 stop_slot,
+                one.given_txid,
             )
         )
     return found

@@ -6,12 +6,13 @@ fills no entry waits for the next one.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from ..log.record import RECORD_COLUMN_BYTES, TXID_MAX
 from ..runtime.errors import InvalidRequest
@@ -25,7 +26,7 @@ class Rows:
     """Some records as columns; payload k is ``data[offsets[k]:offsets[k + 1]]``, offsets begin anywhere."""
 
     txids: Any
-    """int64[n]"""
+    """int64[n]; None: given at the link, or by the log's writer."""
     offsets: Any
     """int32[n + 1]"""
     data: memoryview
@@ -33,7 +34,7 @@ class Rows:
     @property
     def count(self) -> int:
         """Records."""
-        return len(self.txids)
+        return len(self.offsets) - 1
 
     @property
     def payload_bytes(self) -> int:
@@ -47,13 +48,28 @@ class Rows:
 
     def part(self, start: int, stop: int) -> "Rows":
         """Some of them: views."""
-        return Rows(self.txids[start:stop], self.offsets[start : stop + 1], self.data)
+        txids = None if self.txids is None else self.txids[start:stop]
+        return Rows(txids, self.offsets[start : stop + 1], self.data)
 
-    def packed(self) -> tuple[bytes, bytes, memoryview]:
+    def packed(self) -> tuple[bytes | None, bytes, memoryview]:
         """txids, offsets from 0, and payloads, as a segment writer takes them."""
         first = int(self.offsets[0])
         offsets = self.offsets if first == 0 else self.offsets - np.int32(first)
-        return self.txids.tobytes(), offsets.tobytes(), self.data[first : int(self.offsets[-1])]
+        txids = None if self.txids is None else self.txids.tobytes()
+        return txids, offsets.tobytes(), self.data[first : int(self.offsets[-1])]
+
+    def listed_txids(self) -> list[int] | None:
+        """One by one."""
+        return None if self.txids is None else list(self.txids.tolist())
+
+    def digest(self) -> int:
+        """The sum of the records' digests, whatever their order: tells a repetition from another write."""
+        ends, data = self.offsets.tolist(), self.data
+        seeds = repeat(0) if self.txids is None else self.txids.tolist()
+        found = 0
+        for (start, stop), seed in zip(pairwise(ends), seeds, strict=False):
+            found += xxhash.xxh3_64_intdigest(data[start:stop], seed)
+        return found % (1 << 64)
 
     def payloads(self) -> list[bytes]:
         """One by one, for the few records that no packed entry takes."""
@@ -82,8 +98,8 @@ def check_schema(fields: Sequence[tuple[str, str]], *, log_given: bool) -> None:
         raise InvalidRequest('which log: give the option "log", or a column log string')
 
 
-def rows_of(batch: pa.RecordBatch, txid: int | None, where: str) -> Rows:
-    """The records of a batch; ``txid`` for all of them where it has no column of its own.
+def rows_of(batch: pa.RecordBatch, where: str) -> Rows:
+    """The records of a batch, without txids where it has no such column.
 
     ``where`` names log, partition and position for the error. Raises `InvalidRequest` for nulls.
     """
@@ -104,8 +120,7 @@ def rows_of(batch: pa.RecordBatch, txid: int | None, where: str) -> Rows:
         if count and not 0 <= int(txids.min()) <= int(txids.max()) <= TXID_MAX:
             raise InvalidRequest(f"{where}: a txid is 0 to 2^63 - 2, not {int(txids.min())}")
     else:
-        assert txid is not None
-        txids = np.full(count, txid, np.int64)
+        txids = None
     return Rows(txids, ends, memoryview(b"") if data is None else memoryview(data))
 
 
@@ -180,4 +195,5 @@ class Packer:
             at += one.count
             end += one.payload_bytes
         data = b"".join(one.data[int(one.offsets[0]) : int(one.offsets[-1])] for one in held)
-        return Rows(np.concatenate([one.txids for one in held]), offsets, memoryview(data))
+        txids = None if held[0].txids is None else np.concatenate([one.txids for one in held])
+        return Rows(txids, offsets, memoryview(data))

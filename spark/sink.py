@@ -7,7 +7,6 @@ only what the metadata says is linked to nothing (H13).
 """
 
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -20,7 +19,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from ..log.apps import LinkContent
 from ..log.keys import lock_key
+from ..log.link import check_content
 from ..log.lock import LockRecord
 from ..log.ranges import SegmentToken
 from ..runtime.errors import (
@@ -65,8 +66,8 @@ log = logging.getLogger("distributedlog.spark")
 class Sink:
     """What batch and streaming writers share."""
 
-    def __init__(self, options: SinkOptions, names: Sequence[str], *, overwrite: bool) -> None:
-        self.plan = SinkPlan(options, "txid" in names, time.time_ns() // 1_000_000)
+    def __init__(self, options: SinkOptions, *, overwrite: bool) -> None:
+        self.plan = SinkPlan(options)
         self.overwrite = overwrite
 
     def check(self) -> None:
@@ -108,17 +109,36 @@ class Sink:
             return
 
         async def link_all(held: Client) -> None:
-            for name in sorted(by_log):
-                assert identity is not None, "segments come with a message"
-                await self._link(held, name, by_log[name], identity)
+            assert identity is not None or not by_log, "segments come with a message"
+            contents = contents_of(messages)
+            for name in sorted({*by_log, *contents}):
+                assert identity is not None, "what is there came with a message"
+                content = contents.get(name)
+                if name in by_log:
+                    await self._link(held, name, by_log[name], identity, content)
+                else:  # each task found that this batch is in
+                    await self._compare(held, name, identity, content)
             if self.overwrite and options.log is not None and not by_log:
                 target = held.namespace.open_log(options.log)  # overwritten by nothing
                 await target.truncate((await target.snapshot()).end_dlsn)
 
         run(options.uri, options.request_timeout_s, link_all)
 
+    async def _compare(
+        self, held: Client, name: str, identity: Identity, content: LinkContent | None
+    ) -> None:
+        """A batch that was linked before this job: was it the same one? Raises `LinkMismatch`."""
+        linked = await held.namespace.open_log(name).linked_version(identity.app)
+        if linked is not None and linked.version == identity.version:
+            check_content(name, identity.app, linked, content)
+
     async def _link(
-        self, held: Client, name: str, tokens: list[SegmentToken], identity: Identity
+        self,
+        held: Client,
+        name: str,
+        tokens: list[SegmentToken],
+        identity: Identity,
+        content: LinkContent | None,
     ) -> None:
         if len({token.incarnation for token in tokens}) > 1:
             raise LogRecreated(
@@ -137,6 +157,7 @@ class Sink:
                     identity=identity.query,
                     takeover=self.plan.options.takeover,
                     truncate_before=self.overwrite,
+                    content=content,
                 )
                 break
             except (OutcomeUnknown, QuorumUnreachable, RequestTimeout, ConnectionLost) as error:
@@ -224,6 +245,16 @@ def gathered(
         for name, token in message.segments:
             found.setdefault(name, []).append(token)
     return found, sent[0].identity if sent else None
+
+
+def contents_of(messages: Sequence[Any]) -> dict[str, LinkContent]:
+    """What there was for each log, of all tasks together, where they counted it."""
+    found: dict[str, LinkContent] = {}
+    for message in messages:
+        if isinstance(message, Message):
+            for name, content in message.contents.items():
+                found[name] = found.get(name, LinkContent(0, 0)) + content
+    return found
 
 
 def by_incarnation(

@@ -3,7 +3,7 @@ writer. Everything here may run twice, at the same time, or outlive its job: not
 before the driver links it (mode ``segments``), or is more than at least once (mode ``append``).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from ..log.apps import LinkContent
 from ..log.keys import state_key
 from ..log.namespace import Namespace
 from ..log.ranges import SegmentToken
@@ -42,9 +43,6 @@ class SinkPlan:
     """What the driver tells every task of one write."""
 
     options: SinkOptions
-    has_txid: bool
-    now_ms: int
-    """The batch's txid where the frame has none and the log's last is lower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,8 @@ class Message(WriterCommitMessage):
     records: int = 0
     skipped: list[str] = field(default_factory=list)
     """Logs that hold this batch already."""
+    contents: dict[str, LinkContent] = field(default_factory=dict)
+    """What there was for each log, of a batch job with an application's name: compared with what is in."""
 
 
 def identity_of(options: SinkOptions, context: TaskContext, *, streaming: bool) -> Identity:
@@ -91,7 +91,8 @@ def write_task(plan: SinkPlan, batches: "Iterator[pa.RecordBatch]", *, streaming
     message = Message(context.partitionId(), identity_of(options, context, streaming=streaming))
     held = client(options.uri, options.request_timeout_s)
     held.users += 1
-    work = _Work(held, plan, message)
+    compared = not streaming and options.txn_app_id is not None
+    work = _Work(held, plan, message, compared=compared)
     try:
         for batch in batches:
             if batch.num_rows:
@@ -128,11 +129,12 @@ class Target(Protocol):
 class _Work:
     """One task: splits batches by log, and keeps one hand-over to the loop under way while Spark computes."""
 
-    def __init__(self, held: Client, plan: SinkPlan, message: Message) -> None:
+    def __init__(self, held: Client, plan: SinkPlan, message: Message, *, compared: bool) -> None:
         self._held = held
         self._plan = plan
         self._message = message
-        self._targets: dict[str, tuple[Target, Packer, int | None]] = {}
+        self._compared = compared
+        self._targets: dict[str, tuple[Target, Packer]] = {}
         self._pending: Future[None] | None = None
         self._row = 0
 
@@ -146,19 +148,23 @@ class _Work:
             opened = self._targets.get(name)
             if opened is None and name not in self._message.skipped:
                 opened = self._open(name)
+            if opened is None and not self._compared:
+                continue
+            rows = rows_of(part, f'log "{name}", {where}')
+            if self._compared:
+                self._note(name, LinkContent(rows.count, rows.digest()))
             if opened is None:
                 continue
-            target, packer, txid = opened
-            rows = rows_of(part, txid, f'log "{name}", {where}')
+            target, packer = opened
             self._message.records += rows.count
             self._hand_over(target, list(packer.add(rows)))
 
     def finish(self) -> None:
         """Make everything durable; the message then says where it is."""
-        for target, packer, _ in self._targets.values():
+        for target, packer in self._targets.values():
             self._hand_over(target, list(packer.rest()))
         self._settle()
-        for name, (target, _, _) in self._targets.items():
+        for name, (target, _) in self._targets.items():
             tokens = self._held.run(target.finish)
             self._message.segments += [(name, token) for token in tokens if token.records]
 
@@ -166,11 +172,15 @@ class _Work:
         """Delete what was begun; what a killed worker leaves is an orphan, for later."""
         if self._pending is not None:
             self._pending.cancel()
-        for target, _, _ in self._targets.values():
+        for target, _ in self._targets.values():
             with suppress(Exception):  # the error that brought us here is the one to be told
                 self._held.run(target.abort)
 
-    def _open(self, name: str) -> tuple[Target, Packer, int | None] | None:
+    def _note(self, name: str, content: LinkContent) -> None:
+        before = self._message.contents.get(name, LinkContent(0, 0))
+        self._message.contents[name] = before + content
+
+    def _open(self, name: str) -> tuple[Target, Packer] | None:
         """The target of a log; None where the log holds this batch already."""
         options = self._plan.options
         log = self._held.run(create_if_wanted, self._held, options, name)
@@ -180,13 +190,9 @@ class _Work:
                 return None
             target: Target = SegmentTarget(log, options, self._message)
         else:
-            target = AppendTarget(log, options)
-        txid = None
-        if not self._plan.has_txid:
-            last = self._held.run(last_txid, self._held.namespace, log)
-            txid = max(self._plan.now_ms, last)
+            target = AppendTarget(log, options, self._held.namespace.wall_ms)
         self._held.run(target.open)
-        opened = (target, Packer(options.entry_bytes), txid)
+        opened = (target, Packer(options.entry_bytes))
         self._targets[name] = opened
         return opened
 
@@ -238,7 +244,7 @@ class SegmentTarget:
             if (
                 rows.size_bytes > ENTRY_BYTES_MAX
             ):  # one record near the limit: no packed entry takes it
-                await self._writer.write_columns(rows.txids.tolist(), rows.payloads())
+                await self._writer.write_columns(rows.listed_txids(), rows.payloads())
             else:
                 await self._writer.write_packed(*rows.packed())
 
@@ -259,9 +265,10 @@ class SegmentTarget:
 class AppendTarget:
     """The log's own writer: at least once, readable as it is written. Tasks take turns."""
 
-    def __init__(self, log: "Log", options: SinkOptions) -> None:
+    def __init__(self, log: "Log", options: SinkOptions, wall_ms: Callable[[], int]) -> None:
         self._log = log
         self._options = options
+        self._wall_ms = wall_ms
         self._writer: LogWriter | None = None
 
     async def open(self) -> None:
@@ -274,7 +281,10 @@ class AppendTarget:
         """Write records in the writer's own batches."""
         assert self._writer is not None
         for rows in entries:
-            await self._writer.submit_columns(rows.txids.tolist(), rows.payloads())
+            txids = rows.listed_txids()
+            if txids is None:  # as the log's writer, so that nobody comes between
+                txids = [max(self._wall_ms(), self._writer.last_txid)] * rows.count
+            await self._writer.submit_columns(txids, rows.payloads())
 
     async def finish(self) -> list[SegmentToken]:
         """Commit, and let the next task write."""
@@ -323,9 +333,3 @@ async def read_state(namespace: Namespace, name: str) -> LogState:
     if found is None:
         raise LogNotFound(f'log "{name}" is being deleted')
     return LogState.decode(found.value)
-
-
-async def last_txid(namespace: Namespace, log: "Log") -> int:
-    """The greatest txid of a log; -1 for none. Bookies are asked only while a segment is in progress."""
-    state = await read_state(namespace, log.name)
-    return (await log.snapshot()).last_txid if state.in_progress else state.last_txid

@@ -53,12 +53,12 @@ class DistributedLogSource(DataSource):
         """For ``df.write``."""
         from .sink import BatchWriter
 
-        options, names = self._sink(schema, "batch")
+        options = self._sink(schema, "batch")
         if overwrite and options.mode == "append":
             raise InvalidRequest(
                 'save mode "overwrite" truncates where it links: it needs the option "mode"="segments"'
             )
-        made = BatchWriter(options, names, overwrite=overwrite)
+        made = BatchWriter(options, overwrite=overwrite)
         made.check()
         return made
 
@@ -71,17 +71,17 @@ class DistributedLogSource(DataSource):
                 'outputMode("complete") would write the whole result anew with every micro-batch: use '
                 "append or update"
             )
-        made = StreamWriter(*self._sink(schema, "stream"), overwrite=False)
+        made = StreamWriter(self._sink(schema, "stream"), overwrite=False)
         made.check()
         return made
 
-    def _sink(self, schema: "StructType", where: Where) -> tuple[SinkOptions, list[str]]:
+    def _sink(self, schema: "StructType", where: Where) -> SinkOptions:
         from .rows import check_schema
 
         options = SinkOptions.parse(self._given(), where)
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_schema(fields, log_given=options.log is not None)
-        return options, [name for name, _ in fields]
+        return options
 
     def _given(self) -> dict[str, Any]:
         return dict(self.options.items())

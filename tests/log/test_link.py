@@ -10,18 +10,22 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.log.apps import LinkContent
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.keys import loose_prefix
 from distributedlog.log.namespace import Namespace
+from distributedlog.log.packed import build_packed
 from distributedlog.log.ranges import SegmentRange, SegmentToken
-from distributedlog.log.record import LogRecord
+from distributedlog.log.record import LogRecord, Origin, build, decode, decode_header
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
+    CorruptData,
     DistributedLogError,
     EndOfStream,
     InvalidRequest,
+    LinkMismatch,
     LinkOutOfOrder,
     LogNotFound,
     LogRecreated,
@@ -418,3 +422,127 @@ async def test_columns_that_cannot_be_read_are_not_written(
         await writer.write(LogRecord(2, b"d"))
         await log.link_segments([await writer.aclose()])
         assert await payloads(log) == [b"a", b"bc", b"d"]
+
+
+async def without_txids(log: Log, *values: bytes, **named: Any) -> SegmentToken:
+    """A segment whose txid is given at the link, a record an entry."""
+    async with log.open_segment_writer(**named) as writer:
+        for number, value in enumerate(values):
+            if number % 2:
+                await writer.write_columns(None, [value])
+                await writer.flush()
+            else:
+                ends = struct.pack("<2i", 0, len(value))
+                await writer.write_packed(None, ends, value)
+    assert writer.token is not None
+    return writer.token
+
+
+async def test_a_txid_that_nobody_asked_for_is_given_at_the_link(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """However much anybody else appended since the segment was begun, it follows; and all readers agree."""
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        async with log.open_writer() as writer:
+            await writer.write(LogRecord(1, b"1"))
+        first = await without_txids(log, b"a", b"b", b"c")
+        second = await without_txids(log, b"d")
+        high = 1_900_000_000_000
+        async with log.open_writer() as writer:
+            await writer.write(LogRecord(high, b"2"))  # meanwhile
+
+        linked = await log.link_segments([first, second])
+        later = await log.link_segments([await without_txids(log, b"e")])
+        async with log.open_writer() as writer:
+            await writer.write(LogRecord(high + 1, b"3"))
+
+        async with log.open_reader(to="end") as reader:
+            found = [(record.txid, record.payload) async for record in reader]
+        assert found == [
+            (1, b"1"), (high, b"2"), (high, b"a"), (high, b"b"), (high, b"c"), (high, b"d"),
+            (high, b"e"), (high + 1, b"3"),
+        ]  # fmt: skip
+        assert linked.first_dlsn is not None
+        snapshot = await log.snapshot()
+        ranges = [one.range() for one in snapshot.segments]
+        sent = [SegmentRange.from_json(json.loads(json.dumps(one.to_json()))) for one in ranges]
+        async with log.open_ranges(sent) as reader:
+            read = [pair async for columns in reader for pair in columns.tuples()]
+        assert read == found
+        assert await log.find(txid=high) == DLSN(2, 0, 0)
+        assert await log.find(txid=high + 1) == DLSN(later.last_segment + 1, 0, 0)
+        async with log.open_reader(txid=high + 1, to="end") as reader:
+            assert [record.payload async for record in reader] == [b"3"]
+        shown = {one.segment: (one.first_txid, one.last_txid) for one in snapshot.segments}
+        assert shown[linked.first_segment] == (high, high)
+
+
+async def test_a_clock_says_the_txid_where_the_log_is_behind_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Now in ms, as the process that links has it; and never below segments of the same link."""
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        await ns.create_log("orders")
+        alone = await without_txids(log, b"a")
+        await log.link_segments([alone])
+        after = [await segment(log, 2_000_000_000_000), await without_txids(log, b"b")]
+        await log.link_segments(after)
+
+        async with log.open_reader(to="end") as reader:
+            txids = [record.txid async for record in reader]
+        assert 1_700_000_000_000 <= txids[0] < 1_700_000_100_000
+        assert txids[1:] == [2_000_000_000_000, 2_000_000_000_000]
+
+
+async def test_records_of_a_segment_have_txids_or_none_has(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        await ns.create_log("orders")
+        async with ns.open_log("orders").open_segment_writer() as writer:
+            await writer.write(LogRecord(1, b"x"))
+            with pytest.raises(InvalidRequest, match="have txids, or none has"):
+                await writer.write_columns(None, [b"y"])
+
+
+def test_an_entry_and_its_segment_agree_who_says_the_txids() -> None:
+    """Else a program that forgot to ask would show zeros, or another's."""
+    built = build_packed(None, struct.pack("<2i", 0, 1), b"x", records_before=0, wall_ms=0)
+    entry = b"".join(bytes(part) for part in built.buffers)
+    plain = b"".join(build([7], [b"x"], records_before=0, wall_ms=0)[0])
+
+    assert decode(entry, decode_header(entry), Origin(1, 0, 0, 42)).txids.tolist() == [42]
+    assert decode(plain, decode_header(plain), Origin(1, 0, 0)).txids.tolist() == [7]
+    with pytest.raises(CorruptData, match="in neither"):
+        decode(entry, decode_header(entry), Origin(1, 0, 0))
+    with pytest.raises(CorruptData, match="in both"):
+        decode(plain, decode_header(plain), Origin(1, 0, 0, 42))
+
+
+async def test_a_version_that_was_linked_with_other_records_is_refused(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Two writes of one batch under one name: the second was skipped in silence."""
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        await ns.create_log("orders")
+        first, again, other = [await segment(log, n, app="etl", version=3) for n in (1, 1, 2)]
+        here, there = LinkContent(1, 11), LinkContent(1, 22)
+
+        assert not (await log.link_segments([first], app="etl", version=3, content=here)).already
+        assert (await log.link_segments([again], app="etl", version=3, content=here)).already
+        assert (
+            await log.link_segments([again], app="etl", version=3)
+        ).already  # not said: believed
+        with pytest.raises(
+            LinkMismatch, match=r"linked version 3 with 1 records of digest .* name each"
+        ):
+            await log.link_segments([other], app="etl", version=3, content=there)
+
+        assert await payloads(log) == [b"1"]
+        assert await log.discard_segments([other]) == []  # it was not linked
+        noted = await log.linked_version("etl")
+        assert noted is not None
+        assert noted.content == here

@@ -1,6 +1,7 @@
 """From Arrow batches to entries: every record once, in order, in entries of the right size."""
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ def test_every_record_once_in_order_and_no_entry_above_its_size(
             min(cut, len(payloads))
         )  # offsets that begin anywhere
         wanted += list(zip(txids, payloads, strict=True))[cut:]
-        entries += packer.add(rows_of(made, None, "here"))
+        entries += packer.add(rows_of(made, "here"))
     entries += packer.rest()
 
     assert records(entries) == wanted
@@ -52,9 +53,37 @@ def test_every_record_once_in_order_and_no_entry_above_its_size(
     assert all(one.count for one in entries)
     for one in entries:
         packed, offsets, data = one.packed()
+        assert packed is not None
         assert len(packed) == 8 * one.count
         assert offsets[:4] == bytes(4)
         assert int.from_bytes(offsets[-4:], "little") == len(data)
+
+
+@settings(max_examples=examples(100))
+@given(st.lists(st.tuples(st.integers(0, 9), st.binary(max_size=5)), max_size=9), st.randoms())
+def test_a_digest_tells_records_apart_and_not_their_order(
+    pairs: list[tuple[int, bytes]], random: Random
+) -> None:
+    """However they are cut into batches: a repetition is cut otherwise."""
+
+    def digest(some: list[tuple[int, bytes]]) -> int:
+        made = batch([payload for _, payload in some], txid=[txid for txid, _ in some])
+        return rows_of(made, "here").digest()
+
+    mixed = random.sample(pairs, len(pairs))
+    at = random.randint(0, len(pairs))
+
+    assert (digest(mixed[:at]) + digest(mixed[at:])) % (1 << 64) == digest(pairs)
+    assert digest([*pairs, (0, b"one more")]) != digest(pairs)
+
+
+def test_rows_without_txids_leave_them_to_the_link() -> None:
+    rows = rows_of(batch([b"one", b"three"]), "here")
+    packer = Packer(1000)
+    (entry,) = [*packer.add(rows), *packer.rest()]
+
+    assert (entry.count, entry.packed()[0], entry.listed_txids()) == (2, None, None)
+    assert entry.digest() == rows_of(batch([b"one", b"three"], txid=[0, 0]), "here").digest()
 
 
 def test_a_null_is_named_with_its_place() -> None:
@@ -62,9 +91,9 @@ def test_a_null_is_named_with_its_place() -> None:
     with pytest.raises(
         InvalidRequest, match=r"log a, partition 3, row 1 of an Arrow batch: payload is null"
     ):
-        rows_of(batch([b"x", None]), 0, "log a, partition 3")
+        rows_of(batch([b"x", None]), "log a, partition 3")
     with pytest.raises(InvalidRequest, match="a txid is 0 to"):
-        rows_of(batch([b"x"], txid=[-1]), None, "log a")
+        rows_of(batch([b"x"], txid=[-1]), "log a")
 
 
 def test_rows_go_to_their_logs_in_order() -> None:
