@@ -23,6 +23,7 @@ from .index_records import (
     ledger_end,
     located,
     sealed,
+    stated,
 )
 from .ledgers import Ledger
 from .runs import Located, Runs
@@ -154,15 +155,13 @@ class Index:
             return None
         saved = Saved.decode(checked(META_KEY, meta))
         async for key, value in self._pairs(b"s", b"t"):
-            flags, lac, ledger_key = STATE.unpack(checked(key, value, STATE.size))
-            ledger = Ledger(STATE_KEY.unpack(key)[1])
+            ledger_id, flags, lac, ledger_key = stated(key, value)
+            ledger = Ledger(ledger_id)
             ledger.set_state(flags, lac, ledger_key)
             self._ledgers[ledger.id] = ledger
         ledger_id, last = -1, -1
         async for key, value in self._pairs(b"r", b"s"):
             run = located(key, value)
-            if len(key) != RUN_KEY.size:
-                raise IndexDamaged("a key of the index is no run's")
             if RUN_KEY.unpack(key)[1] != ledger_id:
                 ledger_id, last = RUN_KEY.unpack(key)[1], -1
                 if (found := self._ledgers.get(ledger_id)) is not None and found.deleted:

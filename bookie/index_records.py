@@ -133,5 +133,15 @@ def checked(key: bytes, stored: bytes, size: int = -1) -> bytes:
 
 def located(key: bytes, stored: bytes) -> Located:
     """A run from its key and value. Raises `IndexDamaged`."""
+    if len(key) != RUN_KEY.size:
+        raise IndexDamaged(f"index key {key.hex():.80}: it is no run's")
     file_number, offset, length, count = RUN.unpack(checked(key, stored, RUN.size))
     return Located(RUN_KEY.unpack(key)[2], count, file_number, offset, length)
+
+
+def stated(key: bytes, stored: bytes) -> tuple[int, int, int, bytes]:
+    """A ledger's id, flags, LAC and key, from a state's key and value. Raises `IndexDamaged`."""
+    if len(key) != STATE_KEY.size:
+        raise IndexDamaged(f"index key {key.hex():.80}: it is no ledger's")
+    flags, lac, ledger_key = STATE.unpack(checked(key, stored, STATE.size))
+    return STATE_KEY.unpack(key)[1], flags, lac, ledger_key

@@ -23,7 +23,9 @@ from ..metadata.interface import Metadata
 from ..runtime.errors import CorruptData, DistributedLogError
 from .cookie import decode_cookie
 from .leaving import below
+from .reach import Reach
 
+SEEN_PREFIX = keys.seen_key("")
 DAMAGED_MAX = 100
 """Named at most; the rest would say the same."""
 
@@ -69,6 +71,7 @@ FEW: Mapping[bytes, Decode] = {
     keys.LEAVING_PREFIX: lambda key, _: keys.bookie_id_of(key),
     keys.UNDER_PREFIX: lambda key, value: (keys.ledger_id_of(key), holes.decode(value)),
     keys.DELETE_PREFIX: lambda key, _: (keys.ledger_id_of(key), keys.bookie_id_of(key)),
+    SEEN_PREFIX: Reach.decode,
     keys.NEXT_LEDGER: lambda _, value: ids.next_of(value),
     LOOSE_PREFIX: lambda key, value: (ids_of_loose(key), LooseLedger.decode(value)),
     PURGE_PREFIX: lambda key, _: log_id_of(key),

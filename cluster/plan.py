@@ -4,10 +4,10 @@ import json
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ..runtime.errors import AddressInUse, CorruptData, InvalidRequest
 from ..runtime.host import Address, Listener
+from ..runtime.schema import fields, rows, text, word
 from .config import format_address, parse_address
 from .options import BookieNodeConfig, MetadataNodeConfig
 
@@ -72,19 +72,24 @@ def encode(plan: Plan) -> str:
 def decode(text: str, where: str) -> Plan:
     """The other way round. Raises `CorruptData`."""
     try:
-        value: Any = json.loads(text)
+        nodes = _PLAN(json.loads(text))["nodes"]
         return Plan(
             tuple(
-                PlannedNode(
-                    str(node["name"]), str(node["kind"]), parse_address(node["address"], where)
-                )
-                for node in value["nodes"]
+                PlannedNode(node["name"], node["kind"], parse_address(node["address"], where))
+                for node in nodes
             )
         )
-    except (ValueError, KeyError, TypeError, InvalidRequest) as error:
+    except RecursionError:
+        raise CorruptData(f"{where} is damaged; restore it, or use another --data") from None
+    except (ValueError, InvalidRequest) as error:
         raise CorruptData(
             f"{where} is damaged ({error}); restore it, or use another --data"
         ) from None
+
+
+_PLAN = fields(
+    nodes=rows(fields(name=text(), kind=word("metadata", "bookie"), address=text()), 1000, 1)
+)
 
 
 async def make(

@@ -9,18 +9,33 @@ id is made with its data directory and dies with it: an emptied or replaced disk
 
 import json
 import random
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Literal
 
 import xxhash
 
 from .atomic_file import read_file, replace_file
 from .errors import CorruptData, UnsupportedFormat
 from .host import Disk
+from .schema import fields, fit, number, text, word
 
 FILE_NAME = "FORMAT"
 FORMAT = 1
 """The newest format of a data directory that this version reads, and the one it writes."""
+
+
+_BY = fields({"written_by": (text(), "a newer version")})
+_IDENTITY = fields(
+    {"starts": (text(1024), "")},
+    cluster_id=text(),
+    node_id=text(),
+    kind=word("bookie", "metadata"),
+    label=text(4096),
+    incarnation=number(),
+    written_by=text(),
+    format=number(),
+    reader_min=number(),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +78,26 @@ async def load_identity(disk: Disk) -> NodeIdentity | None:
     a version that this one is too old for).
     """
     content = await read_file(disk, FILE_NAME)
-    if content is None:
-        return None
+    return None if content is None else identity_of(content)
+
+
+def identity_of(content: bytes) -> NodeIdentity:
+    """What the bytes of ``FORMAT`` say. Raises `CorruptData`, `UnsupportedFormat`."""
     body, _, digest_line = content.partition(b"\n")
     if digest_line != _digest_line(body):
         raise CorruptData(f"{FILE_NAME}: the checksum is wrong ({len(content)} bytes); restore it")
     try:
         said = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CorruptData(f"{FILE_NAME}: a sound checksum over what is no JSON") from None
-    if said.get("reader_min", 0) > FORMAT:
+    needed = said.get("reader_min", 0) if type(said) is dict else 0
+    if type(needed) is int and needed > FORMAT:
+        by = fit(said, _BY, FILE_NAME)["written_by"]
         raise UnsupportedFormat(
-            f"{FILE_NAME}: this directory was made by {said.get('written_by')} and needs a reader of"
-            f" format {said['reader_min']}; this version reads up to {FORMAT}"
+            f"{FILE_NAME}: this directory was made by {by} and needs a reader of"
+            f" format {needed}; this version reads up to {FORMAT}"
         )
-    known = {field.name: field.type for field in fields(NodeIdentity)}
-    values: dict[str, Any] = {"starts": ""} | {n: said[n] for n in known if n in said}
-    if any(
-        not isinstance(values.get(name), int if kind is int else str)
-        for name, kind in known.items()
-    ):
-        raise CorruptData(f"{FILE_NAME}: a field is missing or of another type: {values}")
-    if values["kind"] not in ("bookie", "metadata"):
-        raise CorruptData(f"{FILE_NAME}: {values['kind']!r} is no kind of node")
-    return NodeIdentity(**values)
+    return NodeIdentity(**fit(said, _IDENTITY, FILE_NAME))
 
 
 def _digest_line(body: bytes) -> bytes:

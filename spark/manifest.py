@@ -64,7 +64,7 @@ class ArchiveFile:
         """Raises `CorruptData`."""
         found: ArchiveFile = _made(cls, value)
         if found.name != found.name.rpartition("/")[2] or not found.name or found.records < 1:
-            raise CorruptData(f"a file of the name {found.name!r} with {found.records} records")
+            raise CorruptData(f"a file of the name {found.name!r:.80} with {found.records} records")
         return found
 
 
@@ -177,21 +177,28 @@ class Manifest:
             body = json.loads(text)
         except ValueError as error:
             raise CorruptData(f"{where} is damaged: {error}") from None
+        except RecursionError:
+            raise CorruptData(f"{where} is damaged: it is nested too deep") from None
         if not isinstance(body, dict) or body.get("kind") != KIND:
             raise ForeignData(f"{where} is not the manifest of a {KIND}")
         stated = body.pop("xxh3", None)
-        if stated != _digest_of(body):
+        try:
+            sound = stated == _digest_of(body)
+        except (ValueError, RecursionError):
+            sound = False
+        if not sound:
             raise CorruptData(f"{where} is damaged: its digest is not the one that it states")
-        if body["format"] != FORMAT:
+        if body.get("format") != FORMAT:
             raise UnsupportedFormat(
-                f"{where} has format {body['format']}, this version reads {FORMAT}: a newer version made it"
+                f"{where} has format {body.get('format')!r:.40}, this version reads {FORMAT}: a newer"
+                " version made it"
             )
         try:
             listed = [ArchiveFile.from_json(one) for one in body["files"]]
             made: Manifest = _made(cls, {**body, "files": tuple(listed)})
             made.check(CorruptData)
-        except (CorruptData, KeyError, TypeError) as error:
-            raise CorruptData(f"{where} contradicts itself: {error}") from None
+        except (CorruptData, KeyError, TypeError, OverflowError) as error:
+            raise CorruptData(f"{where} contradicts itself: {error!s:.400}") from None
         sums = (made.records, made.payload_bytes, made.digest)
         if sums != (body.get("records"), body.get("payload_bytes"), body.get("digest")):
             raise CorruptData(f"{where} contradicts itself: the sums are not those of its files")
@@ -219,7 +226,7 @@ def _made(cls: type[Any], value: Any) -> Any:
             elif one.name in _DIGESTS:
                 found = int(found, 16)
             elif one.type in (int, str) and type(found) is not one.type:
-                raise ValueError(f"{one.name} is {found!r}")
+                raise ValueError(f"{one.name} is {type(found).__name__}, no {one.type.__name__}")
             given[one.name] = found
     except (KeyError, TypeError, ValueError, InvalidRequest) as error:
         raise CorruptData(f"{cls.__name__}: {error}") from None

@@ -93,7 +93,7 @@ def signed(**changes: object) -> bytes:
         (signed(end_sequence_id=9), CorruptData, "are stated"),
         (signed(end="1.2.0"), CorruptData, "are stated"),
         (signed(first="nowhere"), CorruptData, "not a DLSN"),
-        (signed(log=7), CorruptData, "log is 7"),
+        (signed(log=7), CorruptData, "log is int"),
         (signed(files=[]), CorruptData, "contradicts itself"),
         (signed(files=None), CorruptData, "contradicts itself"),
         (signed(files=[{**file(0, 7).to_json(), "name": "../x"}]), CorruptData, r"\.\./x"),

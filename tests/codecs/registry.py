@@ -1,0 +1,763 @@
+"""Every decoder of the tree, with sound samples and the errors that it may raise.
+
+`test_decoders.py` fails where a function takes bytes apart and is not covered here. ``seal`` puts a checksum
+on what was changed, for what is behind one is read as well: rot is one thing, a program gone wrong another.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import xxhash
+
+from distributedlog.bookie import cutting, seed
+from distributedlog.bookie import entry as entries
+from distributedlog.bookie import index_records as ix
+from distributedlog.bookie import journal_blocks as jb
+from distributedlog.bookie import messages as bm
+from distributedlog.bookie.runs import Located
+from distributedlog.cluster import cookie, plan
+from distributedlog.cluster.damaged import RECORDS
+from distributedlog.cluster.reach import Reach
+from distributedlog.ledger import holes, ids, keys
+from distributedlog.ledger.bookies import BookieRegistration
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.log import keys as log_keys
+from distributedlog.log import record, tombstone
+from distributedlog.log.apps import AppVersion
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.lock import LockRecord
+from distributedlog.log.loose import LooseLedger
+from distributedlog.log.positions import Position
+from distributedlog.log.segments import SegmentEnd, SegmentRecord
+from distributedlog.log.state import LogEnd, LogState
+from distributedlog.metadata import (
+    answers,
+    commands,
+    configuration,
+    forming,
+    members,
+    messages,
+    wire,
+)
+from distributedlog.metadata.interface import Event, MemberStatus, RangePage, WatchBatch
+from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.log_operations import Replay
+from distributedlog.metadata.transaction import (
+    Compare,
+    Delete,
+    KeyValue,
+    Put,
+    Transaction,
+    TransactionReply,
+)
+from distributedlog.runtime import blocks, frames, hello, identity, schema
+from distributedlog.runtime.errors import (
+    CorruptData,
+    ForeignData,
+    InvalidRequest,
+    ProtocolError,
+    TransactionTooLarge,
+    UnsupportedFormat,
+)
+from distributedlog.runtime.frames import pack, unpack
+from distributedlog.runtime.schema import Misfit
+from distributedlog.spark.manifest import ArchiveFile, Manifest, _digest_of
+
+PEER = (ProtocolError, UnsupportedFormat)
+STORED = (CorruptData, UnsupportedFormat)
+
+
+@dataclass(frozen=True)
+class Codec:
+    """One decoder: what it reads, what it may raise, and which functions of the tree that covers."""
+
+    name: str
+    decode: Callable[[bytes], Any]
+    samples: list[bytes]
+    errors: tuple[type[Exception], ...]
+    covers: tuple[str, ...]
+    kind: str = "msgpack"
+    """``msgpack``, ``json``, or ``bytes`` for what has fixed places."""
+    seal: Callable[[bytes], bytes] = field(default=lambda body: body)
+    """The mutated body as it is given to ``decode``."""
+
+
+def sealed(key: bytes) -> Callable[[bytes], bytes]:
+    return lambda body: ix.sealed(key, body)
+
+
+def restored(chunk: bytes) -> object:
+    """A snapshot of this one chunk behind a head, or with this head."""
+    builder = KeyValueState.builder()
+    if chunk[:1] != b"\x92":
+        builder.add(chunk)
+        return builder.done()
+    builder.add(pack([1, 9, 9, 5, 0, 2, 2, 1]))
+    builder.add(pack(["leases", [[3, 1000]]]))
+    builder.add(chunk)
+    return None
+
+
+def replayed(body: bytes) -> object:
+    replay = Replay()
+    replay.take(unpack(body, "a block"))
+    return replay.hard_state, replay.log.last_index
+
+
+def entry_of(body: bytes) -> object:
+    header = record.decode_header(body)
+    return record.decode(body, header, record.Origin(1, 0, 0)).tuples()
+
+
+def resealed_entry(body: bytes) -> bytes:
+    """Entry records with the digests that their bytes have, as far as they can be cut."""
+    made, at = bytearray(body), 0
+    while at + entries.HEADER_BYTES <= len(made):
+        length = int.from_bytes(made[at + 8 : at + 12], "little")
+        if length < entries.HEADER_BYTES or at + length > len(made):
+            break
+        digest = xxhash.xxh3_64_intdigest(bytes(made[at + 8 : at + length]))
+        made[at : at + 8] = digest.to_bytes(8, "little")
+        at += length
+    return bytes(made)
+
+
+def sealed_manifest(body: bytes) -> bytes:
+    try:
+        value = json.loads(body)
+        value["xxh3"] = _digest_of({k: v for k, v in value.items() if k != "xxh3"})
+        return json.dumps(value).encode()
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return body
+
+
+HELLO = hello.encode(hello.Hello("c1", "n1", "bookie", "b1", "fdatasync"), expected_node_id="n2")
+LEDGER = LedgerMetadata(
+    7, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3"), 0), Fragment(9, ("b1", "b4", "b3"), 1)), bytes(16),
+    owner=(5, 1), custom={"a": b"1"},
+)  # fmt: skip
+CLOSED = LEDGER.in_recovery().close_by_recovery(12, 99, LEDGER.ensembles)
+STATE = LogState(
+    5, "a/log", 17, 5, 3, "me", "w1", 2, 4, 5, 8, 40, DLSN(2, 1, 0), 3, quorums=(3, 3, 2)
+)
+ITEM = KeyValue(b"k", b"v", 1, 2, 3, 0)
+TRANSACTION = Transaction(
+    (Compare.version(b"a", 1), Compare.exists(b"b")), (Put(b"a", b"v"), Delete(b"c"))
+)
+MEMBERS = configuration.Configuration.of_ids(["n1", "n2"], ["n3"])
+ENTRIES = (
+    messages.Entry(6, 2, b"x"),
+    messages.Entry(7, 2, MEMBERS.encode()),
+)
+RAFT: list[messages.WireMessage] = [
+    messages.PreVote(3, "n1", 5, 2),
+    messages.Vote(3, "n1", 5, 2, True),
+    messages.VoteReply(3, "n1", True),
+    messages.Append(3, "n1", 5, 2, 4, ENTRIES, 9),
+    messages.AppendReply(3, "n1", False, 5, 4, 2, 9),
+    messages.Heartbeat(3, "n1", 4, 1),
+    messages.HeartbeatReply(3, "n1", 1),
+    messages.TimeoutNow(3, "n1"),
+    messages.SnapshotChunk(3, "n1", 5, 2, 0, 9, b"abc"),
+    messages.SnapshotChunkReply(3, "n1", 5, 2, 3),
+]
+STATUS = MemberStatus("m1", "h:1", "leader", 3, 9, True, "n1")
+RUN_KEY = ix.RUN_KEY.pack(b"r", 7, 0)
+STATE_KEY = ix.STATE_KEY.pack(b"s", 7)
+RECORD = bytes(entries.encode(7, 0, 3, -1, [b"abc"], 3)) + bytes(
+    entries.encode(7, 1, 9, 0, [b"abcdef"], 6)
+)
+NODE = identity.NodeIdentity("c1", "n1", "bookie", "b1", 2, "this", starts="a b")
+PLAN = plan.Plan((plan.PlannedNode("m", "metadata", ("127.0.0.1", 1)),))
+MANIFEST = Manifest(
+    "0" * 16, 1, "log", "0" * 16, DLSN(1, 0, 0), DLSN(1, 0, 3), 0, 2,
+    (ArchiveFile("a.parquet", 2, 6, DLSN(1, 0, 0), DLSN(1, 0, 1), 0, 77, 400, 8),),
+)  # fmt: skip
+
+
+def entry_bytes(flags: int = 0, **options: Any) -> bytes:
+    parts, _ = record.build(
+        (3, 4), (b"ab", b"c"), records_before=7, wall_ms=9, flags=flags, **options
+    )
+    return b"".join(parts)
+
+
+def a_block() -> bytes:
+    body = bytearray(8192)
+    body[blocks.HEADER_BYTES : blocks.HEADER_BYTES + 5] = b"hello"
+    length = blocks.header_into(
+        body, 0, kind=1, payload_bytes=5, start_count=1, sequence=4, durable_to=3, file_number=2,
+        file_offset=0, seed=9,
+    )  # fmt: skip
+    return bytes(body[:length])
+
+
+def identity_file(body: bytes) -> bytes:
+    return body + b"\n" + b"xxh3_64 " + xxhash.xxh3_64_hexdigest(body).encode() + b"\n"
+
+
+def cut_of(body: bytes) -> object:
+    run = Located(0, 2, 1, 0, len(RECORD))
+    whole = cutting.cut(body, 7, run, 0, 1, 1 << 20, True)
+    return whole.upto, cutting.find_record(body, 7, run, 1).nbytes
+
+
+CODECS = [
+    # --- runtime
+    Codec("HELLO", lambda b: hello.decode(b, "peer"), [HELLO], PEER, ("runtime/hello.py decode",)),
+    Codec(
+        "AUTH",
+        lambda b: hello.check_auth(b, "peer"),
+        [pack({"method": "none"})],
+        PEER,
+        ("runtime/hello.py check_auth",),
+    ),
+    Codec(
+        "an error reply",
+        lambda b: frames.error_from(517, b),
+        [pack(["no room", ""]), pack(["ask n2", "n2"])],
+        (),
+        ("runtime/frames.py error_from",),
+    ),
+    Codec(
+        "FORMAT",
+        identity.identity_of,
+        [json.dumps({f: getattr(NODE, f) for f in NODE.__slots__}).encode()],
+        STORED,
+        ("runtime/identity.py identity_of",),
+        "json",
+        identity_file,
+    ),
+    Codec(
+        "a block",
+        lambda b: list(blocks.scan(2, memoryview(b), 9)),
+        [a_block()],
+        STORED,
+        ("runtime/blocks.py block_at", "runtime/blocks.py announced"),
+        "bytes",
+    ),
+    # --- metadata
+    Codec(
+        "a Raft message",
+        messages.decode,
+        [messages.encode(one) for one in RAFT],
+        PEER,
+        ("metadata/messages.py decode",),
+    ),
+    Codec(
+        "a command",
+        commands.decode_command,
+        [
+            commands.encode_command(commands.Transact("c", 1, 2, TRANSACTION)),
+            commands.encode_command(commands.Grant("c", 1, 2, 1000)),
+            commands.encode_command(commands.Revoke("c", 1, 2, 7)),
+        ],
+        (*PEER, TransactionTooLarge, InvalidRequest),
+        ("metadata/commands.py decode_command",),
+    ),
+    Codec(
+        "an answer",
+        answers.decode_answer,
+        [
+            answers.encode_answer(answers.Answer(TransactionReply(False, 4, (ITEM, None)))),
+            answers.encode_answer(answers.Answer(lease=4)),
+            answers.encode_answer(answers.Answer(error=InvalidRequest("no"))),
+        ],
+        (*PEER, CorruptData),
+        ("metadata/answers.py decode_answer",),
+    ),
+    Codec(
+        "a configuration",
+        configuration.decode_configuration,
+        [MEMBERS.encode()],
+        PEER,
+        ("metadata/configuration.py decode_configuration",),
+        "marked",
+    ),
+    Codec(
+        "an answer about forming",
+        forming.FormAnswer.decode,
+        [forming.FormAnswer("m1", "n1", "", (("m1", "h:1"), ("m2", "h:2"))).encode()],
+        PEER,
+        ("metadata/forming.py FormAnswer.decode",),
+    ),
+    Codec(
+        "a founding",
+        forming.Founding.decode,
+        [
+            forming.Founding("c1", {"m1": "n1", "m2": "n2"}).encode(),
+            forming.Founding("c1", {"m1": "n1"}, let_in=True).encode(),
+        ],
+        PEER,
+        ("metadata/forming.py Founding.decode",),
+    ),
+    Codec(
+        "a snapshot",
+        restored,
+        [
+            *list(KeyValueState().snapshot()),
+            pack(["leases", [[4, 1000]]]),
+            pack(["items", [[b"a", b"v", 1, 2, 3, 3], [b"b", b"", 1, 2, 3, 0]]]),
+            pack(["requests", [[3, "client", 1, 0, 7], [4, "client", 2, 517, "busy"]]]),
+        ],
+        STORED,
+        ("metadata/kv_snapshot.py SnapshotBuilder.add",),
+    ),
+    Codec(
+        "MEMBERS",
+        members.decode_members,
+        [pack([1, "c1", {"m1": "n1"}, True, 77])],
+        STORED,
+        ("metadata/members.py decode_members",),
+    ),
+    Codec(
+        "operations of the log",
+        replayed,
+        [
+            pack(
+                [
+                    ["begin", 1],
+                    ["hard", 3, "n1"],
+                    ["snapshot", 4, 2, MEMBERS.encode()],
+                    ["entry", 5, 2, b"x"],
+                    ["truncate", 5],
+                    ["entry", 5, 3, MEMBERS.encode()],
+                    ["begun"],
+                ]
+            )
+        ],
+        (*PEER, Misfit),
+        ("metadata/storage.py RaftStorage._replay",),
+    ),
+    Codec(
+        "META_READ",
+        wire.ReadRequest.decode,
+        [wire.ReadRequest(b"a", None).encode(), wire.ReadRequest(b"a", b"b", 10).encode()],
+        PEER,
+        ("metadata/wire.py ReadRequest.decode",),
+    ),
+    Codec(
+        "META_WATCH",
+        wire.WatchRequest.decode,
+        [wire.WatchRequest(b"a", b"b", 9).encode()],
+        PEER,
+        ("metadata/wire.py WatchRequest.decode",),
+    ),
+    Codec(
+        "a key's answer",
+        wire.decode_item,
+        [wire.encode_item(4, 5, ITEM), wire.encode_item(4, 5, None)],
+        PEER,
+        ("metadata/wire.py decode_item",),
+    ),
+    Codec(
+        "a range's answer",
+        wire.decode_page,
+        [wire.encode_page(4, RangePage((ITEM, ITEM), 5, True))],
+        PEER,
+        ("metadata/wire.py decode_page",),
+    ),
+    Codec(
+        "a command's answer",
+        wire.decode_outcome,
+        [wire.encode_outcome(4, answers.Answer(lease=4))],
+        (*PEER, CorruptData),
+        ("metadata/wire.py decode_outcome",),
+    ),
+    Codec(
+        "META_LEASE",
+        wire.decode_lease,
+        [pack(["renew", 7])],
+        PEER,
+        ("metadata/wire.py decode_lease",),
+    ),
+    Codec(
+        "META_WATCH_EVENTS",
+        wire.decode_events,
+        [wire.encode_events(WatchBatch(5, (Event("put", ITEM), Event("delete", ITEM))))],
+        PEER,
+        ("metadata/wire.py decode_events",),
+    ),
+    Codec(
+        "META_STATUS",
+        wire.decode_rows,
+        [wire.encode_rows([wire.Row(STATUS, {"": "h:1"})])],
+        PEER,
+        ("metadata/wire.py decode_rows",),
+    ),
+    Codec(
+        "META_MEMBERS",
+        wire.MembersRequest.decode,
+        [
+            wire.MembersRequest("show").encode(),
+            wire.MembersRequest("add", "m4", "h:4").encode(),
+            wire.MembersRequest("remove", "m4").encode(),
+        ],
+        PEER,
+        ("metadata/wire.py MembersRequest.decode",),
+    ),
+    Codec(
+        "the members",
+        wire.decode_members,
+        [wire.encode_members([wire.Reach(m, "h:1") for m in MEMBERS.members])],
+        PEER,
+        ("metadata/wire.py decode_members",),
+    ),
+    Codec(
+        "the question for a status",
+        lambda b: schema.message(b, wire.STATUS_QUESTION, "META_STATUS"),
+        [pack(["self"])],
+        PEER,
+        ("metadata/sessions.py MetadataSession._status",),
+    ),
+    # --- bookie
+    Codec(
+        "STREAM_OPEN",
+        bm.StreamOpen.decode,
+        [bm.StreamOpen(7, bytes(16), True, 3).encode()],
+        PEER,
+        ("bookie/messages.py _exactly",),
+        "bytes",
+    ),
+    Codec(
+        "READ",
+        bm.ReadRequest.decode,
+        [bm.ReadRequest(7, bytes(16), 0, 9, 100).encode()],
+        PEER,
+        (),
+        "bytes",
+    ),
+    Codec(
+        "WAIT_LAC",
+        bm.WaitLac.decode,
+        [bm.WaitLac(7, bytes(16), -1, 9, 100).encode()],
+        PEER,
+        (),
+        "bytes",
+    ),
+    Codec(
+        "FENCE",
+        bm.LedgerRequest.decode,
+        [bm.LedgerRequest(7, bytes(16)).encode()],
+        PEER,
+        (),
+        "bytes",
+    ),
+    Codec(
+        "ADD_ACKS",
+        lambda b: bm.decode_pairs(b, "ADD_ACKS"),
+        [bm.encode_acks([(1, 2), (3, 4)])],
+        PEER,
+        ("bookie/messages.py decode_pairs",),
+        "bytes",
+    ),
+    Codec(
+        "STREAM_REFUSED",
+        lambda b: bm.decode_refusal(517, b),
+        [bm.encode_refusal(InvalidRequest("no"), 5)],
+        PEER,
+        ("bookie/messages.py decode_refusal",),
+    ),
+    Codec("WRITE_LAC", bm.decode_lac, [bm.encode_lac(5)], PEER, (), "bytes"),
+    Codec("the ends", bm.decode_ends, [bm.encode_ends(5, 6)], PEER, (), "bytes"),
+    Codec(
+        "a READ reply",
+        lambda b: bm.decode_read(memoryview(b))[:2],
+        [bm.encode_read_head(5, 6) + RECORD],
+        PEER,
+        ("bookie/messages.py _at_least",),
+        "bytes",
+    ),
+    Codec(
+        "a WAIT_LAC reply",
+        lambda b: bm.decode_wait(memoryview(b))[:2],
+        [bm.encode_wait_head(5, True) + RECORD],
+        PEER,
+        (),
+        "bytes",
+    ),
+    Codec(
+        "entry records",
+        lambda b: [one.entry for one in entries.records(b)],
+        [RECORD],
+        STORED,
+        ("bookie/entry.py records",),
+        "bytes",
+        resealed_entry,
+    ),
+    Codec(
+        "records of a run", cut_of, [RECORD], STORED, ("bookie/cutting.py _check_header",), "bytes"
+    ),
+    Codec(
+        "JOURNAL",
+        seed.seed_of,
+        [seed.Seed("b1", 77, True).encode()[:-8]],
+        STORED,
+        ("bookie/seed.py seed_of",),
+        seal=lambda body: body + xxhash.xxh3_64_digest(body),
+    ),
+    Codec(
+        "the index's position",
+        lambda b: ix.Saved.decode(ix.checked(ix.META_KEY, b)),
+        [ix.Saved("b1", 7, 1, 2, 3, 4, 5, 6, 7, [(1, 2, 3)]).encode()],
+        STORED,
+        ("bookie/index_records.py Saved.decode",),
+        seal=sealed(ix.META_KEY),
+    ),
+    Codec(
+        "a run of the index",
+        lambda b: ix.located(RUN_KEY, b),
+        [ix.RUN.pack(1, 2, 3, 4)],
+        STORED,
+        ("bookie/index_records.py located",),
+        "bytes",
+        sealed(RUN_KEY),
+    ),
+    Codec(
+        "a state of the index",
+        lambda b: ix.stated(STATE_KEY, b),
+        [ix.STATE.pack(1, 2, bytes(16))],
+        STORED,
+        ("bookie/index_records.py stated",),
+        "bytes",
+        sealed(STATE_KEY),
+    ),
+    Codec(
+        "keys of the index",
+        lambda b: ix.located(b, ix.sealed(b, bytes(ix.RUN.size))),
+        [RUN_KEY],
+        STORED,
+        (),
+        "bytes",
+    ),
+    Codec(
+        "a journal's HEAD",
+        lambda b: jb.Head.decode(memoryview(b), "journal-1"),
+        [jb.Head("b1", 1, 0, 0, 5, ((1, 2, 3),), 1).encode()],
+        STORED,
+        ("bookie/journal_blocks.py Head.decode",),
+    ),
+    Codec(
+        "a COMMIT",
+        lambda b: jb.split_commit(memoryview(b), "a block"),
+        [RECORD + jb.state_record(7, 1, 2, bytes(16)) + jb.commit_end(jb.CONTROL_BYTES)],
+        STORED,
+        ("bookie/journal_blocks.py split_commit",),
+        "bytes",
+    ),
+    Codec(
+        "records of a COMMIT",
+        lambda b: jb.runs_of(memoryview(b), 0, "a block"),
+        [RECORD],
+        STORED,
+        ("bookie/journal_blocks.py runs_of",),
+        "bytes",
+    ),
+    Codec(
+        "a FOOTER",
+        lambda b: list(jb.unpack_runs(memoryview(b), "a block")),
+        [jb.pack_run(jb.Run(7, 0, 2, 56, 112))],
+        STORED,
+        ("bookie/journal_blocks.py unpack_runs",),
+        "bytes",
+    ),
+    Codec(
+        "a TRAILER",
+        lambda b: jb.Trailer.decode(memoryview(b), "a block"),
+        [jb.Trailer(1, 2, 3, 4).encode()],
+        STORED,
+        ("bookie/journal_blocks.py Trailer.decode",),
+        "bytes",
+    ),
+    # --- records of the store, each with its key
+    Codec(
+        "a ledger's record",
+        lambda b: LedgerMetadata.decode(keys.ledger_key(7), b),
+        [LEDGER.encode(), CLOSED.encode()],
+        STORED,
+        ("ledger/metadata.py LedgerMetadata.decode",),
+    ),
+    Codec(
+        "a registration",
+        lambda b: BookieRegistration.decode(keys.bookie_key("b1"), b),
+        [
+            BookieRegistration(
+                "b1", {"": ("h", 1), "out": ("o", 2)}, labels={"a": "b"}, reasons=("it is full",)
+            ).encode()
+        ],
+        STORED,
+        ("ledger/bookies.py BookieRegistration.decode",),
+    ),
+    Codec(
+        "a note of holes",
+        holes.decode,
+        [holes.encode([holes.Hole("b1", 0, 5), holes.Hole("b2", 3, None)])],
+        STORED,
+        ("ledger/holes.py decode",),
+    ),
+    Codec(
+        "a cookie",
+        lambda b: cookie.decode_cookie(keys.cookie_key("b1"), b),
+        [pack({"cluster": "c1", "incarnation": 3, "label": "b", "start": "0a"})],
+        STORED,
+        ("cluster/cookie.py decode_cookie",),
+    ),
+    Codec(
+        "how far a journal was synced",
+        lambda b: Reach.decode(keys.seen_key("b1"), b),
+        [Reach(2, 77).encode()],
+        STORED,
+        ("cluster/reach.py Reach.decode",),
+    ),
+    Codec(
+        "a log's state",
+        LogState.decode,
+        [STATE.encode()],
+        STORED,
+        ("log/state.py LogState.decode", "log/state.py decode_fields"),
+    ),
+    Codec(
+        "the end of a log",
+        lambda b: LogEnd.of_list(unpack(b, "an end")),
+        [pack(LogEnd(DLSN(1, 2, 3), 4, True).to_list())],
+        (*STORED, ProtocolError),
+        ("log/state.py LogEnd.of_list",),
+    ),
+    Codec(
+        "tombstones",
+        tombstone.decode,
+        [tombstone.encode([tombstone.Tombstone(5, LogEnd(DLSN(1, 2, 3), 4, True), 0, 9)])],
+        STORED,
+        ("log/tombstone.py decode", "log/tombstone.py _decoded"),
+    ),
+    Codec(
+        "a segment's record",
+        SegmentRecord.decode,
+        [SegmentRecord(1, 7, 3, 9).encode(), SegmentRecord(1, 7, 3, 9, 0, True, 8).encode()],
+        STORED,
+        ("log/segments.py SegmentRecord.decode",),
+    ),
+    Codec(
+        "a segment's end",
+        SegmentEnd.decode,
+        [SegmentEnd(1, 2, 3, 4, 5, 6, 7).encode()],
+        STORED,
+        ("log/segments.py SegmentEnd.decode",),
+    ),
+    Codec(
+        "a lock",
+        LockRecord.decode,
+        [LockRecord("me", "w1", 9).encode()],
+        STORED,
+        ("log/lock.py LockRecord.decode",),
+    ),
+    Codec(
+        "a loose ledger",
+        LooseLedger.decode,
+        [LooseLedger("etl", 4, 9).encode()],
+        STORED,
+        ("log/loose.py LooseLedger.decode",),
+    ),
+    Codec(
+        "a link's note",
+        AppVersion.decode,
+        [AppVersion(4, "q", 9, 1, 2).encode()],
+        STORED,
+        ("log/apps.py AppVersion.decode",),
+    ),
+    Codec(
+        "a position",
+        Position.decode,
+        [Position(DLSN(1, 2, 3), 9).encode()],
+        STORED,
+        ("log/positions.py Position.decode",),
+    ),
+    Codec("the next ledger's id", ids.next_of, [b"1000"], STORED, (), "bytes"),
+    Codec("a log's id", log_keys.decode_log_id, [b"%016x" % 7], STORED, (), "bytes"),
+    *(
+        Codec(f"a key below {prefix.decode()}", decode, [key], STORED, (), "bytes")
+        for prefix, key, decode in [
+            (b"ledger/", keys.ledger_key(7), keys.ledger_id_of),
+            (b"on/", keys.on_key("b1", 7), lambda b: (keys.ledger_id_of(b), keys.bookie_id_of(b))),
+            (
+                b"delete/",
+                keys.delete_key("b1", 7),
+                lambda b: (keys.ledger_id_of(b), keys.bookie_id_of(b)),
+            ),
+            (b"cookie/", keys.cookie_key("b1"), keys.bookie_id_of),
+            (b"purge/", log_keys.purge_key(7), log_keys.log_id_of),
+            (b"loose/", log_keys.loose_key(7, 8), log_keys.ids_of_loose),
+            (b"name/", log_keys.name_key("ns", "log"), lambda b: log_keys.name_of("ns", b)),
+        ]
+    ),
+    *(
+        Codec(
+            f"any record below {prefix.decode()}",
+            lambda b, prefix=prefix, decode=decode: decode(prefix + b[:9] + b"/state", b),  # type: ignore[misc]
+            [STATE.encode(), b"0000000000000007"],
+            STORED,
+            (),
+            "bytes",
+        )
+        for prefix, decode in RECORDS.items()
+    ),
+    # --- a log's entries, and files
+    Codec(
+        "a log entry",
+        entry_of,
+        [
+            entry_bytes(),
+            entry_bytes(sections=((9, 0, b"more"),)),
+            entry_bytes(record_flags=b"\x01\x00"),
+        ],
+        STORED,
+        ("log/record.py decode_header", "log/record.py _check_sections"),
+        "bytes",
+    ),
+    Codec(
+        "a plan",
+        lambda b: plan.decode(b.decode(errors="replace"), "plan"),
+        [plan.encode(PLAN).encode()],
+        STORED,
+        ("cluster/plan.py decode",),
+        "json",
+    ),
+    Codec(
+        "an archive's manifest",
+        lambda b: Manifest.decode(b, "manifest"),
+        [MANIFEST.encode()],
+        (*STORED, ForeignData),
+        ("spark/manifest.py Manifest.decode",),
+        "json",
+        sealed_manifest,
+    ),
+]
+
+EXEMPT = {
+    "runtime/frames.py unpack": "gives trees; whoever takes them apart is above",
+    "runtime/schema.py message": "gives what its form allows; its users are above",
+    "runtime/schema.py stored": "as `message`",
+    "runtime/schema.py versioned": "as `message`",
+    "runtime/schema.py _unpacked": "as `message`",
+    "runtime/link.py Link._split": "envelopes of 24 bytes; tests/runtime/test_rpc.py sends garbage",
+    "runtime/link.py Link._deliver_partial": "the same envelope, seen before",
+    "metadata/peers.py Peers.send_snapshot": "a number, matched by its type",
+    "metadata/snapshot_files.py _chunks": "behind digests; tests/metadata/test_storage.py damages files",
+    "bookie/adds.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
+    "bookie/index.py Index.load": "the length of a run's key was looked at by `located`",
+    "bookie/client.py BookieClient.info": "a map for people; only its type is looked at",
+    "bookie/opening.py _Opening._add_missing": "a run that was verified",
+    "ledger/writer.py LedgerWriter._confirmed_length": "a record of our own",
+    "cluster/health.py _state": "a map for people; only its type is looked at",
+    "cluster/child.py main": "a parent's word to its child",
+    "cluster/config.py parse_file": "an operator's file, read once at a start",
+    "cluster/processes.py start_child": "a child's word to its parent",
+    "cli/context.py _load": "a user's own file; the command ends with one line",
+    "cli/formats.py JsonLines._parse": "a user's own input; tests/cli/test_formats.py",
+    "cli/formats.py Frames.feed": "a user's own input; tests/cli/test_formats.py",
+    "spark/archive_source.py ArchiveSource.writer": "Spark's word to its own worker",
+    "spark/values.py position": "an option, refused by name",
+}
+"""Functions that take bytes apart and are in nobody's reach, or only hand on to what is above."""
