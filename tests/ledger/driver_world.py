@@ -46,6 +46,8 @@ from .model_bookie import LATENCY_S, ModelClient, ModelCluster, ModelPool, Node
 QUORUMS = (*[(3, 3, 2)] * 4, (4, 3, 2), (5, 3, 2), (4, 2, 2), (3, 2, 2), (3, 3, 3))
 HORIZON_S = 12.0
 HEALED_S = 60.0
+LOOKS = 3
+"""Of the repair at what a lost bookie held."""
 
 
 class Wrong(AssertionError):
@@ -195,7 +197,7 @@ class DriverWorld:
                     busy.start_soon(self._read, await self._client(nursery, "reader"))
                     for n in range(chance.choice((0, 0, 1, 2, 3))):
                         one = await self._client(nursery, f"recoverer{n}")
-                        busy.start_soon(self._recover_later, one, chance.expovariate(0.4))
+                        busy.start_soon(self._recover_later, one, nursery)
                     for _ in range(chance.choice((0, 1, 1, 2, 3))):
                         busy.start_soon(self._misfortunes, nursery)
             self._heal()
@@ -206,7 +208,7 @@ class DriverWorld:
             nursery.cancel_scope.cancel()
 
     async def _add_bookie(self, bookie_id: str) -> None:
-        self.cluster.add(bookie_id)
+        self.cluster.add(bookie_id).entries_max = self.chance.choice((1, 3, 100))
         cookie = Put(keys.cookie_key(bookie_id), b"")
         await LocalMetadata.transact(self.store, Transaction((), (cookie,)))
 
@@ -243,9 +245,9 @@ class DriverWorld:
     async def _write(self) -> None:
         writer, chance = self.writer, self.chance
         assert writer is not None
-        pause_s = chance.choice((0.01, 0.1, 0.3))
+        pause_s = chance.choice((0.003, 0.03, 0.1))
         try:
-            for _ in range(chance.choice((0, 3, 20, 60))):
+            for _ in range(chance.choice((0, 3, 30, 200))):
                 for _ in range(chance.choice((1, 1, 4))):
                     await writer.wait_room()
                     body = chance.randbytes(chance.randrange(1, 30))
@@ -273,9 +275,16 @@ class DriverWorld:
             except DistributedLogError:
                 continue
 
-    async def _recover_later(self, client: LedgerClient, after_s: float) -> None:
-        await trio.sleep(after_s)
+    async def _recover_later(self, client: LedgerClient, nursery: trio.Nursery) -> None:
+        """While entries are in flight, and just when some of the bookies cannot be asked."""
+        await trio.sleep(self.chance.expovariate(0.7))
+        deeds = [self._hang, self._stop, self._lose_fences, self._damage, self._slow]
         while True:
+            for _ in range(self.chance.choice((0, 1, 2, 2))):
+                node = self.cluster[self.chance.choice(self._stored().last_fragment.bookies)]
+                deed = self.chance.choice(deeds)
+                self.simulation.note("before a recovery", deed.__name__, node.id)
+                nursery.start_soon(deed, node)
             try:
                 closed = await client.recover(self.ledger_id)
             except DistributedLogError as error:
@@ -310,7 +319,8 @@ class DriverWorld:
         for pool in self.pools:
             pool.break_(node.id, cut=False)
         await self._for_a_while()
-        self._start(node)
+        if not self.healed:
+            self._start(node)
 
     def _start(self, node: Node) -> None:
         node.registered, node.client = True, ModelClient(node)
@@ -500,8 +510,13 @@ class DriverWorld:
             lost_after_s=0.0,
         )
         lost.absences.lost = {bookie: "is lost"}
-        await lost.empty(bookie)  # False where a ledger whose creation was unknown names it, too
-        if bookie in self._stored().bookies():
+        for _ in range(LOOKS):
+            # False also where a ledger whose creation was unknown names it.
+            await lost.empty(bookie)
+            if bookie not in self._stored().bookies():
+                break
+            await trio.sleep(1.0)  # what was late may have met the swap
+        else:
             self._fail(f"L8: the record still names {bookie}, which is lost")
         self.damaged = ""
 
