@@ -131,6 +131,11 @@ class ModelStream:
         self.count = 0
         self.refused: DistributedLogError | None = None
 
+    def write_lac(self, lac: int) -> None:
+        """The writer's explicit LAC; a recovery has none to say, nor has a writer that was refused."""
+        if self.refused is None and not self._recovery:
+            self._bookie.write_lac(self._ledger_id, self._key, lac)
+
     def add(self, record: Buffer) -> bool:
         """Store, or poison the stream; False: dropped or refused."""
         if self.refused is not None:

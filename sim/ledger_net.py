@@ -166,7 +166,6 @@ class SimSink:
         on_refused: Callable[[int, DistributedLogError], None],
     ) -> None:
         self._link = link
-        self._ledger, self._key = ledger, key
         self._on_acked = on_acked
         self._on_refused = on_refused
         self._stream = ModelStream(link.bookie.model, ledger, key, recovery=recovery)
@@ -181,7 +180,7 @@ class SimSink:
 
     def send_lac(self, lac: int) -> None:
         """The explicit LAC to the bookie."""
-        self._link.there(lambda: self._link.bookie.model.write_lac(self._ledger, self._key, lac))
+        self._link.there(lambda: self._stream.write_lac(lac))
 
     def close(self) -> None:
         """What comes back is dropped."""

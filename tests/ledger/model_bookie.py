@@ -211,8 +211,6 @@ class ModelAddStream:
     ) -> None:
         self._client = client
         self._node = client.node
-        self._ledger = ledger
-        self._key = key
         self._on_acked = on_acked
         self._on_refused = on_refused
         self._stream = ModelStream(client.node.model, ledger, key, recovery=recovery)
@@ -226,7 +224,7 @@ class ModelAddStream:
 
     def send_lac(self, lac: int) -> None:
         def arrive() -> None:
-            self._node.model.write_lac(self._ledger, self._key, lac)
+            self._stream.write_lac(lac)
             self._node.news()
 
         self._node.post(arrive)
