@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..spark.manifest import Manifest
 
 MASTER = "local[2]"
-NEEDS = "pip install 'distributedlog-py[spark]', and a Java 17"
+NEEDS = "pip install '.[spark]', and a Java 17"
 
 
 def add_to(group: click.Group) -> None:

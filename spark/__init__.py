@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .settings import recommended_conf
     from .shipping import package_zip
     from .source import DistributedLogSource
+    from .words import plain_errors
 
 __all__ = [
     "DistributedLogSource",
@@ -19,6 +20,7 @@ __all__ = [
     "dlsn_text",
     "history_manifest",
     "package_zip",
+    "plain_errors",
     "positions",
     "read_with_history",
     "recommended_conf",
@@ -30,6 +32,7 @@ _WHERE = {
     "dlsn_text": "columns",
     "history_manifest": "history",
     "package_zip": "shipping",
+    "plain_errors": "words",
     "positions": "read",
     "read_with_history": "history",
     "recommended_conf": "settings",

@@ -18,6 +18,8 @@ from ..flavours import Held
 from ..log.namespace import Namespace
 from ..runtime.background import Background
 from ..runtime.errors import AlreadyClosed, DistributedLogError
+from .notices import speak
+from .patience import wait_for
 
 IDLE_S = 60.0
 """A client that nobody has used for this long is closed."""
@@ -35,6 +37,7 @@ class Client:
 
     def __init__(self, uri: str, request_timeout_s: float) -> None:
         """Opens it. Raises `InvalidUri`, `QuorumUnreachable`."""
+        speak()
         config = {
             "metadata_timeout_s": request_timeout_s,
             "request_timeout_s": min(5.0, request_timeout_s),
@@ -93,8 +96,22 @@ def client(uri: str, request_timeout_s: float) -> Client:
         return made
 
 
-def run(uri: str, request_timeout_s: float, call: Callable[[Client], Awaitable[T]]) -> T:
-    """One call with this process's client; once more with a new one where the old one had ended."""
+def run(
+    uri: str,
+    request_timeout_s: float,
+    call: Callable[[Client], Awaitable[T]],
+    *,
+    patience_s: float = 0.0,
+) -> T:
+    """One call with this process's client; what may pass is tried again for ``patience_s``.
+
+    Only what may be done twice is asked patiently.
+    """
+    return wait_for(lambda: _run(uri, request_timeout_s, call), patience_s)
+
+
+def _run(uri: str, request_timeout_s: float, call: Callable[[Client], Awaitable[T]]) -> T:
+    """Once more with a new client where the old one had ended."""
     for again in (True, False):
         held = client(uri, request_timeout_s)
         held.users += 1

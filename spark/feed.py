@@ -29,6 +29,7 @@ from ..runtime.errors import (
     RequestTimeout,
 )
 from .client import Client
+from .patience import RETRY_FIRST_S, RETRY_MAX_S
 from .planning import WHOLE, EntryRange, cut
 
 STRETCH_BYTES = 8 * 1024 * 1024
@@ -39,8 +40,6 @@ READ_BYTES = 1024 * 1024
 """Of one request."""
 READ_AHEAD_BYTES = 16 * 1024 * 1024
 LOOK_S = 0.1
-RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 2.0
 
 log = logging.getLogger("distributedlog.spark")
 

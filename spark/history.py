@@ -23,8 +23,9 @@ from .logview import LogView
 from .manifest import Manifest
 from .offsets import Offset
 from .options import SourceOptions
+from .patience import PATIENCE_S
 from .schema import ddl
-from .words import in_words
+from .words import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +56,9 @@ def append_history(
     where.mkdir(parents=True, exist_ok=True)
     archive.clean(where)
     current = archive.read_if_any(where)
-    incarnation = run(uri, request_timeout_s, lambda held: _incarnation(held, log))
+    incarnation = run(
+        uri, request_timeout_s, lambda held: _incarnation(held, log), patience_s=PATIENCE_S
+    )
     if current is None:
         place = f.struct("sequence_id", "segment", "entry", "slot")
         (head,) = frame.agg(f.min(place)).collect()[0]
@@ -72,7 +75,8 @@ def append_history(
         )  # fmt: skip
     frame.sparkSession.dataSource.register(ArchiveSource)
     writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
-    in_words(lambda: writer.save(str(where)))
+    with plain_errors():
+        writer.save(str(where))
     return archive.read(where)
 
 
@@ -102,7 +106,12 @@ def read_with_history(
     where = archive.local(directory)
     manifest = archive.read(where)
     manifest.check_listing(archive.sizes(where), str(where), alone=False)
-    before, behind = run(uri, request_timeout_s, lambda held: _around(held, manifest, where, log))
+    before, behind = run(
+        uri,
+        request_timeout_s,
+        lambda held: _around(held, manifest, where, log),
+        patience_s=PATIENCE_S,
+    )
 
     def of_log(bounds: tuple[str, str]) -> "DataFrame":
         read = spark.read.format("distributedlog").option("log", log)

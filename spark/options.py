@@ -158,8 +158,9 @@ class SourceOptions:
         "requestTimeout", some_time, "of one request to the cluster", default=10.0, shown="`10s`"
     )
     read_timeout_s: float = option(
-        "readTimeout", some_time, "a task without any progress for this long fails", default=120.0,
-        shown="`120s`", kafka="kafkaConsumer.pollTimeoutMs",
+        "readTimeout", some_time, "while the cluster is away, planning asks again for this long; a task "
+        "without any progress for this long fails", default=120.0, shown="`120s`",
+        kafka="kafkaConsumer.pollTimeoutMs",
     )  # fmt: skip
 
     @classmethod
@@ -249,6 +250,10 @@ class SinkOptions:
     request_timeout_s: float = option(
         "requestTimeout", some_time, "of one request to the cluster", default=10.0, shown="`10s`"
     )
+    read_timeout_s: float = option(
+        "readTimeout", some_time, "while the cluster is away, it is asked again for this long, before and "
+        "while a task begins to write", default=120.0, shown="`120s`",
+    )  # fmt: skip
 
     @classmethod
     def parse(cls, given: Mapping[str, str], where: Where) -> "SinkOptions":

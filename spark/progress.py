@@ -19,11 +19,11 @@ from ..log.state import LogEnd
 from ..log.tombstone import Tombstone
 from ..runtime.errors import DistributedLogError
 from .catalog import Catalog, each, seen
-from .feed import RETRY_FIRST_S, RETRY_MAX_S
 from .lifecycle import Do, Found, Held, decide
 from .logview import LogView
 from .offsets import Offset
 from .options import SourceOptions
+from .patience import patiently
 from .planning import EntryRange
 from .sharing import shares, turn_of
 
@@ -261,17 +261,7 @@ class Progress:
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Ask again while the store or bookies are away, up to the ``readTimeout``: as tasks do (S27)."""
-        began, pause_s = trio.current_time(), RETRY_FIRST_S
-        while True:
-            try:
-                return await attempt()
-            except DistributedLogError as error:
-                waited_s = trio.current_time() - began
-                if not error.retryable or waited_s > self._options.read_timeout_s:
-                    raise
-                log.warning("the query waits: %s; asked again", error)
-            await trio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_MAX_S)
+        return await patiently(attempt, self._options.read_timeout_s)
 
     # --- logs that come and go --------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from .logview import LogView
 from .narrowing import HIGH, LOW, Narrowing, narrowed
 from .offsets import Offset
 from .options import TXID_UNITS, SourceOptions
+from .patience import PATIENCE_S, wait_for
 from .planning import EntryRange, kept, pack, ranges_between
 from .schema import Projection
 
@@ -44,8 +45,11 @@ def read_task(
         return
     settle()
     builder = Builder(projection)
+    held = wait_for(
+        lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s, "a task"
+    )
     feed = Feed(
-        client(options.uri, options.request_timeout_s),
+        held,
         task.ranges,
         timeout_s=options.read_timeout_s,
         fail_on_data_loss=options.fail_on_data_loss,
@@ -67,7 +71,10 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, in (log, position) order; one without ranges where there is nothing to read."""
-        ranges = run(self.options.uri, self.options.request_timeout_s, self.plan)
+        options = self.options
+        ranges = run(
+            options.uri, options.request_timeout_s, self.plan, patience_s=options.read_timeout_s
+        )
         tasks = pack(ranges, self.options.max_bytes_per_partition, self.options.min_partitions)
         return [Task(one) for one in tasks] or [Task([])]
 
@@ -143,12 +150,18 @@ class NarrowedReader(BatchReader):
 
 
 def positions(
-    uri: str, logs: list[str] | str, *, at: str = "latest", request_timeout_s: float = 10.0
+    uri: str,
+    logs: list[str] | str,
+    *,
+    at: str = "latest",
+    request_timeout_s: float = 10.0,
+    read_timeout_s: float = PATIENCE_S,
 ) -> str:
     """Where logs begin or end now, as JSON for ``startingPosition`` and ``endingPosition``.
 
     The same pair of positions gives the same rows in the same order, today and in another session (G5).
-    ``logs``: names, or one glob. ``at``: ``earliest`` or ``latest``. Raises `LogNotFound`.
+    ``logs``: names, or one glob. ``at``: ``earliest`` or ``latest``. While the cluster is away it is asked
+    again for ``read_timeout_s``. Raises `LogNotFound`.
     """
     which = {"logPattern": logs} if isinstance(logs, str) else {"logs": ",".join(logs)}
     given = {"uri": uri, "startingPosition": at, **which}
@@ -169,4 +182,4 @@ def positions(
         finally:
             catalog.close()
 
-    return json.dumps(run(uri, request_timeout_s, ask).to_json())
+    return json.dumps(run(uri, request_timeout_s, ask, patience_s=read_timeout_s).to_json())

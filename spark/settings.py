@@ -1,5 +1,7 @@
 """The session settings that we recommend, as a function."""
 
+import os
+import sys
 from collections.abc import Mapping
 
 
@@ -7,7 +9,10 @@ def recommended_conf(*, record_bytes: int = 1024, local: bool = False) -> Mappin
     """For ``SparkSession.builder.config(map=…)``.
 
     ``record_bytes``: the size of a typical record; the sink is handed batches of some 4 MiB of them.
-    ``local``: also what a session on one machine wants (no web interface, loopback).
+    ``local``: also what a session on one machine wants (no web interface, loopback); and this interpreter for
+    Spark's workers, unless ``PYSPARK_PYTHON`` says another one. Else they take ``python3`` from PATH, which
+    does not know this format where a virtual environment was not activated (``DATA_SOURCE_NOT_FOUND``).
+    Spark reads that from the environment alone, so it is set there.
     """
     records = min(65_536, max(100, 4 * 1024 * 1024 // max(1, record_bytes)))
     found = {
@@ -19,6 +24,7 @@ def recommended_conf(*, record_bytes: int = 1024, local: bool = False) -> Mappin
         "spark.task.maxFailures": "4",
     }
     if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         found |= {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",

@@ -36,8 +36,9 @@ from ..runtime.errors import (
     RequestTimeout,
     TransactionIdOutOfOrder,
 )
-from .client import Client, run
+from .client import Client, client, run
 from .options import SinkOptions
+from .patience import wait_for
 from .sink_task import (
     HINT,
     Identity,
@@ -74,7 +75,12 @@ class Sink:
         """Before any task: is there a log that can be written? Raises what says why not."""
         options = self.plan.options
         if options.log is not None:
-            run(options.uri, options.request_timeout_s, self._check)
+            run(
+                options.uri,
+                options.request_timeout_s,
+                self._check,
+                patience_s=options.read_timeout_s,
+            )
 
     async def _check(self, held: Client) -> None:
         options = self.plan.options
@@ -122,6 +128,8 @@ class Sink:
                 target = held.namespace.open_log(options.log)  # overwritten by nothing
                 await target.truncate((await target.snapshot()).end_dlsn)
 
+        # Only for the client: `_link` knows by itself what may be asked again.
+        wait_for(lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s)
         run(options.uri, options.request_timeout_s, link_all)
 
     async def _compare(

@@ -3,11 +3,12 @@ writer. Everything here may run twice, at the same time, or outlive its job: not
 before the driver links it (mode ``segments``), or is more than at least once (mode ``append``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
@@ -21,6 +22,7 @@ from ..runtime.errors import LinkOutOfOrder, LogNotFound, TransactionIdOutOfOrde
 from .client import Client, client, settle
 from .option_rules import ENTRY_BYTES_MAX
 from .options import SinkOptions
+from .patience import patiently, wait_for
 from .rows import Packer, Rows, by_log, rows_of
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from ..log.handle import Log
     from ..log.segment_writer import SegmentWriter
     from ..log.writer import LogWriter
+
+T = TypeVar("T")
 
 APPEND_WAIT_S = 60.0
 """How long a task in mode ``append`` waits for its turn as the log's writer."""
@@ -89,7 +93,9 @@ def write_task(plan: SinkPlan, batches: "Iterator[pa.RecordBatch]", *, streaming
     assert context is not None, "tasks run in a worker of Spark's"
     options = plan.options
     message = Message(context.partitionId(), identity_of(options, context, streaming=streaming))
-    held = client(options.uri, options.request_timeout_s)
+    held = wait_for(
+        lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s, "a task"
+    )
     held.users += 1
     compared = not streaming and options.txn_app_id is not None
     work = _Work(held, plan, message, compared=compared)
@@ -183,18 +189,23 @@ class _Work:
     def _open(self, name: str) -> tuple[Target, Packer] | None:
         """The target of a log; None where the log holds this batch already."""
         options = self._plan.options
-        log = self._held.run(create_if_wanted, self._held, options, name)
+        log = self._ask(partial(create_if_wanted, self._held, options, name))
         if options.mode == "segments":
-            if self._held.run(already_linked, log, self._message.identity):
+            if self._ask(partial(already_linked, log, self._message.identity)):
                 self._message.skipped.append(name)
                 return None
             target: Target = SegmentTarget(log, options, self._message)
         else:
             target = AppendTarget(log, options, self._held.namespace.wall_ms)
-        self._held.run(target.open)
+        self._ask(target.open)
         opened = (target, Packer(options.entry_bytes))
         self._targets[name] = opened
         return opened
+
+    def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Before anything is written: asked again while the cluster is away."""
+        timeout_s = self._plan.options.read_timeout_s
+        return self._held.run(lambda: patiently(call, timeout_s, "a task"))
 
     def _hand_over(self, target: Target, entries: list[Rows]) -> None:
         if entries:

@@ -68,8 +68,9 @@ class DistributedLogSource(DataSource):
 
         if overwrite:
             raise InvalidRequest(
-                'outputMode("complete") would write the whole result anew with every micro-batch: use '
-                "append or update"
+                'outputMode("complete") would write the whole result anew with every micro-batch, and a log '
+                'is only appended to: use "append" (an aggregation needs withWatermark for that), or '
+                'foreachBatch with frame.write, whose save mode "overwrite" replaces the result before'
             )
         made = StreamWriter(self._sink(schema, "stream"), overwrite=False)
         made.check()

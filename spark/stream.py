@@ -15,6 +15,7 @@ from pyspark.sql.streaming.datasource import (
 from .client import Client, client
 from .offsets import Offset
 from .options import SourceOptions
+from .patience import wait_for
 from .planning import pack
 from .progress import Limit, Progress
 from .read import Task, read_task
@@ -91,7 +92,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self.options
         if self._progress is None or not self._progress[0].alive:
             before = None if self._progress is None else self._progress[1]
-            held = client(options.uri, options.request_timeout_s)
+            held = wait_for(
+                lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s
+            )
             held.users += 1
             self._progress = (held, Progress(held.namespace, options, before))
         held, progress = self._progress

@@ -19,7 +19,7 @@ from .client import Client, run
 from .manifest import Manifest
 from .offsets import Offset
 from .options import SourceOptions
-from .words import in_words
+from .words import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +88,8 @@ def export_log(
     )
     spark.dataSource.register(ArchiveSource)
     writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
-    in_words(lambda: writer.save(str(where)))
+    with plain_errors():
+        writer.save(str(where))
     return archive.read(where)
 
 
@@ -128,7 +129,8 @@ def import_log(
         writer = writer.option("createLogs", "true").option("segmentBytes", str(size))
         writer = writer.option("txnAppId", app).option("txnVersion", str(manifest.generation))
         writer = writer.option("requestTimeout", f"{request_timeout_s}s")
-        in_words(lambda: writer.save(uri))
+        with plain_errors():
+            writer.save(uri)
     place = run(uri, request_timeout_s, find)
     return Imported(manifest, already, *(place or (None, None)))
 

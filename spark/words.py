@@ -1,23 +1,28 @@
-"""Errors of ours that come back through Spark, as what they were."""
+"""Errors of ours that come back through Spark, as what they were: one line, where Spark prints sixty."""
 
 import re
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from ..runtime.errors import BY_CODE, DistributedLogError
 
-Result = TypeVar("Result")
 
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """What is raised inside by Spark for an error of ours is raised as that error, with its own message.
 
-def in_words(call: Callable[[], Result]) -> Result:
-    """What Spark wraps in sixty lines, as the error of ours that it was. Other errors stay as they are."""
+    Also as a decorator: ``@plain_errors()``.
+
+    Its class can be caught (``except LogTruncated``); Spark's own text stays as its ``__context__``. Errors
+    of others stay as they are. In Python's driver process alone; what the JVM logs is not changed.
+    """
     try:
-        return call()
+        yield
     except Exception as error:
         ours = of_text(str(error))
         if ours is None:
             raise
-        raise ours from error
+        raise ours from None
 
 
 def of_text(text: str) -> DistributedLogError | None:

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from distributedlog import DLSN, LogSnapshot, SegmentInfo
 from distributedlog.blocking import open_namespace
-from distributedlog.spark import DistributedLogSource, recommended_conf
+from distributedlog.spark import DistributedLogSource, plain_errors, recommended_conf
 
 SEGMENTS = """
 SELECT log, segment, count(*) AS records, sum(size) AS payload_bytes,
@@ -211,6 +211,7 @@ def session(master: str) -> Any:
     return spark
 
 
+@plain_errors()
 def main() -> int:
     """The command line; 0 where all is well, 1 where it is not."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

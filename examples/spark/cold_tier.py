@@ -29,6 +29,7 @@ from distributedlog.spark import (
     DistributedLogSource,
     append_history,
     history_manifest,
+    plain_errors,
     read_with_history,
     recommended_conf,
 )
@@ -82,6 +83,7 @@ def advance(uri: str, log: str, archive: str) -> DLSN | None:
         return positions.advance(SUBSCRIBER, manifest.end)
 
 
+@plain_errors()
 def main() -> None:
     """The command line."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from distributedlog.spark import DistributedLogSource, recommended_conf
+from distributedlog.spark import DistributedLogSource, plain_errors, recommended_conf
 
 ROW = "struct<customer_id bigint, country string, status string, amount_cents bigint, items int>"
 CHANGE = (
@@ -114,6 +114,7 @@ def session(master: str) -> Any:
     return spark
 
 
+@plain_errors()
 def main() -> None:
     """The command line."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

@@ -39,7 +39,13 @@ from pyspark.sql import functions as f
 
 from distributedlog import DLSN
 from distributedlog.blocking import open_namespace
-from distributedlog.spark import DistributedLogSource, dlsn_text, positions, recommended_conf
+from distributedlog.spark import (
+    DistributedLogSource,
+    dlsn_text,
+    plain_errors,
+    positions,
+    recommended_conf,
+)
 
 ROW = "struct<customer_id bigint, country string, status string, amount_cents bigint, items int>"
 CHANGE = f"op string, order_id bigint, version int, event_ms bigint, before {ROW}, after {ROW}"
@@ -157,6 +163,7 @@ def sync(path: Path) -> None:
         os.close(number)
 
 
+@plain_errors()
 def main() -> None:
     """The command line."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

@@ -19,7 +19,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from distributedlog.spark import DistributedLogSource, recommended_conf
+from distributedlog.spark import DistributedLogSource, plain_errors, recommended_conf
 
 CHANGE = (
     "event_id string, op string, order_id bigint, event_ms bigint, "
@@ -129,6 +129,7 @@ def session(master: str) -> Any:
     return spark
 
 
+@plain_errors()
 def main() -> None:
     """The command line."""
     ask = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

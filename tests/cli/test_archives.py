@@ -27,7 +27,7 @@ def test_without_spark_or_java_it_says_what_to_install(
     assert said.out == ""
     assert said.err == (
         "dlog: error: pyspark is not installed, this runs on Spark: "
-        "pip install 'distributedlog-py[spark]', and a Java 17\n"
+        "pip install '.[spark]', and a Java 17\n"
     )
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: sys)

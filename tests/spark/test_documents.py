@@ -1,11 +1,16 @@
-"""docs/spark.md says what the code does."""
+"""docs/spark.md says what the code does, and its first program runs."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from distributedlog.cluster.processes import environment
 from distributedlog.spark.tables import renewed
+from tests.spark.conftest import plain, why_not
 
 DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md"
 
@@ -33,3 +38,34 @@ def test_importing_it_loads_neither_servers_nor_spark() -> None:
     )
 
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.processes
+@pytest.mark.spark
+def test_the_first_program_runs_as_it_stands(uri: str, tmp_path: Path) -> None:
+    """By the path of an interpreter whose environment is not activated: PATH has another ``python3``."""
+    if why_not():
+        pytest.skip(why_not())
+    found = re.search(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert found is not None
+    program = tmp_path / "job.py"
+    program.write_text(found[1])
+    (tmp_path / "python3").write_text("#!/bin/sh\necho this is not the job's python >&2\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    kept = {name: value for name, value in environment().items() if "PYSPARK" not in name}
+    path = os.pathsep.join([str(tmp_path), kept["PATH"]])
+
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True,
+        text=True,
+        env={**kept, "PATH": path, "DLOG_URI": uri, "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path,
+        timeout=300,
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "created" in done.stdout
+    orders, copied = plain(uri, "orders"), plain(uri, "copy")
+    assert [row[5] for row in orders] == [b"created", b"paid"]
+    assert [row[4:] for row in copied] == [row[4:] for row in orders]

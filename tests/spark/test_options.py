@@ -157,6 +157,7 @@ SINK_WRONG: dict[str, dict[str, str]] = {
     "createLogs": {"yes": "true or false"},
     "takeover": {"1": "true or false"},
     "requestTimeout": {"0": "a duration above 0"},
+    "readTimeout": {"0s": "a duration above 0"},
 }
 
 

@@ -9,7 +9,8 @@ import pytest
 from distributedlog import Log, LogRecord, Namespace, WriterFenced, blocking
 from distributedlog.log.keys import incarnation_id, loose_prefix
 from distributedlog.metadata.interface import prefix_end
-from distributedlog.runtime.errors import OutcomeUnknown
+from distributedlog.runtime.errors import InvalidRequest, OutcomeUnknown
+from distributedlog.spark import plain_errors
 from tests.spark.conftest import fill, on, payload, plain
 from tests.spark.test_spark_stream import WAIT_S, change, until
 
@@ -397,6 +398,38 @@ def test_overwrite_truncates_in_the_same_step(spark: Any, uri: str) -> None:
     write(frame(spark, range(10, 20), 2), uri, log="out", save="overwrite")
 
     assert txids(uri, "out") == list(range(10, 20))
+
+
+def test_a_whole_result_is_written_as_the_refusal_advises(
+    spark: Any, uri: str, tmp_path: Path
+) -> None:
+    """`outputMode("complete")`: refused, with what Spark takes; it advised a mode that Spark refuses."""
+    fill(uri, "in", range(100))
+    make(uri, "out")
+    reader = spark.readStream.format("distributedlog").option("log", "in")
+    reader = reader.option("startingPosition", "earliest").option("requestTimeout", "60s")
+    counted = reader.load(uri).selectExpr("txid % 3 AS kind").groupBy("kind").count()
+    result = counted.selectExpr("concat(kind, ' ', count) AS payload")
+
+    def run(writer: Any, name: str) -> None:
+        writer = writer.option("checkpointLocation", str(tmp_path / name)).outputMode("complete")
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(WAIT_S), "the query does not end"
+        finally:
+            query.stop()
+
+    into_log = result.writeStream.format("distributedlog").option("uri", uri).option("log", "out")
+    with pytest.raises(InvalidRequest, match=r"foreachBatch with frame\.write"), plain_errors():
+        run(into_log, "refused")
+
+    def replace(made: Any, batch: int) -> None:
+        write(made.coalesce(1), uri, log="out", save="overwrite")
+
+    run(result.writeStream.foreachBatch(replace), "replaced")
+    fill(uri, "in", range(100, 103))
+    run(result.writeStream.foreachBatch(replace), "replaced")
+    assert sorted(row[5] for row in plain(uri, "out")) == [b"0 35", b"1 34", b"2 34"]
 
 
 def test_append_mode_goes_through_the_logs_writer(spark: Any, uri: str) -> None:
