@@ -8,6 +8,7 @@ From the wire to the platter and back:
     commits.py                  what joins a commit, and what follows when it is durable
     limbo.py                    ledgers of which something may be lost, and how they get out (inv. 22)
     upkeep.py, stats.py         idle blocks, checkpoints, dead files, free space; counters
+    space.py, reserve.py        why it is read-only (pure); what is put aside for the day when a disk is full
     ledgers.py, waiters.py      what it knows of a ledger; who waits for its LAC
     gather.py                   the ring in which commits gather, and from which the tail is read
     journal.py                  one block a commit, one sync a block; files, rolls, footers

@@ -16,6 +16,7 @@ from ..runtime.errors import (
     InvalidRequest,
     ProtocolError,
     RecordTooLarge,
+    TooBusy,
     UnsupportedFormat,
 )
 from . import entry as entries
@@ -90,6 +91,8 @@ class Adds:
             refusal = RecordTooLarge(
                 f"{size} bytes in one frame, allowed are {self._ring.entry_bytes_max}"
             )
+        if refusal is None and self._journal.space_low and not self._journal.has_room(size):
+            refusal = TooBusy("the rest of the last journal file is kept for fences and deletions")
         if refusal is not None:
             self._gate.refuse(stream, refusal)
             return size

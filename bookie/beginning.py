@@ -4,18 +4,22 @@ Nothing is appended behind a replayed tail. What counts and is not known synced 
 copy is durable it counts where it was found, and never again there afterwards.
 """
 
-from ..runtime.errors import CorruptData
+from ..runtime import blocks
+from ..runtime.errors import CorruptData, DiskFull
 from ..runtime.host import Disk
 from . import entry as entries
 from . import journal_blocks as jb
 from .gather import GatherRing
 from .index import Index
 from .index_records import Saved
-from .journal import FILE_NUMBER_MAX, Journal, file_name
+from .journal import FILE_NUMBER_MAX, Journal, NewFile, file_name
 from .ledgers import Ledger, Note
 from .replay import Replayed, open_file, read_records
 from .replayed import ReplayedJournal
-from .store import Store
+from .store import LIMBO_ALL, Store
+
+SHORT_FILE_BYTES = 64 * 1024
+"""The shortest journal file that a start on a full disk makes do with."""
 
 LOST_PREFIX = "lost-"
 """In place of ``journal-``: set aside by a start that missed data, for the operator to look at."""
@@ -47,12 +51,12 @@ class Beginning:
         self,
         replay: ReplayedJournal,
         saved: Saved | None,
-        empty: list[int],
+        blank: set[int],
         worthless: set[int],
     ) -> None:
         """Begin a file, copy survivors, checkpoint, remove what does not count.
 
-        ``empty`` are the files without a valid block. Of those that do not count the ``worthless`` are
+        To the ``blank`` files nothing was ever written. Of those that do not count the ``worthless`` are
         deleted, the others are set aside. Raises `DiskFull`, `DiskFailed`, `CorruptData`.
         """
         decision = replay.decision
@@ -61,9 +65,9 @@ class Beginning:
         for number in sorted(self._names):
             if number in replay.sealed and (saved is None or number >= saved.file_number):
                 await self.sync(self._names[number])
-        for number in empty:  # room for the new file, also on a full disk (H28)
-            if number not in replay.sealed:
-                await self._disk.delete(self._names[number])
+        gone = sorted(blank & worthless - replay.sealed.keys())
+        for number in gone:  # room for the new file, also on a full disk (H28)
+            await self._disk.delete(self._names[number])
         following = max(*self._names, replay.number, saved.next_file - 1 if saved else 0, 0, 0) + 1
         if following > FILE_NUMBER_MAX:
             raise CorruptData(
@@ -73,7 +77,7 @@ class Beginning:
             start_count=replay.start_count + 1,
             sequence=decision.tail_from,
             durable_to=decision.durable_to,
-            number=following,
+            new_file=await self._new_file(following, replay),
             predecessor=replay.number,
             predecessor_end=replay.end,
             sealed=dict(replay.sealed),
@@ -99,15 +103,69 @@ class Beginning:
         assert proof is not None, "an empty ring has room"
         proof.watermark = True
         await self._journal.flush(self._store.commits.on_synced)
-        await self._store.checkpoint()
+        await self._cut(replay)
+        await self._note_sizes()
+        if not await self._store.checkpoint_if_room():
+            return  # the position stays where it was, and so does all that lies behind it
         for number in sorted(self._names):
-            if number in replay.sealed or number in empty:
+            if number in replay.sealed or number in gone:
                 continue
             name = self._names[number]
             if number in worthless:
                 await self._disk.delete(name)
             else:
                 await self._disk.rename(name, f"{LOST_PREFIX}{number:012d}")
+
+    async def _new_file(self, number: int, replay: ReplayedJournal) -> NewFile:
+        """The file that this start begins; on a full disk of what can be given up. Raises `DiskFull`."""
+        size = self._store.options.first_file_bytes
+        try:
+            return await self._journal.create(number, size)
+        except DiskFull:
+            reserved = await self._journal.from_reserve(number)
+            if reserved is not None:
+                return reserved
+        await self._cut(replay)
+        size = min(size, self._disk.free_bytes() * 15 // 16 // blocks.ALIGN * blocks.ALIGN)
+        while size // 2 >= SHORT_FILE_BYTES:
+            try:
+                return await self._journal.create(number, size)
+            except DiskFull:
+                size = size // 2 // blocks.ALIGN * blocks.ALIGN
+        return await self._journal.create(number, SHORT_FILE_BYTES)
+
+    async def _cut(self, replay: ReplayedJournal) -> None:
+        """Give back what lies behind the ends of files that starts left, this one and those replayed.
+
+        Nothing there counts, by the heads of the files behind them (H4). Before the index's position moves
+        on: a start that dies in between leaves it to the next.
+        """
+        if replay.decision.corrupt or self._store.limbo.below == LIMBO_ALL:
+            return  # something is missing: nothing is thrown away that may be looked at
+        ends = {replay.number: replay.end}
+        for block in (*replay.decision.durable, *replay.decision.survivors):
+            head = block.head
+            if head is not None and not head.sealing_blocks:
+                ends[head.predecessor] = head.predecessor_end
+        for number, end in ends.items():
+            if number not in self._names or number not in replay.sealed or not end:
+                continue
+            file = await self._disk.open(self._names[number])
+            try:
+                if file.size() > end:
+                    file.truncate(end)
+                    await file.sync()
+            finally:
+                file.close()
+
+    async def _note_sizes(self) -> None:
+        for number in self._journal.sealed.keys() & self._names.keys():
+            try:
+                file = await open_file(self._disk, self._names[number])
+            except CorruptData:
+                continue  # who reads in it is told
+            self._journal.file_bytes[number] = file.size()
+            file.close()
 
     async def sync(self, name: str) -> None:
         """What a killed process wrote may be in the page cache only: make it durable before it counts."""

@@ -18,11 +18,15 @@ from ..runtime.errors import DiskFull
 from ..runtime.host import Disk, File
 from . import journal_blocks as jb
 from .gather import GatheringBlock, GatherRing
-from .options import BookieOptions
+from .options import BESIDE_BLOCK_BYTES, BookieOptions
+from .reserve import Reserve
 from .zero_ahead import ZeroAhead
 
-AHEAD = 2
-"""Files made ahead: the next one, and the reserve for fences and recovery adds on a full disk (H28)."""
+FILE_S = 5.0
+"""A file is made as long as it takes to fill it at the rate of the last one, within bounds: rolls stay rare
+at full speed, and a bookie that is hardly written takes little space."""
+CONTROL_BYTES_MAX = 1024 * 1024
+"""Of the last file that there is room for: kept for fences and deletions (H28)."""
 SERVICE_BYTES = 1024 * 1024
 STATE_BYTES_MAX = 512 * 1024
 RETRY_SPACE_S = 1.0
@@ -71,8 +75,13 @@ class Journal:
         seed: int,
         states: Callable[[], list[bytes]],
         limbo_below: Callable[[], int],
+        reserve: Reserve,
+        on_space: Callable[[], None],
     ) -> None:
         self._disk = disk
+        self._reserve = reserve
+        self._on_space = on_space
+        """Called when there is no room for another file, and when there is again."""
         self._ring = ring
         self._options = options
         self._bookie_id = bookie_id
@@ -81,12 +90,20 @@ class Journal:
         self._limbo_below = limbo_below
         self._service = disk.aligned_buffer(SERVICE_BYTES)
         self._wake = trio.Event()
-        self._ahead: deque[tuple[int, File]] = deque()
+        self._ahead: deque[NewFile] = deque()
+        """The next file: one, or none while it is being made or there is no room for it."""
         self._ahead_changed = trio.Event()
         self._file: File | None = None
         self._offset = 0
         self._last_offset = -1
         self._limit = 0
+        self._begun_at = 0.0
+        self._next_bytes = options.first_file_bytes
+        self._state_bytes = 0
+        """Of all ledgers, at the current file's beginning."""
+        self._starved = trio.Event()
+        """A block waits for a file."""
+        self._keeps_ahead = False
         self._first_sequence = 0
         self._footer: list[bytes] = []
         self._watermark_held = False
@@ -101,6 +118,8 @@ class Journal:
         """Files before the current one that are still there: first and last sequence."""
         self.unproven = False
         """The last block that matters has no block behind it that says it was synced."""
+        self.file_bytes: dict[int, int] = {}
+        """Sizes of the files that are there, by number."""
         self.space_low = False
         """There was no room for another file."""
         self.last_sync_at = 0.0
@@ -117,12 +136,12 @@ class Journal:
         start_count: int,
         sequence: int,
         durable_to: int,
-        number: int,
+        new_file: "NewFile",
         predecessor: int,
         predecessor_end: int,
         sealed: dict[int, tuple[int, int]],
     ) -> None:
-        """Open a new file behind what was replayed (H4).
+        """Begin a new file behind what was replayed (H4).
 
         Until `prove_survivors` no block says that anything behind ``durable_to`` was synced.
         """
@@ -131,9 +150,8 @@ class Journal:
         self.durable_to = durable_to
         self.sealed = sealed
         self._watermark_held = True
-        file = await self._create(number)
-        self.next_number = number + 1
-        await self._begin_file(number, file, predecessor, predecessor_end, 0)
+        self.next_number = new_file.number + 1
+        await self._begin_file(new_file, predecessor, predecessor_end, 0)
 
     def prove_survivors(self) -> None:
         """All that was replayed and not known synced has been written again and synced."""
@@ -189,6 +207,8 @@ class Journal:
         footer = _footer_bytes(len(self._footer) + len(block.notes))
         if self._offset + length + footer + jb.TRAILER_SPACE > self._limit:
             await self._roll()
+            # A file that was made of what a full disk had left takes it all the same, or its disk says no.
+            self._extend(length + _footer_bytes(len(block.notes)) + jb.TRAILER_SPACE)
         assert self._file is not None, "started"
         view = block.buffer.view
         offset = self._offset
@@ -222,6 +242,11 @@ class Journal:
         self._last_offset = self._offset
         self._offset += length
 
+    def _extend(self, length: int) -> None:
+        """What seals the file lies behind so many bytes more, at the least."""
+        end = (self._offset + length + blocks.ALIGN - 1) // blocks.ALIGN * blocks.ALIGN
+        self._limit = self.file_bytes[self.number] = max(self._limit, end)
+
     def _written(self, length: int) -> None:
         if not self._watermark_held:
             self.durable_to = self.sequence
@@ -238,40 +263,117 @@ class Journal:
 
     # --- files ------------------------------------------------------------------------------------
 
-    async def _create(self, number: int) -> File:
-        return await self._disk.create(
-            file_name(number), size=self._options.journal_file_bytes, direct=True
-        )
+    async def create(self, number: int, size: int) -> "NewFile":
+        """Make a file of ``size`` bytes. Raises `DiskFull`: nothing is left of it.
+
+        Longer where the states of all ledgers would nearly fill it: what is written later into space that
+        nobody preallocated may find none.
+        """
+        if size >= self._options.first_file_bytes:
+            least = 2 * self._state_bytes + self._options.block_bytes_max + BESIDE_BLOCK_BYTES
+            size = max(size, least // blocks.ALIGN * blocks.ALIGN)
+        name = file_name(number)
+        try:
+            file = await self._disk.create(name, size=size, direct=True)
+        except DiskFull:
+            if name in self._disk.list():
+                await self._disk.delete(name)
+            raise
+        return NewFile(number, file, size)
+
+    async def from_reserve(self, number: int) -> "NewFile | None":
+        """A file made of the reserve, where there is no room for another; None: that is gone as well."""
+        taken = await self._reserve.become(file_name(number))
+        return None if taken is None else NewFile(number, *taken)
 
     async def _keep_ahead(self) -> None:
-        """Make files ahead, off the path of commits, so that a roll does not wait for it (H32)."""
+        """Make the next file, off the path of commits, so that a roll does not wait for it (H32)."""
+        self._keeps_ahead = True
         while True:
-            while len(self._ahead) < AHEAD:
-                number, self.next_number = self.next_number, self.next_number + 1
-                try:
-                    file = await self._create(number)
-                except DiskFull:
-                    self.space_low = True
-                    self.next_number = number
-                    if file_name(number) in self._disk.list():
-                        await self._disk.delete(file_name(number))
+            while not self._ahead:
+                new_file = await self._make_ahead()
+                if new_file is None and self._starved.is_set():
                     await trio.sleep(RETRY_SPACE_S)
                     continue
-                self._ahead.append((number, file))
-                self.space_low = False
+                if new_file is None:
+                    with trio.move_on_after(RETRY_SPACE_S):
+                        await self._starved.wait()
+                    continue
+                self._ahead.append(new_file)
                 self._ahead_changed.set()
                 self._ahead_changed = trio.Event()
             await self._ahead_changed.wait()
 
-    async def _take_ahead(self) -> tuple[int, File]:
+    async def _make_ahead(self) -> "NewFile | None":
+        number, self.next_number = self.next_number, self.next_number + 1
+        try:
+            new_file = await self.create(number, self._next_bytes)
+            self._note_space(low=False)
+            return new_file
+        except DiskFull:
+            self._note_space(low=True)
+        if self._next_bytes > self._options.first_file_bytes:
+            self._next_bytes = self._options.first_file_bytes
+        if self._starved.is_set():
+            reserved = await self.from_reserve(number)
+            if reserved is not None:
+                return reserved
+        self.next_number = number
+        return None
+
+    @property
+    def waits_for_space(self) -> bool:
+        """A block waits for a file, and there is no room for one."""
+        return self.space_low and self._starved.is_set()
+
+    @property
+    def stored_bytes(self) -> int:
+        """Of all files, the one made ahead included."""
+        return sum(self.file_bytes.values()) + sum(each.size for each in self._ahead)
+
+    def _note_space(self, *, low: bool) -> None:
+        if self.space_low != low:
+            self.space_low = low
+            self._on_space()
+
+    def has_room(self, length: int) -> bool:
+        """Is there room for so many bytes of records, beside what has gathered?
+
+        Always, unless no other file can be made: then the end of the last one is kept for control records.
+        """
+        if not self.space_low:
+            return True
+        kept = min(CONTROL_BYTES_MAX, self._limit // 4)
+        rest = self._limit - self._offset - _footer_bytes(len(self._footer)) - jb.TRAILER_SPACE
+        return 2 * (self._ring.unsynced_bytes + length) + kept <= rest
+
+    async def _take_ahead(self) -> "NewFile":
+        """The next file; where there is none, wait for it: for space, on a full disk.
+
+        Whoever waits for the block that wants it has a deadline; to end the node would help nobody.
+        """
         while not self._ahead:
-            if self.space_low:
-                raise DiskFull("no room for another journal file, and the reserve is used up")
-            await self._ahead_changed.wait()
+            self._starved.set()
+            if self._keeps_ahead:
+                await self._ahead_changed.wait()
+            elif (new_file := await self._make_ahead()) is not None:  # a start's copies fill a file
+                self._ahead.append(new_file)
+            else:
+                raise DiskFull("no room for another journal file, which this start needs")
+        self._starved = trio.Event()
         taken = self._ahead.popleft()
         self._ahead_changed.set()
         self._ahead_changed = trio.Event()
         return taken
+
+    def _size_next(self) -> None:
+        """By the rate of the file that is full."""
+        lasted_s = max(trio.current_time() - self._begun_at, 0.001)
+        size = self._options.first_file_bytes
+        while size < self._options.journal_file_bytes and size < self._offset / lasted_s * FILE_S:
+            size *= 2
+        most = max(self._options.journal_file_bytes, self._options.first_file_bytes)
+        self._next_bytes = min(size, most)
 
     async def _roll(self) -> None:
         """Begin the next file, then seal this one: what seals it proves that there is a next one (H80)."""
@@ -280,22 +382,25 @@ class Journal:
         sealing = _Sealing(
             self._file, self.number, self._offset, self._limit, self._first_sequence, self._footer
         )
-        number, file = await self._take_ahead()
+        self._size_next()
+        new_file = await self._take_ahead()
         self.sealed[sealing.number] = (self._first_sequence, self.sequence - 1)
         self.rolls += 1
-        await self._begin_file(number, file, sealing.number, sealing.end, sealing.blocks)
+        await self._begin_file(new_file, sealing.number, sealing.end, sealing.blocks)
         await self._seal(sealing)
 
     async def _begin_file(
-        self, number: int, file: File, predecessor: int, end: int, sealing_blocks: int
+        self, new_file: "NewFile", predecessor: int, end: int, sealing_blocks: int
     ) -> None:
-        self.number, self._file = number, file
-        self.zeros.begin(file, self._options.journal_file_bytes - jb.TRAILER_SPACE)
+        self.number, self._file = new_file.number, new_file.file
+        self.zeros.begin(new_file.file, new_file.size - jb.TRAILER_SPACE)
+        self._begun_at = trio.current_time()
         self._offset = 0
         self._last_offset = -1
         self._first_sequence = self.sequence
         self._footer = []
         states = jb.state_payloads(self._states(), STATE_BYTES_MAX)
+        self._state_bytes = sum(map(len, states))
         head = jb.Head(
             self._bookie_id,
             self.start_count,
@@ -309,9 +414,14 @@ class Journal:
         await self._write_service(jb.HEAD, head.encode())
         for payload in states:
             await self._write_service(jb.COMMIT, payload)
-            # The file may grow beyond its preallocation where the states alone nearly fill it.
+        # The file may grow beyond its preallocation where the states alone nearly fill it.
         room = self._offset + self._options.block_bytes_max + 16 * blocks.ALIGN
-        self._limit = max(self._options.journal_file_bytes, room // blocks.ALIGN * blocks.ALIGN)
+        if (
+            new_file.size < self._options.first_file_bytes
+        ):  # on a full disk: for control records alone
+            room = self._offset + 2 * blocks.ALIGN
+        self._limit = max(new_file.size, room // blocks.ALIGN * blocks.ALIGN)
+        self.file_bytes[self.number] = self._limit
 
     async def _seal(self, sealing: "_Sealing") -> None:
         """Footers and trailer of a file that was left; nothing of it is being zeroed any more."""
@@ -325,6 +435,7 @@ class Journal:
         trailer = jb.Trailer(
             sealing.end, sealing.blocks - 1, sealing.first_sequence, self.sequence - 1
         )
+        assert offset <= sealing.limit - jb.TRAILER_SPACE, "a trailer lies behind all else"
         offset = sealing.limit - jb.TRAILER_SPACE
         await self._write_own(sealing.file, sealing.number, offset, jb.TRAILER, trailer.encode())
         sealing.file.close()
@@ -360,13 +471,25 @@ class Journal:
     async def delete(self, *numbers: int) -> None:
         """Remove files of which nothing is needed; that they are gone is in the journal already."""
         await self._disk.delete(*map(file_name, numbers))
+        for number in numbers:
+            self.file_bytes.pop(number, None)
 
     def close(self) -> None:
         """Close the files that are open for writing."""
         if self._file is not None:
             self._file.close()
-        for _, file in self._ahead:
-            file.close()
+        for each in self._ahead:
+            each.file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that nothing was written to."""
+
+    number: int
+    file: File
+    size: int
+    """Preallocated, bytes."""
 
 
 @dataclass(frozen=True, slots=True)

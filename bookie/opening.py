@@ -38,6 +38,7 @@ from .replay import (
     skipped_ranges,
 )
 from .replayed import ReplayedJournal
+from .reserve import Reserve
 from .seed import SEED_NAME, Seed, seed_of
 from .store import LIMBO_ALL, Store
 
@@ -70,8 +71,6 @@ class _Opening:
         self.seed = 0
         self.ledgers: dict[int, Ledger] = {}
         self.removed: set[int] = set()
-        self.empty: list[int] = []
-        """Files without a valid block: made ahead, never used."""
         self.limbo_below = 0
         self.started = False
         """This bookie has served: an empty journal is a loss, not a first start that was cut short."""
@@ -106,6 +105,10 @@ class _Opening:
             block_max=self.options.block_bytes_max,
         )
         files = JournalFiles(self.disk, self.options.open_files_max)
+        reserves = {
+            role: Reserve(self.host.disks[role], role, self.options.first_file_bytes)
+            for role in ("journal", "index")
+        }
         journal = Journal(
             self.disk,
             ring,
@@ -116,6 +119,8 @@ class _Opening:
                 ledger.state_record() for ledger in self.ledgers.values() if ledger.stored
             ],
             limbo_below=lambda: store.limbo.below,
+            reserve=reserves["journal"],
+            on_space=lambda: store.look_at_space(),
         )
         store = Store(
             self.disk,
@@ -127,6 +132,8 @@ class _Opening:
             self.options,
             bookie_id=self.bookie_id,
             seed=self.seed,
+            index_disk=self.index_disk,
+            reserves=reserves,
         )
         if saved is not None:
             replay = await self._replay(index, saved, names)
@@ -140,8 +147,9 @@ class _Opening:
         store.stats.corrupt_ranges = len(replay.decision.corrupt)
         beginning = Beginning(self.disk, names, store, journal, ring, index, self.ledgers)
         worthless = self.blank | self.removed if self.losses else set(names)
-        await beginning.begin(replay, saved, self.empty, worthless)
+        await beginning.begin(replay, saved, self.blank, worthless)
         await self._note_started()
+        await store.make_reserves()
         files.close()
         return store
 

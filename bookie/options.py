@@ -7,6 +7,9 @@ from ..runtime.errors import InvalidRequest
 
 KIB = 1024
 MIB = 1024 * KIB
+BESIDE_BLOCK_BYTES = 80 * KIB
+"""What a journal file holds at least beside one block of any size: its head, some control records, its end.
+"""
 
 
 def _option(default: Any, unit: str, reason: str) -> Any:
@@ -18,7 +21,12 @@ class BookieOptions:
     """A bookie's settings. ``fields(BookieOptions)`` carry ``unit`` and ``reason`` as metadata."""
 
     journal_file_bytes: int = _option(
-        256 * MIB, "bytes", "rolls stay rare at full speed; `dlog local` takes 32 MiB"
+        256 * MIB, "bytes", "at most: rolls stay rare at full speed; `dlog local` takes 32 MiB"
+    )
+    journal_file_bytes_min: int = _option(
+        16 * MIB,
+        "bytes",
+        "the first file and those of low rates: a bookie that holds little is small",
     )
     gather_bytes: int = _option(
         8 * MIB, "bytes", "one commit's block at most; an entry of 5 MiB must fit"
@@ -71,6 +79,8 @@ class BookieOptions:
             raise InvalidRequest("gather_buffers: one is synced, one is filled, one is spare")
         if self.journal_file_bytes % 4096 or self.gather_bytes % 4096:
             raise InvalidRequest("journal_file_bytes and gather_bytes are multiples of 4096")
+        if self.journal_file_bytes_min % 4096:
+            raise InvalidRequest("journal_file_bytes_min is a multiple of 4096")
         if self.journal_file_bytes < 64 * KIB or self.gather_bytes < 64 * KIB:
             raise InvalidRequest("journal_file_bytes and gather_bytes are at least 64 KiB")
 
@@ -78,3 +88,9 @@ class BookieOptions:
     def block_bytes_max(self) -> int:
         """Padded length of a commit's block: it fits a gather buffer, and twice into a file."""
         return min(self.gather_bytes, self.journal_file_bytes // 2 // 4096 * 4096)
+
+    @property
+    def first_file_bytes(self) -> int:
+        """The smallest journal file that is made while there is room: it takes a block of any size."""
+        size = min(self.journal_file_bytes_min, self.journal_file_bytes)
+        return max(size, self.block_bytes_max + BESIDE_BLOCK_BYTES)

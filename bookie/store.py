@@ -22,6 +22,7 @@ from ..runtime.errors import (
     LedgerFenced,
     LedgerStateUnknown,
     NoSuchLedger,
+    TooBusy,
     WrongLedgerKey,
 )
 from ..runtime.host import Disk, Host
@@ -38,6 +39,7 @@ from .ledgers import AddStream, Ledger, StreamOwner
 from .limbo import Limbo
 from .options import BookieOptions
 from .reads import ColdReader, Collected, JournalFiles, Reader
+from .reserve import Reserve
 from .runs import Located
 from .stats import Stats
 from .stretches import Stretch
@@ -64,6 +66,8 @@ class Store:
         *,
         bookie_id: str,
         seed: int,
+        index_disk: Disk,
+        reserves: dict[str, Reserve],
     ) -> None:
         self._disk = disk
         self._journal = journal
@@ -87,13 +91,28 @@ class Store:
         )
         self.read_only = False
         """No normal adds: too little space, or told so."""
+        self.read_only_reasons: dict[str, str] = {}
+        """Why, by name (space.py)."""
+        self.index_is_behind = False
+        """No adds at all: too much of the index waits in memory."""
         self.read_only_asked = False
         """Set by the operator: `read_only` stays on whatever the space."""
         self.on_ledger_created: Callable[[int], None] | None = None
         """Told of each ledger that an add makes known here (H21)."""
         self.failure: IndexDamaged | None = None
         """What was found broken at a read: `run` raises it."""
-        self._upkeep = Upkeep(self, disk, journal, ring, index, files, options, seed)
+        self._upkeep = Upkeep(
+            self,
+            disk,
+            journal,
+            ring,
+            index,
+            files,
+            options,
+            seed,
+            index_disk=index_disk,
+            reserves=reserves,
+        )
 
     @classmethod
     async def open(
@@ -189,7 +208,12 @@ class Store:
         if not ledger.stored and ledger.id < self.limbo.below and not stream.recovery:
             return self._limbo_refusal(ledger)
         if self.read_only and not stream.recovery:
-            return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: low on space")
+            why = "; ".join(self.read_only_reasons.values())
+            return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: {why}")
+        if self.index_is_behind:
+            return TooBusy(
+                f"bookie {self.bookie_id}: its index cannot follow, its disk may be full"
+            )
         return None
 
     @staticmethod
@@ -221,6 +245,13 @@ class Store:
             return
         if ledger.fence_durable:
             done(ledger, None)
+            return
+        if self._journal.waits_for_space:
+            done(
+                ledger,
+                TooBusy(f"the disk of bookie {self.bookie_id} is full, and so is its reserve"),
+            )
+            self.release(ledger)
             return
         if not ledger.key:
             ledger.key = bytes(key)
@@ -274,6 +305,18 @@ class Store:
     async def checkpoint(self) -> None:
         """Write the index as it stands, so that a start has little to replay. Raises `DiskFull`."""
         await self._upkeep.checkpoint()
+
+    async def checkpoint_if_room(self) -> bool:
+        """As `checkpoint`; False on a full disk: then this bookie is read-only."""
+        return await self._upkeep.checkpoint_if_room()
+
+    async def make_reserves(self) -> None:
+        """Before serving: what fences and deletions need is put aside first."""
+        await self._upkeep.make_reserves()
+
+    def look_at_space(self) -> None:
+        """The journal's room changed."""
+        self._upkeep.look_at_space()
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -379,11 +422,12 @@ class Store:
             "ledgers": len(self._ledgers),
             "limbo_ledgers": self.limbo.ledgers,
             "limbo_below": self.limbo.below,
-            "runs_in_memory": self._index.runs_in_memory,
+            "runs_in_memory": self._index.runs_in_memory + self._index.runs_frozen,
             "runs_in_map": self._index.map_runs,
             "live_bytes": sum(self._index.live_bytes.values()),
-            "stored_bytes": (len(journal.sealed) + 1) * self._options.journal_file_bytes,
+            "stored_bytes": journal.stored_bytes,
             "read_only": self.read_only,
+            "read_only_reasons": dict(self.read_only_reasons),
             "reasons": list(self.what_is_wrong()),
             "free_bytes": self._disk.free_bytes(),
             "waiting": self.waiters.waiting,
@@ -409,7 +453,7 @@ class Store:
             )
         if ranges := self.stats.corrupt_ranges:
             found.append(f"{ranges} ranges of its journal were found damaged at its start")
-        return bounded((*found, *self.reasons.texts()))
+        return bounded((*found, *self.read_only_reasons.values(), *self.reasons.texts()))
 
     def make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
         """An add makes the ledger known: its key goes into the same block."""

@@ -1,5 +1,6 @@
 """What a bookie does beside serving: idle blocks, checkpoints of the index, removal of dead files, space."""
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ from .index_records import Saved
 from .journal import Journal
 from .options import BookieOptions
 from .reads import JournalFiles
+from .reserve import Reserve
+from .space import Facts, index_is_behind, read_only_reasons
 
 if TYPE_CHECKING:
     from .store import Store
@@ -23,6 +26,8 @@ RETRY_SPACE_S = 1.0
 REMOVED_AT_ONCE = 16
 """Files that one commit says to be gone, and one update of the directory removes. One at a time, the twenty
 of a log of 5 GB made the device's other writes wait for as many updates, up to 10 ms each."""
+
+log = logging.getLogger("distributedlog.bookie")
 
 
 class Upkeep:
@@ -38,9 +43,15 @@ class Upkeep:
         files: JournalFiles,
         options: BookieOptions,
         seed: int,
+        *,
+        index_disk: Disk,
+        reserves: dict[str, Reserve],
     ) -> None:
         self._store = store
         self._disk = disk
+        self._index_disk = index_disk
+        self._reserves = reserves
+        self._checkpoint_failed = False
         self._journal = journal
         self._ring = ring
         self._index = index
@@ -80,22 +91,39 @@ class Upkeep:
             with trio.move_on_after(self._options.checkpoint_s):
                 await self._commits.checkpoint_wanted.wait()
             self._commits.checkpoint_wanted = trio.Event()
-            if self._index.dirty:
-                try:
-                    await self.checkpoint()
-                except DiskFull:
-                    self._store.read_only = True
-                    await trio.sleep(RETRY_SPACE_S)
-                    continue
+            done = not self._index.dirty or await self.checkpoint_if_room()
             await self._remove_dead_files()
+            if not done:
+                await trio.sleep(RETRY_SPACE_S)
+
+    async def checkpoint_if_room(self) -> bool:
+        """Write the index as it stands; False where its disk is full: this bookie is read-only then."""
+        try:
+            await self.checkpoint()
+        except DiskFull:
+            return False
+        return True
 
     async def checkpoint(self) -> None:
-        """Write the index as it stands. Raises `DiskFull`: nothing was written."""
+        """Write the index as it stands. Raises `DiskFull`: nothing was written, whatever was given up."""
         async with self._checkpoint_lock:  # a later position must not land before earlier runs
-            saved = self._saved()
-            await self._index.checkpoint(saved)
-            self._checkpointed = saved.sequence
-            self._stats.checkpoints += 1
+            try:
+                await self._checkpoint()
+            except DiskFull:
+                self._checkpoint_failed = True
+                # With it deletions and fences get through, and what had been taken before.
+                given_up = await self._reserves["index"].give_up()
+                self.look_at_space()
+                if not given_up:
+                    raise
+                await self._checkpoint()
+            self._checkpoint_failed = False
+
+    async def _checkpoint(self) -> None:
+        saved = self._saved()
+        await self._index.checkpoint(saved)
+        self._checkpointed = saved.sequence
+        self._stats.checkpoints += 1
 
     def _saved(self) -> Saved:
         applied = self._commits.applied
@@ -160,12 +188,39 @@ class Upkeep:
             self._stats.loop_lag_max_ms = max(self._stats.loop_lag_max_ms, late_ms)
             if self._store.failure is not None:
                 raise self._store.failure
+            await self.make_reserves()
             self.look_at_space()
+
+    async def make_reserves(self) -> None:
+        """Have the reserves whole, where there is room for them."""
+        for reserve in self._reserves.values():
+            if not reserve.held:
+                await reserve.make()
 
     def look_at_space(self) -> None:
         """Is there room for normal adds? Fences and recovery adds go on without (H28)."""
-        low = self._journal.space_low or self._disk.free_bytes() < self._options.free_bytes_min
-        self._store.read_only = low or self._store.read_only_asked
+        facts = Facts(
+            journal_free_bytes=self._disk.free_bytes(),
+            index_free_bytes=self._index_disk.free_bytes(),
+            free_bytes_min=self._options.free_bytes_min,
+            no_next_file=self._journal.space_low,
+            reserves_missing=tuple(
+                role for role, reserve in self._reserves.items() if not reserve.held
+            ),
+            checkpoint_failed=self._checkpoint_failed,
+            runs_in_memory=self._index.runs_in_memory + self._index.runs_frozen,
+            checkpoint_runs=self._options.checkpoint_runs,
+            asked=self._store.read_only_asked,
+        )
+        reasons = read_only_reasons(facts)
+        before = self._store.read_only_reasons
+        if new := [text for name, text in reasons.items() if name not in before]:
+            log.warning("bookie %s: %s", self._store.bookie_id, "; ".join(new))
+        elif before and not reasons:
+            log.info("bookie %s takes new entries again", self._store.bookie_id)
+        self._store.read_only_reasons = reasons
+        self._store.read_only = bool(reasons)
+        self._store.index_is_behind = index_is_behind(facts)
 
 
 def _mark_watermark(block: GatheringBlock) -> None:

@@ -15,11 +15,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ..bookie.reserve import give_up
 from ..ledger import keys
 from ..metadata.client import Metadata
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.atomic_file import ASIDE
-from ..runtime.errors import ForeignData
+from ..runtime.errors import DiskFull, ForeignData
 from ..runtime.frames import pack
 from ..runtime.host import Disk
 from ..runtime.identity import FILE_NAME, NodeIdentity, load_identity, new_node_id, store_identity
@@ -29,6 +30,8 @@ STARTS_KEPT = 8
 """Names of starts on the disks: so many starts in a row may have been killed before their cookie was in."""
 HALF_NAMED = FILE_NAME + ASIDE
 """What a first start that was killed while it named the directory leaves behind."""
+IDENTITY_BYTES = 64 * 1024
+"""More than enough for a small file, in whatever blocks the file system deals out."""
 _COOKIE = fields(
     {"start": (text(), ""), "label": (text(), ""), "cluster": (text(), "")}, incarnation=number()
 )
@@ -107,8 +110,8 @@ async def _count_up(
     earlier = before.starts.split()[: STARTS_KEPT - 1]
     start = f"{chance.getrandbits(64):016x}"
     now = replace(before, incarnation=before.incarnation + 1, starts=" ".join([start, *earlier]))
-    await store_identity(disks["index"], now)  # first here: the journal alone makes a bookie
-    await store_identity(disks["journal"], now)
+    for role in ("index", "journal"):  # the index first: the journal alone makes a bookie
+        await _store(disks[role], role, now)
     key = keys.cookie_key(now.node_id)
     expected = (
         Compare.version(key, 0)
@@ -134,6 +137,16 @@ async def _count_up(
             f"bookie {now.node_id} was started somewhere else with a copy of this directory just now"
         )
     return now, reply.revision
+
+
+async def _store(disk: Disk, role: str, identity: NodeIdentity) -> None:
+    """Replace it, on a full disk in the room that the bookie's reserve gives up (H28)."""
+    while True:
+        try:
+            return await store_identity(disk, identity)
+        except DiskFull:
+            if not await give_up(disk, role, IDENTITY_BYTES):
+                raise
 
 
 def _check(role: str, identity: NodeIdentity | None, cluster_id: str) -> None:

@@ -150,8 +150,9 @@ class DirectoryDisk:
         except OSError as error:
             os.close(descriptor)
             raise disk_error(error, f"{self.path}: locking it") from error
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # who holds it is a note: a full disk has no room for it
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
         self._lock_fd = descriptor
 
     def unlock(self) -> None:
@@ -254,8 +255,8 @@ def takes_direct(path: Path) -> bool:
             os.pwrite(descriptor, aligned_memory(DIRECT_ALIGN), 0)
         finally:
             os.close(descriptor)
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)  # full: not refused, whatever else
     finally:
         with contextlib.suppress(OSError):  # it may be made though the open was refused
             probe.unlink()

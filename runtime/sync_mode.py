@@ -5,6 +5,8 @@ would stall every connection. The thread costs a wake-up of the loop more, throu
 0.04 to 0.08 ms. So the disk is asked at start (`choose_sync_mode`), and the answer stays visible.
 """
 
+import errno
+import math
 import os
 import threading
 import time
@@ -45,7 +47,8 @@ class SyncMeasurement:
 async def choose_sync_mode(path: Path) -> SyncMeasurement:
     """Time twenty synced writes of 4 KiB in the directory ``path``. Raises `DiskFailed`.
 
-    At start, before the disk is busy: set ``disk.sync_mode`` to the answer's ``mode``.
+    At start, before the disk is busy: set ``disk.sync_mode`` to the answer's ``mode``. A full disk is not
+    timed: its mode is the safe one.
     """
     return await trio.to_thread.run_sync(_measure, path)
 
@@ -159,5 +162,9 @@ def _measure(path: Path) -> SyncMeasurement:
         finally:
             os.close(probe)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return SyncMeasurement(
+                math.inf, math.inf
+            )  # full: not known, and no reason not to start
         raise DiskFailed(f"{path}: timing its syncs: {error.strerror}") from error
     return SyncMeasurement(sorted(times_s)[PROBES // 2], max(times_s))

@@ -61,7 +61,9 @@ PURE = {
         "messages", "options", "outbox", "progress", "quorum", "raft", "raft_log", "read_rounds", "ready",
         "request_ring", "roles", "transaction", "wire",
     },
-    "bookie": {"cutting", "entry", "index_records", "journal_blocks", "messages", "runs", "seed"},
+    "bookie": {
+        "cutting", "entry", "index_records", "journal_blocks", "messages", "runs", "seed", "space",
+    },
     "ledger": {
         "keys", "metadata", "bookies", "striping", "add_window", "ensemble_change", "recovery",
         "recovery_actions", "evidence", "lateness", "placement", "holes", "kept_bytes",

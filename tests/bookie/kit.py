@@ -15,7 +15,7 @@ from distributedlog.bookie.runs import Located
 from distributedlog.bookie.store import Store
 from distributedlog.bookie.stretches import Stretch
 from distributedlog.bookie.waiters import Waiter
-from distributedlog.runtime.errors import DiskFailed, DistributedLogError
+from distributedlog.runtime.errors import DiskFailed, DiskFull, DistributedLogError
 from distributedlog.runtime.host import Address, Buffer, Connection, Disk, Host, Listener
 from distributedlog.runtime.memory import MemoryDisk, MemoryFile, MemoryMap
 
@@ -54,6 +54,8 @@ class CutDisk(MemoryDisk):
         self.fail_syncs = False
         self.hot = True
         """Does `read_hot` find its bytes in the page cache?"""
+        self.full_maps = False
+        """There is no room for any transaction of its maps."""
         self.fuse = -1
         """So many more steps that change the disk, then the power goes off; -1: never."""
 
@@ -104,6 +106,8 @@ class CutDisk(MemoryDisk):
         found._maps = self._maps
         found._files = self._files
         found.used_bytes = self.used_bytes
+        for content in found._files.values():
+            content._disk = found
         for name in sorted(self.files):
             file = self.files[name]
             for offset, old in reversed(file.doomed):
@@ -168,6 +172,10 @@ class CutFile(MemoryFile):
             raise DiskFailed(f"{self.name}: the sync failed")
         del self.pending[:covered]
 
+    def truncate(self, size: int) -> None:
+        self.disk.burn()
+        super().truncate(size)
+
     def read_hot(self, offset: int, length: int) -> bytes | None:
         return self.read_at(offset, length) if self.disk.hot else None
 
@@ -181,6 +189,9 @@ class CutMap(MemoryMap):
         self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
     ) -> None:
         self.disk.burn()
+        if self.disk.full_maps:
+            await trio.lowlevel.checkpoint()
+            raise DiskFull("no room for a transaction")
         await super().apply(puts, deletes)
         self.disk.burn()
 

@@ -1,5 +1,6 @@
 """The same store on a real directory: direct writes, buffered reads, LMDB, both sync modes."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,12 +8,15 @@ import pytest
 
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.store import Store
+from distributedlog.runtime.errors import BookieReadOnly
 from distributedlog.runtime.files import DirectoryDisk
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.sync_mode import SyncMode
+from distributedlog.runtime.sync_mode import SyncMode, choose_sync_mode
+from tests.runtime.mounts import mounted
 
 from .kit import KEY, OPTIONS, Adder, fence, read_all, record, running
 
+MIB = 1 << 20
 SMALL = replace(
     OPTIONS, journal_file_bytes=128 << 10, gather_bytes=64 << 10, unsynced_bytes_max=48 << 10
 )
@@ -60,3 +64,62 @@ def test_every_option_says_its_unit_and_reason() -> None:
     for option in BookieOptions.__dataclass_fields__.values():
         assert option.metadata["unit"]
         assert option.metadata["reason"]
+
+
+@pytest.mark.parametrize("full", ["journal", "index", "both"])
+async def test_a_full_device_is_started_on_and_served_from(tmp_path: Path, full: str) -> None:
+    """H28: to the last byte, on file systems of 40 MB, again and again; then room is made."""
+    options = replace(BookieOptions(), journal_file_bytes=4 * MIB, gather_bytes=1 * MIB)
+    options = replace(options, free_bytes_min=4 * MIB)
+    with (
+        mounted(tmp_path / "a", "tmpfs", "-o", "size=40m") as first,
+        mounted(tmp_path / "b", "tmpfs", "-o", "size=40m") as second,
+    ):
+        places = {"journal": first, "index": second}
+        filled = [each for role, each in places.items() if full in (role, "both")]
+        sent: list[bytes] = []
+        for start in range(5):
+            if start == 4:
+                for each in filled:
+                    (each / "ballast").unlink()
+            disks = {role: DirectoryDisk(each / role) for role, each in places.items()}
+            for disk in disks.values():
+                disk.lock()
+            assert (await choose_sync_mode(disks["journal"].path)).mode in ("inline", "thread")
+            async with running(disks["journal"], options, disks["index"]) as store:
+                if sent:
+                    assert list((await read_all(store, 7)).values()) == sent
+                    assert store.look_up(8, KEY).fenced
+                adder = Adder(store, 7)
+                if start in (0, 4):
+                    for n in range(20):
+                        adder.send(record(7, len(sent) + n, bytes([n]) * 50_000))
+                    await adder.all_acked()
+                    sent += adder.sent
+                    await fence(store, 8)
+                    await store.delete_ledger(9)
+                    await store.checkpoint()
+                    for each in [] if start else filled:
+                        _fill(each / "ballast")
+                else:
+                    adder.send(record(7, len(sent)))
+                    error, _ = await adder.refusal()
+                    assert isinstance(error, BookieReadOnly)
+                    await fence(store, 100 + start)
+                    await store.delete_ledger(200 + start)
+                    if full != "both":
+                        await store.checkpoint()
+                    for each in filled:
+                        _fill(each / "ballast")
+                assert store.limbo.below == 0
+            for disk in disks.values():
+                await disk.close()
+
+
+def _fill(path: Path) -> None:
+    """Take the rest of the file system, to the last byte."""
+    with path.open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)):
+                    pass

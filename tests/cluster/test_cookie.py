@@ -7,12 +7,13 @@ from dataclasses import asdict, replace
 import pytest
 import xxhash
 
+from distributedlog.bookie.reserve import Reserve, reserve_name
 from distributedlog.cluster.cookie import cookie_guard, take_identity
 from distributedlog.ledger import keys
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Transaction, TransactionReply
 from distributedlog.runtime.atomic_file import replace_file
-from distributedlog.runtime.errors import ForeignData, OutcomeUnknown
+from distributedlog.runtime.errors import DiskFull, ForeignData, OutcomeUnknown
 from distributedlog.runtime.identity import (
     FILE_NAME,
     NodeIdentity,
@@ -271,3 +272,25 @@ async def test_a_directory_of_an_older_version_is_taken_up() -> None:
         await replace_file(disk, FILE_NAME, body + b"\n" + digest)
 
     assert (await bookie.start(metadata)).incarnation == 2
+
+
+@pytest.mark.parametrize("role", ["journal", "index"])
+async def test_a_start_on_a_full_disk_counts_up_in_what_the_reserve_gives(role: str) -> None:
+    """The identity is replaced on both disks at each start, and that takes room (H28)."""
+    metadata, bookie = LocalMetadata(), _Bookie()
+    disk = bookie.disks[role] = MemoryDisk(bytes_max=1 << 20)
+    await bookie.start(metadata)
+    await bookie.store_something()
+    await Reserve(disk, role, 256 << 10).make()
+    for starts in range(2, 5):
+        name = f"ballast-{starts}"
+        await disk.create(name, size=disk.free_bytes())
+
+        assert (await bookie.start(metadata)).incarnation == starts
+
+    await disk.delete(reserve_name(role))
+    await disk.create("more", size=disk.free_bytes())
+    with pytest.raises(DiskFull):
+        await bookie.start(metadata)
+    await disk.delete("more")
+    assert (await bookie.start(metadata)).incarnation > 4
