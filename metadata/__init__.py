@@ -4,7 +4,7 @@ It knows nothing of ledgers or logs. Whoever only uses it reads the first two li
 
     interface.py, transaction.py    what the parts above ask; conditions and operations as values (pure)
     client.py                       finds the leader, sends again what is safe to send again
-        quorum_links.py, known_nodes.py, watching.py, status_question.py
+        asking.py, quorum_links.py, known_nodes.py, watching.py, status_question.py
     local.py                        the same contract in this process, without a quorum
 
 The Raft core (pure), from the ground up:
@@ -26,7 +26,7 @@ A node, which drives both:
 
     server.py, replica.py           one node's life; persist, then send, then apply, then answer
     storage.py, log_operations.py, snapshot_files.py, members.py   its disk
-    sessions.py, wire.py, peers.py, receiving.py    its connections: clients, peers, snapshots
+    sessions.py, wire.py, peers.py, strangers.py, receiving.py    its connections: clients, peers, snapshots
     leases.py, touch.py, status.py  keep-alives; whether it hears a leader; what it tells of itself
     forming.py, admission.py        how a quorum comes to be (H5), and how its members change
 """

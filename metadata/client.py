@@ -11,26 +11,20 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from ..runtime.errors import (
-    ConnectionLost,
-    DistributedLogError,
     LeaseExpired,
-    NotLeader,
-    NotReady,
     OutcomeUnknown,
-    ProtocolError,
     QuorumUnreachable,
-    RequestTimeout,
     TooBusy,
-    WrongPeer,
 )
 from ..runtime.frames import Op, pack
 from ..runtime.host import Address, Buffer
-from ..runtime.rpc import ClientLink, Endpoint, Reply
+from ..runtime.rpc import Endpoint, Reply
+from .asking import Question
 from .commands import Command, Grant, Revoke, Transact, encode_command
 from .configuration import Member
 from .interface import Event, MemberStatus, Metadata, RangePage, Watch, WatchBatch, prefix_end
 from .kv import STALE_REQUEST, Answer
-from .quorum_links import ATTEMPT_S, PAUSE_S, QuorumLinks
+from .quorum_links import QuorumLinks
 from .status_question import ask_status
 from .transaction import KeyValue, Transaction, TransactionReply
 from .watching import Watcher
@@ -55,17 +49,8 @@ __all__ = [
     "prefix_end",
 ]
 
-ELSEWHERE = (
-    ConnectionLost,
-    NotReady,
-    OutcomeUnknown,
-    ProtocolError,
-    RequestTimeout,
-    WrongPeer,
-)
-"""What a node that cannot help answers, or no node at all: the next one is asked."""
-MEMBERS_S = 8.0
-"""A change of the members may take so long: a new node is asked who it is, then a quorum."""
+UNDER_WAY_MAX = 256
+"""Questions of one client at a time, lease renewals not counted; more wait here, in the order they came."""
 
 
 class MetadataClient:
@@ -84,6 +69,7 @@ class MetadataClient:
         )
         self._watcher = Watcher(self._links)
         self._client_id = client_id
+        self._turns = trio.Semaphore(UNDER_WAY_MAX)
         self._request = 0
         self._base_index = -1
 
@@ -163,7 +149,7 @@ class MetadataClient:
 
         Done once or more often is the same. Raises `MembersRefused`, `QuorumUnreachable`.
         """
-        reply = await self.ask(Op.META_MEMBERS, request.encode(), attempt_s=MEMBERS_S)
+        reply = await self.ask(Op.META_MEMBERS, request.encode())
         return [reach.member for reach in decode_members(reply.body)]
 
     async def keep_alive(self, lease: int, ttl_ms: int) -> None:
@@ -188,13 +174,13 @@ class MetadataClient:
             await self.get(b"\0")
         self._request += 1
         number = self._request  # others take theirs while this one waits
-        attempts = _Attempts()
+        question = Question(self._links)
         while True:
             command = encode_command(make(number, self._base_index))
             try:
-                reply = await self.ask(Op.META_TRANSACT, command, attempts=attempts)
+                reply = await self.ask(Op.META_TRANSACT, command, question=question)
             except QuorumUnreachable as error:
-                if attempts.unanswered:
+                if question.unanswered:
                     raise OutcomeUnknown(f"{error}; the change may have been made") from error
                 raise
             index, answer = decode_outcome(reply.body)
@@ -202,77 +188,34 @@ class MetadataClient:
             if answer.error is None:
                 return answer
             stale = isinstance(answer.error, OutcomeUnknown) and str(answer.error) == STALE_REQUEST
-            if not stale or attempts.unanswered:
+            if not stale or question.unanswered:
                 raise answer.error
             # Never done: this was its first sending, it only named too old a base.
 
-    async def ask(
-        self,
-        op: int,
-        body: Buffer,
-        *,
-        attempts: "_Attempts | None" = None,
-        attempt_s: float = ATTEMPT_S,
-    ) -> Reply:
-        """Ask the leader, whoever that is, until somebody answers; ``attempt_s``: how long each may take.
+    async def ask(self, op: int, body: Buffer, *, question: Question | None = None) -> Reply:
+        """Ask the leader, whoever that is, until somebody answers.
 
         Raises the error that an answer carries, or `QuorumUnreachable` at the client's time limit.
         """
-        links = self._links
-        deadline = trio.current_time() + links.timeout_s
-        attempts = attempts if attempts is not None else _Attempts()
-        turns = 0
-        while trio.current_time() < deadline:
-            address = links.leader
-            try:
-                link = await links.link(address, deadline)
-                until = min(deadline, trio.current_time() + attempt_s)
-                return await self._ask_once(link, op, body, until, attempts)
-            except NotLeader as error:
-                attempts.last = error
-                pause = not links.follow(address, error.leader)
-            except TooBusy as error:
-                if not attempts.unanswered:
-                    raise
-                attempts.last = (
-                    error  # says nothing of the earlier sendings: ask until something does
-                )
-                pause = True
-            except ELSEWHERE as error:
-                attempts.last = error
-                links.next_after(address)
-                pause = False
-            turns += 1
-            # All of them may name a leader that has just died: one round of questions, then a pause.
-            if pause or turns % len(links.known.all) == 0:
-                await trio.sleep(PAUSE_S)
-        places = ", ".join(f"{host}:{port}" for host, port in links.known.all)
-        raise QuorumUnreachable(
-            f"no leader of the metadata quorum at {places} answered within {links.timeout_s:g} s"
-            f" (last: {attempts.last or 'no answer'})"
-        )
-
-    async def _ask_once(
-        self, link: ClientLink, op: int, body: Buffer, until: float, attempts: "_Attempts"
-    ) -> Reply:
-        """Send to one node; count the sending as unanswered unless its answer says what became of it."""
-        attempts.unanswered += 1
-        left_s = until - trio.current_time()
+        deadline = trio.current_time() + self._links.timeout_s
+        question = question or Question(self._links)
+        if op == Op.META_LEASE:  # a lease must not end because much else is asked
+            return await question.ask(op, body, deadline)
+        await self._take_turn(deadline)
         try:
-            reply = await link.request(op, body, timeout_s=max(0.01, left_s))
-        except DistributedLogError as error:
-            attempts.unanswered -= error.definite
-            raise
-        attempts.unanswered -= 1
-        return reply
+            return await question.ask(op, body, deadline)
+        finally:
+            self._turns.release()
 
-
-class _Attempts:
-    """How the sendings of one request went."""
-
-    __slots__ = ("last", "unanswered")
-
-    def __init__(self) -> None:
-        self.last: DistributedLogError | None = None
-        self.unanswered = 0
-        """Sendings of which nobody knows what became."""
+    async def _take_turn(self, deadline: float) -> None:
+        """Wait until few enough questions are under way. Raises `TooBusy` at the deadline."""
+        try:
+            self._turns.acquire_nowait()
+        except trio.WouldBlock:
+            with trio.move_on_at(deadline):
+                await self._turns.acquire()
+                return
+            raise TooBusy(
+                f"{UNDER_WAY_MAX} questions of this client to the metadata quorum are under way, and"
+                f" none of them was answered within {self._links.timeout_s:g} s"
+            ) from None

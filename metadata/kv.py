@@ -162,6 +162,11 @@ class KeyValueState:
             return Answer(lease=meant.lease), self._end_lease(meant.lease)
         return Answer(), ()
 
+    def answered(self, meant: Command) -> Answer | None:
+        """What a client's request came to, if that is known: it need not be in the log once more."""
+        known = self.ring.find(meant.client, meant.request)
+        return self._again(meant, known) if known is not None else None
+
     def _again(self, meant: Command, known: Remembered) -> Answer:
         """The answer to a command that was done before, or refused before."""
         if known.code == REFUSED:

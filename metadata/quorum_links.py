@@ -1,6 +1,7 @@
 """A client's connections to the nodes of the quorum, made when they are needed; who is asked next."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -11,12 +12,22 @@ from ..runtime.errors import (
     NotReady,
     QuorumUnreachable,
 )
+from ..runtime.frames import Op, envelope
 from ..runtime.host import Address
 from ..runtime.rpc import ClientLink, Endpoint
 from .known_nodes import KnownNodes
+from .peers import parse_place
 
-ATTEMPT_S = 2.0
-"""A node that is silent for so long is left."""
+if TYPE_CHECKING:
+    from .asking import Question
+
+DIAL_S = 2.0
+"""A node that does not greet within this time is not connected to."""
+PING_S = 0.3
+"""A connection on which an answer is waited for is pinged after so long without a byte, …"""
+SILENCE_S = 0.6
+"""… and after so long others are asked beside it: shorter than an election takes, longer than a busy node
+is away."""
 PAUSE_S = 0.05
 """Between two attempts when nobody leads."""
 
@@ -40,12 +51,18 @@ class QuorumLinks:
         self.known = KnownNodes(addresses)
         self.leader = addresses[0]
         """Where to ask next: the leader as far as we know."""
+        self.questions: dict[Question, None] = {}
+        """All that are asked now."""
+        self.searcher: Question | None = None
+        """The one that looks for the leader."""
+        self.chance = endpoint.host.random.random
         self._endpoint = endpoint
         self._on_link = on_link
         self._nursery: trio.Nursery | None = None
         self._over = False
         self._links: dict[Address, ClientLink] = {}
-        self._dialing: dict[Address, trio.Event] = {}
+        self._dialing: dict[Address, _Dialing] = {}
+        self._pinged_at: dict[Address, float] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hold the connections until cancelled."""
@@ -65,41 +82,55 @@ class QuorumLinks:
         Raises `AlreadyClosed` once `run` has ended: whoever says a shielded goodbye may come that late.
         ``may_wait``: also to one that belongs to no cluster; that is not kept.
         """
-        while True:
-            link = self._links.get(address)
-            if link is not None and link.closed is None:
-                return link
-            dialing = self._dialing.get(address)
-            if dialing is None:
-                break
-            await dialing.wait()
+        link = self._links.get(address)
+        if link is not None and link.closed is None:
+            return link
         assert self._nursery is not None, "QuorumLinks.run is not running"
         if self._over:
             raise AlreadyClosed("the metadata client has ended")
-        done = self._dialing[address] = trio.Event()
+        dialing = self._dialing.get(address)
+        if dialing is None or dialing.may_wait != may_wait:
+            dialing = self._dialing[address] = _Dialing(may_wait)
+            self._nursery.start_soon(self._dial, address, dialing)
+        within_s = DIAL_S if may_wait else SILENCE_S
+        with trio.move_on_at(min(deadline, trio.current_time() + within_s)):
+            await dialing.done.wait()
+        if dialing.error is not None:
+            raise dialing.error
+        if dialing.link is None:  # it is dialled on: whoever asks it again may find it connected
+            raise ConnectionLost(f"{address[0]}:{address[1]} did not answer within {within_s:g} s")
+        return dialing.link
+
+    async def _dial(self, address: Address, dialing: "_Dialing") -> None:
+        assert self._nursery is not None
         try:
-            with trio.move_on_at(min(deadline, trio.current_time() + ATTEMPT_S)):
-                try:
-                    link = await self._endpoint.dial(address, nursery=self._nursery)
-                except RuntimeError:  # the nursery ended while the connection was made
-                    if not self._over:
-                        raise
-                    raise AlreadyClosed("the metadata client has ended") from None
-                if not link.peer.cluster_id and may_wait:
-                    return link
-                if not link.peer.cluster_id:
-                    link.close(NotReady(f"{link.peer_address} belongs to no cluster yet"))
-                    raise NotReady(f"{link.peer_address} belongs to no cluster yet")
-                self._links[address] = link
-                self.cluster_id = self.cluster_id or link.peer.cluster_id
-                self.listener = link.listener
-                self._on_link(link)
-                self._nursery.start_soon(self.known.keep_up, link)
-                return link
-            raise ConnectionLost(f"{address[0]}:{address[1]} did not answer within {ATTEMPT_S:g} s")
+            with trio.move_on_after(DIAL_S):
+                dialing.link = await self._greeted(address, dialing.may_wait)
+        except DistributedLogError as error:
+            dialing.error = error
         finally:
-            del self._dialing[address]
-            done.set()
+            if self._over:
+                dialing.error = AlreadyClosed("the metadata client has ended")
+            if self._dialing.get(address) is dialing:
+                del self._dialing[address]
+            dialing.done.set()
+
+    async def _greeted(self, address: Address, may_wait: bool) -> ClientLink:
+        assert self._nursery is not None
+        link = await self._endpoint.dial(address, nursery=self._nursery)
+        if not link.peer.cluster_id:
+            if not may_wait:
+                link.close(NotReady(f"{link.peer_address} belongs to no cluster yet"))
+                raise NotReady(f"{link.peer_address} belongs to no cluster yet")
+            return link
+        self._links[address] = link
+        self.cluster_id = self.cluster_id or link.peer.cluster_id
+        self.listener = link.listener
+        self._on_link(link)
+        self._nursery.start_soon(self.known.keep_up, link)
+        return link
+
+    # --- who is asked -----------------------------------------------------------------------------
 
     async def any_link(self) -> ClientLink:
         """A connection to whichever node answers, the leader first. Raises `QuorumUnreachable`."""
@@ -121,12 +152,38 @@ class QuorumLinks:
 
     def follow(self, asked: Address, leader: str) -> bool:
         """Ask the node that was named as leader next; False if that says nothing new."""
-        host, _, port = leader.rpartition(":")
-        if host and port.isdigit() and (host, int(port)) != asked:
-            self.leader = (host, int(port))
-            return True
-        self.next_after(asked)
-        return False
+        place = parse_place(leader)
+        if place is None or place == asked or self._is_silent(place):
+            self.next_after(asked)
+            return False
+        self.leader = place
+        return True
+
+    def found(self, leader: Address) -> None:
+        """That node answered as only a leader can."""
+        if self.leader != leader or self.searcher is not None:
+            self.leader = leader
+            self.wake()
+
+    def wake(self) -> None:
+        """Let all questions look again."""
+        for question in self.questions:
+            question.wake()
+
+    def ping(self, address: Address, link: ClientLink) -> None:
+        """Ask a silent connection for a sign of life, and not again before it has given one."""
+        now, pinged_at = trio.current_time(), self._pinged_at.get(address, -SILENCE_S)
+        if pinged_at <= link.received_at or now - pinged_at >= SILENCE_S:
+            self._pinged_at[address] = now
+            link.send(envelope(Op.PING, 0))
+
+    def _is_silent(self, address: Address) -> bool:
+        """Whether a ping there is unanswered: what names that node as the leader is out of date."""
+        link = self._links.get(address)
+        if link is None or link.closed is not None:
+            return False
+        pinged_at = self._pinged_at.get(address, 0.0)
+        return link.received_at < pinged_at <= trio.current_time() - PING_S
 
     def next_after(self, asked: Address) -> None:
         """``asked`` was of no help: ask the next node, unless somebody else has turned already."""
@@ -141,3 +198,13 @@ class QuorumLinks:
             f"no node of the metadata quorum at {places} could be reached within"
             f" {self.timeout_s:g} s (last: {last})"
         )
+
+
+class _Dialing:
+    """A connection that is being made, by a task of its own: nobody who waits for it waits for long."""
+
+    def __init__(self, may_wait: bool) -> None:
+        self.may_wait = may_wait
+        self.link: ClientLink | None = None
+        self.error: DistributedLogError | None = None
+        self.done = trio.Event()

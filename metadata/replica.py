@@ -14,7 +14,8 @@ from random import Random
 
 import trio
 
-from ..runtime.errors import DistributedLogError, NotLeader, OutcomeUnknown
+from ..runtime.errors import DistributedLogError, NotLeader, OutcomeUnknown, TooBusy
+from .commands import Command
 from .configuration import UNKNOWN, Configuration, is_configuration
 from .kv import Answer, KeyValueState
 from .messages import Entry, Message
@@ -37,6 +38,10 @@ IDLE_MARK_S = 0.02
 START_HURRY_S = 0.4
 """The first wait for a leader is shorter by this: nobody is heard at a start, and pre-vote forbids harm."""
 
+ASKERS_MAX = 16
+"""So many sendings of one request wait for its one entry; a client has one a node."""
+NOBODY = ("", 0)
+
 Reply = Callable[[Answer | DistributedLogError], None]
 """Told once what became of a command: the state's answer, or why it was (perhaps) never applied."""
 Read = Callable[[DistributedLogError | None], None]
@@ -46,7 +51,8 @@ Read = Callable[[DistributedLogError | None], None]
 @dataclass(slots=True)
 class _Proposal:
     term: int
-    reply: Reply
+    replies: list[Reply]
+    request: tuple[str, int] = NOBODY
 
 
 class Replica:
@@ -93,6 +99,8 @@ class Replica:
         self._send_snapshot = send_snapshot
         self._name_leader = name_leader
         self._proposals: dict[int, _Proposal] = {}
+        self._by_request: dict[tuple[str, int], int] = {}
+        """The proposals of clients' requests, by client and number."""
         self._reads: dict[int, Read] = {}
         self._ripe: deque[tuple[int, Read]] = deque()
         self._last_read = 0
@@ -123,7 +131,29 @@ class Replica:
         self.raft.on_connection_closed(peer, trio.current_time())
         self.drain()
 
-    def propose(self, command: bytes, reply: Reply) -> None:
+    def request(self, command: bytes, meant: Command, reply: Reply) -> None:
+        """Have a client's command applied once, however often it is sent; ``reply`` is told (H20, H110).
+
+        One that was done is answered from the state; one that is under way is waited for, and shares its
+        fate: lost with this leadership, it is unknown to all who asked.
+        """
+        if not self.leads:
+            reply(self.not_leader())
+            return
+        known = self.state.answered(meant)
+        if known is not None:
+            reply(known)
+            return
+        name = (meant.client, meant.request)
+        proposal = self._proposals.get(self._by_request.get(name, 0))
+        if proposal is None or proposal.term != self.raft.term:
+            self.propose(command, reply, name)
+        elif len(proposal.replies) < ASKERS_MAX:
+            proposal.replies.append(reply)
+        else:
+            reply(TooBusy(f"request {meant.request} of {meant.client} is asked too often"))
+
+    def propose(self, command: bytes, reply: Reply, request: tuple[str, int] = NOBODY) -> None:
         """Have a command applied; ``reply`` is told. Nothing is sent before `drain`."""
         try:
             index = self.raft.propose(command)
@@ -133,7 +163,9 @@ class Replica:
         if index is None:
             reply(self.not_leader())
             return
-        self._proposals[index] = _Proposal(self.raft.term, reply)
+        self._proposals[index] = _Proposal(self.raft.term, [reply], request)
+        if request is not NOBODY:
+            self._by_request[request] = index
 
     def change_members(self, configuration: Configuration, reply: Reply) -> None:
         """Have other members; ``reply`` is told when that is committed, or why not."""
@@ -145,7 +177,7 @@ class Replica:
         if index is None:
             reply(self.not_leader())
             return
-        self._proposals[index] = _Proposal(self.raft.term, reply)
+        self._proposals[index] = _Proposal(self.raft.term, [reply])
 
     def read(self, read: Read) -> None:
         """Call ``read`` when the state is at least as new as now, by a quorum round that begins later."""
@@ -198,8 +230,10 @@ class Replica:
             self._applied_bytes += len(entry.data) + 64
             proposal = self._proposals.pop(entry.index, None)
             if proposal is not None:
+                self._by_request.pop(proposal.request, None)
                 same = proposal.term == entry.term
-                proposal.reply(answer if same else self.not_leader())
+                for reply in proposal.replies:
+                    reply(answer if same else self.not_leader())
         self.raft.on_applied(entries[-1].index)
         self.on_applied()
         base = self.snapshot.index if self.snapshot is not None else 0
@@ -218,10 +252,10 @@ class Replica:
     def _note_role(self) -> None:
         if not self.leads:
             proposals, self._proposals = self._proposals, {}
+            self._by_request.clear()
             for proposal in proposals.values():  # not NotLeader: the next leader may commit it
-                proposal.reply(
-                    OutcomeUnknown("this metadata node led no longer before it was done")
-                )
+                for reply in proposal.replies:
+                    reply(OutcomeUnknown("this metadata node led no longer before it was done"))
         self._tell_leader()
         if self._leads != self.leads:
             self._leads = self.leads

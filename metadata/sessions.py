@@ -165,7 +165,7 @@ class MetadataSession:
             else:
                 self._link.reply(ident, encode_outcome(replica.state.index, answer))
 
-        replica.propose(command, done)
+        replica.request(command, meant, done)
 
     def _renew(self, ident: int, lease: int) -> None:
         def done(error: DistributedLogError | None) -> None:

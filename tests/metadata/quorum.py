@@ -1,7 +1,7 @@
 """A metadata quorum on pipes and disks in memory, whose nodes are started, killed and wiped by name."""
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from distributedlog.metadata.server import MetadataOptions, serve_metadata
 from distributedlog.metadata.wire import decode_rows
 from distributedlog.runtime.errors import ConnectionLost
 from distributedlog.runtime.frames import Op, pack
-from distributedlog.runtime.host import Address, Connection, Host
+from distributedlog.runtime.host import Address, Buffer, Connection, Host, Listener
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint, Hello
 
@@ -35,6 +35,7 @@ class Quorum:
         self._nursery = nursery
         self._called = {name: name for name in names}
         self._cut_off: set[str] = set()
+        self._silent: dict[str, trio.Event] = {}
         self._wires: list[tuple[str, str, Connection]] = []
         self._running: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
         self._clients = 0
@@ -71,6 +72,13 @@ class Quorum:
     def machine(self, name: str) -> Host:
         """Another machine of the network, for whoever speaks to the nodes as it likes."""
         return self._network.host(name)
+
+    def silence(self, name: str) -> None:
+        """Nothing reaches that node and nothing leaves it, and no connection ends, as where it hangs."""
+        self._silent[name] = trio.Event()
+
+    def end_silence(self, name: str) -> None:
+        self._silent.pop(name).set()
 
     def wipe(self, name: str) -> None:
         """The node's directory is emptied, or another machine comes in its place."""
@@ -120,12 +128,12 @@ class Quorum:
                 raise ConnectionLost(f"{name} does not reach {address[0]}")
             wire = await dial(address)
             self._wires.append((name, address[0], wire))
-            return wire
+            return Muted(wire, name, self._silent)
 
         # No two lives alike.
         chance = random.Random(self._chance.random())
         host = replace(host, random=chance, dial=dial_unless_cut_off)
-        listener = await host.listen((name, 4181))
+        listener = MutedListener(await host.listen((name, 4181)), name, self._silent)
         disk.lock()
         try:
             with trio.CancelScope() as scope:
@@ -138,6 +146,48 @@ class Quorum:
             listener.close()
             disk.unlock()
             ended.set()
+
+
+class Muted:
+    """A connection of a node that may fall silent."""
+
+    def __init__(self, wire: Connection, name: str, silent: Mapping[str, trio.Event]) -> None:
+        self.peer = wire.peer
+        self._wire = wire
+        self._name = name
+        self._silent = silent
+        self.close = wire.close
+
+    async def receive_into(self, *buffers: memoryview) -> int:
+        await self._heard()
+        count = await self._wire.receive_into(*buffers)
+        await self._heard()  # what came in during the silence is kept until it ends
+        return count
+
+    def try_send(self, buffers: Sequence[Buffer]) -> int:
+        return 0 if self._name in self._silent else self._wire.try_send(buffers)
+
+    async def wait_writable(self) -> None:
+        await self._heard()
+        await self._wire.wait_writable()
+
+    async def _heard(self) -> None:
+        while self._name in self._silent:
+            await self._silent[self._name].wait()
+
+
+class MutedListener:
+    """Hands out such connections."""
+
+    def __init__(self, listener: Listener, name: str, silent: Mapping[str, trio.Event]) -> None:
+        self.address = listener.address
+        self.close = listener.close
+        self._listener = listener
+        self._name = name
+        self._silent = silent
+
+    async def accept(self) -> Connection:
+        return Muted(await self._listener.accept(), self._name, self._silent)
 
 
 @asynccontextmanager

@@ -190,19 +190,34 @@ def test_a_closed_connection_to_the_leader_ends_that() -> None:
 
 def test_timeouts_are_drawn_from_an_interval() -> None:
     """Paper 5.2: "election timeouts are chosen randomly from a fixed interval"."""
-    deadlines = [
-        Raft(
-            "a",
-            RaftLog(configuration=Configuration.of_ids("abc")),
+
+    def deadline(node_id: str, drawn: float) -> float:
+        return Raft(
+            node_id,
+            RaftLog(configuration=Configuration.of_ids("abcd")),
             HardState(),
             options=OPTIONS,
-            draw=lambda drawn=drawn: drawn,  # type: ignore[misc]
+            draw=lambda: drawn,
             now=10.0,
         ).deadline
-        for drawn in (0.0, 0.5, 0.999)
-    ]
 
-    assert deadlines == pytest.approx([10.5, 10.75, 10.9995])
+    # Each from its own part of it: no two of them at once, and one of them early.
+    assert [deadline("a", drawn) for drawn in (0.0, 0.5, 0.999)] == pytest.approx(
+        [10.5, 10.5625, 10.624875]
+    )
+    assert [deadline(voter, 0.0) for voter in "abcd"] == pytest.approx(
+        [10.5, 10.625, 10.75, 10.875]
+    )
+    assert deadline("d", 0.999) == pytest.approx(10.999875)
+
+
+def test_the_leader_leaves_its_part_of_the_interval_to_the_others() -> None:
+    core = node(1, voters="abc")
+    core.on_message(Heartbeat(1, "b", 0, 1), 10.0)
+    assert core.deadline == pytest.approx(10.5)
+    core = node(1, voters="zab")
+    core.on_message(Heartbeat(1, "b", 0, 1), 10.0)
+    assert core.deadline == pytest.approx(10.5)
 
 
 def test_a_lost_pre_vote_leaves_everything_as_it_was() -> None:

@@ -1,0 +1,234 @@
+"""One question of a client to the quorum: where it was sent, what came back, and where it goes next.
+
+It goes to the leader, and stays there for as long as that node's connection shows signs of life: a slow
+commit is no reason to send a command again. A connection that is silent, and silent to a ping, is another
+thing: its node may hang, or be cut off. Then others are asked beside it; whichever answers first counts,
+which is safe because a command is done once however often it is sent (H20).
+
+Who leads after the leader went silent, one question finds out for all of a client's (`Search`): thousands
+that each went from node to node would keep the next leader from its work.
+"""
+
+from collections import deque
+from enum import Enum, auto
+from math import inf
+from typing import NamedTuple
+
+import trio
+
+from ..runtime.client_link import ClientLink, PendingReply, Reply
+from ..runtime.errors import (
+    AlreadyClosed,
+    ConnectionLost,
+    DistributedLogError,
+    NotLeader,
+    NotReady,
+    OutcomeUnknown,
+    ProtocolError,
+    QuorumUnreachable,
+    RequestTimeout,
+    TooBusy,
+    WrongPeer,
+)
+from ..runtime.host import Address, Buffer
+from .quorum_links import PAUSE_S, PING_S, SILENCE_S, QuorumLinks
+
+ELSEWHERE = (
+    ConnectionLost,
+    NotReady,
+    OutcomeUnknown,
+    ProtocolError,
+    RequestTimeout,
+    WrongPeer,
+)
+"""What a node that cannot help answers, or no node at all: the next one is asked."""
+BUSY_MIN_S = 0.05
+BUSY_MAX_S = 2.0
+"""A leader that has too much to do is asked again after about so long: longer each time, not all at once."""
+REST_S = 0.5
+"""So long a question waits for another one to find the leader, before it asks for itself."""
+LATE_S = 0.1
+"""Woken so much later than asked for, this process did not run: silence in that time was our own (H25)."""
+
+
+class Next(Enum):
+    """What to do after a refusal."""
+
+    FOLLOW = auto()
+    """Ask the leader that was named."""
+    SEARCH = auto()
+    """Nobody who was asked leads: one question searches, the others wait for what it finds."""
+    PAUSE = auto()
+    """The leader has too much to do."""
+
+
+class Sending(NamedTuple):
+    """A question that is under way on one connection."""
+
+    link: ClientLink
+    pending: PendingReply
+    sent_at: float
+
+
+class Question:
+    """One request, through all its sendings. `ask` may be called again for what was refused as stale."""
+
+    def __init__(self, links: QuorumLinks) -> None:
+        self.unanswered = 0
+        """Sendings of which nobody knows what became."""
+        self.last: DistributedLogError | None = None
+        self._links = links
+        self._under_way: dict[Address, Sending] = {}
+        self._answers: deque[tuple[Address, Reply | DistributedLogError]] = deque()
+        self._news = trio.Event()
+        self._ran_at = 0.0
+        """This process did not run just before: silence counts from here."""
+        self._steps = 0
+        self._busy_s = BUSY_MIN_S
+
+    async def ask(self, op: int, body: Buffer, deadline: float) -> Reply:
+        """Ask until somebody answers. Raises the error that an answer carries; `TooBusy`,
+        `QuorumUnreachable` at the deadline."""
+        links = self._links
+        links.questions[self] = None
+        place: Address | None = links.leader
+        try:
+            while trio.current_time() < deadline:
+                if place is not None:
+                    await self._send(place, op, body, deadline)
+                await self._wait(deadline)
+                if not self._answers:  # silence
+                    for silent in self._under_way:
+                        links.next_after(silent)
+                    place = await self._place_of_search(deadline)
+                    continue
+                asked, answer = self._answers.popleft()
+                if isinstance(answer, Reply):
+                    self.unanswered -= 1
+                    links.found(asked)
+                    return answer
+                self.last = answer
+                wanted = self._after(asked, answer)
+                place = links.leader
+                if wanted is Next.PAUSE:
+                    await self._rest(min(deadline, trio.current_time() + self._backoff_s()))
+                elif wanted is Next.SEARCH:
+                    hears = trio.current_time() < self._heard_at() + SILENCE_S
+                    place = None if hears else await self._place_of_search(deadline)
+        finally:
+            self._leave()
+        if isinstance(self.last, TooBusy) and not self.unanswered:
+            raise self.last
+        places = ", ".join(f"{host}:{port}" for host, port in links.known.all)
+        raise QuorumUnreachable(
+            f"no leader of the metadata quorum at {places} answered within {links.timeout_s:g} s"
+            f" (last: {self.last or 'no answer'})"
+        )
+
+    def wake(self) -> None:
+        """Somebody leads."""
+        self._news.set()
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    async def _send(self, place: Address, op: int, body: Buffer, deadline: float) -> None:
+        """Have it under way at one more node, or note why it is not."""
+        if self._is_at(place):
+            return
+        try:
+            link = await self._links.link(place, deadline)
+            left_s = max(0.01, deadline - trio.current_time())
+
+            def on_reply(answer: Reply | DistributedLogError) -> None:
+                self._under_way.pop(place, None)
+                self._answers.append((place, answer))
+                self._news.set()
+
+            pending = link.stand(op, body, timeout_s=left_s, on_reply=on_reply)
+        except AlreadyClosed:
+            raise
+        except DistributedLogError as error:
+            self._answers.append((place, error))
+            self.unanswered += error.definite  # never sent: as if sent, and refused for certain
+            return
+        self._under_way[place] = Sending(link, pending, trio.current_time())
+        self.unanswered += 1
+
+    def _is_at(self, place: Address) -> bool:
+        return place in self._under_way
+
+    def _leave(self) -> None:
+        links = self._links
+        for sending in self._under_way.values():
+            sending.link.forget(sending.pending)
+        self._under_way.clear()
+        self._answers.clear()
+        del links.questions[self]
+        if links.searcher is self:
+            links.searcher = None
+            links.wake()  # somebody else searches on, where nobody was found
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    async def _wait(self, deadline: float) -> None:
+        """Until there is an answer, or until no node that was asked shows a sign of life."""
+        while not self._answers and self._under_way:
+            heard_at, now = self._heard_at(), trio.current_time()
+            until = heard_at + PING_S
+            if now >= until:
+                until = heard_at + SILENCE_S
+                for place, sending in self._under_way.items():
+                    self._links.ping(place, sending.link)
+            if now >= min(until, deadline):
+                return
+            await self._rest(min(until, deadline))
+            if trio.current_time() > until + LATE_S:
+                self._ran_at = trio.current_time()
+
+    def _heard_at(self) -> float:
+        """When a node that has the question last showed a sign of life; -inf where none has it."""
+        heard = (max(s.link.received_at, s.sent_at, self._ran_at) for s in self._under_way.values())
+        return min(trio.current_time(), max(heard, default=-inf))
+
+    async def _rest(self, until: float) -> None:
+        """Until an answer, or news of a leader, or then."""
+        if not self._answers:
+            self._news = trio.Event()
+            with trio.CancelScope(deadline=until):
+                await self._news.wait()
+
+    async def _place_of_search(self, deadline: float) -> Address | None:
+        """Where to ask next for a leader; None where there is an answer meanwhile."""
+        links = self._links
+        if links.searcher not in (None, self):
+            await self._rest(min(deadline, trio.current_time() + REST_S))
+            return None if self._answers or self._is_at(links.leader) else links.leader
+        links.searcher = self
+        self._steps += 1
+        # All of them may name a leader that has just died: one round of questions, then pauses.
+        if self._steps >= len(links.known.all):
+            await self._rest(min(deadline, trio.current_time() + PAUSE_S))
+        for _ in links.known.all:
+            if not self._is_at(links.leader):
+                break
+            links.turn()
+        return None if self._answers else links.leader
+
+    def _backoff_s(self) -> float:
+        low, self._busy_s = self._busy_s, min(BUSY_MAX_S, 2 * self._busy_s)
+        return low * (0.5 + self._links.chance())
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def _after(self, asked: Address, error: DistributedLogError) -> Next:
+        """What to do after a refusal. Raises it where it is the answer."""
+        self.unanswered -= error.definite
+        links = self._links
+        if isinstance(error, NotLeader):
+            return Next.FOLLOW if links.follow(asked, error.leader) else Next.SEARCH
+        if isinstance(error, TooBusy):
+            return Next.PAUSE
+        if isinstance(error, ELSEWHERE):
+            links.next_after(asked)
+            return Next.SEARCH
+        raise error
