@@ -17,9 +17,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from . import open_namespace as open_trio_namespace
 from .aio_log import LogCalls, LogWatch, RangeReader, SegmentWriter
-from .aio_segments import run
+from .aio_segments import opened, outcome_of, run
 from .aio_writer import LogWriter, PendingWrite
-from .flavours import Cursor, Held, open_feed, opened
+from .flavours import Cursor, Held, Owned, open_feed
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
 from .log.handle import LogDescription
@@ -48,13 +48,13 @@ __all__ = [
 T = TypeVar("T")
 
 
-class LogReader:
+class LogReader(Owned):
     """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
 
-    def __init__(self, background: Background, reader: TrioReader) -> None:
-        self._background = background
+    def __init__(self, background: Background, reader: TrioReader, name: str) -> None:
+        super().__init__(background, f'a reader of log "{name}"', reader.aclose)
         self._reader = reader
-        self._cursor = Cursor()
+        self._cursor = Cursor(reader)
 
     async def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
@@ -66,12 +66,13 @@ class LogReader:
     async def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
         """Up to ``number`` records: waits for the first, then takes what comes until ``wait_s`` after
         the call (None: what is here; 0: does not wait for the first either)."""
-        found = self._cursor.take(number)
-        if len(found) < number and not (found and not wait_s):
+        if number < 1:
+            raise InvalidRequest(f"read_bulk wants at least one record, not {number}")
+        here = len(self._cursor)
+        if here < number and (wait_s or not here):
             self._cursor.check_open()
-            read = self._reader.read_bulk
-            found += await run(self._background, read, number - len(found), wait_s)
-        return found
+            await run(self._background, self._cursor.gather, number, wait_s)
+        return self._cursor.take(number)
 
     async def read_columns(self, wait_s: float | None = None) -> Columns | None:
         """The rest of the entry at hand, or the next one, as columns. None as `read_next`."""
@@ -82,8 +83,10 @@ class LogReader:
 
     async def aclose(self) -> None:
         """Stop fetching. Idempotent."""
-        if self._cursor.close():
+        self._cursor.close()
+        if self._open:
             await run(self._background, self._reader.aclose)
+            self._ended()
 
     def __aiter__(self) -> "LogReader":
         return self
@@ -109,9 +112,8 @@ class LogReader:
 
     async def _fetch(self, wait_s: float | None) -> bool:
         self._cursor.check_open()
-        columns = await run(self._background, self._reader.read_columns_many, wait_s)
-        self._cursor.fill(columns)
-        return bool(columns)
+        await run(self._background, self._cursor.fetch, wait_s)
+        return len(self._cursor) > 0
 
 
 class Log(LogCalls):
@@ -130,12 +132,10 @@ class Log(LogCalls):
 
         async def open_it() -> LogWriter:
             background = self._background
-            feed = await run(
-                background, partial(open_feed, background, self._namespace, self._log, opening)
-            )
+            feed = await open_feed(background, self._namespace, self._log, opening)
             return LogWriter(background, feed)
 
-        return Opening(open_it)
+        return Opening(lambda: opened(self._background, open_it))
 
     def open_reader(
         self,
@@ -149,11 +149,9 @@ class Log(LogCalls):
         opening = self._log.open_reader(dlsn=dlsn, txid=txid, at=at, to=to)
 
         async def open_it() -> LogReader:
-            return LogReader(
-                self._background, await run(self._background, partial(opened, opening))
-            )
+            return LogReader(self._background, await opening, self.name)
 
-        return Opening(open_it)
+        return Opening(lambda: opened(self._background, open_it))
 
     async def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
@@ -200,9 +198,9 @@ class Namespace:
         opening = self._namespace.watch_logs(prefix)
 
         async def open_it() -> LogWatch:
-            return LogWatch(self._background, await run(self._background, partial(opened, opening)))
+            return LogWatch(self._background, await opening)
 
-        return Opening(open_it)
+        return Opening(lambda: opened(self._background, open_it))
 
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records. Raises `OwnershipAcquireFailed`, `LogNotFound`."""
@@ -237,10 +235,10 @@ class _Opened(Generic[T]):
     async def __aenter__(self) -> T:
         if self._held is not None:
             raise InvalidRequest("it is entered once; open another one")
-        self._background.start()
         try:
+            self._background.start()
             self._held = Held(self._background, self._manager)
-            return self._wrap(self._background, await asyncio.wrap_future(self._held.entered))
+            return self._wrap(self._background, await outcome_of(self._held.entered))
         except BaseException:
             await self._stop()
             raise
@@ -248,7 +246,7 @@ class _Opened(Generic[T]):
     async def __aexit__(self, *_: object) -> None:
         assert self._held is not None
         try:
-            await asyncio.wrap_future(self._held.leave())
+            await outcome_of(self._held.leave())
         finally:
             await self._stop()
 

@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 
-from .aio_segments import RangeReader, SegmentWriter, run
-from .flavours import opened
+from .aio_segments import RangeReader, SegmentWriter, opened, run
+from .flavours import Inbox, Owned
 from .log.apps import AppVersion
 from .log.beside import LINK_WAIT_S, UNLINKED_S
 from .log.dlsn import DLSN
@@ -61,22 +61,18 @@ class LogCalls:
         )
 
         async def open_it() -> SegmentWriter:
-            return SegmentWriter(
-                self._background, await run(self._background, partial(opened, opening))
-            )
+            return SegmentWriter(self._background, await opening)
 
-        return Opening(open_it)
+        return Opening(lambda: opened(self._background, open_it))
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
         """Read stretches of entries that a `snapshot` named. See `distributedlog.Log.open_ranges`."""
         opening = self._log.open_ranges(ranges)
 
         async def open_it() -> RangeReader:
-            return RangeReader(
-                self._background, await run(self._background, partial(opened, opening))
-            )
+            return RangeReader(self._background, await opening)
 
-        return Opening(open_it)
+        return Opening(lambda: opened(self._background, open_it))
 
     async def snapshot(self) -> LogSnapshot:
         """The log as it can be read now, for planners. See `distributedlog.Log.snapshot`."""
@@ -147,12 +143,13 @@ class Positions:
         return await run(self._background, self._positions.delete, name)
 
 
-class LogWatch:
+class LogWatch(Owned):
     """The logs of a namespace, then their changes; see `distributedlog.LogWatch`."""
 
     def __init__(self, background: Background, watch: TrioLogWatch) -> None:
-        self._background = background
+        super().__init__(background, "a watch of logs", watch.aclose)
         self._watch = watch
+        self._inbox: Inbox[LogChange] = Inbox()
 
     async def logs(self) -> dict[str, str]:
         """Name to incarnation: as listed at first, and as the changes that were taken made it."""
@@ -164,7 +161,14 @@ class LogWatch:
 
     async def next(self, wait_s: float | None = None) -> LogChange | None:
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here)."""
-        return await run(self._background, self._watch.next, wait_s)
+
+        async def fetch() -> list[LogChange]:
+            change = await self._watch.next(wait_s)
+            return [] if change is None else [change]
+
+        await run(self._background, self._inbox.fill, fetch)
+        found = self._inbox.take()
+        return found[0] if found else None
 
     async def __aiter__(self) -> AsyncIterator[LogChange]:
         while (change := await self.next()) is not None:
@@ -173,6 +177,7 @@ class LogWatch:
     async def aclose(self) -> None:
         """Stop following. Idempotent."""
         await run(self._background, self._watch.aclose)
+        self._ended()
 
     async def __aenter__(self) -> "LogWatch":
         return self

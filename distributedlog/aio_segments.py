@@ -2,32 +2,73 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
+import trio
+
+from .flavours import Inbox, Owned, give_up
 from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import SegmentToken
 from .log.record import Columns, LogRecord
 from .log.segment_writer import SegmentWriter as TrioSegmentWriter
-from .runtime.background import Background
+from .runtime.background import Background, Handover, Outcome
 from .runtime.host import Buffer
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Owned)
 
 
 async def run(background: Background, call: Callable[..., Awaitable[T]], *args: object) -> T:
     """Run a call in the trio loop; cancelled here, it is cancelled there."""
-    return await asyncio.wrap_future(background.submit(call, *args))
+    outcome: Outcome[T] = Outcome()
+    scope = trio.CancelScope()
+    try:
+        background.begin(outcome, scope, call, *args)
+        return await outcome_of(outcome)
+    except BaseException:
+        background.cancel(scope)
+        raise
 
 
-class SegmentWriter:
+async def outcome_of(outcome: Outcome[T]) -> T:
+    """Wait for what the trio loop gives."""
+    loop = asyncio.get_running_loop()
+    told = loop.create_future()
+
+    def take() -> None:
+        if not told.done():
+            told.set_result(None)
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # the event loop has ended: nobody waits
+            loop.call_soon_threadsafe(take)
+
+    outcome.when_done(tell)
+    await told
+    return outcome.result()
+
+
+async def opened(background: Background, open_it: Callable[[], Awaitable[C]]) -> C:
+    """What ``open_it`` opens in the trio loop; cancelled wherever, it is given up there."""
+    handover = Handover(background, open_it, give_up)
+    try:
+        return await outcome_of(handover.begin())
+    except BaseException:
+        handover.give_up()
+        raise
+
+
+class SegmentWriter(Owned):
     """Writes one ledger for a log, then closes it; see `distributedlog.SegmentWriter`.
 
     Each call is a hop to the background thread: hand over whole entries (`write_packed`), or many records.
     """
 
     def __init__(self, background: Background, writer: TrioSegmentWriter) -> None:
-        self._background = background
+        super().__init__(background, f"the writer of ledger {writer.ledger_id}", writer.abort)
         self._writer = writer
 
     @property
@@ -72,11 +113,14 @@ class SegmentWriter:
 
     async def aclose(self) -> SegmentToken:
         """Wait until everything is durable, close the ledger, return its token. Idempotent."""
-        return await run(self._background, self._writer.aclose)
+        token = await run(self._background, self._writer.aclose)
+        self._ended()
+        return token
 
     async def abort(self) -> None:
         """Send nothing more, and delete the ledger if the metadata answers. Idempotent."""
         await run(self._background, self._writer.abort)
+        self._ended()
 
     async def __aenter__(self) -> "SegmentWriter":
         return self
@@ -90,20 +134,20 @@ class SegmentWriter:
             await self.abort()
 
 
-class RangeReader:
+class RangeReader(Owned):
     """Gives the user records of some ranges, entry by entry; see `distributedlog.RangeReader`."""
 
     def __init__(self, background: Background, reader: TrioRangeReader) -> None:
-        self._background = background
+        super().__init__(background, "a reader of ranges", reader.aclose)
         self._reader = reader
+        self._inbox: Inbox[Columns] = Inbox()
 
     async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
         """The next entry and those that are here behind it, up to ``bytes_max``; [] at the end."""
 
-        async def call() -> list[Columns]:
-            return await self._reader.read_columns_many(bytes_max=bytes_max)
-
-        return await run(self._background, call)
+        fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
+        await run(self._background, self._inbox.fill, fetch)
+        return self._inbox.take()
 
     async def __aiter__(self) -> AsyncIterator[Columns]:
         while found := await self.read_columns_many():
@@ -113,6 +157,7 @@ class RangeReader:
     async def aclose(self) -> None:
         """Stop fetching. Idempotent."""
         await run(self._background, self._reader.aclose)
+        self._ended()
 
     async def __aenter__(self) -> "RangeReader":
         return self

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any
 
 from .aio_segments import run
-from .flavours import Chunk, Feed
+from .flavours import Chunk, Feed, Owned
 from .log.dlsn import DLSN
 from .log.record import LogRecord
 from .runtime.background import Background
@@ -38,11 +38,11 @@ class PendingWrite:
         return (yield from run(self._background, self._chunk.wait, self._slot).__await__())
 
 
-class LogWriter:
+class LogWriter(Owned):
     """The one writer of a log; see `distributedlog.LogWriter`."""
 
     def __init__(self, background: Background, feed: Feed) -> None:
-        self._background = background
+        super().__init__(background, f'the writer of log "{feed.name}"', feed.abort)
         self._feed = feed
         self._append = feed.append
 
@@ -85,10 +85,12 @@ class LogWriter:
     async def aclose(self) -> None:
         """Commit, complete the segment, give the lock back. Idempotent."""
         await run(self._background, self._feed.close)
+        self._ended()
 
     async def mark_end_of_stream(self) -> None:
         """As `aclose`, and the log ends here for good: it takes no more records."""
         await run(self._background, self._feed.end)
+        self._ended()
 
     async def truncate(self, dlsn: DLSN) -> DLSN:
         """Give up all records before ``dlsn``; see `distributedlog.Log.truncate`. The writer goes on."""
@@ -97,6 +99,7 @@ class LogWriter:
     async def abort(self) -> None:
         """Send nothing more; what is not durable yet is unknown. The segment awaits recovery."""
         await run(self._background, self._feed.abort)
+        self._ended()
 
     async def __aenter__(self) -> "LogWriter":
         return self

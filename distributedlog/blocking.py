@@ -17,8 +17,9 @@ from typing import Any, Generic, Literal, TypeVar
 
 from . import open_namespace as open_trio_namespace
 from .blocking_log import LogCalls, LogWatch, RangeReader, SegmentWriter
+from .blocking_segments import opened
 from .blocking_writer import LogWriter, PendingWrite
-from .flavours import Cursor, Held, open_feed, opened
+from .flavours import Cursor, Held, Owned, open_feed
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
 from .log.handle import LogDescription
@@ -46,13 +47,13 @@ __all__ = [
 T = TypeVar("T")
 
 
-class LogReader:
+class LogReader(Owned):
     """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
 
-    def __init__(self, background: Background, reader: TrioReader) -> None:
-        self._background = background
+    def __init__(self, background: Background, reader: TrioReader, name: str) -> None:
+        super().__init__(background, f'a reader of log "{name}"', reader.aclose)
         self._reader = reader
-        self._cursor = Cursor()
+        self._cursor = Cursor(reader)
 
     def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
@@ -64,11 +65,13 @@ class LogReader:
     def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
         """Up to ``number`` records: waits for the first, then takes what comes until ``wait_s`` after
         the call (None: what is here; 0: does not wait for the first either)."""
-        found = self._cursor.take(number)
-        if len(found) < number and not (found and not wait_s):
+        if number < 1:
+            raise InvalidRequest(f"read_bulk wants at least one record, not {number}")
+        here = len(self._cursor)
+        if here < number and (wait_s or not here):
             self._cursor.check_open()
-            found += self._background.run(self._reader.read_bulk, number - len(found), wait_s)
-        return found
+            self._background.run(self._cursor.gather, number, wait_s)
+        return self._cursor.take(number)
 
     def read_columns(self, wait_s: float | None = None) -> Columns | None:
         """The rest of the entry at hand, or the next one, as columns. None as `read_next`."""
@@ -79,8 +82,10 @@ class LogReader:
 
     def close(self) -> None:
         """Stop fetching. Idempotent."""
-        if self._cursor.close():
+        self._cursor.close()
+        if self._open:
             self._background.run(self._reader.aclose)
+            self._ended()
 
     def __iter__(self) -> Iterator[LogRecord]:
         return self
@@ -104,9 +109,8 @@ class LogReader:
 
     def _fetch(self, wait_s: float | None) -> bool:
         self._cursor.check_open()
-        columns = self._background.run(self._reader.read_columns_many, wait_s)
-        self._cursor.fill(columns)
-        return bool(columns)
+        self._background.run(self._cursor.fetch, wait_s)
+        return len(self._cursor) > 0
 
 
 class Log(LogCalls):
@@ -121,8 +125,12 @@ class Log(LogCalls):
         """The log's one writer, open; use it in a ``with``. See `distributedlog.Log.open_writer`."""
         opening = self._log.open_writer(takeover=takeover, wait_s=wait_s)
         background = self._background
-        feed = background.run(partial(open_feed, background, self._namespace, self._log, opening))
-        return LogWriter(background, feed)
+
+        async def open_it() -> LogWriter:
+            feed = await open_feed(background, self._namespace, self._log, opening)
+            return LogWriter(background, feed)
+
+        return opened(background, open_it)
 
     def open_reader(
         self,
@@ -134,7 +142,11 @@ class Log(LogCalls):
     ) -> LogReader:
         """A reader, open; use it in a ``with``. See `distributedlog.Log.open_reader`."""
         opening = self._log.open_reader(dlsn=dlsn, txid=txid, at=at, to=to)
-        return LogReader(self._background, self._background.run(partial(opened, opening)))
+
+        async def open_it() -> LogReader:
+            return LogReader(self._background, await opening, self.name)
+
+        return opened(self._background, open_it)
 
     def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
@@ -170,7 +182,12 @@ class Namespace:
 
     def watch_logs(self, prefix: str = "") -> LogWatch:
         """Follow which logs there are; use it in a ``with``. See `distributedlog.Namespace.watch_logs`."""
-        return LogWatch(self._background, self._namespace.watch_logs(prefix))
+        opening = self._namespace.watch_logs(prefix)
+
+        async def open_it() -> LogWatch:
+            return LogWatch(self._background, await opening)
+
+        return opened(self._background, open_it)
 
     def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records. Raises `OwnershipAcquireFailed`, `LogNotFound`."""
@@ -199,10 +216,10 @@ class _Opened(Generic[T]):
     def __enter__(self) -> T:
         if self._held is not None:
             raise InvalidRequest("it is entered once; open another one")
-        self._background.start()
         try:
+            self._background.start()
             self._held = Held(self._background, self._manager)
-            return self._wrap(self._held.entered.result())
+            return self._wrap(self._held.entered.wait())
         except BaseException:
             self._background.stop()
             raise
@@ -210,7 +227,7 @@ class _Opened(Generic[T]):
     def __exit__(self, *_: object) -> None:
         assert self._held is not None
         try:
-            self._held.leave().result()
+            self._held.leave().wait()
         finally:
             self._background.stop()
 

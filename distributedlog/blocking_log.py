@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from .blocking_segments import RangeReader, SegmentWriter
-from .flavours import opened
+from .blocking_segments import RangeReader, SegmentWriter, opened
+from .flavours import Inbox, Owned
 from .log.apps import AppVersion
 from .log.beside import LINK_WAIT_S, UNLINKED_S
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
-from .log.opening import Opening
 from .log.positions import Positions as TrioPositions
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.segment_writer import ENTRY_BYTES
@@ -57,13 +56,20 @@ class LogCalls:
         opening = self._log.open_segment_writer(
             app=app, version=version, custom=custom, entry_bytes=entry_bytes
         )
-        return SegmentWriter(self._background, self._background.run(partial(opened, opening)))
+
+        async def open_it() -> SegmentWriter:
+            return SegmentWriter(self._background, await opening)
+
+        return opened(self._background, open_it)
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
         """Read stretches of entries that a `snapshot` named. See `distributedlog.Log.open_ranges`."""
-        return RangeReader(
-            self._background, self._background.run(partial(opened, self._log.open_ranges(ranges)))
-        )
+        opening = self._log.open_ranges(ranges)
+
+        async def open_it() -> RangeReader:
+            return RangeReader(self._background, await opening)
+
+        return opened(self._background, open_it)
 
     def snapshot(self) -> LogSnapshot:
         """The log as it can be read now, for planners. See `distributedlog.Log.snapshot`."""
@@ -131,12 +137,13 @@ class Positions:
         return self._background.run(self._positions.delete, name)
 
 
-class LogWatch:
+class LogWatch(Owned):
     """The logs of a namespace, then their changes; see `distributedlog.LogWatch`."""
 
-    def __init__(self, background: Background, opening: Opening[TrioLogWatch]) -> None:
-        self._background = background
-        self._watch = background.run(partial(opened, opening))
+    def __init__(self, background: Background, watch: TrioLogWatch) -> None:
+        super().__init__(background, "a watch of logs", watch.aclose)
+        self._watch = watch
+        self._inbox: Inbox[LogChange] = Inbox()
 
     @property
     def logs(self) -> dict[str, str]:
@@ -149,7 +156,14 @@ class LogWatch:
 
     def next(self, wait_s: float | None = None) -> LogChange | None:
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here)."""
-        return self._background.run(self._watch.next, wait_s)
+
+        async def fetch() -> list[LogChange]:
+            change = await self._watch.next(wait_s)
+            return [] if change is None else [change]
+
+        self._background.run(self._inbox.fill, fetch)
+        found = self._inbox.take()
+        return found[0] if found else None
 
     def __iter__(self) -> Iterator[LogChange]:
         while True:
@@ -160,6 +174,7 @@ class LogWatch:
     def close(self) -> None:
         """Stop following. Idempotent."""
         self._background.run(self._watch.aclose)
+        self._ended()
 
     def __enter__(self) -> "LogWatch":
         return self

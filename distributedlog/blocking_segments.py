@@ -1,24 +1,39 @@
 """The blocking flavour of what is written beside a log and read by ranges; see `blocking.py`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
+from typing import TypeVar
 
+from .flavours import Inbox, Owned, give_up
 from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import SegmentToken
 from .log.record import Columns, LogRecord
 from .log.segment_writer import SegmentWriter as TrioSegmentWriter
-from .runtime.background import Background
+from .runtime.background import Background, Handover
 from .runtime.host import Buffer
 
+C = TypeVar("C", bound=Owned)
 
-class SegmentWriter:
+
+def opened(background: Background, open_it: Callable[[], Awaitable[C]]) -> C:
+    """What ``open_it`` opens in the loop; interrupted wherever, it is given up there."""
+    handover = Handover(background, open_it, give_up)
+    try:
+        return handover.begin().wait()
+    except BaseException:
+        handover.give_up()
+        raise
+
+
+class SegmentWriter(Owned):
     """Writes one ledger for a log, then closes it; see `distributedlog.SegmentWriter`.
 
     Each call is a hop to the background thread: hand over whole entries (`write_packed`), or many records.
     """
 
     def __init__(self, background: Background, writer: TrioSegmentWriter) -> None:
-        self._background = background
+        super().__init__(background, f"the writer of ledger {writer.ledger_id}", writer.abort)
         self._writer = writer
 
     @property
@@ -63,11 +78,14 @@ class SegmentWriter:
 
     def close(self) -> SegmentToken:
         """Wait until everything is durable, close the ledger, return its token. Idempotent."""
-        return self._background.run(self._writer.aclose)
+        token = self._background.run(self._writer.aclose)
+        self._ended()
+        return token
 
     def abort(self) -> None:
         """Send nothing more, and delete the ledger if the metadata answers. Idempotent."""
         self._background.run(self._writer.abort)
+        self._ended()
 
     def __enter__(self) -> "SegmentWriter":
         return self
@@ -81,20 +99,20 @@ class SegmentWriter:
             self.abort()
 
 
-class RangeReader:
+class RangeReader(Owned):
     """Gives the user records of some ranges, entry by entry; see `distributedlog.RangeReader`."""
 
     def __init__(self, background: Background, reader: TrioRangeReader) -> None:
-        self._background = background
+        super().__init__(background, "a reader of ranges", reader.aclose)
         self._reader = reader
+        self._inbox: Inbox[Columns] = Inbox()
 
     def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
         """The next entry and those that are here behind it, up to ``bytes_max``; [] at the end."""
 
-        async def call() -> list[Columns]:
-            return await self._reader.read_columns_many(bytes_max=bytes_max)
-
-        return self._background.run(call)
+        fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
+        self._background.run(self._inbox.fill, fetch)
+        return self._inbox.take()
 
     def __iter__(self) -> Iterator[Columns]:
         while found := self.read_columns_many():
@@ -103,6 +121,7 @@ class RangeReader:
     def close(self) -> None:
         """Stop fetching. Idempotent."""
         self._background.run(self._reader.aclose)
+        self._ended()
 
     def __enter__(self) -> "RangeReader":
         return self

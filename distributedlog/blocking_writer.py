@@ -1,13 +1,14 @@
 """The blocking flavour of writing a log; see `blocking.py`."""
 
 from collections.abc import Sequence
-from concurrent.futures import TimeoutError as FutureTimeout
 from types import TracebackType
 
-from .flavours import Chunk, Feed
+import trio
+
+from .flavours import Chunk, Feed, Owned
 from .log.dlsn import DLSN
 from .log.record import LogRecord
-from .runtime.background import Background
+from .runtime.background import Background, Outcome
 from .runtime.errors import RequestTimeout
 
 
@@ -32,22 +33,25 @@ class PendingWrite:
         """
         if self._chunk.done(self._slot):
             return self._chunk.result(self._slot)
-        future = self._background.submit(self._chunk.wait, self._slot)
+        outcome: Outcome[DLSN] = Outcome()
+        scope = trio.CancelScope()
         try:
-            return future.result(timeout_s)
-        except FutureTimeout:
+            self._background.begin(outcome, scope, self._chunk.wait, self._slot)
+            return outcome.wait(timeout_s)
+        except TimeoutError:
             raise RequestTimeout(
                 f"the write is not durable after {timeout_s} s; it may still become so"
             ) from None
         finally:
-            future.cancel()
+            if not outcome.done:
+                self._background.cancel(scope)
 
 
-class LogWriter:
+class LogWriter(Owned):
     """The one writer of a log; see `distributedlog.LogWriter`. Any number of threads may write."""
 
     def __init__(self, background: Background, feed: Feed) -> None:
-        self._background = background
+        super().__init__(background, f'the writer of log "{feed.name}"', feed.abort)
         self._feed = feed
         self._append = feed.append
 
@@ -83,10 +87,12 @@ class LogWriter:
     def close(self) -> None:
         """Commit, complete the segment, give the lock back. Idempotent."""
         self._background.run(self._feed.close)
+        self._ended()
 
     def mark_end_of_stream(self) -> None:
         """As `close`, and the log ends here for good: it takes no more records."""
         self._background.run(self._feed.end)
+        self._ended()
 
     def truncate(self, dlsn: DLSN) -> DLSN:
         """Give up all records before ``dlsn``; see `distributedlog.Log.truncate`. The writer goes on."""
@@ -95,6 +101,7 @@ class LogWriter:
     def abort(self) -> None:
         """Send nothing more; what is not durable yet is unknown. The segment awaits recovery."""
         self._background.run(self._feed.abort)
+        self._ended()
 
     def __enter__(self) -> "LogWriter":
         return self

@@ -5,10 +5,12 @@ One task there, the feed, hands whole chunks to the real writer. What is buffere
 it the caller waits. Nothing here knows how a caller waits: that is `blocking.py` and `aio.py`.
 """
 
-from collections.abc import Iterator
-from concurrent.futures import Future
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -17,28 +19,70 @@ from .log.batch import PendingBulk, again
 from .log.dlsn import DLSN
 from .log.handle import Log
 from .log.namespace import Namespace
-from .log.opening import Closable, Opening
+from .log.opening import Opening
+from .log.reader import LogReader
 from .log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, Columns, LogRecord
 from .log.writer import LogWriter
-from .runtime.background import Background, Mutex
-from .runtime.errors import AlreadyClosed, DistributedLogError
+from .runtime.background import Background, Mutex, Outcome
+from .runtime.errors import AlreadyClosed, DistributedLogError, WriteFailed
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
 """Between the caller and the writer, beside the writer's own bound."""
 
 T = TypeVar("T")
-C = TypeVar("C", bound=Closable)
+
+
+class Owned:
+    """What a flavour opened. Dropped without being closed, it is given up by the loop.
+
+    So no interrupt between ``open_writer()`` and the caller's name for it leaves a log locked.
+    """
+
+    def __init__(
+        self, background: Background, what: str, give_up: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._background = background
+        self._give_up = give_up
+        """In the loop."""
+        self._on_dropped = weakref.finalize(self, _dropped, background, what, give_up)
+        self._on_dropped.atexit = False
+
+    @property
+    def _open(self) -> bool:
+        """Is there something to close?"""
+        return self._on_dropped.alive
+
+    def _ended(self) -> None:
+        """It was closed: nothing is left to give up."""
+        self._on_dropped.detach()
+
+
+def _dropped(background: Background, what: str, give_up: Callable[[], Awaitable[object]]) -> None:
+    try:
+        background.post(lambda: background.spawn(give_up))
+    except AlreadyClosed:
+        return  # it ended with its namespace
+    warnings.warn(f"{what} was dropped unclosed; it is given up", ResourceWarning, stacklevel=2)
+
+
+async def give_up(owned: Owned) -> None:
+    """In the loop: nobody has got it."""
+    owned._ended()
+    await owned._give_up()
 
 
 class Chunk:
     """Records on their way to the loop, and their outcome there. Filled under the feed's mutex."""
 
-    __slots__ = ("bulk", "bytes", "error", "payloads", "taken", "txids")
+    __slots__ = ("bulk", "bytes", "error", "posted", "records", "taken")
 
     def __init__(self) -> None:
-        self.txids: list[int] = []
-        self.payloads: list[bytes] = []
+        self.records: list[Any] = []
+        """Txid, payload, txid, payload, ... Two at a time, so that an interrupt leaves a record whole, or
+        out."""
         self.bytes = 0
+        self.posted = False
+        """The loop was told that there is something, or will be."""
         self.bulk: PendingBulk | None = None
         """Set when the writer has taken it."""
         self.error: DistributedLogError | None = None
@@ -71,26 +115,31 @@ class Chunk:
 
     def settle(self) -> None:
         """In the loop: taken or refused."""
-        self.txids, self.payloads = [], []
+        self.records = []
         if self.taken is not None:
             self.taken.set()
 
 
 class Feed:
-    """The buffer before one writer. `append` from any thread; all else in the loop."""
+    """The buffer before one writer. `append` from any thread; all else in the loop.
+
+    An interrupt (Ctrl-C) may come anywhere in `append`. The loop is told first, under the mutex that it
+    needs to look: at worst it looks for nothing. A record that is in is one that the loop will see.
+    """
 
     def __init__(self, writer: LogWriter, background: Background, name: str, ordered: bool) -> None:
         self.writer = writer
+        self.name = name
         self.full = False
         """The caller should wait with `room` before it appends more."""
         self._background = background
-        self._name = name
         self._ordered = ordered
         self._floor = max(0, writer.last_txid) if ordered else 0
         self._mutex = Mutex()
         self._chunk = Chunk()
         self._buffered_bytes = 0
         self._closed = False
+        self._scope = trio.CancelScope()
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
@@ -107,54 +156,80 @@ class Feed:
                 or not self._floor <= txid <= TXID_MAX
                 or len(payload) > RECORD_BYTES_MAX
             ):
-                payload = admit(txid, payload, self._floor, self._name)
+                payload = admit(txid, payload, self._floor, self.name)
             if self._closed or self.writer.over is not None:
                 self._raise_if_over()
+            chunk = self._chunk
+            if not chunk.posted:
+                self._background.post(self._on_append)
+                chunk.posted = True
             if self._ordered:
                 self._floor = txid
-            chunk = self._chunk
-            txids = chunk.txids
-            slot = len(txids)
-            txids.append(txid)
-            chunk.payloads.append(payload)
             chunk.bytes += len(payload) + RECORD_COLUMN_BYTES
             if chunk.bytes + self._buffered_bytes > BUFFER_BYTES_MAX:
                 self.full = True
-        if not slot:
-            self._background.post(self._on_append)
+            records = chunk.records
+            slot = len(records) >> 1
+            records += (txid, payload)
         return chunk, slot
 
     async def run(self) -> None:
-        """Hand chunks to the writer, in order, until cancelled. A task of the namespace."""
-        while True:
-            await self._wake.wait()
-            self._wake = trio.Event()
-            with self._mutex:
-                chunk, self._chunk = self._chunk, Chunk()
-                self._buffered_bytes = chunk.bytes
-            try:
-                if chunk.txids:
-                    chunk.bulk = await self.writer.submit_columns(chunk.txids, chunk.payloads)
-            except DistributedLogError as error:
-                chunk.error = error
-            finally:
-                if chunk.bulk is None and chunk.error is None:
-                    chunk.error = AlreadyClosed(f'log "{self._name}": the namespace was closed')
-                chunk.settle()
-            with self._mutex:
-                self._buffered_bytes = 0
-                self.full = False
-                empty = not self._chunk.txids
+        """Hand chunks to the writer, in order, until the feed or the namespace ends. A task of the latter."""
+        try:
+            with self._scope:
+                while True:
+                    await self._wake.wait()
+                    self._wake = trio.Event()
+                    await self._hand_over(self._swap())
+        finally:
+            self._close()
+            self._refuse(self._swap())
+            self.full = False
             self._room.set()
-            self._room = trio.Event()
-            if empty:
-                self._idle.set()
-            else:
-                self._wake.set()
+            self._idle.set()  # who waits for what was appended is told by the writer why it ended
+
+    async def _hand_over(self, chunk: Chunk) -> None:
+        try:
+            if chunk.records:
+                txids, payloads = chunk.records[::2], chunk.records[1::2]
+                chunk.bulk = await self.writer.submit_columns(txids, payloads)
+        except DistributedLogError as error:
+            chunk.error = error
+        except BaseException:  # a part of it may be in
+            chunk.error = WriteFailed(f'log "{self.name}": its writer ended; it may be stored')
+            raise
+        finally:
+            self._refuse(chunk)
+        with self._mutex:
+            self._buffered_bytes = 0
+            self.full = False
+            empty = not self._chunk.records
+        self._room.set()
+        self._room = trio.Event()
+        if empty:
+            self._idle.set()
+        else:
+            self._wake.set()
+
+    def _swap(self) -> Chunk:
+        with self._mutex:
+            chunk, self._chunk = self._chunk, Chunk()
+            self._buffered_bytes = chunk.bytes
+        return chunk
+
+    def _refuse(self, chunk: Chunk) -> None:
+        """Its outcome, unless the writer has taken it, or said why not."""
+        if chunk.bulk is None and chunk.error is None:
+            over = self.writer.over
+            chunk.error = (
+                AlreadyClosed(f'log "{self.name}": closed') if over is None else again(over)
+            )
+        chunk.settle()
 
     async def room(self) -> None:
         """Until the buffer is below its bound."""
         while self.full and self.writer.over is None:
+            self._wake.set()
             await self._room.wait()
 
     async def commit(self) -> DLSN | None:
@@ -169,20 +244,30 @@ class Feed:
 
     async def close(self) -> None:
         """As `LogWriter.aclose`, for all that was appended before."""
-        if not self._close():
-            await self._drained()
-        await self.writer.aclose()
+        await self._end(self.writer.aclose)
 
     async def end(self) -> None:
         """As `LogWriter.mark_end_of_stream`, for all that was appended before."""
-        if not self._close():
-            await self._drained()
-        await self.writer.mark_end_of_stream()
+        await self._end(self.writer.mark_end_of_stream)
 
     async def abort(self) -> None:
         """As `LogWriter.abort`."""
         self._close()
-        await self.writer.abort()
+        try:
+            await self.writer.abort()
+        finally:
+            self._scope.cancel()
+
+    async def _end(self, end_it: Callable[[], Awaitable[None]]) -> None:
+        try:
+            if not self._close():
+                await self._drained()
+            await end_it()
+        except BaseException:
+            await self.writer.abort()  # what was cancelled before it began to end, too
+            raise
+        finally:
+            self._scope.cancel()
 
     def _close(self) -> bool:
         with self._mutex:
@@ -191,7 +276,7 @@ class Feed:
 
     async def _drained(self) -> None:
         with self._mutex:
-            waiting = bool(self._chunk.txids)
+            waiting = bool(self._chunk.records)
         if waiting:
             self._on_append()
         await self._idle.wait()
@@ -205,21 +290,20 @@ class Feed:
         over = self.writer.over
         if over is not None:
             raise again(over)
-        raise AlreadyClosed(f'log "{self._name}": this writer is closed')
-
-
-async def opened(opening: Opening[C]) -> C:
-    """In the loop: what an opening gives."""
-    return await opening
+        raise AlreadyClosed(f'log "{self.name}": this writer is closed')
 
 
 async def open_feed(
     background: Background, namespace: Namespace, log: Log, opening: Opening[LogWriter]
 ) -> Feed:
-    """In the loop: the writer that an opening gives, with its feed, which runs as long as the namespace."""
+    """In the loop: the writer that an opening gives, with its feed, which runs as long as that."""
     writer = await opening
-    feed = Feed(writer, background, log.name, log.options.max_txid_check)
-    namespace.start(feed.run)
+    try:
+        feed = Feed(writer, background, log.name, log.options.max_txid_check)
+        namespace.start(feed.run)
+    except BaseException:
+        await writer.abort()
+        raise
     return feed
 
 
@@ -227,62 +311,120 @@ class Held(Generic[T]):
     """An async context manager that is entered, held and left by one task of a background loop."""
 
     def __init__(self, background: Background, manager: AbstractAsyncContextManager[T]) -> None:
-        self.entered: Future[T] = Future()
+        self.entered: Outcome[T] = Outcome()
         self._background = background
         self._manager = manager
         self._leave: trio.Event
-        self._failure: BaseException | None = None
-        self.left = background.submit(self._hold)
-        """Done when the manager was left; has what it raised."""
-        self.left.add_done_callback(self._on_left)
+        self.left: Outcome[None] = Outcome()
+        """Set when the manager was left; has what it raised."""
+        self.left.when_done(self._on_left)
+        background.begin(self.left, trio.CancelScope(), self._hold)
 
     async def _hold(self) -> None:
         self._leave = trio.Event()
         async with self._manager as value:
-            self.entered.set_result(value)
+            self.entered.set(value)
             await self._leave.wait()
 
-    def leave(self) -> "Future[None]":
-        """Ask for the end; what is returned is done when it is reached."""
-        if self.entered.done() and not self.left.done():
+    def leave(self) -> Outcome[None]:
+        """Ask for the end; what is returned is set when it is reached."""
+        if self.entered.done and not self.left.done:
             self._background.post(lambda: self._leave.set())
         return self.left
 
-    def _on_left(self, left: "Future[None]") -> None:
-        if not self.entered.done():
-            error = None if left.cancelled() else left.exception()
-            self.entered.set_exception(error or AlreadyClosed("closed while it was being opened"))
+    def _on_left(self) -> None:
+        try:
+            self.left.result()
+            self.entered.fail(AlreadyClosed("closed while it was being opened"))
+        except BaseException as error:
+            self.entered.fail(error)
+
+
+class Inbox(Generic[T]):
+    """What the loop has fetched for a caller; who gave up a wait finds at the next call what came of it.
+
+    `fill` in the loop; ``items`` from the caller's thread while that does not run.
+    """
+
+    def __init__(self) -> None:
+        self.items: deque[T] = deque()
+        self._filling = trio.Lock()  # a wait that was given up may be about to end
+
+    async def fill(self, fetch: Callable[[], Awaitable[Iterable[T]]]) -> None:
+        """Until there is something, or ``fetch`` gave nothing."""
+        async with self._filling:
+            if not self.items:
+                self.items.extend(await fetch())
+
+    async def gather(
+        self, enough: Callable[[], bool], fetch: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Go on until there is enough, or ``fetch``, which fills it, gave nothing."""
+        async with self._filling:
+            while not enough() and await fetch():
+                pass
+
+    def take(self) -> list[T]:
+        """All that is here."""
+        return [self.items.popleft() for _ in range(len(self.items))]
 
 
 class Cursor:
-    """The entries that a caller has fetched, and where it is in them; nothing once it is closed."""
+    """The entries that were fetched for a caller, and where it is in them; nothing once it is closed."""
 
-    __slots__ = ("_at", "_closed", "_columns", "_records", "_waiting")
+    __slots__ = ("_at", "_closed", "_columns", "_inbox", "_reader", "_records", "_waiting")
 
-    def __init__(self) -> None:
-        self._waiting: list[Columns] = []  # the next one last
+    def __init__(self, reader: LogReader) -> None:
+        self._reader = reader
+        self._inbox: Inbox[Columns] = Inbox()
+        self._waiting = self._inbox.items
         self._columns: Columns | None = None
         self._records: list[LogRecord] = []
         self._at = 0
         self._closed = False
 
-    def close(self) -> bool:
-        """Forget what is here; False where that was done before."""
-        before, self._closed = self._closed, True
-        self._waiting, self._records, self._at = [], [], 0
-        return not before
+    # --- in the loop ------------------------------------------------------------------------------
+
+    async def fetch(self, wait_s: float | None) -> None:
+        """As `LogReader.read_columns_many`, into this; nothing where something is."""
+        await self._inbox.fill(lambda: self._reader.read_columns_many(wait_s))
+
+    async def gather(self, number: int, wait_s: float | None) -> None:
+        """Wait as `LogReader.read_bulk` does, until ``number`` records are here."""
+        deadline = trio.current_time() + (wait_s or 0.0)
+
+        async def more() -> bool:
+            here = len(self)
+            patience: float | None = max(0.0, deadline - trio.current_time())
+            if not here and wait_s != 0:
+                patience = None
+            try:
+                found = await self._reader.read_columns_many(patience)
+            except DistributedLogError:
+                if here:
+                    return False  # it sticks, and is the next call's
+                raise
+            self._waiting.extend(found)
+            return bool(found)
+
+        await self._inbox.gather(lambda: len(self) >= number, more)
+
+    # --- for the caller ---------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Forget what is here."""
+        self._closed = True
+        self._waiting.clear()
+        self._records, self._at = [], 0
 
     def check_open(self) -> None:
         """Raise `AlreadyClosed` behind `close`."""
         if self._closed:
             raise AlreadyClosed("this reader is closed")
 
-    def fill(self, columns: list[Columns]) -> None:
-        """Entries behind all that are here."""
-        self._waiting = columns[::-1] + self._waiting
-
-    def __bool__(self) -> bool:
-        return self._at < len(self._records) or bool(self._waiting)
+    def __len__(self) -> int:
+        """How many records are here."""
+        return len(self._records) - self._at + sum([one.count for one in self._waiting])
 
     def next(self) -> LogRecord | None:
         """The next record, or None when more must be fetched."""
@@ -292,7 +434,7 @@ class Cursor:
             return self._records[at]
         if not self._waiting:
             return None
-        self._columns = self._waiting.pop()
+        self._columns = self._waiting.popleft()
         self._records = self._columns.records()
         self._at = 1
         return self._records[0]
@@ -304,7 +446,7 @@ class Cursor:
             if self._at == len(self._records):
                 if not self._waiting:
                     break
-                self._columns = self._waiting.pop()
+                self._columns = self._waiting.popleft()
                 self._records, self._at = self._columns.records(), 0
             part = self._records[self._at : self._at + number - len(found)]
             self._at += len(part)
@@ -318,7 +460,7 @@ class Cursor:
             assert self._columns is not None
             self._at = len(self._records)
             return self._columns.cut(at, at + left)
-        return self._waiting.pop() if self._waiting else None
+        return self._waiting.popleft() if self._waiting else None
 
     def __iter__(self) -> Iterator[LogRecord]:
         while (record := self.next()) is not None:

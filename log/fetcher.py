@@ -75,6 +75,13 @@ class Fetcher:
             self._taken.set()  # not for each entry: the fetching task would wake for nothing
         return columns
 
+    def put_back(self, taken: Sequence[Columns]) -> None:
+        """Entries that were taken, and not used."""
+        if not isinstance(self.error, AlreadyClosed):
+            self.queue.extendleft(reversed(taken))
+            self.queue_bytes += sum(columns.payload_bytes for columns in taken)
+            self._filled.set()
+
     def close(self) -> None:
         """Fetch nothing more, forget what is there. Idempotent."""
         self._scope.cancel()

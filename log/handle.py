@@ -123,10 +123,10 @@ class Log(BesideLog):
         )
         try:
             await writer.open()
+            namespace.start(writer.run)
         except BaseException:
             await writer.abort()
             raise
-        namespace.start(writer.run)
         return writer
 
     async def _open_reader(

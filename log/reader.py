@@ -69,11 +69,18 @@ class LogReader:
         if number < 1:
             raise InvalidRequest(f"read_bulk wants at least one record, not {number}")
         deadline = trio.current_time() + (wait_s or 0.0)
+        taken: list[Columns] = []
+        left = length_hint(self._records)
+        if left and left < number:
+            assert self._columns is not None
+            taken.append(self._columns.cut(self._columns.count - left, self._columns.count))
         found = list(islice(self._records, number))
         if not found:
             if not await self._advance(0 if wait_s == 0 else None):
                 self._raise_if_sealed()
                 return []
+            assert self._columns is not None
+            taken.append(self._columns)
             found = list(islice(self._records, number))
         while len(found) < number:
             left_s = deadline - trio.current_time() if wait_s else 0.0
@@ -84,6 +91,11 @@ class LogReader:
                     break
             except DistributedLogError:
                 break  # it sticks, and is the next call's
+            except BaseException:  # cancelled: the next call has what this one gives nobody
+                self._fetcher.put_back(taken)
+                raise
+            assert self._columns is not None
+            taken.append(self._columns)
             found += islice(self._records, number - len(found))
         return found
 

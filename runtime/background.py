@@ -10,17 +10,18 @@ thread: it is told so at its first call (H15).
 
 import atexit
 import contextlib
+import logging
 import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
-from .errors import AlreadyClosed, InvalidRequest
+from .errors import AlreadyClosed, DistributedLogError, InvalidRequest
 from .forked import forked_message, watch_forks
 
 SWITCH_INTERVAL_S = 0.0005
@@ -33,6 +34,8 @@ Mutex = threading.Lock
 """Guards what a flavour's callers and its loop both touch; held for a few statements, never while waiting."""
 
 T = TypeVar("T")
+
+log = logging.getLogger("distributedlog.runtime")
 
 
 class Hops:
@@ -47,7 +50,8 @@ class Hops:
         self._wake = wake
         self._posted: deque[Callable[[], object]] = deque()
         self._woken = False
-        self._lock = threading.Lock()
+        # Reentrant: a finalizer may post, and run inside any allocation, also one made in here.
+        self._lock = threading.RLock()
 
     def post(self, callback: Callable[[], object]) -> None:
         """Have ``callback`` called in the loop, soon. From any thread. Raises as ``wake`` does."""
@@ -65,6 +69,73 @@ class Hops:
             self._posted.popleft()()
 
 
+class Outcome(Generic[T]):
+    """What the loop gives to a thread that waits for it. Set once, by the loop.
+
+    No `concurrent.futures.Future`: its condition is Python code, and an interrupt (Ctrl-C) in the middle of
+    it leaves it locked for ever; the loop, which needs it to tell, would stand still. Here it takes no lock.
+    """
+
+    __slots__ = ("_callbacks", "_error", "_lock", "_value", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._callbacks: deque[Callable[[], object]] = deque()
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self, value: T) -> None:
+        """Here it is; nothing where there is an outcome."""
+        if not self.done:
+            self._value = value
+            self._tell()
+
+    def fail(self, error: BaseException) -> None:
+        """Here is why not; nothing where there is an outcome."""
+        if not self.done:
+            self._error = error
+            self._tell()
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        """The value, or the error raised. `TimeoutError` where there is none in time."""
+        if not self.done and self._lock.acquire(
+            timeout=-1 if timeout_s is None else max(0.0, timeout_s)
+        ):
+            self._lock.release()  # for whoever waits beside
+        if not self.done:
+            raise TimeoutError
+        return self.result()
+
+    def result(self) -> T:
+        """The value, or the error raised, of an outcome that is there."""
+        assert self.done, "asked behind the end"
+        if self._error is not None:
+            raise self._error
+        value: T = self._value
+        return value
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Have it called once, by the loop, or here where the outcome is there. It must not raise."""
+        self._callbacks.append(callback)
+        if self.done:
+            self._call_back()
+
+    def _tell(self) -> None:
+        self.done = True
+        self._lock.release()
+        self._call_back()
+
+    def _call_back(self) -> None:
+        while True:
+            try:
+                callback = self._callbacks.popleft()
+            except IndexError:
+                return
+            callback()
+
+
 class Background:
     """A trio run in a thread of its own. ``name`` is the thread's, for whoever lists threads.
 
@@ -79,7 +150,7 @@ class Background:
         self._hops: Hops | None = None
         self._nursery: trio.Nursery | None = None
         self._failure: BaseException | None = None
-        self._unsettled: set[Future[Any]] = set()
+        self._unsettled: set[Outcome[Any]] = set()
         self._dead = f"{name}: the background loop was not started"
 
     def start(self) -> None:
@@ -105,29 +176,62 @@ class Background:
         """
         if threading.current_thread() is self._thread:
             raise InvalidRequest(f"{self.name}: a blocking call in the loop that would serve it")
-        future = self.submit(call, *args)
+        outcome: Outcome[T] = Outcome()
+        scope = trio.CancelScope()
         try:
-            return future.result()
+            self.begin(outcome, scope, call, *args)
+            return outcome.wait()
         except BaseException:
-            future.cancel()
+            self.cancel(scope)
             raise
 
     def submit(self, call: Callable[..., Awaitable[T]], *args: object) -> "Future[T]":
         """Have ``call(*args)`` run in the loop as a task. Cancelling the future cancels it.
 
-        Raises `AlreadyClosed`; so does the future when the loop is stopped meanwhile.
+        Raises `AlreadyClosed`; so does the future when the loop is stopped meanwhile. For threads that no
+        signal interrupts (see `Outcome`).
         """
         future: Future[T] = Future()
-        self._unsettled.add(
-            future
-        )  # before the look at whether the loop runs: whoever ends it looks here
-        future.add_done_callback(self._unsettled.discard)
-        try:
-            self.post(lambda: self._begin(future, call, args))
-        except AlreadyClosed:
-            self._unsettled.discard(future)
-            raise
+        outcome: Outcome[T] = Outcome()
+        scope = trio.CancelScope()
+
+        def settle() -> None:
+            with contextlib.suppress(InvalidStateError):  # cancelled at the last moment
+                try:
+                    future.set_result(outcome.result())
+                except InvalidStateError:
+                    raise
+                except BaseException as error:
+                    future.set_exception(error)
+
+        outcome.when_done(settle)
+        self.begin(outcome, scope, call, *args)
+        future.add_done_callback(lambda done: self.cancel(scope) if done.cancelled() else None)
         return future
+
+    def begin(
+        self,
+        outcome: Outcome[T],
+        scope: trio.CancelScope,
+        call: Callable[..., Awaitable[T]],
+        *args: object,
+    ) -> None:
+        """Have ``call(*args)`` run in the loop as a task, in ``scope``. Raises `AlreadyClosed`.
+
+        The outcome is set in any case, with `AlreadyClosed` where it was cancelled or the loop is stopped.
+        """
+        # Before the look at whether the loop runs: whoever ends it looks here.
+        self._unsettled.add(outcome)
+        try:
+            self.post(lambda: self._begin(outcome, scope, call, args))
+        except AlreadyClosed:
+            self._unsettled.discard(outcome)
+            raise
+
+    def cancel(self, scope: trio.CancelScope) -> None:
+        """Cancel what was begun in a scope. From any thread; waits for nothing."""
+        with contextlib.suppress(AlreadyClosed):
+            self.post(scope.cancel)
 
     def post(self, callback: Callable[[], object]) -> None:
         """Have ``callback`` called in the loop, soon and in order; a burst costs one wake-up.
@@ -141,6 +245,21 @@ class Background:
             self._hops.post(callback)
         except trio.RunFinishedError:
             raise AlreadyClosed(self._dead or f"{self.name}: the loop has ended") from None
+
+    def spawn(self, call: Callable[..., Awaitable[object]], *args: object) -> None:
+        """In the loop: run a call whose outcome nobody waits for. What it raises is logged."""
+        if self._nursery is not None:
+            self._nursery.start_soon(self._unwatched, call, args)
+
+    async def _unwatched(
+        self, call: Callable[..., Awaitable[object]], args: tuple[object, ...]
+    ) -> None:
+        try:
+            await call(*args)
+        except DistributedLogError as error:
+            log.info("%s: %s", self.name, error)
+        except Exception:
+            log.exception("%s: a call that nobody waits for failed", self.name)
 
     def stop(self, wait_s: float | None = None) -> None:
         """Cancel all that runs, and wait for the end (at most ``wait_s``). Idempotent.
@@ -173,8 +292,8 @@ class Background:
             self._fail(error)
         finally:
             self._dead = self._dead or f"{self.name}: the background loop has ended"
-            for future in list(self._unsettled):  # their callbacks will never run
-                _settle(future, AlreadyClosed(self._dead))
+            for outcome in list(self._unsettled):  # their callbacks will never run
+                outcome.fail(AlreadyClosed(self._dead))
             running.set()
 
     async def _main(self, running: threading.Event) -> None:
@@ -202,47 +321,86 @@ class Background:
         self._nursery.cancel_scope.cancel()
 
     def _begin(
-        self, future: "Future[T]", call: Callable[..., Awaitable[T]], args: tuple[object, ...]
+        self,
+        outcome: Outcome[T],
+        scope: trio.CancelScope,
+        call: Callable[..., Awaitable[T]],
+        args: tuple[object, ...],
     ) -> None:
         if self._dead or self._nursery is None:
-            _settle(future, AlreadyClosed(self._dead))
+            self._unsettled.discard(outcome)
+            outcome.fail(AlreadyClosed(self._dead))
             return
-        scope = trio.CancelScope()
-
-        def on_settled(settled: "Future[T]") -> None:
-            if settled.cancelled():
-                with contextlib.suppress(AlreadyClosed):
-                    self.post(scope.cancel)
-
-        future.add_done_callback(on_settled)
-        self._nursery.start_soon(self._call, future, scope, call, args)
+        self._nursery.start_soon(self._call, outcome, scope, call, args)
 
     async def _call(
         self,
-        future: "Future[T]",
+        outcome: Outcome[T],
         scope: trio.CancelScope,
         call: Callable[..., Awaitable[T]],
         args: tuple[object, ...],
     ) -> None:
         try:
             with scope:
-                result = await call(*args)
-                with contextlib.suppress(InvalidStateError):  # cancelled at the last moment
-                    future.set_result(result)
+                outcome.set(await call(*args))
         except Exception as error:  # whatever it is, it is for whoever called
-            _settle(future, error)
+            outcome.fail(error)
         finally:
-            _settle(future, AlreadyClosed(self._dead or f"{self.name}: the call was cancelled"))
+            self._unsettled.discard(outcome)
+            outcome.fail(AlreadyClosed(self._dead or f"{self.name}: the call was cancelled"))
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
 
-def _settle(future: "Future[Any]", error: BaseException) -> None:
-    if not future.done():
-        with contextlib.suppress(InvalidStateError):
-            future.set_exception(error)
+class Handover(Generic[T]):
+    """What the loop opens for a caller, until that one has it: it has an owner at any moment.
+
+    The caller waits for `begin`. Whoever does not get to keep what comes of it, interrupted or cancelled
+    wherever, calls `give_up`: the loop then closes what is open, or will be. Give both in one ``try``: an
+    interrupt behind `begin` is met by `give_up`, and one before it has opened nothing.
+    """
+
+    def __init__(
+        self,
+        background: Background,
+        open_it: Callable[[], Awaitable[T]],
+        close_it: Callable[[T], Awaitable[object]],
+    ) -> None:
+        self._background = background
+        self._open_it = open_it
+        self._close_it = close_it
+        self._scope = trio.CancelScope()
+        self._opened: list[T] = []
+        self._given_up = False
+
+    def begin(self) -> Outcome[T]:
+        """Have it opened; once. Raises `AlreadyClosed`; so does the outcome."""
+        outcome: Outcome[T] = Outcome()
+        self._background.begin(outcome, self._scope, self._open)
+        return outcome
+
+    def give_up(self) -> None:
+        """Nobody will have it. From any thread, in any state, any number of times; waits for nothing."""
+        with contextlib.suppress(AlreadyClosed):  # with the loop everything has ended
+            self._background.post(self._on_given_up)
+
+    async def _open(self) -> T:
+        value = await self._open_it()
+        self._opened.append(value)
+        if self._given_up:
+            self._close()
+        return value
+
+    def _on_given_up(self) -> None:
+        self._given_up = True
+        self._scope.cancel()
+        self._close()
+
+    def _close(self) -> None:
+        while self._opened:
+            self._background.spawn(self._close_it, self._opened.pop())
 
 
 _running: "weakref.WeakSet[Background]" = weakref.WeakSet()

@@ -53,7 +53,7 @@ class Client:
         self._used = 0
         try:
             self._held = Held(self.background, manager)
-            self.namespace: Namespace = self._held.entered.result()
+            self.namespace: Namespace = self._held.entered.wait()
         except BaseException:
             self.background.stop(GOODBYE_S)
             raise
@@ -67,7 +67,7 @@ class Client:
     @property
     def alive(self) -> bool:
         """May it be used?"""
-        return not self._closed and not self._held.left.done()
+        return not self._closed and not self._held.left.done
 
     def close(self) -> None:
         """End its thread. Idempotent."""

@@ -1,0 +1,456 @@
+"""Cancelled and interrupted, wherever: what was opened is closed, what was taken has an outcome, what was
+read is not lost. In the three flavours, over a model of the ledger part.
+
+200 opens of each kind and flavour, 10,000 interrupted writes: ``python -m tests.test_face_interrupts``.
+"""
+
+import asyncio
+import gc
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+import trio
+
+from distributedlog import aio, blocking
+from distributedlog.blocking import Namespace
+from distributedlog.log.namespace import Namespace as TrioNamespace
+from distributedlog.log.record import LogRecord
+from distributedlog.runtime.background import Background
+from tests.face_world import model_namespace
+
+OPENS = 200
+WRITES = 10_000
+FREE_S = 5.0
+"""How long an opening waits for the one before it, whose end may just be on its way."""
+KINDS = ("writer", "reader", "segment writer", "ranges", "watch")
+
+
+def rec(txid: int, payload: bytes = b"x") -> LogRecord:
+    return LogRecord(txid, payload)
+
+
+def opening(kind: str, namespace: Any, ranges: list[Any]) -> Any:
+    """The call that opens it; a lock that an earlier one left refuses a writer."""
+    log = namespace.open_log("l")
+    if kind == "writer":
+        return lambda: log.open_writer(wait_s=FREE_S)
+    if kind == "reader":
+        return log.open_reader
+    if kind == "segment writer":
+        return log.open_segment_writer
+    return (lambda: log.open_ranges(ranges)) if kind == "ranges" else namespace.watch_logs
+
+
+async def tasks(namespace: TrioNamespace) -> int:
+    """How many tasks the namespace has; those that are about to end get their time."""
+    before = -1
+    for _ in range(100):
+        now = len(namespace._nursery.child_tasks)
+        if now == before:
+            return now
+        before = now
+        await trio.sleep(0.01)
+    return before
+
+
+def settle(background: Background, namespace: TrioNamespace, expected: int) -> None:
+    """Until the namespace has so many tasks: what was given up ends within two seconds."""
+    end = time.monotonic() + 2
+    while (found := background.run(tasks, namespace)) != expected:
+        gc.collect()
+        assert time.monotonic() < end, f"{found} tasks, {expected} before"
+
+
+class Interrupted(KeyboardInterrupt):
+    """What the alarm raises."""
+
+
+@contextmanager
+def alarms() -> Iterator[None]:
+    """SIGALRM interrupts as Ctrl-C does."""
+
+    def interrupt(_: int, __: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def interrupted(call: Callable[[], Any], after_s: float) -> Any:
+    """What a call gives, or None when it was interrupted after that time; again after a while, where the
+    first one was lost in a place that swallows exceptions (a finalizer, a callback)."""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, after_s, 0.05)
+        try:
+            return call()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Interrupted:
+        return None
+
+
+# --- openings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_interrupted_opens_leave_nothing_behind_in_the_blocking_flavour(kind: str) -> None:
+    with (
+        blocking._OpenedNamespace(model_namespace(), "test") as namespace,
+        warnings.catch_warnings(),
+        alarms(),
+    ):
+        warnings.simplefilter("ignore", ResourceWarning)
+        with namespace.open_log("l").open_writer() as writer:
+            writer.write_bulk([rec(1), rec(2)])
+        ranges = [one.range() for one in namespace.open_log("l").snapshot().segments]
+        open_it = opening(kind, namespace, ranges)
+        began = time.perf_counter()
+        open_it().close()
+        took_s = time.perf_counter() - began
+        inner = namespace._namespace
+        before = namespace._background.run(tasks, inner)
+        came = 0
+        for number in range(OPENS):
+            found = interrupted(open_it, max(1e-6, took_s * 1.5 * number / OPENS))
+            if found is not None:
+                came += 1
+                if number % 2:
+                    found.close()
+            del found  # every other one is dropped unclosed
+        assert came < OPENS
+        settle(namespace._background, inner, before)
+        with namespace.open_log("l").open_writer(wait_s=FREE_S) as writer:
+            writer.write(rec(9))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cancelled_opens_leave_nothing_behind_in_the_asyncio_flavour(kind: str) -> None:
+    async def main() -> None:
+        async with aio._Opened(model_namespace(), "test", aio.Namespace) as namespace:
+            async with namespace.open_log("l").open_writer() as writer:
+                await writer.write(rec(1))
+            ranges = [one.range() for one in (await namespace.open_log("l").snapshot()).segments]
+            open_it = opening(kind, namespace, ranges)
+            began = time.perf_counter()
+            async with open_it():
+                took_s = time.perf_counter() - began
+            inner, background = namespace._namespace, namespace._background
+            before = background.run(tasks, inner)
+            came = 0
+
+            async def awaited() -> Any:
+                return await open_it()
+
+            for number in range(OPENS):
+                after_s = took_s * 1.5 * number / OPENS
+                found = None
+                if number % 3:
+                    with suppress(asyncio.TimeoutError):
+                        found = await asyncio.wait_for(awaited(), after_s)
+                else:
+                    task = asyncio.create_task(awaited())
+                    await asyncio.sleep(after_s)
+                    task.cancel()
+                    with suppress(asyncio.CancelledError):
+                        found = await task
+                    del task
+                if found is not None:
+                    came += 1
+                    if number % 2:
+                        await found.aclose()
+                del found  # every other one is dropped unclosed
+            assert came < OPENS
+            settle(background, inner, before)
+            async with namespace.open_log("l").open_writer(wait_s=FREE_S) as writer:
+                await writer.write(rec(9))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cancelled_opens_leave_nothing_behind_in_the_trio_flavour(kind: str) -> None:
+    async def main() -> None:
+        async with model_namespace() as namespace:
+            async with namespace.open_log("l").open_writer() as writer:
+                await writer.write(rec(1))
+            ranges = [one.range() for one in (await namespace.open_log("l").snapshot()).segments]
+            open_it = opening(kind, namespace, ranges)
+            before = await tasks(namespace)
+            for steps in range(OPENS):
+                async with trio.open_nursery() as nursery:
+                    scope = trio.CancelScope()
+
+                    async def opened(scope: trio.CancelScope) -> None:
+                        with scope:
+                            async with open_it():
+                                pass
+
+                    nursery.start_soon(opened, scope)
+                    for _ in range(steps % 40):
+                        await trio.lowlevel.checkpoint()
+                    await trio.sleep((steps // 40) * 0.0007)
+                    scope.cancel()
+            assert await tasks(namespace) == before
+            async with namespace.open_log("l").open_writer(wait_s=0) as writer:
+                await writer.write(rec(9))
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_what_is_dropped_unclosed_is_given_up_and_said() -> None:
+    """An interrupt between the call's return and its caller's name for it is nobody's to catch."""
+    with blocking._OpenedNamespace(model_namespace(), "test") as namespace:
+        log = namespace.open_log("l")
+        writer = log.open_writer()
+        writer.write(rec(1)).result()
+        with pytest.warns(ResourceWarning, match='the writer of log "l" was dropped unclosed'):
+            del writer
+        with log.open_writer(wait_s=FREE_S) as writer:
+            writer.write(rec(2))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            del writer  # closed: nothing to say
+            gc.collect()
+
+
+def test_an_interrupted_close_gives_the_log_back() -> None:
+    with blocking._OpenedNamespace(model_namespace(), "test") as namespace, alarms():
+        log = namespace.open_log("l")
+        ledgers: Any = namespace._namespace.ledgers
+        writer = log.open_writer()
+        ledgers.held = True  # so that the close has something to wait for
+        pending = writer.write(rec(1))
+
+        assert interrupted(writer.close, 0.05) is None
+
+        with pytest.raises(Exception, match="may be stored"):
+            pending.result(5)
+        ledgers.held = False
+        with log.open_writer(wait_s=FREE_S):
+            pass
+
+
+# --- writes ---------------------------------------------------------------------------------------
+
+
+class RaiseAt:
+    """Interrupts the ``nth`` point at which CPython looks for signals: a call's begin, a C call's end."""
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename != __file__:
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                raise Interrupted
+
+
+def test_a_write_interrupted_at_any_point_leaves_no_other_one_hanging() -> None:
+    """The first of a burst and a later one. The record is in once, or not; the others have their outcome."""
+    with blocking._OpenedNamespace(model_namespace(), "test") as namespace:
+        log = namespace.open_log("l", config={"max_txid_check": False})
+        points = 0
+        with log.open_writer() as writer:
+            for first in (True, False):
+                for nth in range(1, 200):
+                    pendings = [] if first else [writer.write(rec(0, b"before"))]
+                    raise_at = RaiseAt(nth)
+                    try:
+                        sys.setprofile(raise_at)
+                        pendings.append(writer.write(rec(0, b"%d.%d" % (first, nth))))
+                    except Interrupted:
+                        points += 1
+                    finally:
+                        sys.setprofile(None)
+                    pendings.append(writer.write(rec(0, b"behind")))
+                    for pending in pendings:
+                        pending.result(10)
+                    if raise_at.left > 0:
+                        break
+                else:
+                    raise AssertionError("a write has no 200 points")
+            assert points > 10
+            writer.commit()
+        with log.open_reader(to="end") as reader:
+            found = [bytes(r.payload) for r in reader]
+        numbered = [one for one in found if b"." in one]
+        assert len(numbered) == len(set(numbered))
+
+
+def test_a_call_interrupted_at_any_point_leaves_the_loop_running() -> None:
+    """Nothing that the loop needs may stay locked in a thread that was interrupted inside of it."""
+    with blocking._OpenedNamespace(model_namespace(), "test") as namespace:
+        namespace.create_log("l")
+        for nth in range(1, 500):
+            raise_at = RaiseAt(nth)
+            try:
+                sys.setprofile(raise_at)
+                assert namespace.log_exists("l")
+            except Interrupted:
+                pass
+            finally:
+                sys.setprofile(None)
+            alive = threading.Event()
+            namespace._background.post(alive.set)
+            assert alive.wait(10)
+            if raise_at.left > 0:
+                break
+        assert 10 < nth < 499
+
+
+def interrupt_writes(namespace: Namespace, number: int) -> int:
+    """So many writes that are interrupted, at random moments; how many were written beside them."""
+    chance = random.Random(7)
+    log = namespace.open_log("l", config={"max_txid_check": False})
+    pendings: list[Any] = []
+    stopped = value = 0
+    with log.open_writer() as writer:
+
+        def burst() -> None:
+            nonlocal value
+            while True:
+                value += 1
+                pendings.append(writer.write(rec(0, b"%d" % value)))
+
+        with alarms():
+            while stopped < number:
+                assert interrupted(burst, chance.uniform(1e-6, 1e-4)) is None
+                stopped += 1
+                if stopped % 100 == 0:
+                    for pending in pendings[-3:]:
+                        pending.result(30)
+        hanging = 0
+        for pending in pendings:
+            try:
+                pending.result(30)
+            except FutureTimeout:
+                hanging += 1
+        assert hanging == 0
+        dlsns = [pending.result() for pending in pendings]
+        assert dlsns == sorted(set(dlsns))
+        writer.commit()
+    with log.open_reader(to="end") as reader:
+        found = [int(r.payload) for r in reader]
+    assert found == sorted(set(found))  # each at most once, in order
+    assert len(found) >= len(pendings)
+    return len(pendings)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ten_thousand_interrupted_writes_leave_none_hanging() -> None:
+    with blocking._OpenedNamespace(model_namespace(), "test") as namespace:
+        assert interrupt_writes(namespace, WRITES) > 0
+
+
+# --- reads ----------------------------------------------------------------------------------------
+
+
+async def write_slowly(write: Callable[[LogRecord], Awaitable[object]], sleep: Any) -> None:
+    for txid in range(300):
+        await write(rec(txid))
+        await sleep(0.0005)
+
+
+def test_cancelled_reads_lose_no_record_in_the_asyncio_flavour() -> None:
+    """``asyncio.wait_for(reader.read_next(), t)`` is ordinary: what came meanwhile is the next call's."""
+
+    async def main() -> None:
+        chance = random.Random(3)
+        async with aio._Opened(model_namespace(), "test", aio.Namespace) as namespace:
+            log = namespace.open_log("l")
+            async with log.open_writer() as writer, log.open_reader() as reader:
+                writing = asyncio.create_task(write_slowly(writer.write, asyncio.sleep))
+                found: list[int] = []
+                end = time.monotonic() + 30
+                while len(found) < 300:
+                    assert time.monotonic() < end, f"only {found}"
+                    with suppress(asyncio.TimeoutError):
+                        wait_s = chance.uniform(0, 0.002)
+                        if chance.random() < 0.5:
+                            record = await asyncio.wait_for(reader.read_next(), wait_s)
+                            assert record is not None
+                            found.append(record.txid)
+                        else:
+                            many = await asyncio.wait_for(reader.read_bulk(5, wait_s=9), wait_s)
+                            found += [one.txid for one in many]
+                await writing
+        assert found == list(range(300))
+
+    asyncio.run(main())
+
+
+def test_cancelled_reads_lose_no_record_in_the_trio_flavour() -> None:
+    async def main() -> None:
+        chance = random.Random(3)
+        async with model_namespace() as namespace, trio.open_nursery() as nursery:
+            log = namespace.open_log("l")
+            async with log.open_writer() as writer, log.open_reader() as reader:
+                nursery.start_soon(write_slowly, writer.write, trio.sleep)
+                found: list[int] = []
+                while len(found) < 300:
+                    with trio.move_on_after(chance.uniform(0, 0.01)):
+                        if chance.random() < 0.5:
+                            record = await reader.read_next()
+                            assert record is not None
+                            found.append(record.txid)
+                        else:
+                            found += [one.txid for one in await reader.read_bulk(5, wait_s=9)]
+        assert found == list(range(300))
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_a_cancelled_wait_for_a_change_loses_none() -> None:
+    async def main() -> None:
+        names = [f"l{number:03d}" for number in range(100)]
+        opened = aio._Opened(model_namespace(), "test", aio.Namespace)
+        async with opened as namespace, namespace.watch_logs() as watch:
+
+            async def create() -> None:
+                for name in names:
+                    await namespace.create_log(name)
+
+            creating = asyncio.create_task(create())
+            found: list[str] = []
+            end = time.monotonic() + 30
+            while len(found) < len(names):
+                assert time.monotonic() < end, f"only {found}"
+                with suppress(asyncio.TimeoutError):
+                    change = await asyncio.wait_for(watch.next(), 0.0003)
+                    assert change is not None
+                    found.append(change.name)
+            await creating
+        assert found == names
+
+    asyncio.run(main())
+
+
+if __name__ == "__main__":
+    for kind in KINDS:
+        for test in (
+            test_interrupted_opens_leave_nothing_behind_in_the_blocking_flavour,
+            test_cancelled_opens_leave_nothing_behind_in_the_asyncio_flavour,
+            test_cancelled_opens_leave_nothing_behind_in_the_trio_flavour,
+        ):
+            test(kind)
+            print(f"{test.__name__.rsplit('_', 2)[-2]}: {OPENS} opens of a {kind}: nothing is left")
+    test_ten_thousand_interrupted_writes_leave_none_hanging()
+    print(f"{WRITES} interrupted writes: none hangs")
