@@ -43,6 +43,7 @@ class Index:
         self._dirty_runs: dict[Ledger, None] = {}
         self._dirty_states: dict[Ledger, None] = {}
         self._doomed: list[Ledger] = []
+        self._gone_files: set[int] = set()
         self.runs_in_memory = 0
         self.runs_frozen = 0
         """Being written by a checkpoint, and in memory as well until it is done."""
@@ -139,6 +140,14 @@ class Index:
             self._dirty_runs.pop(ledger, None)
         self._doomed.append(ledger)
 
+    def forget_files(self, numbers: set[int]) -> None:
+        """Nothing is left of these journal files: their runs go with the next checkpoint.
+
+        With it and not before: it makes durable that the ledgers are in limbo, else what is forgotten would
+        be denied by a start after a crash.
+        """
+        self._gone_files |= numbers
+
     @property
     def dirty(self) -> bool:
         """Would a checkpoint write anything?"""
@@ -209,10 +218,13 @@ class Index:
                     await trio.lowlevel.checkpoint()
             await self._put_runs(taken, puts)
             deletes, freed = await self._doomed_keys(doomed)
+            if self._gone_files:
+                await self._add_gone_keys({key for key, _ in puts}, deletes, freed)
             await self._map.apply(puts, deletes)
         except BaseException:
             self._put_back(taken, states, doomed, taken_bytes)
             raise
+        self._gone_files.clear()
         self.map_runs += self.runs_frozen - len(deletes)
         self.runs_frozen = 0
         for ledger in taken:
@@ -250,6 +262,17 @@ class Index:
                 start = page[-1][0] + b"\0"
                 await trio.lowlevel.checkpoint()
         return deletes, freed
+
+    async def _add_gone_keys(
+        self, written: set[bytes], deletes: list[bytes], freed: dict[int, int]
+    ) -> None:
+        """The runs of files that are gone, which nothing else deletes or writes anew."""
+        passed_over = {*written, *deletes}
+        async for key, value in self._pairs(b"r", b"s"):
+            run = located(key, value)
+            if run.file_number in self._gone_files and key not in passed_over:
+                deletes.append(key)
+                freed[run.file_number] = freed.get(run.file_number, 0) + run.length
 
     def _put_back(
         self,

@@ -78,6 +78,8 @@ class _Opening:
         """Why it cannot be shown that nothing is gone that was synced."""
         self.unreadable: set[int] = set()
         """Files that could not be read everywhere."""
+        self.missing: set[int] = set()
+        """Files that should be there, and are not."""
         self.blank: set[int] = set()
         """Files of zeros: made ahead and never used, or what is left of a lost one."""
 
@@ -141,6 +143,7 @@ class _Opening:
             replay = await self._rebuild(index, names)
         self._ask_what_is_missing(replay.decision)
         if self.losses:
+            await self._forget_gone_files(index, replay, names)
             self._into_limbo(index)
         store.limbo.below = self.limbo_below
         store.limbo.lost = "; ".join(self.losses)
@@ -273,6 +276,7 @@ class _Opening:
             return
         where = f"journal file {number}, which the index knows up to {saved.offset},"
         if number not in names:
+            self.missing.add(number)
             self._lose(f"{where} is gone")
             return
         head = await self._read_one(names, number, 0)
@@ -358,7 +362,27 @@ class _Opening:
         for number in [*replay.sealed]:
             if number not in names:
                 del replay.sealed[number]
+                self.missing.add(number)
                 self._lose(f"journal file {number} is gone")
+
+    async def _forget_gone_files(
+        self, index: Index, replay: ReplayedJournal, names: dict[int, str]
+    ) -> None:
+        """What lay in files of which nothing is left is absent, so that it can be copied here again.
+
+        Only where all is in limbo: absent is denied nowhere. A file that cannot be opened may come back.
+        """
+        gone = set(self.missing)
+        for number in sorted({*replay.sealed, replay.number} & set(names)):
+            if await self._is_gone(names, number):
+                gone.add(number)
+                replay.leave_out(number)
+        index.forget_files(gone)
+
+    async def _is_gone(self, names: dict[int, str], number: int) -> bool:
+        if await self._read_one(names, number, 0) is not None:
+            return False
+        return not await self._scan(names, number) and number not in self.unreadable
 
     def _take_states(self, blocks: Iterable[Replayed], index: Index) -> None:
         for block in blocks:

@@ -26,6 +26,12 @@ class ReplayedJournal:
         """The first sequence of that file."""
         self.start_count = start_count
 
+    def leave_out(self, number: int) -> None:
+        """Nothing is left of this file."""
+        self.sealed.pop(number, None)
+        if number == self.number:
+            self.first = 0
+
     def note_files(self, found: list[Replayed], decision: Decision, saved: Saved | None) -> None:
         """Which sequences lie in which file, from the blocks that count."""
         self.start_count = max((self.start_count, *(block.start_count for block in found)))

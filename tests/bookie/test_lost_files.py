@@ -224,6 +224,33 @@ async def test_the_newest_file_is_missed_by_what_the_disks_know_alone(
     assert read > 60  # what was not lost is read
 
 
+@pytest.mark.parametrize("damage", [_emptied, _zeroed, _deleted])
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+async def test_what_lay_in_a_file_of_which_nothing_is_left_can_be_copied_here_again(
+    autojump_clock: Clock, checkpoint: str, damage: Callable[[Served, str], None]
+) -> None:
+    """L8: the index does not go on to name what is gone; forgotten no sooner than limbo is durable."""
+    served = await _serve(checkpoint)
+    newest = [name for name in journal_names(served.journal) if served.journal._files[name].data]
+    damage(served, newest[-1])
+    damage(served, newest[-2])
+
+    async with running(served.journal, MANUAL, served.index) as store:
+        for ledger, records in served.acked.items():
+            healing = Adder(store, ledger, recovery=True)
+            for sent in records:
+                healing.send(sent)
+            await healing.all_acked()
+    async with running(served.journal, MANUAL, served.index) as store:
+        for ledger, records in served.acked.items():
+            assert list((await read_all(store, ledger)).values()) == records
+            assert store.look_up(ledger, KEY).limbo
+        live = store._index.live_bytes
+
+        assert sum(live.values()) == sum(len(r) for rs in served.acked.values() for r in rs)
+        assert all(length >= 0 for length in live.values())
+
+
 @pytest.mark.parametrize("lost_index", [False, True])
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 async def test_nothing_is_in_limbo_where_nothing_was_lost(

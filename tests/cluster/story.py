@@ -89,6 +89,10 @@ class Cluster:
             if served.process.stdout is not None:
                 served.process.stdout.close()
 
+    def pause(self, name: str) -> None:
+        """SIGSTOP; killed in the end."""
+        self.served[name].signal(signal.SIGSTOP)
+
     def run(self, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[bytes]":
         """Run a `dlog` command against this cluster to its end."""
         return subprocess.run(
