@@ -451,8 +451,6 @@ class Store:
             found.append(
                 f"{in_limbo} of its ledgers are in limbo: what they may lack is not denied"
             )
-        if ranges := self.stats.corrupt_ranges:
-            found.append(f"{ranges} ranges of its journal were found damaged at its start")
         return bounded((*found, *self.read_only_reasons.values(), *self.reasons.texts()))
 
     def make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
