@@ -302,8 +302,10 @@ class _Opening:
         for number in sorted(names, reverse=True):
             scanned[number] = await self._scan(names, number)
             if _whole_head(scanned[number]):
-                base = number
-                break
+                base = number if base is None else base
+                if _all_before_is_durable(scanned, number):
+                    base = number
+                    break
         found = [block for number in sorted(scanned) for block in scanned[number]]
         if base is None and (self.started or found):
             self._lose("no journal file has a whole head, and there is no index")
@@ -386,6 +388,8 @@ class _Opening:
 
     def _take_states(self, blocks: Iterable[Replayed], index: Index) -> None:
         for block in blocks:
+            if block.head is not None:
+                self.limbo_below = block.head.limbo_below
             for control in block.controls:
                 if control.kind == jb.STATE:
                     ledger = self._ledger(control.subject)
@@ -459,6 +463,16 @@ class _Opening:
                 ledger.fence_durable = True  # by the state in the new file's head, before serving
                 ledger.stored = True
                 index.note_state(ledger)
+
+
+def _all_before_is_durable(scanned: dict[int, list[Replayed]], number: int) -> bool:
+    """Was all synced that a whole head follows? A start's is written before the copies of survivors.
+
+    Where that start died, and the cache lost a survivor, the head before it tells what was there (H4).
+    """
+    head = scanned[number][0]
+    known = max(block.durable_to for found in scanned.values() for block in found)
+    return head.durable_to >= head.sequence - 1 or known >= head.sequence
 
 
 def _whole_head(found: list[Replayed]) -> bool:

@@ -68,19 +68,7 @@ async def test_a_survivor_whose_sync_failed_counts_where_it_was_copied_to(
     """Seeds 324 and 454: the page cache shows what the next power cut takes away."""
     disk, index = CutDisk(), CutDisk()
     acked = await _acknowledged(disk, index)
-
-    async def add_and_die() -> None:
-        async with running(disk, SMALL, index) as store:
-            disk.fail_syncs = True
-            Adder(store, 7).send(record(7, len(acked), bytes(500)))
-            await trio.sleep_forever()
-
-    with pytest.raises(ExceptionGroup) as caught:
-        await add_and_die()
-    assert caught.group_contains(DiskFailed)
-    disk.fail_syncs = False
-    doomed = {name for name, file in disk.files.items() if file.doomed}
-    assert any(file_number(name) for name in doomed)
+    await _die_of_a_failed_sync(disk, index, len(acked))
     # Only the process died: the next one reads the cache.
     async with running(disk, SMALL, index) as store:
         served = await _read(store)
@@ -93,6 +81,91 @@ async def test_a_survivor_whose_sync_failed_counts_where_it_was_copied_to(
     async with running(disk, SMALL, CutDisk() if lost_index else index) as store:
         assert await _read(store) == served
         assert store.limbo.below == 0
+
+
+async def _die_of_a_failed_sync(disk: CutDisk, index: CutDisk, entry: int) -> None:
+    """The page cache shows one more record than the platter holds, or ever will."""
+
+    async def add_and_die() -> None:
+        async with running(disk, SMALL, index) as store:
+            disk.fail_syncs = True
+            Adder(store, 7).send(record(7, entry, bytes(500)))
+            await trio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await add_and_die()
+    assert caught.group_contains(DiskFailed)
+    disk.fail_syncs = False
+    doomed = {name for name, file in disk.files.items() if file.doomed}
+    assert any(file_number(name) for name in doomed)
+
+
+@pytest.mark.parametrize("lost_index", [False, True])
+async def test_a_start_that_dies_over_a_survivor_whose_sync_failed_calls_it_synced_nowhere(
+    autojump_clock: Clock, lost_index: bool
+) -> None:
+    """H4: until its copy is durable no block may say that it is, else each such power cut is limbo."""
+    steps, died = 0, True
+    while died:
+        died = False
+        disk, index = CutDisk(), CutDisk()
+        acked = await _acknowledged(disk, index)
+        await _die_of_a_failed_sync(disk, index, len(acked))
+        disk.fuse = steps
+        try:
+            async with running(disk, SMALL, index):
+                pass
+        except* PowerCut:
+            died = True
+        disk = disk.cut(random.Random(steps), survive=0.0)
+
+        async with running(disk, SMALL, CutDisk() if lost_index else index) as store:
+            assert (await _read(store))[: len(acked)] == acked, steps
+            assert store.limbo.reason == "", steps
+        steps += 1
+    assert steps > 10
+
+
+@pytest.mark.parametrize("lost_index", [False, True])
+async def test_what_a_start_finds_in_the_page_cache_is_durable_before_it_is_served(
+    autojump_clock: Clock, lost_index: bool
+) -> None:
+    """G2: a writer's second copy of it is acknowledged at once, so one power cut later it must be there.
+
+    A process was killed before its last sync, the next one at any step of its start, and nothing but the
+    cache had the record; then the index was lost or not.
+    """
+    steps, died = 0, True
+    while died:
+        died = False
+        disk, index = CutDisk(), CutDisk()
+        await _acknowledged(disk, index)
+        disk.sync_s = 10.0
+        async with running(disk, SMALL, index) as store:
+            Adder(store, 7).send(record(7, 4, bytes(500)))
+            await trio.sleep(1.0)
+        disk.sync_s = 0.0
+        disk.fuse = steps
+        try:
+            async with running(disk, SMALL, index):
+                pass
+        except* PowerCut:
+            died = True
+        disk.off, disk.fuse = False, -1  # it was only the process
+
+        index = CutDisk() if lost_index else index
+        async with running(disk, SMALL, index) as store:
+            served = await _read(store)
+            again = Adder(store, 7)
+            again.send(*served)
+            await again.all_acked()
+            disk = disk.cut(random.Random(steps), survive=0.0)
+        for later in (index, CutDisk()):
+            async with running(disk, SMALL, later) as store:
+                assert await _read(store) == served, steps
+                assert store.limbo.reason == "", steps
+        steps += 1
+    assert steps > 10
 
 
 async def _read(store: Store) -> list[bytes]:
