@@ -7,6 +7,7 @@ sealed one ends in a footer of its runs. Nothing is ever overwritten, files are 
 (H16, H32). What fails to be written or synced ends the node: nothing was acknowledged for it.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from ..runtime import blocks
-from ..runtime.errors import DiskFull
+from ..runtime.errors import DiskFull, TooBusy
 from ..runtime.host import Disk, File
 from . import journal_blocks as jb
 from .gather import GatheringBlock, GatherRing
@@ -47,6 +48,9 @@ def file_number(name: str) -> int | None:
         return None
     number = int(digits)
     return number if 0 < number <= FILE_NUMBER_MAX and file_name(number) == name else None
+
+
+log = logging.getLogger("distributedlog.bookie.journal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +314,10 @@ class Journal:
             new_file = await self.create(number, self._next_bytes)
             self._note_space(low=False)
             return new_file
+        except TooBusy as error:  # no descriptor: the disk is well, and one comes free
+            log.warning("no journal file can be made now: %s", error)
+            self.next_number = number
+            return None
         except DiskFull:
             self._note_space(low=True)
         if self._next_bytes > self._options.first_file_bytes:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from ..runtime.descriptors import raise_limit
 from ..runtime.errors import ConnectionLost, DistributedLogError
 from ..runtime.host import Address, Host
 from .logs import log_to_stderr
@@ -46,6 +47,7 @@ def main() -> None:
 
 async def _main(spec: dict[str, Any]) -> None:
     if spec["run"] == "cluster":
+        raise_limit()
         from .local import run_cluster_of
 
         await until_told(lambda status: run_cluster_of(spec, task_status=status), stdin=True)
@@ -63,6 +65,7 @@ async def run_node(
     from .directories import host_of, memory_host
     from .node import serve_node
 
+    raise_limit()
     config = from_json(spec["config"])
     data = Path(spec["data"]) if spec.get("data") else None
     index = Path(spec["index"]) if spec.get("index") else None

@@ -63,6 +63,8 @@ class DirectoryDisk:
         self._lock_fd: int | None = None
         self._dead = ""
         _make_directory(self.path)
+        # Kept open: to sync the directory takes no descriptor when there is none left.
+        self._directory_fd = _open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         watch_forks(self)
 
     @property
@@ -172,6 +174,10 @@ class DirectoryDisk:
         await self._syncer.close()
         self.unlock()
         self._dead = self._dead or f"disk {self.path} is closed"
+        async with self._directory_worker:  # behind the call that may still use it
+            descriptor, self._directory_fd = self._directory_fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def on_forked(self) -> None:
         """In a forked child: let go of the lock's descriptor, say so from now on (H15)."""
@@ -179,6 +185,9 @@ class DirectoryDisk:
         if self._lock_fd is not None:
             close_descriptor(self._lock_fd)  # the parent's copy still holds the lock
             self._lock_fd = None
+        if self._directory_fd >= 0:
+            close_descriptor(self._directory_fd)
+            self._directory_fd = -1
 
     def _file(self, name: str, fd: int, direct_fd: int | None) -> DirectoryFile:
         file = DirectoryFile(
@@ -210,7 +219,7 @@ class DirectoryDisk:
             direct_descriptor = None
             if direct and not self.direct_refused:
                 direct_descriptor = _open(path, os.O_RDWR | os.O_DIRECT)
-            _sync_directory(self.path)
+            self._sync_names()
         except (OSError, DistributedLogError) as error:
             os.close(descriptor)
             with contextlib.suppress(
@@ -229,7 +238,7 @@ class DirectoryDisk:
             raise
         except OSError as error:
             raise disk_error(error, f"{self.path / old}: renaming it to {new}") from error
-        _sync_directory(self.path)
+        self._sync_names()
 
     def _delete(self, *names: str) -> None:
         for name in names:
@@ -239,7 +248,13 @@ class DirectoryDisk:
                 raise
             except OSError as error:
                 raise disk_error(error, f"{self.path / name}: deleting it") from error
-        _sync_directory(self.path)
+        self._sync_names()
+
+    def _sync_names(self) -> None:
+        try:
+            os.fsync(self._directory_fd)
+        except OSError as error:
+            raise disk_error(error, f"{self.path}: syncing the directory") from error
 
     def _check_alive(self) -> None:
         if self._dead:

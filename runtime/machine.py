@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Mapping
 
-from . import tcp
+from . import descriptors, tcp
 from .host import Disk, Host
 
 
@@ -19,6 +19,7 @@ def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
         disks=dict(disks or {}),
         random=random.Random(os.urandom(32)),
         wall_ms=_wall_ms,
+        connections_max=descriptors.connections_max(),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from . import descriptors
 from .errors import AddressInUse, ConnectionLost, InvalidRequest
 from .forked import close_descriptor, forked_message, watch_forks
 from .host import Address, Buffer, Connection, Listener
@@ -120,6 +121,7 @@ class TcpListener:
         host, port = sock.getsockname()[:2]
         self.address: Address = (host, port)
         self._closed = ""
+        self._first_kept = descriptors.first_kept()
         watch_forks(self)
 
     async def accept(self) -> Connection:
@@ -138,6 +140,10 @@ class TcpListener:
                 if error.errno in _STARVED:
                     await trio.sleep(STARVED_WAIT_S)
                 continue  # what ailed was that one connection: Linux reports its errors here
+            if sock.fileno() >= self._first_kept:
+                sock.close()  # the last descriptors are for files
+                await trio.sleep(STARVED_WAIT_S)
+                continue
             return TcpConnection(sock, place(address))
 
     def close(self) -> None:
@@ -156,7 +162,7 @@ async def dial(address: Address) -> Connection:
     host, port = address
     try:
         stream = await trio.open_tcp_stream(host, port)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a name that is none: somebody registered it
         raise ConnectionLost(f"{place(address)}: no connection: {_dial_reason(error)}") from None
     sock = socket.socket(fileno=stream.socket.detach())
     try:
@@ -241,8 +247,10 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno).lower() if error.errno else str(error)
 
 
-def _dial_reason(error: OSError) -> str:
+def _dial_reason(error: OSError | ValueError) -> str:
     """What trio's many attempts came to: the reasons of all, each once."""
+    if isinstance(error, ValueError):
+        return "its host is no name"
     if isinstance(error, socket.gaierror):
         return f"the name is not known ({error.strerror})"
     causes: list[BaseException] = [error.__cause__] if error.__cause__ else [error]

@@ -30,13 +30,14 @@ LAZY_UPWARD = {
 WORLD = {
     "asyncio", "datetime", "mmap", "os", "pathlib", "random", "secrets", "select", "selectors", "shutil",
     "signal", "socket", "subprocess", "tempfile", "threading", "time", "uuid", "lmdb", "multiprocessing",
-    "fcntl", "ctypes",
+    "fcntl", "ctypes", "resource",
 }  # fmt: skip
 """Modules through which the machine comes in."""
 
 SEAM = {
     "runtime/allocator.py",
     "runtime/background.py",
+    "runtime/descriptors.py",
     "runtime/directory_file.py",
     "runtime/files.py",
     "runtime/forked.py",

@@ -127,6 +127,25 @@ async def test_a_lack_of_descriptors_is_not_a_failed_disk(disk: DirectoryDisk) -
     (await disk.create("g")).close()
 
 
+async def test_names_are_synced_where_no_descriptor_is_left(disk: DirectoryDisk) -> None:
+    """A roll that renames and deletes while connections hold all descriptors: the directory is open."""
+    for name in ("f", "g", "h"):
+        (await disk.create(name)).close()
+    await disk.rename("f", "f2")  # the worker's thread is there before descriptors run out
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        await disk.rename("g", "g2")
+        await disk.delete("h")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert disk.list() == ["f2", "g2"]
+
+
 async def test_file_systems_in_memory_are_hot(tmp_path: Path) -> None:
     """H37: they do not know RWF_NOWAIT."""
     with mounted(tmp_path / "small", "tmpfs", "-o", "size=1m") as small:

@@ -1,5 +1,6 @@
 """What only real sockets show: names, families, a lack of descriptors."""
 
+import contextlib
 import os
 import resource
 import socket
@@ -118,6 +119,41 @@ async def test_accept_outlives_a_lack_of_descriptors(monkeypatch: pytest.MonkeyP
     accepted[0].close()
     dialled.close()
     listener.close()
+
+
+async def test_the_last_descriptors_are_not_for_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are kept for files: such a connection is hung up on at once, and the next one is let in."""
+    monkeypatch.setattr(tcp, "STARVED_WAIT_S", 0.001)
+    listener = await listen(("127.0.0.1", 0))
+    assert isinstance(listener, TcpListener)
+    listener._first_kept = 3
+    beyond = await dial(listener.address)
+    accepted: list[Connection] = []
+
+    async def accept() -> None:
+        accepted.append(await listener.accept())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(accept)
+        with trio.fail_after(5), contextlib.suppress(ConnectionLost):
+            assert await beyond.receive_into(memoryview(bytearray(1))) == 0
+        assert accepted == []
+        listener._first_kept = 1 << 20
+        within = await dial(listener.address)
+
+    assert len(accepted) == 1
+    for end in (accepted[0], beyond, within):
+        end.close()
+    listener.close()
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 300, "h\0x", "\udc80"])
+async def test_a_host_that_is_no_name_is_a_lost_connection(host: str) -> None:
+    """A registration may say anything: who dials it goes on."""
+    with pytest.raises(ConnectionLost):
+        await dial((host, 80))
 
 
 async def test_a_closed_listener_wakes_its_accept() -> None:

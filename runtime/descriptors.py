@@ -1,0 +1,46 @@
+"""How many files and connections this process may have open, and who gets them.
+
+A lack of descriptors must never meet a journal that rolls: its node would have to end. So a server takes
+fewer peers than there are descriptors (`connections_max`), and a listener hangs up at once on a connection
+whose descriptor is one of the last `KEPT`: the lowest free number is given out first, so that tells how many
+are in use, whoever uses them, also where several nodes are in one process.
+"""
+
+import contextlib
+
+with contextlib.suppress(ImportError):  # not on Windows, where only clients run
+    import resource
+
+WANTED = 65_536
+CONNECTIONS_MAX = 1000
+FILES = 256
+"""Of journals, indexes, directories, threads, and of connections that this process dials itself."""
+KEPT = 128
+"""For files alone."""
+
+
+def raise_limit() -> int:
+    """Take what the system allows without more rights; how many descriptors there may be now. Of nodes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return limit()
+
+
+def limit() -> int:
+    """How many descriptors this process may have now."""
+    if "resource" not in globals():
+        return WANTED
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return WANTED if soft == resource.RLIM_INFINITY else soft
+
+
+def connections_max() -> int:
+    """Peers of one server."""
+    return max(KEPT // 2, min(CONNECTIONS_MAX, limit() - FILES))
+
+
+def first_kept() -> int:
+    """No connection that came in has this descriptor or a higher one."""
+    return max(KEPT // 2, limit() - KEPT)
