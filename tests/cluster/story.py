@@ -46,6 +46,10 @@ class Cluster:
     directory: Path
     plan: Plan
     served: dict[str, Served] = field(default_factory=dict)
+    descriptors: int = 0
+    """How many a node may have, for good; 0: as many as we."""
+    more: dict[str, list[str]] = field(default_factory=dict)
+    """Arguments of some nodes beside those that all get."""
 
     @classmethod
     def planned(cls, directory: Path, *, bookies: int, metadata_nodes: int = 3) -> "Cluster":
@@ -152,11 +156,15 @@ class Cluster:
             quorum,
         ]
         arguments += ["--listen", f"{node.address[0]}:{node.address[1]}"]
+        command = dlog(*arguments, *self.more.get(node.name, ()), "--end-with-stdin")
+        if self.descriptors:
+            limited = f'ulimit -H -n {self.descriptors} && exec "$@"'
+            command = ["sh", "-c", limited, "sh", *command]
         self.directory.mkdir(parents=True, exist_ok=True)
         errors = (self.directory / f"{node.name}.stderr").open("ab")
         try:
             return subprocess.Popen(
-                dlog(*arguments, "--end-with-stdin"),
+                command,
                 stdin=subprocess.PIPE,  # its end, by our own end too, ends the node
                 stdout=subprocess.PIPE,
                 stderr=errors,
