@@ -39,9 +39,17 @@ class Election:
         self._value = node_id.encode()
         self._lease = lease
         """The lease of this bookie's registration, under which the key is held; 0: none."""
+        self._was = False
 
     async def elected(self) -> bool:
-        """Do we hold the key, or can we take it?"""
+        """Do we hold the key, or can we take it? A change is told."""
+        now = await self._elected()
+        if now != self._was:
+            self._was = now
+            log.info("this bookie %s", "repairs from now on" if now else "does not repair any more")
+        return now
+
+    async def _elected(self) -> bool:
         lease = self._lease()
         if not lease:
             return False

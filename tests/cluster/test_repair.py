@@ -1,5 +1,7 @@
 """Noted holes are filled, against real bookies on loopback (H22, H22b)."""
 
+import pytest
+
 from distributedlog.cluster.repair import ELECTION_KEY, Election
 from distributedlog.ledger import holes as notes
 from distributedlog.ledger import keys
@@ -119,7 +121,11 @@ async def test_a_note_without_a_ledger_is_swept_up() -> None:
         assert await world.metadata.get(keys.under_key(LEDGER)) is None
 
 
-async def test_one_bookie_is_elected_and_another_follows_when_its_lease_ends() -> None:
+async def test_one_bookie_is_elected_and_another_follows_when_its_lease_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each change of the role is told once."""
+    caplog.set_level("INFO", logger="distributedlog.cluster.repair")
     metadata = LocalMetadata()
     leases = [await metadata.grant_lease(6000), await metadata.grant_lease(6000)]
     one = Election(metadata, "b1", lambda: leases[0])
@@ -129,6 +135,10 @@ async def test_one_bookie_is_elected_and_another_follows_when_its_lease_ends() -
     assert not await two.elected()
     await metadata.revoke_lease(leases[0])
     assert await two.elected()
+    assert await two.elected()
+    assert not await one.elected()
+    told = ["this bookie repairs from now on"] * 2 + ["this bookie does not repair any more"]
+    assert caplog.messages == told
     holder = await metadata.get(ELECTION_KEY)
     assert holder is not None
     assert holder.value == b"b2"
