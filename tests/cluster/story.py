@@ -158,7 +158,7 @@ class Cluster:
         arguments += ["--listen", f"{node.address[0]}:{node.address[1]}"]
         command = dlog(*arguments, *self.more.get(node.name, ()), "--end-with-stdin")
         if self.descriptors:
-            limited = f'ulimit -H -n {self.descriptors} && exec "$@"'
+            limited = f'ulimit -n {self.descriptors} && exec "$@"'
             command = ["sh", "-c", limited, "sh", *command]
         self.directory.mkdir(parents=True, exist_ok=True)
         errors = (self.directory / f"{node.name}.stderr").open("ab")
