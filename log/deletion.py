@@ -15,9 +15,11 @@ from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     LogNotFound,
+    UnsupportedFormat,
     VersionConflict,
     WriterFenced,
 )
+from ..runtime.schema import NUMBER_MAX
 from .keys import (
     lock_key,
     name_key,
@@ -133,9 +135,12 @@ def _tombstone(state: LogState, now_ms: int) -> Tombstone:
 
 
 async def find_tombstones(metadata: Metadata, namespace: str, name: str) -> list[Tombstone]:
-    """The logs that had this name and were deleted, as far as they are remembered, in that order."""
+    """The logs that had this name and were deleted, as far as they are remembered, in that order.
+
+    A value that is damaged is as good as forgotten. Raises `UnsupportedFormat`.
+    """
     found = await metadata.get(gone_key(namespace, name))
-    return [] if found is None else decode(found.value)
+    return [] if found is None else _readable(found)
 
 
 async def burial(
@@ -167,12 +172,16 @@ async def _make_room(metadata: Metadata, namespace: str, name: str) -> None:
 
 
 def _last_deleted_ms(item: KeyValue) -> int:
-    return max((one.deleted_ms for one in _readable(item)), default=-1)
+    try:
+        return max((one.deleted_ms for one in _readable(item)), default=-1)
+    except UnsupportedFormat:
+        return NUMBER_MAX  # a newer program's: not ours to give up first
 
 
 def _readable(item: KeyValue) -> list[Tombstone]:
     """A value that cannot be read is worth nothing, and must not keep a log from being deleted."""
     try:
         return decode(item.value)
-    except CorruptData:
+    except CorruptData as error:
+        log.warning("%r: %s", item.key, error)
         return []

@@ -30,6 +30,7 @@ from distributedlog.runtime.errors import (
     RecoveryIncomplete,
     UnsupportedFormat,
 )
+from distributedlog.runtime.frames import pack
 from tests.log.conftest import World
 from tests.log.test_reader import change_state, fill
 
@@ -37,7 +38,7 @@ from tests.log.test_reader import change_state, fill
 async def test_a_deletion_leaves_the_exact_end_behind(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """H154; also of what a dead writer had acknowledged in the segment in progress."""
+    """docs/formats.md; also of what a dead writer had acknowledged in the segment in progress."""
     async with world.process("alpha") as ns:
         await fill(ns.open_log("orders"), [[1, 2, 3], [4, 5]])
         log_id = await ns.find("orders")
@@ -153,3 +154,19 @@ def test_the_end_is_noted_once_and_survives_the_encoding() -> None:
     assert LogState.decode(state.encode()).end is None
     half = replace(noted, first_segment=3, open_from=3)
     assert half.with_end(exact=False).end == LogEnd(DLSN(3, 0, 0), 50, exact=True)
+
+
+async def test_a_damaged_tombstone_is_as_good_as_forgotten(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Nobody's deletion is kept back by it, and nobody is told that all was read; a newer one stays."""
+    key = gone_key("ns", "orders")
+    prefix = bucket_prefix("ns", "orders")
+    newer = [Put(prefix + b"ns\x00new-%d" % n, pack([2, []])) for n in range(KEPT_A_BUCKET)]
+    await world.metadata.transact(Transaction((), (Put(key, b"\x00torn"), *newer)))
+
+    assert await find_tombstones(world.metadata, "ns", "orders") == []
+    async with world.process() as ns:
+        await ns.create_log("orders")
+        await ns.delete_log("orders")
+    assert len(await find_tombstones(world.metadata, "ns", "orders")) == 1

@@ -493,6 +493,10 @@ async def test_a_clock_says_the_txid_where_the_log_is_behind_it(
         async with log.open_reader(to="end") as reader:
             txids = [record.txid async for record in reader]
         assert 1_700_000_000_000 <= txids[0] < 1_700_000_100_000
+        assert await log.find(txid=txids[0]) == await log.find(txid=1) == DLSN(1, 0, 0)
+        assert await log.find(txid=txids[0] + 1) == DLSN(2, 0, 0)
+        async with log.open_reader(txid=txids[0], to="end") as reader:
+            assert (await reader.read_bulk(1))[0].payload == b"a"
         assert txids[1:] == [2_000_000_000_000, 2_000_000_000_000]
 
 

@@ -142,8 +142,8 @@ def look(world: World, rules: Rules, number: int) -> Decision:
 def test_what_was_not_read_is_said_to_the_record(
     ops: list[tuple[int, int]], fail: bool, named: bool
 ) -> None:
-    """H154: deleted, made again, truncated in any order, looked at or not, of a running query or a restarted
-    one (the decision cannot tell): each record is read once, or counted as lost, or its end is not known."""
+    """Deleted, made again, truncated in any order, looked at or not, of a running query or a restarted one
+    (the decision cannot tell): each record is read once, or counted as lost, or its end is not known."""
     rules = Rules(fail_on_data_loss=fail, named=named)
     world = World()
     for choice, number in ops:
