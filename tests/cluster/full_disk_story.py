@@ -1,0 +1,138 @@
+"""Full disks and restarts, on processes: what a bookie does where there is no room, and how little it takes.
+
+    python -m tests.cluster.full_disk_story          the first part needs root, for file systems of its own
+
+1. Three bookies on file systems of 40 MB: lines are written, then each is filled to its last byte and all
+   bookies are killed with -9. They start again, say why they are read-only, and serve every line. The room
+   is given back: without another start they take new lines.
+2. A bookie of the default settings, almost empty: killed and started four times, it has grown by less than
+   20 MB.
+"""
+
+import argparse
+import contextlib
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tests.cluster.story import Cluster
+
+MB = 1_000_000
+RESTARTS = 4
+GROWN_BYTES_MAX = 20 * MB
+AGAIN_S = 30.0
+LOG = "lines"
+BOOKIES = ("bookie1", "bookie2", "bookie3")
+SMALL = "[store]\njournal_file_bytes = 4194304\ngather_bytes = 1048576\nfree_bytes_min = 8388608\n"
+Say = Callable[[str], None]
+
+
+def run_full(directory: Path, *, say: Say) -> None:
+    """The first part; raises `AssertionError` where the story does not hold."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = directory / "small.toml"
+    config.write_text(SMALL)
+    lines = b"".join(b"line %d %s\n" % (n, b"x" * 400) for n in range(10_000))
+    with (
+        _file_systems([directory / name for name in BOOKIES]) as places,
+        Cluster.planned(directory, bookies=3) as cluster,
+    ):
+        cluster.more = {name: ["--config", str(config)] for name in BOOKIES}
+        cluster.start()
+        _write(cluster, lines, "--create")
+        for place in places:
+            _fill(place / "ballast")
+        cluster.kill(*BOOKIES)
+        for place in places:
+            _fill(place / "ballast")
+            assert _free(place) == 0
+        cluster.start(*BOOKIES)
+        say("three bookies were killed with -9, no byte free on their disks, and serve again")
+        reasons = cluster.json("status", codes=(6,))["reasons"]
+        said = [reason for reason in reasons if "read-only" in reason]
+        assert len({reason.split()[1] for reason in said}) == 3, reasons
+        say("  " + "\n  ".join(said))
+        assert cluster.run("log", "read", LOG).stdout == lines
+        say(f"all {len(lines):,} bytes are read back from them")
+        for place in places:
+            (place / "ballast").unlink()
+        until = time.monotonic() + AGAIN_S
+        while any("read-only" in each for each in cluster.json("status", codes=(0, 6))["reasons"]):
+            assert time.monotonic() < until, f"still read-only after {AGAIN_S:g} s"
+        _write(cluster, b"one more\n")
+        assert cluster.run("log", "read", LOG).stdout == lines + b"one more\n"
+        say("the room is back: they take new lines, without another start")
+
+
+def run_restarts(directory: Path, *, say: Say) -> None:
+    """The second part."""
+    with Cluster.planned(directory, bookies=3) as cluster:
+        cluster.start()
+        _write(cluster, b"a line\n", "--create")
+        before = _taken(directory / "bookie1")
+        for n in range(RESTARTS):
+            cluster.kill("bookie1")
+            cluster.start("bookie1")
+            _write(cluster, b"line %d\n" % n)
+        grown = _taken(directory / "bookie1") - before
+        say(
+            f"an almost empty bookie takes {before / MB:.1f} MB, {RESTARTS} restarts added {grown / MB:.1f}"
+        )
+        assert grown <= GROWN_BYTES_MAX
+
+
+def _write(cluster: Cluster, lines: bytes, *arguments: str) -> None:
+    done = cluster.run("log", "write", LOG, *arguments, input=lines)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@contextlib.contextmanager
+def _file_systems(places: list[Path]) -> Iterator[list[Path]]:
+    with contextlib.ExitStack() as mounts:
+        for place in places:
+            place.mkdir()
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(place)],
+                check=True,
+                capture_output=True,
+            )
+            mounts.callback(subprocess.run, ["umount", "-l", str(place)], check=False)
+        yield places
+
+
+def _fill(path: Path) -> None:
+    """Take the rest of the file system, to the last byte."""
+    with path.open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
+
+
+def _free(place: Path) -> int:
+    found = os.statvfs(place)
+    return found.f_bavail * found.f_frsize
+
+
+def _taken(place: Path) -> int:
+    """What the files below take of the disk, bytes."""
+    return sum(path.stat().st_blocks * 512 for path in place.rglob("*") if path.is_file())
+
+
+def main() -> None:
+    """Play both parts, or the second one alone without root."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        if os.geteuid():
+            print("not root: no file systems of 40 MB, the first part is left out")
+        else:
+            run_full(Path(directory) / "full", say=print)
+        run_restarts(Path(directory) / "restarts", say=print)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""Full disks, on processes (the acceptance's story)."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import full_disk_story
+from tests.runtime.mounts import mounted
+
+pytestmark = pytest.mark.processes
+
+
+def test_full_bookies_start_serve_and_go_on_when_there_is_room(tmp_path: Path) -> None:
+    """H28: killed with -9 on disks without a free byte."""
+    with mounted(tmp_path / "probe", "tmpfs", "-o", "size=1m"):
+        pass  # skipped by name where nothing can be mounted
+    full_disk_story.run_full(tmp_path / "story", say=print)
+
+
+def test_restarts_of_an_almost_empty_bookie_take_hardly_any_room(tmp_path: Path) -> None:
+    """Four of them, with the default settings: at most 20 MB in sum."""
+    full_disk_story.run_restarts(tmp_path, say=print)
