@@ -2,12 +2,21 @@
 
 import signal
 
+import pytest
 from hypothesis import settings
+
+from tests import extras
 
 # The same examples each time; another thousand, drawn anew: see `examples.py`.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("same")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test of an extra that is not installed is skipped, by name."""
+    if item.get_closest_marker("extra") and (why := extras.missing()):
+        pytest.skip(why)
 
 
 def pytest_configure() -> None:

@@ -115,8 +115,8 @@ def test_every_flipped_byte_of_a_file_is_found(tmp_path: Path) -> None:
 
 def batch(log: str, ids: range) -> Any:
     """Records whose txid and payload follow from their sequence id."""
-    pa = pytest.importorskip("pyarrow")
-    pytest.importorskip("numpy")
+    import pyarrow as pa
+
     from distributedlog.spark.archive_file import SCHEMA
 
     rows = [
@@ -148,6 +148,7 @@ def plain_digest(records: list[tuple[int, bytes]]) -> int:
     return sum(xxhash.xxh3_64_intdigest(payload, seed) for (_, payload), seed in pairs) % 2**64
 
 
+@pytest.mark.extra
 def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     """And its digests are those of its bytes and of its records, however they were cut."""
     from distributedlog.spark.archive_file import records_of
@@ -167,8 +168,8 @@ def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert one.payload_bytes == sum(len(payload) for _, payload in records)
 
 
+@pytest.mark.extra
 def test_records_in_another_place_or_changed_have_another_digest() -> None:
-    pytest.importorskip("pyarrow")
     from distributedlog.spark.archive_file import digest
 
     some = batch("orders", range(100, 110))
@@ -182,6 +183,7 @@ def test_records_in_another_place_or_changed_have_another_digest() -> None:
     )
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize(
     ("ids", "log", "said"),
     [
@@ -200,6 +202,7 @@ def test_records_that_do_not_follow_are_refused(
         written(tmp_path, *(batch(log, some) for some in ids))
 
 
+@pytest.mark.extra
 def test_a_damaged_file_is_not_read_to_its_end(tmp_path: Path) -> None:
     """Also where only the records' digest can tell: a file that was written anew."""
     from dataclasses import replace

@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.extras import INSTALL
 
-pa = pytest.importorskip("pyarrow")
-pytest.importorskip("numpy")
+pa = pytest.importorskip("pyarrow", reason=INSTALL)
+pytest.importorskip("numpy", reason=INSTALL)
 
 from distributedlog.log.record import Columns, Origin, build, decode, decode_header  # noqa: E402
 from distributedlog.runtime.errors import InvalidRequest  # noqa: E402
@@ -17,6 +18,7 @@ from distributedlog.spark.batches import Builder, gathered  # noqa: E402
 from distributedlog.spark.options import SourceOptions  # noqa: E402
 from distributedlog.spark.schema import COLUMNS, Projection, projection  # noqa: E402
 
+pytestmark = pytest.mark.extra
 TYPES = {
     "log": pa.string(),
     "segment": pa.int64(),

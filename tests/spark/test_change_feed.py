@@ -12,6 +12,8 @@ pytest.importorskip("numpy", reason="pip install '.[spark]'")
 
 from examples.spark.change_feed import ChangeFeed, Records
 
+pytestmark = pytest.mark.extra
+
 FEED = ChangeFeed(seed=7, orders_per_minute=100)
 DIGEST = "1c38af38f7931cebf71864a304971bb14432a2b9c1cf6435cc292ac506909fcb"
 """Of its first 60,000 records."""

@@ -9,11 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
+from tests.extras import INSTALL
 
-pa = pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow", reason=INSTALL)
+pytest.importorskip("numpy", reason=INSTALL)
 
 from distributedlog.runtime.errors import InvalidRequest  # noqa: E402
 from distributedlog.spark.rows import Packer, Rows, by_log, check_schema, rows_of  # noqa: E402
+
+pytestmark = pytest.mark.extra
 
 
 def batch(payloads: Sequence[bytes | None], **columns: list[Any]) -> Any:

@@ -20,6 +20,7 @@ from distributedlog.spark.sink_task import (  # noqa: E402
     SegmentTarget,
 )
 
+pytestmark = pytest.mark.extra
 WHO = Identity("etl", 3, "")
 OPTIONS = SinkOptions.parse({"uri": "distributedlog://h:1/n", "log": "out"}, "batch")
 
