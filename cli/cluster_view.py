@@ -1,6 +1,6 @@
 """The cluster as its metadata shows it: bookies, holes, members, and whether that is well."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -97,19 +97,31 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
     }
     reasons: list[str] = found["reasons"]
     alive = [member for member in members if member.alive]
+    gone = disks_lost_for_good(members)
+    if gone:
+        reasons.append(gone)
     for member in members:
         if not member.alive:
             why = f" ({member.role})" if member.role != UNREACHABLE else ""
             reasons.append(f"metadata node {member.name} at {member.address} does not answer{why}")
         elif member.role == EMPTY:
             reasons.append(
-                f"metadata node {member.name} at {member.address} is empty and waits to be let in: if its"
-                f' disk is lost for good, "dlog metadata replace {member.name}"'
+                f"metadata node {member.name} at {member.address} is empty and waits to be let in"
+                + (
+                    ""
+                    if gone
+                    else f': if its disk is lost for good, "dlog metadata replace {member.name}"'
+                )
             )
         elif member.role.startswith("damaged"):
             reasons.append(
-                f"metadata node {member.name} takes no part ({member.role}): empty its directory, start it,"
-                f' and "dlog metadata replace {member.name}"'
+                f"metadata node {member.name} takes no part ({member.role})"
+                + (
+                    ": keep its directory"
+                    if gone
+                    else ": move its directory away, start it empty, and"
+                    f' "dlog metadata replace {member.name}"'
+                )
             )
         elif member.role == "learner":
             reasons.append(f"metadata node {member.name} is being let in, and does not vote yet")
@@ -167,6 +179,26 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
         )
     found["healthy"] = not reasons
     return found
+
+
+def disks_lost_for_good(members: Sequence[MemberStatus]) -> str:
+    """What to do when so many voters lost their data that none can be let in again; "" while some can.
+
+    Letting a node in is a change of the quorum, which a majority of its voters must store.
+    """
+    voters = [member for member in members if member.role not in ("learner", "removed")]
+    lost = [
+        member.name
+        for member in voters
+        if member.role == EMPTY or member.role.startswith("damaged")
+    ]
+    if len(voters) - len(lost) > len(voters) // 2 or all(one.role == EMPTY for one in voters):
+        return ""  # the latter is a cluster that has not been formed yet
+    return (
+        f"{len(lost)} of {len(voters)} metadata nodes have lost their data ({', '.join(lost)}): without a"
+        " majority nobody can be let in, and no command can mend that. Put a directory of one of them back"
+        ' if there is one; docs/operations.md, "Most of the metadata nodes have lost their disks"'
+    )
 
 
 def _address(one: BookieRegistration, listener: str) -> str | None:

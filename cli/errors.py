@@ -4,6 +4,8 @@
 6 the check is done and the answer is no, 7 outcome unknown, 130 interrupted. A traceback only with -vv.
 """
 
+import re
+import shlex
 import sys
 import traceback
 
@@ -82,8 +84,9 @@ def say(text: str) -> None:
 def with_hint(error: DistributedLogError) -> str:
     """The message, and what to do where the message does not say it."""
     text = str(error)
-    if isinstance(error, LogNotFound) and "dlog log create" not in text:
-        text += '; create it with "dlog log create NAME"'
+    named = re.search(r'log "([^"]+)" (does not exist|is not there)', text)
+    if isinstance(error, LogNotFound) and named and "dlog log create" not in text:
+        text += f'; create it with "dlog log create {shlex.quote(named[1])}"'
     return text
 
 

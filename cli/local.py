@@ -64,6 +64,10 @@ def command(
 
     import trio
 
+    from ..runtime.machine import needs_linux
+
+    needs_linux("dlog local")
+
     from ..cluster.logs import log_to_stderr
 
     log_to_stderr("local", logging.INFO if settings.verbose else logging.ERROR)

@@ -1,13 +1,12 @@
 """`dlog log`: create, list, show, write, read, tail, delete; more in `log_ends.py` and `archives.py`."""
 
 import json
-import sys
 from typing import Any, BinaryIO
 
 import click
 
 from . import archives, log_ends
-from .options import Command, Group, Settings, common
+from .options import Command, Group, Settings, common, consent, yes_option
 from .output import emit, size, table
 
 FORMAT = click.Choice(["lines", "jsonl", "frames"])
@@ -81,16 +80,11 @@ def list_(settings: Settings, prefix: str) -> None:
 
 @command.command(cls=Command, examples="dlog log delete orders --yes")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @common
 def delete(settings: Settings, name: str, yes: bool) -> None:
     """Delete a log and all its records. There is no way back."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError(f"deleting {name} cannot be undone: say --yes")
-        click.confirm(
-            f"delete log {name} and all its records in {settings.where()}?", abort=True, err=True
-        )
+    consent(f"delete log {name} and all its records, in {settings.where()}", yes)
     from .connect import answer, namespace, run
 
     async def work() -> None:

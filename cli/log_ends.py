@@ -1,12 +1,11 @@
 """`dlog log truncate`, `seal`, `find`, `positions`, `watch`: where a log begins and ends, who is where."""
 
 import json
-import sys
 from typing import Any
 
 import click
 
-from .options import Command, Settings, common
+from .options import Command, Settings, common, consent, yes_option
 from .output import emit, table
 
 
@@ -20,17 +19,23 @@ def add_to(group: click.Group) -> None:
     cls=Command,
     examples="""
     dlog log truncate orders --to 12.0.0
-    dlog log truncate orders --txid 1700000000000
-    dlog log truncate orders --up-to-subscriber cold
+    dlog log truncate orders --txid 1700000000000 --yes
+    dlog log truncate orders --up-to-subscriber cold --yes      in a script: nobody is asked
     """,
 )
 @click.argument("name")
 @click.option("--to", metavar="DLSN", help="Give up all records before this position.")
 @click.option("--txid", type=click.IntRange(0), help="Before the first record with such a txid.")
 @click.option("--up-to-subscriber", metavar="POSITION", help="Before this named position.")
+@yes_option
 @common
 def truncate(
-    settings: Settings, name: str, to: str | None, txid: int | None, up_to_subscriber: str | None
+    settings: Settings,
+    name: str,
+    to: str | None,
+    txid: int | None,
+    up_to_subscriber: str | None,
+    yes: bool,
 ) -> None:
     """Give up the oldest records; the rest stays as it is. There is no way back.
 
@@ -43,6 +48,8 @@ def truncate(
     from .connect import answer, namespace, run
 
     point = None if to is None else DLSN.parse(to)
+    where = to or (f"txid {txid}" if txid is not None else f"position {up_to_subscriber}")
+    consent(f"give up the records of log {name} before {where}, in {settings.where()}", yes)
 
     async def call(log: Any) -> DLSN:
         dlsn = point
@@ -70,15 +77,12 @@ def truncate(
 
 @click.command(cls=Command, examples="dlog log seal orders --yes")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.option("--takeover", is_flag=True, help="Fence a writer that holds the log.")
 @common
 def seal(settings: Settings, name: str, yes: bool, takeover: bool) -> None:
     """End a log: it takes no more records, readers reach an end. There is no way back."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError(f"sealing {name} cannot be undone: say --yes")
-        click.confirm(f"seal log {name} in {settings.where()} for good?", abort=True, err=True)
+    consent(f"seal log {name} for good, in {settings.where()}", yes)
     from .connect import answer, namespace, run
 
     async def work() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from .options import Command, Group, Settings, common
+from .options import Command, Group, Settings, common, consent, yes_option
 from .output import table
 
 POLL_S = 0.25
@@ -18,7 +18,7 @@ POLL_S = 0.25
     dlog metadata replace m2                  m2 has lost its disk, and was started with an empty one
     dlog metadata replace m2=h9:4181          the same, and it runs on another host now
     dlog metadata add m4=h4:4181
-    dlog metadata remove m4
+    dlog metadata remove m4                   asks first; --yes in a script
     """,
 )
 def command() -> None:
@@ -70,15 +70,18 @@ def add(settings: Settings, node: str, wait: bool) -> None:
     _change(settings, "add", name, address, wait)
 
 
-@command.command(cls=Command, examples="dlog metadata remove m4")
+@command.command(cls=Command, examples="dlog metadata remove m4\ndlog metadata remove m4 --yes")
 @click.argument("name")
+@yes_option
 @common
-def remove(settings: Settings, name: str) -> None:
+def remove(settings: Settings, name: str, yes: bool) -> None:
     """Put a node out, also one that is down. Stop it afterwards; it never comes back with its data."""
-    _change(settings, "remove", name, "", False)
+    _change(settings, "remove", name, "", False, yes)
 
 
-def _change(settings: Settings, kind: str, name: str, address: str, wait: bool) -> None:
+def _change(
+    settings: Settings, kind: str, name: str, address: str, wait: bool, yes: bool = True
+) -> None:
     import trio
 
     from ..metadata.wire import MembersRequest
@@ -90,8 +93,17 @@ def _change(settings: Settings, kind: str, name: str, address: str, wait: bool) 
         async with quorum(settings) as metadata:
             if kind == "remove":
                 before = await answer(settings, "the members", metadata.status)
-                if name not in {member.name for member in before}:
+                roles = [
+                    member.role if member.alive else "it does not answer"
+                    for member in before
+                    if member.name == name
+                ]
+                if not roles:
                     raise MembersRefused(f"no metadata node is called {name}")
+                consent(f"put metadata node {name} ({', '.join(roles)}) out of the quorum", yes)
+                deadline = (
+                    trio.current_time() + settings.timeout_s
+                )  # the answer was not ours to give
             members = await answer(
                 settings,
                 f"metadata {kind}",

@@ -1,8 +1,10 @@
 """What every command takes (``--uri --json --timeout -q -v``), and help that begins with examples."""
 
 import dataclasses
+import difflib
 import functools
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -178,6 +180,16 @@ class Group(click.Group):
         found: click.Command = module.command
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command; one that is not there is answered with those that it may have meant."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=3)
+            meant = f"; did you mean {' or '.join(near)}?" if near else ""
+            ctx.fail(f"no such command {args[0]!r}{meant}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without importing them."""
         if not self.lazy:
@@ -185,6 +197,20 @@ class Group(click.Group):
             return
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
+
+
+def consent(question: str, yes: bool) -> None:
+    """Ask before what has no way back, unless --yes was given; off a terminal nobody can be asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question}? There is no way back: say --yes")
+    click.confirm(f"{question}? There is no way back", abort=True, err=True)
+
+
+def yes_option(function: Function) -> Function:
+    """``--yes``, for `consent`."""
+    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:

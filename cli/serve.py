@@ -182,7 +182,9 @@ def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
     from ..cluster.config import parse_address
     from ..cluster.logs import log_to_stderr
     from ..cluster.options import to_json
+    from ..runtime.machine import needs_linux
 
+    needs_linux("dlog serve")
     if not __debug__:
         raise click.UsageError("the asserts of a server stay on: do not run it with python -O")
     levels: Sequence[int] = (logging.INFO, logging.DEBUG)

@@ -18,6 +18,7 @@ import trio
 from ..runtime.descriptors import raise_limit
 from ..runtime.errors import ConnectionLost, DistributedLogError
 from ..runtime.host import Address, Host
+from ..runtime.machine import needs_linux
 from .logs import log_to_stderr
 from .options import NodeReady, from_json
 
@@ -62,6 +63,7 @@ async def run_node(
 
     Its started value is the ready line. Over HTTP it answers from the beginning, also while it starts.
     """
+    needs_linux("a node")
     from .directories import host_of, memory_host
     from .node import serve_node
 

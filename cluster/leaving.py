@@ -62,9 +62,20 @@ async def find_bookie(metadata: Metadata, wanted: str) -> str:
         known.append(f"{label} ({bookie})")
         if wanted in (bookie, label) or (len(wanted) >= 4 and bookie.startswith(wanted)):
             found.append(bookie)
-    if len(found) != 1:
-        said = "no bookie is" if not found else f"{len(found)} bookies are"
-        raise InvalidRequest(f"{said} called {wanted}; known are {', '.join(known) or 'none'}")
+    if not found:
+        raise InvalidRequest(
+            f"no bookie is called {wanted}; known are {', '.join(known) or 'none'}"
+        )
+    if len(found) > 1:  # a new one took the name of one whose disk was lost: say which is which
+        told = [
+            f"{bookie} (down)"
+            if await metadata.get(keys.bookie_key(bookie)) is None
+            else f"{bookie} (up)"
+            for bookie in found
+        ]
+        raise InvalidRequest(
+            f"{len(found)} bookies are called {wanted}: {', '.join(told)}; give the id of one"
+        )
     return found[0]
 
 

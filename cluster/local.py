@@ -18,7 +18,7 @@ import trio
 
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Host
-from ..runtime.machine import real_host
+from ..runtime.machine import needs_linux, real_host
 from . import plan as plans
 from .child import first_of, ready_line
 from .directories import host_of, memory_host
@@ -98,6 +98,7 @@ async def local_cluster(
     process of their own all the same, to be killed. Raises `AddressInUse`, `ForeignData`,
     `DataDirectoryInUse`, `InvalidRequest` and whatever keeps a node from starting.
     """
+    needs_linux("a cluster of one's own")
     if data is None and not memory:
         with tempfile.TemporaryDirectory(prefix="dlog-", ignore_cleanup_errors=True) as scratch:
             async with local_cluster(

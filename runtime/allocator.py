@@ -32,7 +32,7 @@ def keep_freed_memory() -> None:
         return
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
+    except (OSError, AttributeError, TypeError):  # on Windows None names no library
         return
     for parameter, value in SETTINGS:
         mallopt(parameter, value)

@@ -221,6 +221,13 @@ class MembersRefused(DistributedLogError):
     exit_code = 5
 
 
+class UnsupportedPlatform(DistributedLogError):
+    """Nodes need Linux: this is another system. Clients run here, and reach a cluster that runs elsewhere."""
+
+    code = 2080
+    exit_code = 5
+
+
 class VersionConflict(DistributedLogError):
     """A conditional change met another version than expected: read again, decide again."""
 

@@ -52,4 +52,5 @@ def _in_child() -> None:
         thing.on_forked()
 
 
-os.register_at_fork(after_in_child=_in_child)
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_in_child)

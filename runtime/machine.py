@@ -3,10 +3,12 @@
 import os
 import random
 import socket
+import sys
 import time
 from collections.abc import Mapping
 
 from . import descriptors, tcp
+from .errors import UnsupportedPlatform
 from .host import Disk, Host
 
 
@@ -21,6 +23,15 @@ def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
         wall_ms=_wall_ms,
         connections_max=descriptors.connections_max(),
     )
+
+
+def needs_linux(what: str) -> None:
+    """Raises `UnsupportedPlatform` elsewhere: a node syncs by O_DIRECT, fdatasync and eventfd."""
+    if sys.platform != "linux":
+        raise UnsupportedPlatform(
+            f"{what} needs Linux, this is {sys.platform}: run nodes there (docker/README.md, a virtual"
+            " machine, WSL 2); clients work here, give --uri"
+        )
 
 
 def process_name() -> str:

@@ -20,9 +20,8 @@ from .host import Address, Buffer, Connection, Listener
 SEND_BUFFERS_MAX = 1024
 """Linux' IOV_MAX."""
 BACKLOG = 1024
-KEEPALIVE_IDLE_S = 15
-KEEPALIVE_INTERVAL_S = 5
-KEEPALIVE_PROBES = 3
+KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""Options of a socket, in seconds and probes."""
 STARVED_WAIT_S = 0.075
 """How long `accept` waits when the process or the system has no descriptor left."""
 
@@ -70,7 +69,7 @@ class TcpConnection:
         try:
             for first in range(0, len(buffers), SEND_BUFFERS_MAX):
                 some = buffers[first : first + SEND_BUFFERS_MAX]
-                count = self._sock.sendmsg(some)
+                count = _send(self._sock, some)
                 sent += count
                 if count < sum(map(len, some)):
                     break
@@ -229,11 +228,17 @@ def _tune(sock: socket.socket) -> None:
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        for name, value in KEEPALIVE.items():
+            if (option := getattr(socket, name, None)) is not None:  # clients also run elsewhere
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
     except OSError:
         pass  # broken already: the first read or send says so
+
+
+def _send(sock: socket.socket, buffers: Sequence[Buffer]) -> int:
+    if hasattr(sock, "sendmsg"):
+        return sock.sendmsg(buffers)
+    return sock.send(b"".join(buffers))  # Windows: a copy, for a client
 
 
 def _close(sock: socket.socket) -> None:

@@ -212,6 +212,17 @@ def test_status_and_bookies_show_everybody(cluster: _Cluster) -> None:
     assert set(probed["probe"]) == {"create_ms", "open_ms", "append_ms", "commit_ms", "read_ms"}
 
 
+def test_who_puts_a_metadata_node_out_is_told_what_it_is_and_asked(cluster: _Cluster) -> None:
+    (node,) = json.loads(cluster.ok("status", "--json"))["metadata"]
+    name = node["name"]
+
+    asked = cluster.fails(2, "metadata", "remove", name)
+    assert f"put metadata node {name} (leader) out of the quorum?" in asked
+    assert "say --yes" in asked
+    assert "last voter" in cluster.fails(5, "metadata", "remove", name, "--yes")
+    assert "nobody" in cluster.fails(5, "metadata", "remove", "nobody")
+
+
 def test_tail_follows_and_an_interrupt_ends_it(cluster: _Cluster) -> None:
     cluster.ok("log", "create", "followed")
     tail = subprocess.Popen(

@@ -25,10 +25,12 @@ def test_a_log_is_searched_cut_and_ended(cluster: _Cluster) -> None:
         log.positions.advance("cold", log.find(txid=1))
     found = json.loads(cluster.ok("log", "positions", "cut", "--json"))
     assert found["positions"] == {"cold": "1.0.1"}
-    cut = cluster.ok("log", "truncate", "cut", "--up-to-subscriber", "cold", "--json")
+    cut = cluster.ok("log", "truncate", "cut", "--up-to-subscriber", "cold", "--json", "--yes")
     assert json.loads(cut) == {"name": "cut", "truncated_to": "1.0.1"}
-    assert cluster.ok("log", "truncate", "cut", "--txid", "2").decode().strip() == "1.0.2"
-    assert cluster.ok("log", "truncate", "cut", "--to", "1.0.0").decode().strip() == "1.0.2"
+    assert cluster.ok("log", "truncate", "cut", "--txid", "2", "--yes").decode().strip() == "1.0.2"
+    assert (
+        cluster.ok("log", "truncate", "cut", "--to", "1.0.0", "--yes").decode().strip() == "1.0.2"
+    )
     assert cluster.ok("log", "read", "cut") == b"2\n3\n"
     shown = json.loads(cluster.ok("log", "show", "cut", "--json"))
     assert (shown["records"], shown["truncated_to"], shown["sealed"]) == (2, "1.0.2", False)
@@ -51,10 +53,10 @@ def test_what_cannot_be_meant_is_one_line(cluster: _Cluster) -> None:
     )
     assert "1.x" in cluster.fails(2, "log", "truncate", "plain", "--to", "1.x")
     assert "no position 'cold'" in cluster.fails(
-        2, "log", "truncate", "plain", "--up-to-subscriber", "cold"
+        2, "log", "truncate", "plain", "--up-to-subscriber", "cold", "--yes"
     )
     assert "not a time" in cluster.fails(2, "log", "find", "plain", "--time", "yesterday")
-    cluster.fails(3, "log", "truncate", "missing", "--txid", "1")
+    cluster.fails(3, "log", "truncate", "missing", "--txid", "1", "--yes")
     cluster.fails(3, "log", "seal", "missing", "--yes")
 
 

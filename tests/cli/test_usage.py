@@ -1,14 +1,18 @@
 """Wrong usage is one line, exit code 2, before any cluster is asked (design: the contract of `dlog`)."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import click
 import pytest
 
-from distributedlog.cli.errors import innermost, report
+from distributedlog.cli.cluster_view import EMPTY, disks_lost_for_good
+from distributedlog.cli.errors import innermost, report, with_hint
 from distributedlog.cli.main import command, run
 from distributedlog.cli.status import show
+from distributedlog.metadata.client import MemberStatus
 from distributedlog.runtime.errors import BY_CODE, InvalidUri, LogNotFound
 
 
@@ -108,9 +112,95 @@ def test_contexts_name_clusters(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+DESTRUCTIVE = (
+    ["log", "delete", "x"],
+    ["log", "seal", "x"],
+    ["log", "truncate", "x", "--to", "1.0.0"],
+    ["log", "truncate", "x", "--txid", "7"],
+    ["log", "truncate", "x", "--up-to-subscriber", "cold"],
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stauts"], "no such command 'stauts'; did you mean status?"),
+        (["log", "trucate", "x"], "did you mean truncate or create?"),
+        (["metadata", "replce"], "did you mean replace?"),
+        (["xyzzy"], "no such command 'xyzzy' (see"),
+    ],
+)
+def test_a_command_that_is_not_there_is_answered_with_what_was_meant(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_missing_log_is_named_in_the_command_that_makes_it() -> None:
+    missing = LogNotFound('log "orders/eu" does not exist in namespace default')
+    odd = LogNotFound('log "it\'s" does not exist in namespace default')
+    deleted = LogNotFound('log "orders" has been deleted')
+
+    assert with_hint(missing).endswith('; create it with "dlog log create orders/eu"')
+    assert "dlog log create" in with_hint(odd)
+    assert with_hint(deleted) == 'log "orders" has been deleted'
+
+
+def test_an_interruption_while_it_is_loaded_is_one_line_and_130() -> None:
+    """It was the traceback of an import."""
+    program = (
+        "import os, signal, sys\n"
+        "class Moment:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'distributedlog.cli':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Moment())\n"
+        "import dlog\n"
+        "dlog.main()\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (130, "dlog: interrupted\n")
+
+
+def test_what_cannot_be_mended_by_a_command_is_not_advised() -> None:
+    """Two lost disks of three: nobody is left to let the nodes in."""
+
+    def member(name: str, role: str) -> MemberStatus:
+        return MemberStatus(name, "h:1", role, 1, 1, True, name)
+
+    well, empty, damaged = "follower", EMPTY, "damaged: a block is torn"
+    for roles, lost in (
+        ((well, well, empty), ""),
+        ((well, empty, empty), "2 of 3"),
+        ((well, damaged, empty), "2 of 3"),
+        ((well, well, damaged, empty, empty), "3 of 5"),
+        ((empty, empty, empty), ""),  # none has been formed yet
+        ((well, well, empty, "learner"), ""),
+    ):
+        found = disks_lost_for_good([member(f"m{n}", role) for n, role in enumerate(roles)])
+        assert found.startswith(lost), roles
+        assert ("dlog metadata replace" in found) is False
+        assert bool(found) == bool(lost), roles
+
+
 def test_deleting_asks_for_consent_and_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["log", "delete", "x", "--uri", "distributedlog://h:1/n"]) == 2
-    assert "--yes" in capsys.readouterr().err
+    for words in DESTRUCTIVE:
+        assert run([*words, "--uri", "distributedlog://127.0.0.1:1/n", "--timeout", "1"]) == 2, (
+            words
+        )
+        said = capsys.readouterr().err
+        assert "There is no way back: say --yes" in said
+        assert "distributedlog://127.0.0.1:1/n" in said
 
 
 def test_an_error_shows_its_name_code_and_message_and_no_traceback(
@@ -121,9 +211,7 @@ def test_an_error_shows_its_name_code_and_message_and_no_traceback(
     )
 
     assert report(group, verbose=0) == 3
-    assert capsys.readouterr().err == (
-        'dlog: error: LogNotFound (510): no log; create it with "dlog log create NAME"\n'
-    )
+    assert capsys.readouterr().err == "dlog: error: LogNotFound (510): no log\n"
     report(group, verbose=2)
     assert "ValueError: noise" in capsys.readouterr().err
     assert isinstance(innermost(group), LogNotFound)

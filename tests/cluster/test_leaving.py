@@ -28,7 +28,10 @@ async def test_a_bookie_is_found_by_id_by_its_beginning_or_by_name_and_never_gue
     assert await leaving.find_bookie(metadata, "abcdef") == "abcdef"
     assert await leaving.find_bookie(metadata, "abcd") == "abcdef"
     assert await leaving.find_bookie(metadata, "one") == "abcdef"
-    for wrong, said in (("two", "2 bookies are"), ("abc", "no bookie is"), ("nobody", "no bookie")):
+    down = Transaction((), (Delete(keys.bookie_key("abcxyz")),))
+    await metadata.transact(down)
+    both = r"2 bookies are called two: abcxyz \(down\), ffff \(up\); give the id"
+    for wrong, said in (("two", both), ("abc", "no bookie is"), ("nobody", "no bookie")):
         with pytest.raises(InvalidRequest, match=said):
             await leaving.find_bookie(metadata, wrong)
 

@@ -124,7 +124,7 @@ def cold(campaign: Campaign, here: Path, records: int) -> None:
     limit = max(1_000, records // 10)
     campaign.example("cold_tier", "--log", "cold", *arguments, "--max-records", limit)
     point = subprocess.run(
-        dlog("log", "truncate", "cold", "--up-to-subscriber", "cold"),
+        dlog("log", "truncate", "cold", "--up-to-subscriber", "cold", "--yes"),
         env={**os.environ, **environment(), "DLOG_URI": campaign.uri},
         check=True,
         capture_output=True,

@@ -137,12 +137,12 @@ def test_a_local_session_gives_its_workers_this_interpreter(
     assert os.environ["PYSPARK_PYTHON"] == "/their/own"
 
 
+@pytest.mark.extra
 def test_a_batch_read_a_sink_and_positions_wait_for_the_store(
     uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each by its own ``readTimeout``: before any task starts, where the first answer that did not come was
     the end."""
-    pytest.importorskip("pyspark")
     from distributedlog.spark.read import BatchReader, positions
     from distributedlog.spark.sink import BatchWriter
 
