@@ -190,3 +190,35 @@ def test_a_forked_child_makes_its_own(uri: str) -> None:
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert ours.run(ours.namespace.log_exists, "none") is False
+
+
+def test_txids_that_were_given_at_the_link_are_read_and_found(held: Client) -> None:
+    """All of them, wherever a task begins; a search by txid meets them as a linear scan does."""
+    fill(held, "linked", range(10), entry=5)
+
+    async def link() -> int:
+        log = held.namespace.open_log("linked")
+        async with log.open_segment_writer() as writer:
+            for number in range(3):
+                await writer.write_columns(None, [b"%d" % number])
+                await writer.flush()
+        assert writer.token is not None
+        linked = await log.link_segments([writer.token])
+        return linked.first_segment
+
+    async def find(txid: int) -> DLSN:
+        view = LogView(held.namespace, "linked", await held.namespace.find("linked"))
+        await view.refresh()
+        view.close()
+        return await view.first_with_txid(txid)
+
+    segment = held.run(link)
+    txids = [txid for _, txid in taken(held, ranges(held, "linked"))]
+
+    assert txids[:10] == list(range(10))
+    (given,) = set(txids[10:])
+    assert len(txids) == 13
+    assert given > 1_600_000_000_000
+    assert held.run(find, 10) == held.run(find, given) == DLSN(segment, 0, 0)
+    assert held.run(find, given + 1) == DLSN(segment + 1, 0, 0)
+    assert held.run(find, 7) == DLSN(1, 1, 2)
