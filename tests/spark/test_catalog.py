@@ -5,7 +5,7 @@ import json
 import pytest
 
 from distributedlog import DLSN
-from distributedlog.runtime.errors import LogTruncated
+from distributedlog.runtime.errors import LogRecreated, LogTruncated
 from distributedlog.spark.catalog import Catalog
 from distributedlog.spark.offsets import Offset
 from distributedlog.spark.options import SourceOptions
@@ -36,3 +36,21 @@ async def test_a_position_that_truncation_only_moved_is_no_loss() -> None:
         assert await start(offset) == DLSN(2, 0, 0)
         with pytest.raises(LogTruncated, match="1 record is lost"):
             await start(lossy)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+async def test_positions_of_a_log_that_was_made_again_are_refused_with_a_remedy_that_helps(
+    fail: str,
+) -> None:
+    """It advised `failOnDataLoss=false`, which changes nothing for positions that were given."""
+    async with namespace_in_memory() as namespace:
+        await namespace.create_log("a")
+        old = Offset({"a": DLSN(1, 0, 0)}, {"a": f"{7:016x}"})
+        given = {"uri": "distributedlog://h:1/n", "log": "a", "failOnDataLoss": fail}
+        given["startingPosition"] = json.dumps(old.to_json())
+        catalog = Catalog(namespace, SourceOptions.parse(given, "batch"))
+
+        with pytest.raises(LogRecreated, match="leave it out, or give positions") as caught:
+            await catalog.starts(await catalog.discover(), "earliest")
+        assert "failOnDataLoss" not in str(caught.value)
+        catalog.close()

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,26 @@ def test_the_option_tables_are_those_of_the_code() -> None:
     text = DOCUMENT.read_text()
 
     assert renewed(text) == text
+
+
+def test_no_document_names_an_install_that_does_not_resolve() -> None:
+    """The package is on no index: it is installed from a checkout, with the extras that it has."""
+    root = DOCUMENT.parent.parent
+    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    texts = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "cli").glob("*.py")]
+    named = {
+        (path.name, what)
+        for path in texts
+        for what in re.findall(r"pip install (?:-e )?'([^']*)'", path.read_text())
+    }
+
+    assert {what for _, what in named} >= {".[spark]"}
+    for path, what in named:
+        found = re.fullmatch(r"\.\[([\w,-]+)\]", what)
+        assert found, f"{path}: {what}"
+        assert set(found[1].split(",")) <= set(extras), f"{path}: {what}"
 
 
 def test_importing_it_loads_neither_servers_nor_spark() -> None:
