@@ -18,8 +18,8 @@ FORMAT = 1
 FORMAT_GIVEN = 2
 """Of a segment whose txid was given when it was linked: who does not know of that must not read it."""
 UNKNOWN = -1
-CLOSED_AT = 5
-"""Behind the format number."""
+_TYPES = [int] * 5 + [bool] + [int] * 8
+"""Of the fields of a `SegmentRecord`, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +110,8 @@ class SegmentRecord:
     def decode(cls, value: Buffer) -> "SegmentRecord":
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
         fields = decode_fields(value, FORMAT_GIVEN, 15, "a segment's record")[:15]
-        closed = fields[CLOSED_AT]
         # Not by a form: a log may have a hundred thousand of these.
-        if type(closed) is not bool or not all(
-            -1 <= field <= NUMBER_MAX if type(field) is int else field is closed for field in fields
-        ):
+        if [*map(type, fields)] != _TYPES or min(fields) < -1 or max(fields) > NUMBER_MAX:
             raise CorruptData("a segment's record has a field that is not a number in range")
         return cls(*fields)
 

@@ -59,11 +59,12 @@ def item_from_list(value: Any) -> KeyValue | None:
     if value is None:
         return None
     if type(value) is list and len(value) == 6:
-        key, content, *numbers = value
+        key, content, version, created, changed, lease = value
         if (
-            type(key) is bytes
-            and type(content) is bytes
-            and all(type(one) is int and 0 <= one <= NUMBER_MAX for one in numbers)
+            type(key) is type(content) is bytes
+            and type(version) is type(created) is type(changed) is type(lease) is int
+            and min(version, created, changed, lease) >= 0
+            and max(version, created, changed, lease) <= NUMBER_MAX
         ):
-            return KeyValue(key, content, *numbers)
+            return KeyValue(key, content, version, created, changed, lease)
     raise Misfit("a key that cannot be read")

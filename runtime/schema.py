@@ -144,7 +144,10 @@ def row(*forms: Form, later: bool = False) -> Form:
             raise _other(value, "a list")
         if len(value) != count and not (later and len(value) > count):
             raise Misfit(f"a list of {len(value)} fields, wanted are {count}")
-        return tuple([_within(f"field {n}", f, value[n]) for n, f in enumerate(forms)])
+        try:
+            return tuple([f(one) for f, one in zip(forms, value, strict=False)])
+        except Misfit:
+            return tuple([_within(f"field {n}", f, value[n]) for n, f in enumerate(forms)])
 
     return form
 
@@ -157,7 +160,10 @@ def rows(form: Form, count_max: int, count_min: int = 0) -> Form:
             raise _other(value, "a list")
         if not count_min <= len(value) <= count_max:
             raise Misfit(f"a list of {len(value)}, wanted are {count_min} to {count_max}")
-        return tuple([_within(f"row {n}", form, one) for n, one in enumerate(value)])
+        try:
+            return tuple([form(one) for one in value])
+        except Misfit:  # once more, slowly, to say which
+            return tuple([_within(f"row {n}", form, one) for n, one in enumerate(value)])
 
     return each
 
