@@ -26,6 +26,8 @@ from .zero_ahead import ZeroAhead
 FILE_S = 5.0
 """A file is made as long as it takes to fill it at the rate of the last one, within bounds: rolls stay rare
 at full speed, and a bookie that is hardly written takes little space."""
+REST_S = 60.0
+"""After so long without a commit a long file is sealed, cut at its end, and a short one begins."""
 CONTROL_BYTES_MAX = 1024 * 1024
 """Of the last file that there is room for: kept for fences and deletions (H28)."""
 SERVICE_BYTES = 1024 * 1024
@@ -108,6 +110,7 @@ class Journal:
         self._starved = trio.Event()
         """A block waits for a file."""
         self._keeps_ahead = False
+        self._give_back_wanted = False
         self._first_sequence = 0
         self._footer: list[bytes] = []
         self._watermark_held = False
@@ -187,6 +190,9 @@ class Journal:
             nursery.start_soon(self.zeros.run)
             while True:
                 if not self._ring.has_work:
+                    if self._give_back_wanted:
+                        await self._give_back()
+                        continue
                     self._wake = trio.Event()
                     await self._wake.wait()
                     continue
@@ -274,8 +280,7 @@ class Journal:
         nobody preallocated may find none.
         """
         if size >= self._options.first_file_bytes:
-            least = 2 * self._state_bytes + self._options.block_bytes_max + BESIDE_BLOCK_BYTES
-            size = max(size, least // blocks.ALIGN * blocks.ALIGN)
+            size = max(size, self._least_bytes)
         name = file_name(number)
         try:
             file = await self._disk.create(name, size=size, direct=True)
@@ -284,6 +289,11 @@ class Journal:
                 await self._disk.delete(name)
             raise
         return NewFile(number, file, size)
+
+    @property
+    def _least_bytes(self) -> int:
+        least = 2 * self._state_bytes + self._options.block_bytes_max + BESIDE_BLOCK_BYTES
+        return max(self._options.first_file_bytes, least // blocks.ALIGN * blocks.ALIGN)
 
     async def from_reserve(self, number: int) -> "NewFile | None":
         """A file made of the reserve, where there is no room for another; None: that is gone as well."""
@@ -383,14 +393,41 @@ class Journal:
         most = max(self._options.journal_file_bytes, self._options.first_file_bytes)
         self._next_bytes = min(size, most)
 
-    async def _roll(self) -> None:
-        """Begin the next file, then seal this one: what seals it proves that there is a next one (H80)."""
+    def look_at_rest(self) -> None:
+        """After a while without a commit: give back what was made for a rate that is gone."""
+        rested = trio.current_time() - max(self.last_sync_at, self._begun_at) >= REST_S
+        long = self._limit > 2 * self._least_bytes
+        if rested and long and self._ahead and not self.space_low and not self._ring.has_work:
+            self._give_back_wanted = True
+            self._wake.set()
+
+    async def _give_back(self) -> None:
+        self._give_back_wanted = False
+        self._next_bytes = self._options.first_file_bytes
+        while self._ahead:
+            made = self._ahead.popleft()
+            made.file.close()
+            await self._disk.delete(file_name(made.number))
+        self._ahead_changed.set()
+        self._ahead_changed = trio.Event()
+        await self._roll(cut=True)
+
+    async def _roll(self, *, cut: bool = False) -> None:
+        """Begin the next file, then seal this one: what seals it proves that there is a next one (H80).
+
+        ``cut``: what this one was made for and does not need is given back.
+        """
         assert self._file is not None, "started"
         await self.zeros.leave()
+        limit = self._limit
+        if cut:
+            end = self._offset + _footer_bytes(len(self._footer)) + jb.TRAILER_SPACE
+            limit = min(limit, end // blocks.ALIGN * blocks.ALIGN + blocks.ALIGN)
+        else:
+            self._size_next()
         sealing = _Sealing(
-            self._file, self.number, self._offset, self._limit, self._first_sequence, self._footer
+            self._file, self.number, self._offset, limit, self._first_sequence, self._footer
         )
-        self._size_next()
         new_file = await self._take_ahead()
         self.sealed[sealing.number] = (self._first_sequence, self.sequence - 1)
         self.rolls += 1
@@ -446,6 +483,10 @@ class Journal:
         assert offset <= sealing.limit - jb.TRAILER_SPACE, "a trailer lies behind all else"
         offset = sealing.limit - jb.TRAILER_SPACE
         await self._write_own(sealing.file, sealing.number, offset, jb.TRAILER, trailer.encode())
+        if sealing.limit < self.file_bytes[sealing.number]:
+            sealing.file.truncate(sealing.limit)
+            await sealing.file.sync()
+            self.file_bytes[sealing.number] = sealing.limit
         sealing.file.close()
 
     async def _write_service(self, kind: int, payload: bytes) -> None:

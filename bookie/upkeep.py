@@ -190,6 +190,7 @@ class Upkeep:
                 raise self._store.failure
             await self.make_reserves()
             self.look_at_space()
+            self._journal.look_at_rest()
 
     async def make_reserves(self) -> None:
         """Have the reserves whole, where there is room for them."""

@@ -435,7 +435,7 @@ async def test_restarts_of_an_almost_empty_bookie_take_hardly_any_room(
             await adder.all_acked()
             await trio.sleep(10)
             sizes.append(disk.used_bytes)
-            stored = store.info()["stored_bytes"]
+            stored = store._journal.stored_bytes
             assert stored == sum(disk._files[name].size for name in journal_names(disk))
         disk = disk.cut(random.Random(start))
 
@@ -463,6 +463,65 @@ async def test_files_grow_with_the_rate(autojump_clock: Clock) -> None:
         assert set(sizes[2:]) == {2 * MIB}
     async with _written(0.2) as sizes:
         assert set(sizes) == {256 << 10}
+
+
+@pytest.mark.parametrize("lost_index", [False, True])
+async def test_at_rest_a_bookie_gives_back_what_a_rate_had_asked_for(
+    autojump_clock: Clock, lost_index: bool
+) -> None:
+    """After a minute: the long file is cut at its end, the next ones are short; once, not each minute."""
+    disk, index = CutDisk(), CutDisk()
+    async with running(disk, GROWING, index) as store:
+        adder = Adder(store, 7)
+        for n in range(400):
+            adder.send(record(7, n, bytes(3900)))
+            await trio.sleep(0.001)
+        await adder.all_acked()
+        await trio.sleep(30)
+        assert store._journal.stored_bytes > 4 * MIB
+        await trio.sleep(60)
+        rolls = store._journal.rolls
+        assert store._journal.stored_bytes < 400 * 4096 + 3 * (256 << 10)
+        await trio.sleep(1000)
+        assert store._journal.rolls == rolls
+        assert store._journal.stored_bytes == sum(
+            disk._files[name].size for name in journal_names(disk)
+        )
+        more = Adder(store, 8)
+        more.send(record(8, 0))
+        await more.all_acked()
+    disk = disk.cut(random.Random(1))
+    async with running(disk, GROWING, CutDisk() if lost_index else index) as store:
+        assert list((await read_all(store, 7)).values()) == adder.sent
+        assert list((await read_all(store, 8)).values()) == more.sent
+        assert store.limbo.below == 0
+
+
+async def test_the_power_goes_off_at_every_step_of_giving_back(autojump_clock: Clock) -> None:
+    """H4: nothing that was acknowledged is cut off, and nothing looks lost."""
+    died, steps = True, 0
+    while died:
+        died = False
+        disk, index = CutDisk(), CutDisk()
+        try:
+            async with running(disk, GROWING, index) as store:
+                adder = Adder(store, 7)
+                for n in range(150):
+                    adder.send(record(7, n, bytes(3900)))
+                    await trio.sleep(0.001)
+                await adder.all_acked()
+                await trio.sleep(30)
+                disk.fuse = steps
+                await trio.sleep(60)
+                disk.fuse = -1
+        except* PowerCut:
+            died = True
+        disk = disk.cut(random.Random(steps), survive=0.5)
+        async with running(disk, GROWING, index if steps % 2 else CutDisk()) as store:
+            assert list((await read_all(store, 7)).values()) == adder.sent, steps
+            assert store.limbo.below == 0
+        steps += 1
+    assert steps > 10
 
 
 async def test_a_start_with_more_to_copy_than_a_file_holds_makes_the_next_one(
