@@ -239,3 +239,19 @@ def acks_count_records_that_were_refused() -> None:
         return taken
 
     patch(Adds, "take", take)
+
+
+@bug("bookie")
+def the_end_is_where_the_blocks_end() -> None:
+    """H80: nobody asks whether the newest file is gone."""
+    original = replay.decide
+
+    async def prove_nothing(self: Any, saved: Any, names: Any) -> None:
+        if saved.file_number not in names and saved.file_number not in self.removed:
+            self._lose("the file is gone")
+
+    def decide(found: Any, *, from_sequence: int, witnessed: int = 0) -> Any:
+        return original(found, from_sequence=from_sequence)
+
+    patch(opening._Opening, "_prove_position", prove_nothing)
+    patch(opening, "decide", decide)

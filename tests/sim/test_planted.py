@@ -21,6 +21,7 @@ FOUND_AT_ONCE = (
     "a duplicate is acknowledged at once",
     "a read that is cut claims to be complete",
     "unsynced entries are acknowledged by the sync that runs",
+    "the end is where the blocks end",
 )
 
 
