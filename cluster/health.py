@@ -82,8 +82,10 @@ async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[str, ..
     """The state, and what is wrong. Raises `DistributedLogError`."""
     if link.peer.kind == "metadata":
         reply = await link.request(Op.META_STATUS, pack(["self"]), timeout_s=timeout_s)
-        (row,) = decode_rows(reply.body)
-        return row.status.role, row.status.reasons
+        rows = decode_rows(reply.body)
+        if len(rows) != 1:
+            raise ProtocolError(f"META_STATUS: {len(rows)} rows of one node")
+        return rows[0].status.role, rows[0].status.reasons
     reply = await link.request(Op.INFO, timeout_s=timeout_s)
     value = unpack(reply.body, "INFO")
     if not isinstance(value, dict):

@@ -17,9 +17,10 @@ from ..bookie.server import serve_bookie_protocol
 from ..bookie.store import Store
 from ..ledger import keys
 from ..ledger.bookies import BookieRegistration
+from ..ledger.ids import next_of
 from ..metadata.client import Metadata, MetadataClient
 from ..metadata.server import MetadataOptions, serve_metadata
-from ..runtime.errors import DistributedLogError, InvalidRequest
+from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest
 from ..runtime.host import Address, Host, Listener
 from ..runtime.identity import NodeIdentity
 from ..runtime.rpc import Endpoint, Hello
@@ -279,11 +280,20 @@ async def exists(metadata: Metadata, ledger_id: int) -> bool:
 
 
 async def confine(store: Store, metadata: Metadata) -> None:
-    """After a start that found a loss: ledgers that are created from now on are not in limbo (H7)."""
+    """After a start that found a loss: ledgers that are created from now on are not in limbo (H7).
+
+    Where nobody can say which those are, all that are not known here stay in limbo.
+    """
     found = await metadata.get(keys.NEXT_LEDGER)
     log.warning("this start found lost data: what it may have held is in limbo, not denied")
-    if found is not None:
-        await store.limbo.confine(int(found.value))
+    if found is None:
+        return
+    try:
+        below = next_of(found.value)
+    except CorruptData as error:
+        log.warning("%s", error)
+        return
+    await store.limbo.confine(below)
 
 
 async def listen_all(host: Host, addresses: Mapping[str, Address]) -> dict[str, Listener]:

@@ -8,6 +8,7 @@ and watches. Whatever fails on its disk ends it.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -149,7 +150,12 @@ class MetadataNode:
             self._members = members
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(
-                self.endpoint.serve, listeners, lambda link: MetadataSession(self, link)
+                partial(
+                    self.endpoint.serve,
+                    listeners,
+                    lambda link: MetadataSession(self, link),
+                    is_node=self._is_node,
+                )
             )
             if members is not None:
                 await self._start(members)
@@ -157,6 +163,15 @@ class MetadataNode:
             else:
                 task_status.started()
                 await self._start(await self._form())
+
+    def _is_node(self, hello: Hello) -> bool:
+        """Is a place kept for who says this? A metadata node must be a member; bookies we do not know."""
+        if not hello.cluster_id or hello.cluster_id != self.hello().cluster_id:
+            return False
+        replica = self.replica
+        if hello.kind == "metadata" and replica is not None:
+            return replica.raft.configuration.member(hello.node_id) is not None
+        return hello.kind == "bookie"
 
     def _check_members(self, members: Members) -> None:
         name = self.options.name

@@ -11,12 +11,15 @@ import trio
 
 from distributedlog.bookie.client import BookieClient
 from distributedlog.bookie.entry import encode
+from distributedlog.bookie.options import BookieOptions
+from distributedlog.bookie.store import Store
 from distributedlog.cluster.child import first_of
-from distributedlog.cluster.node import serve_node
+from distributedlog.cluster.node import confine, serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from distributedlog.ledger import keys
 from distributedlog.ledger.bookies import BookieRegistration
 from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
     DataDirectoryInUse,
@@ -234,3 +237,16 @@ async def _write_something(world: _World, ready: NodeReady) -> None:
         on_refused=lambda position, error: None,
     )
     stream.send(encode(1, 0, 1, -1, (b"x",), 1))
+
+
+async def test_a_loss_stays_unconfined_where_nobody_knows_the_next_ledger() -> None:
+    """H7: ``next/ledger`` holds something else, whoever wrote it: unknown is not "no", and no end either."""
+    disks: dict[str, Disk] = {"journal": MemoryDisk(), "index": MemoryDisk()}
+    store = await Store.open(real_host("b", disks=disks), BookieOptions(**STORE), bookie_id="b1")
+    store.limbo.below = 1 << 40
+    metadata = LocalMetadata()
+    await metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, "²".encode()),)))
+
+    await confine(store, metadata)
+
+    assert store.limbo.below == 1 << 40
