@@ -35,7 +35,15 @@ from .history import HISTORY_BYTES_MAX, History
 from .interface import Event, RangePage
 from .kv_snapshot import SnapshotBuilder, SnapshotView
 from .request_ring import DONE, MESSAGE_CHARS_MAX, REFUSED, RING_SIZE, Remembered, RequestRing
-from .transaction import BYTES_MAX, OPERATIONS_MAX, KeyValue, Put, Transaction, TransactionReply
+from .transaction import (
+    BYTES_MAX,
+    OPERATIONS_MAX,
+    Delete,
+    KeyValue,
+    Put,
+    Transaction,
+    TransactionReply,
+)
 
 __all__ = [
     "STALE_REQUEST",
@@ -50,6 +58,8 @@ __all__ = [
 TTL_MS_MIN = 100
 TTL_MS_MAX = 24 * 3600 * 1000
 LEASES_MAX = 50_000
+ITEM_BYTES = 100
+"""What a key takes beside its bytes, about."""
 RANGE_BYTES_MAX = 1024 * 1024
 CURRENT_BYTES_MAX = 1024 * 1024
 """Keys and values of ``TransactionReply.current``."""
@@ -98,6 +108,22 @@ class KeyValueState:
     def get(self, key: bytes) -> KeyValue | None:
         """The key as it is, or None."""
         return self.items.get(key)
+
+    def growth(self, transaction: Transaction) -> int:
+        """About how many bytes the transaction would add to what stays, as the keys are now.
+
+        What lives under a lease does not stay; a key without a value is a note of what is to be done.
+        """
+        grown = 0
+        for operation in transaction.operations:
+            before = self.items.get(operation.key)
+            if isinstance(operation, Delete) or operation.lease:
+                grown -= len(before.value) + ITEM_BYTES if before is not None else 0
+            elif before is not None:
+                grown += len(operation.value) - len(before.value)
+            elif operation.value:
+                grown += len(operation.key) + len(operation.value) + ITEM_BYTES
+        return grown
 
     def range(
         self, start: bytes, end: bytes, limit: int, bytes_max: int = RANGE_BYTES_MAX

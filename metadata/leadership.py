@@ -54,7 +54,7 @@ class Leadership:
         self._log = marks.log
         self._outbox = outbox
         self._options = options
-        self._uncommitted_bytes = 0
+        self.uncommitted_bytes = 0
         self._heir_told = False
         self._heir_until = 0.0
         self._heir_again_at = 0.0
@@ -75,16 +75,14 @@ class Leadership:
             raise InvalidRequest(
                 f"a command of {len(command)} bytes, allowed are 1 to {options.command_bytes_max}"
             )
-        if self._uncommitted_bytes + len(command) > options.uncommitted_bytes_max:
-            raise TooBusy(
-                f"{self._uncommitted_bytes} bytes wait for a quorum of the metadata nodes"
-            )
+        if self.uncommitted_bytes + len(command) > options.uncommitted_bytes_max:
+            raise TooBusy(f"{self.uncommitted_bytes} bytes wait for a quorum of the metadata nodes")
         return self._append(command)
 
     def _append(self, command: bytes) -> int:
         index = self._log.last_index + 1
         self._log.append((Entry(index, self.term, command),))
-        self._uncommitted_bytes += len(command)
+        self.uncommitted_bytes += len(command)
         self.wants_flush = True
         return index
 
@@ -282,7 +280,7 @@ class Leadership:
         if index <= self._marks.commit or not self._may_commit(index):
             return
         for place in range(max(self._marks.commit + 1, self.noop_index), index + 1):
-            self._uncommitted_bytes -= len(self._log.entry(place).data)
+            self.uncommitted_bytes -= len(self._log.entry(place).data)
         self._marks.commit_to(index)
         self.wants_flush = True
 

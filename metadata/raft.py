@@ -213,6 +213,11 @@ class Raft(Following):
         """The leader's view: learners that have what was committed a heartbeat ago; () if not leader."""
         return self._leadership.learners_caught_up(now) if self._leadership is not None else ()
 
+    @property
+    def uncommitted_bytes(self) -> int:
+        """The leader's view: how much was proposed and is not committed; 0 if not leader."""
+        return self._leadership.uncommitted_bytes if self._leadership is not None else 0
+
     def transfer_leadership(self, now: float, to: str = "") -> bool:
         """Let ``to`` (default: the best follower) take over; False if there is nobody to ask."""
         if self._leadership is None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import trio
 
-from ..runtime.errors import CorruptData
+from ..runtime.errors import CorruptData, DiskFull
 from ..runtime.host import File
 from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from .kv import KeyValueState
@@ -40,8 +40,16 @@ class SnapshotReceiver:
             await self._arrived.wait()
             self._arrived = trio.Event()
             waiting, self._waiting = self._waiting, None
-            if waiting is not None:
+            if waiting is None:
+                continue
+            try:
                 await self._take(*waiting)
+            except DiskFull as error:  # the leader hears nothing, and sends it again
+                if self._file is not None:
+                    self._file.close()
+                self._file, self._of, self._offset = None, None, 0
+                await self._replica.storage.snapshots.drop_received()
+                await self._replica.room.on_snapshot_failed(error)
 
     async def _take(self, chunk: SnapshotChunk, progress: SnapshotProgress) -> None:
         replica = self._replica
@@ -79,6 +87,7 @@ class SnapshotReceiver:
         if members == UNKNOWN:
             members = replica.raft.configuration
         snapshot = Snapshot(snapshot.index, snapshot.term, members)
+        await replica.room.on_snapshot(replica.storage, replica.room.grown_bytes)
         replica.received = (snapshot, state)
         replica.raft.on_snapshot_received(chunk.term, chunk.sender, snapshot, trio.current_time())
         replica.drain()

@@ -14,14 +14,15 @@ from random import Random
 
 import trio
 
-from ..runtime.errors import DistributedLogError, NotLeader, OutcomeUnknown, TooBusy
-from .commands import Command
+from ..runtime.errors import DiskFull, DistributedLogError, NotLeader, OutcomeUnknown, TooBusy
+from .commands import Command, Transact
 from .configuration import UNKNOWN, Configuration, is_configuration
 from .kv import Answer, KeyValueState
 from .messages import Entry, Message
 from .options import RaftOptions
 from .raft import Raft
 from .ready import Ready, Role, SendSnapshot, Snapshot
+from .room import LOOK_S, Room
 from .storage import Loaded, RaftStorage
 
 log = logging.getLogger("distributedlog.metadata.replica")
@@ -30,6 +31,9 @@ SNAPSHOT_ENTRIES = 20_000
 """Take a snapshot when so many commands were applied since the last one, …"""
 SNAPSHOT_BYTES = 8 * 1024 * 1024
 """… or so many bytes of them."""
+SNAPSHOT_AGAIN_S = 2.0
+"""A snapshot that there was no room for is tried again after so long; where the disk is short, a new one is
+taken so often, for the room that it gives back."""
 STALL_S = 1.0
 """A write under way for so long: this disk hangs, somebody else should lead. Half of it must not (H25)."""
 LATE_S = 0.05
@@ -38,6 +42,9 @@ IDLE_MARK_S = 0.02
 START_HURRY_S = 0.4
 """The first wait for a leader is shorter by this: nobody is heard at a start, and pre-vote forbids harm."""
 
+GROWTH_OF_A_CHANGE = 256
+"""Bytes by which the change of what is there may make it larger, where there is no room: a log that is being
+deleted says so first."""
 ASKERS_MAX = 16
 """So many sendings of one request wait for its one entry; a client has one a node."""
 NOBODY = ("", 0)
@@ -64,6 +71,7 @@ class Replica:
         loaded: Loaded,
         state: KeyValueState,
         storage: RaftStorage,
+        room: Room,
         *,
         options: RaftOptions,
         chance: Random,
@@ -74,6 +82,7 @@ class Replica:
     ) -> None:
         self.state = state
         self.storage = storage
+        self.room = room
         self.raft = Raft(
             node_id,
             loaded.log,
@@ -144,6 +153,10 @@ class Replica:
         if known is not None:
             reply(known)
             return
+        refusal = self.room.refusal(self.raft.uncommitted_bytes + len(command))
+        if refusal is not None and (self.room.full or self._grows(meant)):
+            reply(refusal)
+            return
         name = (meant.client, meant.request)
         proposal = self._proposals.get(self._by_request.get(name, 0))
         if proposal is None or proposal.term != self.raft.term:
@@ -152,6 +165,13 @@ class Replica:
             proposal.replies.append(reply)
         else:
             reply(TooBusy(f"request {meant.request} of {meant.client} is asked too often"))
+
+    def _grows(self, meant: Command) -> bool:
+        if not isinstance(meant, Transact):
+            return False
+        growth = self.state.growth(meant.transaction)
+        changes = any(op.key in self.state.items for op in meant.transaction.operations)
+        return growth > (GROWTH_OF_A_CHANGE if changes else 0)
 
     def propose(self, command: bytes, reply: Reply, request: tuple[str, int] = NOBODY) -> None:
         """Have a command applied; ``reply`` is told. Nothing is sent before `drain`."""
@@ -228,6 +248,7 @@ class Replica:
             command = b"" if is_configuration(entry.data) else entry.data
             answer, _ = self.state.apply(entry.index, command)
             self._applied_bytes += len(entry.data) + 64
+            self.room.grown_bytes += len(entry.data) + 64
             proposal = self._proposals.pop(entry.index, None)
             if proposal is not None:
                 self._by_request.pop(proposal.request, None)
@@ -237,8 +258,21 @@ class Replica:
         self.raft.on_applied(entries[-1].index)
         self.on_applied()
         base = self.snapshot.index if self.snapshot is not None else 0
-        if self.state.index - base >= SNAPSHOT_ENTRIES or self._applied_bytes >= SNAPSHOT_BYTES:
+        patience = self._patience()
+        bytes_max = patience * min(SNAPSHOT_BYTES, self.room.share_bytes)
+        if (
+            self.state.index - base >= patience * SNAPSHOT_ENTRIES
+            or self._applied_bytes >= bytes_max
+        ):
             self._snapshot_wanted.set()
+
+    def _patience(self) -> float:
+        """1 to 1.5, another one for each member: they do not all write a snapshot at one moment."""
+        if self.leads:
+            return 1.5
+        voters = self.raft.voters
+        rank = voters.index(self.raft.node_id) if self.raft.node_id in voters else 0
+        return 1 + rank / (2 * max(1, len(voters)))
 
     def _install(self, snapshot: Snapshot) -> None:
         assert self.received is not None, "a snapshot is installed after it was received"
@@ -293,7 +327,7 @@ class Replica:
             batch, self._queue = self._queue, []
             if batch:
                 self._persist_since = trio.current_time()
-                await self.storage.save(batch)
+                await self._save(batch)
                 self._persist_since = None
                 for ready in batch:
                     for peer, message in ready.send_after_persist:
@@ -301,11 +335,29 @@ class Replica:
                 self.raft.on_persisted(batch[-1].number)
                 self.raft.on_disk_stalled(False, trio.current_time())
                 self.drain()
-            if self._compact is not None:
-                snapshot, self._compact = self._compact, None
-                await self.storage.compact(snapshot)
-                self.raft.compact(snapshot.index)
-                self.drain()
+            await self._forget()
+
+    async def _save(self, batch: list[Ready]) -> None:
+        """Returns when it is durable. On a full disk that may be late: nothing is sent or counted before."""
+        while True:
+            try:
+                await self.storage.save(batch)
+            except DiskFull as error:
+                batch = []  # the storage has it
+                if not await self.room.on_full(error):
+                    await self._forget()
+                    await trio.sleep(LOOK_S)
+            else:
+                self.room.on_written()
+                return
+
+    async def _forget(self) -> None:
+        """Forget the log up to a snapshot, if there is a new one."""
+        if self._compact is not None:
+            snapshot, self._compact = self._compact, None
+            await self.storage.compact(snapshot)
+            self.raft.compact(snapshot.index)
+            self.drain()
 
     async def run_clock(self) -> None:
         """Wake the core at its deadlines."""
@@ -324,6 +376,17 @@ class Replica:
             self.raft.on_time(trio.current_time())
             self.drain()
 
+    async def mind_room(self) -> None:
+        """Look at the disk's free space, until cancelled."""
+        taken_at = trio.current_time()
+        while True:
+            await trio.sleep(LOOK_S)
+            await self.room.look()
+            news = self.state.index > (self.snapshot.index if self.snapshot is not None else 0)
+            if self.room.short and news and trio.current_time() - taken_at >= SNAPSHOT_AGAIN_S:
+                taken_at = trio.current_time()
+                self._snapshot_wanted.set()
+
     async def take_snapshots(self) -> None:
         """Write the state aside when enough was applied, then forget the log up to there."""
         while True:
@@ -337,10 +400,17 @@ class Replica:
             members = self.raft.log.configuration_at(index)
             if members == UNKNOWN:
                 continue  # let in just now, and has not read yet who the members are
-            snapshot = Snapshot(index, term, members)
-            await self.storage.snapshots.save(
-                snapshot, chain([members.encode()], self.state.snapshot())
-            )
+            snapshot, grown = Snapshot(index, term, members), self.room.grown_bytes
+            try:
+                await self.storage.snapshots.save(
+                    snapshot, chain([members.encode()], self.state.snapshot())
+                )
+            except DiskFull as error:  # an alarm, no end: the log has it all
+                if not await self.room.on_snapshot_failed(error):
+                    await trio.sleep(SNAPSHOT_AGAIN_S)
+                self._snapshot_wanted.set()
+                continue
+            await self.room.on_snapshot(self.storage, grown)
             if self.snapshot is None or self.snapshot.index < index:
                 self.snapshot = snapshot
                 self._compact = snapshot

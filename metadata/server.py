@@ -25,12 +25,21 @@ from .leases import Leases
 from .messages import Message
 from .options import RaftOptions
 from .peers import Peers
+from .quorum import majority
 from .ready import SendSnapshot
 from .receiving import SnapshotReceiver, restore
 from .replica import Replica
+from .room import Room, is_short
 from .sessions import MetadataSession
 from .status import StatusBoard
-from .storage import Members, RaftStorage, load_members, new_members, store_members
+from .storage import (
+    Members,
+    RaftStorage,
+    load_members,
+    new_members,
+    remove_leftovers,
+    store_members,
+)
 from .touch import Touch
 from .wire import Row
 
@@ -143,6 +152,7 @@ class MetadataNode:
         self, listeners: Mapping[str, Listener], *, task_status: trio.TaskStatus[None]
     ) -> None:
         """Serve until cancelled."""
+        await remove_leftovers(self._disk)
         members = await load_members(self._disk)
         if members is not None:
             self._check_members(members)
@@ -195,11 +205,14 @@ class MetadataNode:
         state = KeyValueState()
         if loaded.snapshot is not None:
             state, _ = await restore(storage, loaded.snapshot)
+        room = Room(self._disk, self.reasons, self.options.name)
+        await room.begin(storage)
         replica = Replica(
             self.identity.node_id,
             loaded,
             state,
             storage,
+            room,
             options=self.options.raft,
             chance=self._host.random,
             may_vote=members.may_vote,
@@ -229,6 +242,8 @@ class MetadataNode:
             replica.persist,
             replica.run_clock,
             replica.take_snapshots,
+            replica.mind_room,
+            self._mind_quorum,
             self.admission.run,
             self.touch.run,
             self.leases.run,
@@ -328,6 +343,29 @@ class MetadataNode:
         self._snapshots_out.pop(wanted.peer, None)
         replica.raft.on_snapshot_sent(wanted.peer, index, delivered, trio.current_time())
         replica.drain()
+
+    async def _mind_quorum(self) -> None:
+        """While we lead: see which voters are short of room; let one lead that is not."""
+        replica, peers = self.replica, self.peers
+        assert replica is not None
+        assert peers is not None
+        while True:
+            await trio.sleep(ASK_S)
+            if not replica.leads:
+                replica.room.quorum_short = False
+                continue
+            voters = [v for v in replica.raft.voters if v != self.identity.node_id]
+            well, short = [], int(replica.room.short)
+            for voter in voters:
+                row = await peers.ask_status(voter)
+                if row is not None and is_short(row.status.reasons):
+                    short += 1
+                elif row is not None:
+                    well.append(voter)
+            replica.room.quorum_short = short >= majority(len(voters) + 1)
+            if replica.room.short and well and not replica.room.quorum_short:
+                replica.raft.transfer_leadership(trio.current_time(), well[0])
+                replica.drain()
 
     def _push_changes(self) -> None:
         assert self.replica is not None

@@ -13,7 +13,7 @@ import trio
 import xxhash
 
 from ..runtime.atomic_file import ASIDE
-from ..runtime.errors import CorruptData
+from ..runtime.errors import CorruptData, DiskFull
 from ..runtime.host import Disk, File
 from .ready import Snapshot
 
@@ -28,6 +28,8 @@ class SnapshotFiles:
     """The snapshot files of one node."""
 
     def __init__(self, disk: Disk) -> None:
+        self.passing_bytes = 0
+        """Of one that is being written, or whose predecessors are not deleted yet: room that comes back."""
         self._disk = disk
 
     def list(self) -> list[tuple[Snapshot, str]]:
@@ -40,7 +42,7 @@ class SnapshotFiles:
         return [(Snapshot(index, term), name) for index, term, name in sorted(found)]
 
     async def save(self, snapshot: Snapshot, chunks: Iterable[bytes]) -> None:
-        """Write one, a chunk a turn; durable when this returns."""
+        """Write one, a chunk a turn; durable when this returns. Raises `DiskFull`: nothing is left of it."""
         name = _name(snapshot)
         if name in self._disk.list():
             return
@@ -52,12 +54,18 @@ class SnapshotFiles:
                 head = CHUNK.pack(len(chunk), xxhash.xxh3_64_intdigest(chunk))
                 file.write_at(offset, [head, chunk])
                 offset += CHUNK.size + len(chunk)
+                self.passing_bytes = offset
                 count += 1
                 if offset - synced > SYNC_BYTES:
                     synced = offset
                     await file.sync()
                 await trio.lowlevel.checkpoint()
             await file.write_synced(offset, CHUNK.pack(0, count))
+        except DiskFull:
+            file.close()
+            await self._disk.delete(name + ASIDE)  # the room that it took is needed
+            self.passing_bytes = 0
+            raise
         finally:
             file.close()
         await self._disk.rename(name + ASIDE, name)
@@ -90,11 +98,28 @@ class SnapshotFiles:
             pass
         await self._disk.rename(RECEIVED, _name(snapshot))
 
+    async def drop_received(self) -> None:
+        """What was received so far is of no use."""
+        if RECEIVED in self._disk.list():
+            await self._disk.delete(RECEIVED)
+
+    async def newest_bytes(self) -> int:
+        """The size of the newest one; 0 where there is none."""
+        found = self.list()
+        if not found:
+            return 0
+        file = await self._disk.open(found[-1][1])
+        try:
+            return file.size()
+        finally:
+            file.close()
+
     async def delete_before(self, index: int) -> None:
         """Forget those that end before ``index``."""
         for snapshot, name in self.list():
             if snapshot.index < index:
                 await self._disk.delete(name)
+        self.passing_bytes = 0
 
     async def _new(self, name: str) -> File:
         if name in self._disk.list():

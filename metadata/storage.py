@@ -11,6 +11,11 @@ and only then goes on. Within a file a torn tail and a lost block are told apart
 
 A node whose log or vote is damaged loses its right to vote, durably, before anything else is touched (M4).
 
+A full disk ends nothing. What could not be written is kept and written when there is room, and nobody is told
+before; a new log file that there is no room for is not begun, the old one is gone on with. A start on a full
+disk goes on with the file it replayed, too: it cuts off the tail that it did not believe, and writes the rest
+over itself, so that nothing counts that only the page cache had (H4).
+
 What a mark is for: the last synced block has no successor, so that its rot looks like a torn tail. A small
 block behind it, written when the log has been idle for about 20 ms, names it as durable. What remains: rot of
 the newest block (a vote or acknowledged entries) before its mark, that is a power cut and a damaged sector
@@ -25,8 +30,8 @@ from typing import Any
 import trio
 
 from ..runtime import blocks
-from ..runtime.atomic_file import read_file
-from ..runtime.errors import ProtocolError
+from ..runtime.atomic_file import ASIDE, read_file
+from ..runtime.errors import DiskFull, ProtocolError
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Disk, File
 from .configuration import UNKNOWN, Configuration
@@ -43,11 +48,14 @@ __all__ = [
     "RaftStorage",
     "load_members",
     "new_members",
+    "remove_leftovers",
     "store_members",
 ]
 
 ROLL_BYTES = 16 * 1024 * 1024
 """A log file that has grown so much beyond its beginning is replaced by a new one."""
+ROLL_AGAIN_BYTES = 1024 * 1024
+"""Where there was no room for a new file, it is tried again after so much more."""
 WRITE_BYTES = 2 * 1024 * 1024
 """A long beginning is written in pieces of about this size, one a turn."""
 KIND_OPERATIONS = 1
@@ -67,6 +75,11 @@ class Loaded:
     """Why the log cannot be trusted; "" if it can. It then is empty, and so is the vote."""
 
 
+async def remove_leftovers(disk: Disk) -> None:
+    """Remove what was being written when a node ended: it is nothing, and may be all the room there is."""
+    await disk.delete(*(name for name in disk.list() if name.endswith(ASIDE)))
+
+
 class RaftStorage:
     """Term, vote, log and snapshots of one node.
 
@@ -83,15 +96,25 @@ class RaftStorage:
         self._file: File | None = None
         self._number = 0
         self._offset = 0
+        self.roll_bytes = ROLL_BYTES
         self._roll_at = 0
         self._sequence = 0
         self._durable_to = 0
         self._marked_to = 0
         """The block of this sequence is the last one, and its rot would lose nothing."""
         self._start_count = 0
+        self._replayed = 0, 0
+        """Bytes and last sequence of the file that a start took its state from; no more of it is believed."""
+        self._unsaved: list[Any] = []
+        """Operations that a full disk did not take."""
         self._hard_state = HardState()
         self._log = RaftLog()
         """The durable log: what a new file begins with."""
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of the log file."""
+        return self._offset
 
     # --- a start ----------------------------------------------------------------------------------
 
@@ -125,9 +148,14 @@ class RaftStorage:
             await self._set_aside([name for _, name in self.snapshots.list()])
             self._hard_state, self._log, snapshot = HardState(), RaftLog(), None
         self._start_count += 1
-        with self._alone():
-            await self._begin_file()
         await self._tidy_snapshots(snapshot)
+        with self._alone():
+            try:
+                await self._begin_file()
+            except DiskFull:
+                if damage:
+                    raise
+                await self._go_on_with_file()
         known = self._log
         founding = known.configuration_at(known.base_index)
         log = RaftLog(known.base_index, known.base_term, self._entries(), founding)
@@ -173,7 +201,29 @@ class RaftStorage:
         if replay.began_with != first or not replay.begun:
             return None
         self._hard_state, self._log = replay.hard_state, replay.log
+        self._number = number
+        last = next(block for block in reversed(found) if block.sequence < verdict.tail_from)
+        self._replayed = last.offset + last.padded_length, last.sequence
         return ""
+
+    async def _go_on_with_file(self) -> None:
+        """Make what was replayed durable where it is, and the end of the file: see the module."""
+        name = _log_name(self._number)
+        size, self._sequence = self._replayed
+        for number in self._log_files():
+            if number > self._number:
+                await self._disk.delete(_log_name(number))  # never begun whole
+        self._file = file = await self._disk.open(name)
+        if file.size() > size:
+            file.truncate(size)
+            await file.sync()
+        for offset in range(0, size, WRITE_BYTES):
+            await file.write_synced(
+                offset, await file.read_cold(offset, min(WRITE_BYTES, size - offset))
+            )
+        self._offset = size
+        self._durable_to = self._sequence
+        self._roll_at = size + ROLL_AGAIN_BYTES
 
     async def _newest_snapshot(self) -> Snapshot | None:
         """The newest sound one that the log begins behind, or holds the last entry of.
@@ -207,24 +257,37 @@ class RaftStorage:
     # --- the log ----------------------------------------------------------------------------------
 
     async def save(self, readies: Sequence[Ready]) -> None:
-        """Make durable what these Readys ask for, in order, with one sync."""
+        """Make durable what these Readys ask for, in order, with one sync.
+
+        Raises `DiskFull`: nothing counts yet, and the next call writes it with what it brings.
+        """
         with self._alone():
-            operations: list[Any] = []
             for ready in readies:
-                operations += self._operations_of(ready)
-            if not operations:
+                self._unsaved += self._operations_of(ready)
+            if not self._unsaved:
                 return
-            if self._offset > self._roll_at:
-                await self._begin_file()  # holds the new state already
-            else:
-                await self._append(operations)
+            if self._offset > self._roll_at and await self._has_rolled():
+                return
+            await self._append(self._unsaved)
+            self._unsaved = []
+
+    async def _has_rolled(self) -> bool:
+        try:
+            await self._begin_file()
+        except DiskFull:
+            self._roll_at = self._offset + ROLL_AGAIN_BYTES
+            return False
+        return True
 
     async def compact(self, snapshot: Snapshot) -> None:
         """Forget the log up to a snapshot that is durable here, and older snapshots."""
         with self._alone():
             if snapshot.index > self._log.base_index:
                 self._log.compact(snapshot.index)
-                await self._begin_file()
+                if not await self._has_rolled():
+                    # Of the snapshots the log that stays needs none but this one, whose end it holds.
+                    await self.snapshots.delete_before(snapshot.index)
+                    await self._has_rolled()
         await self.snapshots.delete_before(snapshot.index)
 
     async def mark(self) -> None:
@@ -235,7 +298,10 @@ class RaftStorage:
         if self._marked_to == self._durable_to:
             return
         with self._alone():
-            await self._write([(KIND_MARK, b"")])
+            try:
+                await self._write([(KIND_MARK, b"")])
+            except DiskFull:
+                return  # what it would have said holds all the same
             self._marked_to = self._durable_to
 
     def _operations_of(self, ready: Ready) -> Iterator[Any]:
@@ -259,7 +325,24 @@ class RaftStorage:
         await self._write((KIND_OPERATIONS, pack(group)) for group in grouped(operations))
 
     async def _write(self, payloads: Iterable[tuple[int, bytes]]) -> None:
-        """Seal and write blocks behind each other, and sync once."""
+        """Seal and write blocks behind each other, and sync once. Raises `DiskFull`: as if not called."""
+        before = self._offset, self._sequence
+        try:
+            await self._write_blocks(payloads)
+        except DiskFull:
+            self._offset, self._sequence = before
+            await self._open_again()
+            raise
+
+    async def _open_again(self) -> None:
+        """A file that failed once stays failed: take another handle, and cut off what was begun."""
+        assert self._file is not None
+        self._file.close()
+        self._file = await self._disk.open(_log_name(self._number))
+        if self._file.size() > self._offset:
+            self._file.truncate(self._offset)
+
+    async def _write_blocks(self, payloads: Iterable[tuple[int, bytes]]) -> None:
         assert self._file is not None, "loaded before saved"
         content = bytearray()
         for kind, payload in payloads:
@@ -297,17 +380,29 @@ class RaftStorage:
         """Write the whole state into a new file, then delete the old one.
 
         Rot of its beginning never looks like a torn tail: a file without a whole beginning is none.
+        Raises `DiskFull`: the old file stays, and is written on.
         """
         old = self._log_files()
-        if self._file is not None:
-            self._file.close()
-        self._number += 1
-        self._file = await self._disk.create(_log_name(self._number))
-        self._offset = 0
-        self._durable_to = self._sequence
-        await self._append(self._beginning())
+        before = self._file, self._number, self._offset, self._sequence, self._durable_to
+        self._number = max([self._number, *old]) + 1
+        name = _log_name(self._number)
+        try:
+            self._file = await self._disk.create(name)
+            self._offset = 0
+            self._durable_to = self._sequence
+            await self._append(self._beginning())
+        except DiskFull:
+            if name in self._disk.list():
+                if self._file is not None:
+                    self._file.close()
+                await self._disk.delete(name)
+            self._file, self._number, self._offset, self._sequence, self._durable_to = before
+            raise
+        if before[0] is not None:
+            before[0].close()
+        self._unsaved = []  # the state that was written holds it
         self._marked_to = self._durable_to
-        self._roll_at = self._offset + ROLL_BYTES
+        self._roll_at = self._offset + self.roll_bytes
         for number in old:
             await self._disk.delete(_log_name(number))
 

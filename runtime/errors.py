@@ -9,7 +9,7 @@
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
     │                                  VersionConflict, LeaseExpired
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
-    │                                  ConnectionLost, RequestTimeout, Compacted, NotReady
+    │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady
     ├── outcome or state unknown       OutcomeUnknown, WriteFailed, WriteCancelled, LedgerStateUnknown,
     │                                  RecoveryIncomplete
     ├── the peer broke the protocol    ProtocolError, WrongPeer, WrongLedgerKey, EntryConflict
@@ -264,6 +264,15 @@ class BookieReadOnly(DistributedLogError):
     """The bookie takes no new entries (disk nearly full, or told so); recovery adds still pass."""
 
     code = 2016
+    retryable = True
+    exit_code = 5
+
+
+class MetadataFull(DistributedLogError):
+    """The metadata nodes are short of disk space, and this change would make the metadata larger: refused.
+    What deletes, replaces, or lives under a lease passes. The message names the disk."""
+
+    code = 2079
     retryable = True
     exit_code = 5
 

@@ -1,0 +1,174 @@
+"""Room on the disk of a metadata node: what is kept free, and what goes on where there is too little.
+
+A snapshot is what gives room back, and needs room itself. So a node calls its disk short before it is full:
+when less is free than its next snapshot and some log need. Then a leader refuses what makes the state larger,
+and lets pass what leads to room again: deletions, notes of what is to be deleted, what lives under a lease.
+A small reserve is there for a disk that others fill to the last byte.
+
+A disk that is full ends nothing: no vote leaves and nothing is acknowledged that was not written, what
+waits is written when there is room (`storage.py`), and a snapshot that failed is tried again.
+"""
+
+import logging
+from contextlib import suppress
+
+from ..runtime.errors import DiskFull, MetadataFull
+from ..runtime.host import Disk
+from ..runtime.reasons import Reasons
+from .storage import ROLL_BYTES, RaftStorage
+
+log = logging.getLogger("distributedlog.metadata.room")
+
+LOOK_S = 0.5
+"""How often the free space is looked at, and how soon after a failure what failed is tried again."""
+RESERVE = "reserve"
+RESERVE_BYTES_MAX = 2 * 1024 * 1024
+DISK_SHARE = 16
+"""Log files, the log between two snapshots, and the reserve are at most such a part of the disk each."""
+SHARE_BYTES_MIN = 1024 * 1024
+SHORT = "no room"
+"""How the reasons of a node begin whose disk is short: its leader looks for that."""
+
+
+class Room:
+    """The room of one node."""
+
+    def __init__(self, disk: Disk, reasons: Reasons, name: str) -> None:
+        self.short = False
+        """Less is free than the next snapshot may need."""
+        self.full = False
+        """A write of the log failed for lack of space: nothing is acknowledged."""
+        self.quorum_short = False
+        """A leader's view: most voters are short."""
+        self.snapshot_failed = False
+        self.grown_bytes = 0
+        """Commands applied since the newest snapshot: it is about so much larger, at most."""
+        self.share_bytes = SHARE_BYTES_MIN
+        """Of the disk, as far as it is ours or free; see `DISK_SHARE`."""
+        self._disk = disk
+        self._reasons = reasons
+        self._name = name
+        self._snapshot_bytes = 0
+        self._free_bytes = 0
+        self._storage: RaftStorage
+
+    async def begin(self, storage: RaftStorage) -> None:
+        """A start has loaded what there is."""
+        self._storage = storage
+        self._snapshot_bytes = await storage.snapshots.newest_bytes()
+        await self.look()
+
+    @property
+    def needed_bytes(self) -> int:
+        """What the next snapshot may need, and the log beside it."""
+        log_bytes = min(RESERVE_BYTES_MAX, self.share_bytes)
+        return self._snapshot_bytes + self.grown_bytes + log_bytes
+
+    def refusal(self, pending_bytes: int) -> MetadataFull | None:
+        """Why the state may not grow by what is proposed and not applied yet; None if it may."""
+        # It is written twice: into the log, and into a snapshot.
+        self._note(self.short or self._free_bytes < self.needed_bytes + 2 * pending_bytes)
+        if self.short or self.full:
+            return MetadataFull(self._text())
+        if self.quorum_short:
+            return MetadataFull(
+                "the disks of most metadata nodes are short of room (see dlog status): what would make"
+                " the metadata larger is refused; free space there, or delete logs"
+            )
+        return None
+
+    async def look(self) -> None:
+        """See how much is free, say so, and have the reserve again where there is room for it."""
+        used = self._storage.log_bytes + self._snapshot_bytes
+        share_bytes = (used + self._disk.free_bytes()) // DISK_SHARE
+        self.share_bytes = max(SHARE_BYTES_MIN, share_bytes)
+        self._storage.roll_bytes = min(ROLL_BYTES, self.share_bytes)
+        self.check()
+        enough = self._free_bytes >= self.needed_bytes + 2 * self._reserve_bytes()
+        if enough and not self.full and RESERVE not in self._disk.list():
+            with suppress(DiskFull):  # somebody else was quicker: without it, for now
+                (await self._disk.create(RESERVE, size=self._reserve_bytes())).close()
+            self.check()
+
+    def check(self) -> None:
+        """See how much is free."""
+        self._free_bytes = self._disk.free_bytes() + self._storage.snapshots.passing_bytes
+        # Once short, short until there is some room more: else it would say so a hundred times.
+        more = self._reserve_bytes() if self.short else 0
+        self._note(self._free_bytes < self.needed_bytes + more)
+
+    def _note(self, short: bool) -> None:
+        was, self.short = self.short, short
+        self._tell()
+        if was != self.short:
+            log.warning(
+                "%s", self._text() if self.short else f"{self._name}: its disk has room again"
+            )
+
+    async def on_full(self, error: DiskFull) -> bool:
+        """The log could not be written; True if there is more room now, by the reserve."""
+        if not self.full:
+            self.full = True
+            self._tell()
+            log.error("%s: %s", self._text(), error)
+        return await self.give_up_reserve()
+
+    def on_written(self) -> None:
+        """The log could be written."""
+        self.check()
+        if self.full:
+            self.full = False
+            self._tell()
+            log.warning("%s: its log is written again", self._name)
+
+    async def on_snapshot_failed(self, error: DiskFull) -> bool:
+        """There was no room for a snapshot; True if there is more now, by the reserve."""
+        if not self.snapshot_failed:
+            self.snapshot_failed = True
+            log.error("%s: no room for a snapshot, tried again: %s", self._name, error)
+        self._tell()
+        return await self.give_up_reserve()
+
+    async def on_snapshot(self, storage: RaftStorage, grown_bytes: int) -> None:
+        """There is a new one; so much was applied when it was begun."""
+        self.snapshot_failed = False
+        self.grown_bytes -= grown_bytes
+        self._snapshot_bytes = await storage.snapshots.newest_bytes()
+        self._tell()
+
+    async def give_up_reserve(self) -> bool:
+        """True if there was one."""
+        if RESERVE not in self._disk.list():
+            return False
+        await self._disk.delete(RESERVE)
+        return True
+
+    def _reserve_bytes(self) -> int:
+        return min(RESERVE_BYTES_MAX, self.share_bytes)
+
+    def _tell(self) -> None:
+        if self.short or self.full or self.snapshot_failed:
+            self._reasons.set(SHORT, self._text())
+        else:
+            self._reasons.clear(SHORT)
+
+    def _text(self) -> str:
+        free, needed = _mib(self._disk.free_bytes()), _mib(self.needed_bytes)
+        what = "what would make the metadata larger is refused"
+        if self.full:
+            what = "its log cannot be written, it votes and acknowledges nothing"
+        if self.snapshot_failed:
+            what += ", a snapshot failed"
+        return (
+            f"{SHORT} on the disk of metadata node {self._name}: {free} MiB free, {needed} needed: {what};"
+            " free space there, or delete logs: it goes on by itself"
+        )
+
+
+def is_short(reasons: tuple[str, ...]) -> bool:
+    """Whether a node that gives these reasons is short of room."""
+    return any(text.startswith(SHORT) for text in reasons)
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):.1f}"
