@@ -16,6 +16,7 @@ import trio
 
 from .log.admission import admit
 from .log.batch import PendingBulk, again
+from .log.containment import contained
 from .log.dlsn import DLSN
 from .log.handle import Log
 from .log.namespace import Namespace
@@ -176,7 +177,7 @@ class Feed:
     async def run(self) -> None:
         """Hand chunks to the writer, in order, until the feed or the namespace ends. A task of the latter."""
         try:
-            with self._scope:
+            with self._scope, contained(f'the feed of log "{self.name}"', self.writer.fail):
                 while True:
                     await self._wake.wait()
                     self._wake = trio.Event()

@@ -78,7 +78,10 @@ class LedgerClient:
         while True:
             await trio.sleep(interval_s)
             for count, writer in enumerate(self._writers.copy(), 1):
-                writer.sweep(interval_s)
+                try:
+                    writer.sweep(interval_s)
+                except Exception as error:
+                    writer.broken(error)
                 if count % SWEPT_A_TURN == 0:
                     await trio.lowlevel.checkpoint()
 
@@ -86,6 +89,8 @@ class LedgerClient:
         self._writers.append(writer)
         try:
             await writer.run()
+        except* Exception:  # a rule that is broken here is this ledger's end, not everybody's
+            log.exception("the writer of ledger %d broke a rule, and was ended", writer.ledger_id)
         finally:
             self._writers.remove(writer)
 

@@ -17,7 +17,9 @@ from ..metadata.transaction import Transaction
 from ..runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
+    InternalError,
     LedgerFenced,
+    ProtocolError,
     WriteFailed,
 )
 from ..runtime.host import Buffer
@@ -151,10 +153,15 @@ class LedgerWriter:
     def _on_acked(self, stream: Stream, count: int) -> None:
         if self.error is not None:
             return
-        if self._window.on_acked(stream, count):
-            self.confirmed()
-        if self._room_event is not None or self._rest_event is not None:
-            self.wake_waiters()
+        try:
+            if self._window.on_acked(stream, count):
+                self.confirmed()
+            if self._room_event is not None or self._rest_event is not None:
+                self.wake_waiters()
+        except ProtocolError:
+            raise  # the bookie's
+        except Exception as error:  # this is a call of a connection that other ledgers share
+            self.broken(error)
 
     def wake_waiters(self) -> None:
         """There may be room, or rest."""
@@ -359,6 +366,11 @@ class LedgerWriter:
             log.info("the writer of ledger %d ends: %s", self.ledger_id, error)
             self._end(error)
             self.on_failed(error)
+
+    def broken(self, error: Exception) -> None:
+        """A rule of ours was broken in here: this ledger ends, and confirms nothing more."""
+        log.error("the writer of ledger %d broke a rule: %r", self.ledger_id, error, exc_info=error)
+        self.fail(InternalError(f"ledger {self.ledger_id}: its writer broke a rule: {error!r}"))
 
     def _end(self, error: DistributedLogError) -> None:
         """Take no more. Streams that still owe acks end with the task, or here."""

@@ -7,13 +7,13 @@ read) is known behind everything that came before.
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Literal
 
 import trio
 
 from ..metadata.interface import Metadata
 from ..runtime.errors import AlreadyClosed, DistributedLogError, NoSuchEntry, NoSuchLedger
+from .containment import broken, contained
 from .dlsn import DLSN
 from .follower import StateFollower
 from .ledgers import EntryRecord, LedgerReader, Ledgers
@@ -130,7 +130,7 @@ class Fetcher:
     async def run(self) -> None:
         """Fetch until the end, an error, or the reader is closed. A task of the namespace."""
         try:
-            with self._scope:
+            with self._scope, contained(f'a reader of log "{self.name}"', self._end):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follower.run)
                     await self._fetch()
@@ -223,13 +223,17 @@ class Fetcher:
         What cannot be delivered is left to that task, which reads it anew and says what is wrong.
         """
         before = self._at_entry
-        with suppress(DistributedLogError):
+        try:
             for entry in entries:
                 if self.queue_bytes > self._options.read_ahead_bytes:
                     break
                 self._follower.check_position(record.segment, self._at_entry)
                 self._deliver(record, entry)
                 self._at_entry = entry.entry + 1
+        except DistributedLogError:
+            pass
+        except Exception as error:  # this is a call of a connection that other logs share
+            self._end(broken(f'a reader of log "{self.name}"', error))
         return 0 if self.ended else self._at_entry - before
 
     def _deliver(self, record: SegmentRecord, entry: EntryRecord) -> None:

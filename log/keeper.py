@@ -17,10 +17,12 @@ from typing import Protocol
 import trio
 
 from ..runtime.errors import (
+    AlreadyClosed,
     DistributedLogError,
     VersionConflict,
 )
 from .batch import again
+from .containment import broken
 from .ledgers import Ledgers, LedgerWriter
 from .open_segment import OpenSegment
 from .options import LogOptions
@@ -85,6 +87,7 @@ class SegmentKeeper:
         self._retry_s = RETRY_FIRST_S
         self._not_before = 0.0
         self._trouble_since: float | None = None
+        self._over = False
         self.current: OpenSegment
 
     async def begin(self) -> None:
@@ -130,6 +133,9 @@ class SegmentKeeper:
 
     def abort(self) -> None:
         """Send nothing more. Synchronous and idempotent."""
+        self._over = (
+            True  # a step that waits may come back in this very turn, before it is cancelled
+        )
         for segment in (self._behind, getattr(self, "current", None), self._next):
             if segment is not None:
                 segment.ledger.abort()
@@ -212,6 +218,7 @@ class SegmentKeeper:
         await self._owned.refresh()
         await self._complete_behind()
         ledger = await self._ledgers.recover(segment.record.ledger_id)
+        self._check_not_over()  # else what was in flight is nobody's any more
         assert ledger.last_entry is not None, "a recovered ledger knows its end"
         self._writer.confirmed(segment, ledger.last_entry)
         self._writer.take_back()
@@ -266,13 +273,27 @@ class SegmentKeeper:
             self._opening = SegmentOpening(self._owned, self._ledgers, self._wall_ms())
         record, ledger = await self._opening.open()
         self._opening = None
+        if self._over:
+            ledger.abort()
+        self._check_not_over()
         return self._attach(record, ledger)
 
     def _attach(self, record: SegmentRecord, ledger: LedgerWriter) -> OpenSegment:
         segment = OpenSegment(record, ledger)
-        ledger.on_confirmed = partial(self._writer.confirmed, segment)
+
+        def on_confirmed(lac: int) -> None:
+            try:
+                self._writer.confirmed(segment, lac)
+            except Exception as error:  # this is a call of a connection that other logs share
+                self._writer.fail(broken(f'the writer of log "{self._owned.state.name}"', error))
+
+        ledger.on_confirmed = on_confirmed
         ledger.on_failed = lambda _: self.wake()
         return segment
+
+    def _check_not_over(self) -> None:
+        if self._over:
+            raise AlreadyClosed(f'log "{self._owned.state.name}": the writer has ended')
 
     async def _pause(self) -> None:
         await trio.sleep(self._retry_s)

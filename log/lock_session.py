@@ -18,6 +18,7 @@ import trio
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import DistributedLogError, LeaseExpired, LogNotFound
+from .containment import broken
 from .keys import lock_key, state_key
 
 LOCKS_MAX = 2000
@@ -164,9 +165,10 @@ class LockSession:
     async def _take_again(self, lock: SessionLock) -> None:
         try:
             await lock.take_again()
-        except DistributedLogError as error:
+        except Exception as raised:  # of one log: the lease is everybody's
+            error = broken("a lock that was taken again", raised)
             if not (error.fatal_to_writer or isinstance(error, LogNotFound)):
-                raise
+                raise error from raised
             if lock in self._locks:
                 lock.held_at = LOST
                 lock.lost(error)

@@ -164,9 +164,12 @@ class Pipeline:
             return
         in_flight = self._in_flight
         while in_flight and in_flight[0].entry <= lac:
-            batch = in_flight.popleft()
-            self._held_bytes -= batch.bytes
+            batch = in_flight[
+                0
+            ]  # it leaves when its outcome is known: what breaks here fails it, too
             segment.confirm(batch)
+            in_flight.popleft()
+            self._held_bytes -= batch.bytes
         self._room.set()
         # What gathered while the pipeline was busy goes now: its entry carries the LAC.
         if self.batch.txids or self._ready or not self.keeper.sendable:

@@ -20,6 +20,7 @@ from ..runtime.errors import (
     NoSuchLedger,
 )
 from .batch import again
+from .containment import contained
 from .dlsn import DLSN
 from .follower import StateFollower
 from .keys import incarnation_text
@@ -132,12 +133,10 @@ class RangeReader:
     async def run(self) -> None:
         """Fetch all ranges, in order, ahead of the caller. A task of the namespace."""
         try:
-            with self._scope:
+            with self._scope, contained(f'a reader of ranges of log "{self._name}"', self._end):
                 for one in self._ranges:
                     await self._fetch(one)
                 self._end()
-        except DistributedLogError as error:
-            self._end(error)
         finally:
             self._end(AlreadyClosed(f'log "{self._name}": the namespace was closed'))
 

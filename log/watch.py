@@ -18,6 +18,7 @@ from ..metadata.interface import Event, Metadata, prefix_end
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import AlreadyClosed, Compacted, CorruptData, DistributedLogError
 from .batch import again
+from .containment import contained
 from .keys import decode_log_id, encode_log_id, incarnation_text, name_key, name_of
 
 PAGE = 1000
@@ -110,15 +111,12 @@ class LogWatch:
 
     async def run(self) -> None:
         """Follow until closed. A task of the namespace."""
-        failure: DistributedLogError = AlreadyClosed("the namespace was closed")
         try:
-            with self._scope:
+            with self._scope, contained(f"a watch of the logs of {self._path}", self._close):
                 while True:
                     await self._follow()
-        except DistributedLogError as error:
-            failure = error
         finally:
-            self._close(failure)
+            self._close(AlreadyClosed("the namespace was closed"))
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import trio
 from ..runtime.errors import DistributedLogError, WriteCancelled, WriteFailed
 from .admission import admit, admit_columns, out_of_order
 from .batch import PendingBulk, PendingWrite, again
+from .containment import contained
 from .dlsn import DLSN
 from .follower import StateFollower
 from .keeper import SegmentKeeper
@@ -272,10 +273,14 @@ class LogWriter:
         if self._ordered:
             self._floor = max(0, last_txid)
 
+    def fail(self, error: DistributedLogError) -> None:
+        """End it: what is not durable yet is unknown. The first error sticks."""
+        self._pipeline.fail(error)
+
     async def run(self) -> None:
         """Send and roll, until the writer ends. A task of the namespace."""
         try:
-            with self._scope:
+            with self._scope, contained(f'the writer of log "{self._name}"', self.fail):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._pipeline.run)
                     nursery.start_soon(self._keeper.run)

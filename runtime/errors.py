@@ -11,7 +11,7 @@
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady
     ├── outcome or state unknown       OutcomeUnknown, WriteFailed, WriteCancelled, LedgerStateUnknown,
-    │                                  RecoveryIncomplete
+    │                                  RecoveryIncomplete, InternalError
     ├── the peer broke the protocol    ProtocolError, WrongPeer, WrongLedgerKey, EntryConflict
     └── the machine failed or lied     CorruptData, DiskFailed, DiskFull, ForeignData,
                                        DataDirectoryInUse, UnsupportedFormat, AddressInUse
@@ -333,6 +333,16 @@ class WriteFailed(DistributedLogError):
     """An add did not reach its ack quorum in time. It may appear later, once, at the end (G7)."""
 
     code = 514
+    definite = False
+    fatal_to_writer = True
+    exit_code = 7
+
+
+class InternalError(DistributedLogError):
+    """A rule of ours was broken in the task of one writer, reader or ledger, which was ended by it. What it
+    had not acknowledged is unknown; open another one. The traceback is in the process's log."""
+
+    code = 600
     definite = False
     fatal_to_writer = True
     exit_code = 7

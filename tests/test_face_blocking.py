@@ -12,6 +12,7 @@ from distributedlog.log.dlsn import DLSN
 from distributedlog.log.record import RECORD_BYTES_MAX, LogRecord
 from distributedlog.runtime.errors import (
     AlreadyClosed,
+    InternalError,
     InvalidRequest,
     InvalidUri,
     LogExists,
@@ -20,6 +21,7 @@ from distributedlog.runtime.errors import (
     RecordTooLarge,
     RequestTimeout,
     TransactionIdOutOfOrder,
+    WriteFailed,
     WriterFenced,
 )
 from tests.face_world import model_namespace
@@ -199,3 +201,23 @@ def test_a_bad_uri_fails_at_once() -> None:
         open_namespace("kafka://a:1/x")
     with pytest.raises(InvalidRequest, match="not in this version"):
         open_namespace("distributedlog+proxy://a:1/x")
+
+
+def test_a_feed_that_breaks_ends_its_writer_alone(namespace: Namespace) -> None:
+    """Docs: one log's broken rule is one log's error; what was on its way is unknown."""
+    with namespace.open_log("whole").open_writer() as whole:
+        writer = namespace.open_log("broken").open_writer()
+
+        async def breaks(*_: object) -> None:
+            raise AssertionError("planted")
+
+        writer._feed.writer.submit_columns = breaks  # type: ignore[assignment,method-assign]
+        pending = writer.write(rec(1))
+        with pytest.raises(WriteFailed, match="may be stored"):
+            pending.result(5)
+        with pytest.raises(InternalError, match="planted"):
+            writer.commit()
+        writer.abort()
+        whole.write(rec(1)).result(5)
+        with namespace.open_log("broken").open_writer(wait_s=2):
+            pass

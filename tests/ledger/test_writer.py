@@ -14,6 +14,8 @@ from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     BookieReadOnly,
+    DistributedLogError,
+    InternalError,
     LedgerClosed,
     LedgerFenced,
     WriteFailed,
@@ -467,3 +469,35 @@ async def test_a_try_to_close_is_repeated(autojump_clock: MockClock) -> None:
         assert writer.closing_share() == share
         with pytest.raises(AlreadyClosed):
             add(writer, 1)
+
+
+@pytest.mark.parametrize("where", ["an acknowledgement", "the sweep", "its task"])
+async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
+    autojump_clock: MockClock, where: str
+) -> None:
+    """What ledgers share, connections, the sweep and the client's tasks, goes on."""
+    async with model_cluster(3) as cluster:
+        client, writer = await create(cluster)
+        other = await client.create()
+        heard: list[DistributedLogError] = []
+        writer.on_failed = heard.append
+
+        def breaks(*_: object, **__: object) -> None:
+            raise AssertionError("planted")
+
+        if where == "an acknowledgement":
+            writer.confirmed = breaks  # type: ignore[method-assign]
+        elif where == "the sweep":
+            writer.sweep = breaks  # type: ignore[method-assign]
+        else:
+            writer._streams.send_lac = breaks  # type: ignore[method-assign]
+        add(writer, 1)
+        await trio.sleep(10)
+
+        assert len(heard) == 1
+        assert isinstance(writer.error, InternalError | WriteFailed)
+        assert not heard[0].definite
+        with pytest.raises(type(heard[0])):
+            add(writer, 1)
+        await until(add(other, 3), other)
+        assert (await other.close()).last_entry == 2
