@@ -18,8 +18,8 @@ FORMAT = 1
 FORMAT_GIVEN = 2
 """Of a segment whose txid was given when it was linked: who does not know of that must not read it."""
 UNKNOWN = -1
-_TYPES = [int] * 5 + [bool] + [int] * 8
-"""Of the fields of a `SegmentRecord`, in order."""
+_TYPES = [int] * 5 + [bool] + [int] * 9
+"""Of the fields of a `SegmentRecord`, in order; the last one is not always there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,11 @@ class SegmentRecord:
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
         fields = decode_fields(value, FORMAT_GIVEN, 15, "a segment's record")[:15]
         # Not by a form: a log may have a hundred thousand of these.
-        if [*map(type, fields)] != _TYPES or min(fields) < -1 or max(fields) > NUMBER_MAX:
+        if (
+            [*map(type, fields)] != _TYPES[: len(fields)]
+            or min(fields) < -1
+            or max(fields) > NUMBER_MAX
+        ):
             raise CorruptData("a segment's record has a field that is not a number in range")
         return cls(*fields)
 
