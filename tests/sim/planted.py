@@ -26,10 +26,11 @@ if __name__ == "__main__":
 from distributedlog.sim import ledger_planted  # noqa: E402
 from distributedlog.sim.bookie_world import BookieWorld  # noqa: E402
 from distributedlog.sim.seed import SeedRun  # noqa: E402
-from tests.sim import planted_bookie, planted_cluster  # noqa: E402, F401 (they register their bugs)
+from tests.ledger.driver_world import DriverWorld  # noqa: E402
+from tests.sim import planted_bookie, planted_cluster, planted_driver  # noqa: E402, F401 (they register)
 from tests.sim.planting import BUGS, Bug  # noqa: E402
 
-SECONDS_MAX = {"bookie": 120.0, "cluster": 400.0}
+SECONDS_MAX = {"bookie": 120.0, "cluster": 400.0, "driver": 60.0}
 """CPU seconds before a bug counts as surviving."""
 
 
@@ -40,8 +41,7 @@ def hunt(planted: Bug, *, start: int = 0) -> tuple[int, str, float] | None:
     began = time.process_time()
     for number in range(planted.seeds):
         seed = start + number
-        world: Any = BookieWorld(seed) if planted.layer == "bookie" else SeedRun(seed)
-        failures = world.run().failures
+        failures = run_seed(planted.layer, seed)
         used_s = time.process_time() - began
         if failures:
             cause = failures[0]
@@ -57,6 +57,15 @@ def hunt(planted: Bug, *, start: int = 0) -> tuple[int, str, float] | None:
     return None
 
 
+def run_seed(layer: str, seed: int) -> list[BaseException]:
+    """What goes wrong in one seed of a layer."""
+    if layer == "driver":
+        return DriverWorld(seed).run()
+    world: Any = BookieWorld(seed) if layer == "bookie" else SeedRun(seed)
+    failures: list[BaseException] = world.run().failures
+    return failures
+
+
 def describe(planted: Bug, found: tuple[int, str, float] | None) -> str:
     if found is None:
         verdict = f"directed: {planted.directed}" if planted.directed else "survives"
@@ -68,7 +77,7 @@ def describe(planted: Bug, found: tuple[int, str, float] | None) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--layer", choices=("bookie", "cluster"))
+    parser.add_argument("--layer", choices=("bookie", "driver", "cluster"))
     parser.add_argument("--bug")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--start", type=int, default=0)

@@ -11,7 +11,7 @@ class Bug:
 
     name: str
     layer: str
-    """Where it is looked for: ``bookie`` (one bookie's world) or ``cluster`` (the whole)."""
+    """Where it is looked for: ``bookie`` (one bookie's world), ``driver`` or ``cluster`` (the whole)."""
     plant: Callable[[], None]
     seeds: int
     directed: str = ""
@@ -26,7 +26,7 @@ def bug(layer: str, *, seeds: int = 0, directed: str = "") -> Callable[[Callable
 
     def register(plant: Callable[[], None]) -> None:
         name = plant.__name__.replace("_", " ")
-        budget = seeds or (150 if layer == "bookie" else 20)
+        budget = seeds or {"bookie": 150, "driver": 1000, "cluster": 20}[layer]
         BUGS[name] = Bug(name, layer, plant, budget, directed)
 
     return register

