@@ -61,6 +61,7 @@ class PipelineRun(SeedRun):
         simulation.note("heal")
         self.nemesis.over = True
         cluster.heal()
+        simulation.nursery.start_soon(self.nemesis.build_anew)
         done = trio.Event()
 
         async def prove(namespace: Namespace, host: Host) -> None:
