@@ -119,7 +119,13 @@ class BookieOracle:
         self._chunks.setdefault(bookie, []).append(data)
 
     def forget(self, bookie: str) -> None:
-        """Its disks were emptied: whoever starts there acknowledged nothing of it."""
+        """Its disks were emptied: whoever starts there is another bookie, and acknowledged nothing of it.
+
+        What it acknowledged stays acknowledged: one ensemble may name it and the one that follows it.
+        """
+        for holders in self.holders.values():
+            if bookie in holders:
+                holders[f"{bookie} before it was emptied"] = holders.pop(bookie)
         self._chunks.pop(bookie, None)
         for kept in (self.acked, self._streams, self._fenced):
             for key in [key for key in kept if key[0] == bookie]:

@@ -221,6 +221,18 @@ def test_a_lac_beyond_what_a_quorum_acknowledged(bookie: Bookie, broken: list[st
     assert "G3" in broken[0]
 
 
+def test_a_bookie_on_emptied_disks_is_another_one(bookie: Bookie, broken: list[str]) -> None:
+    """Its predecessor's ack counts beside its own: one ensemble may name both. Found by cluster seed 82."""
+    bookie.stores(record(0))
+    bookie.oracle.forget("b1")
+    another = Bookie(bookie.oracle)
+    another.opens()
+    another.stores(record(0))
+    another.gets(Op.WRITE_LAC, words.encode_lac(0))
+
+    assert broken == []
+
+
 def test_an_explicit_lac_beyond(bookie: Bookie, broken: list[str]) -> None:
     bookie.gets(Op.WRITE_LAC, words.encode_lac(3))
 
