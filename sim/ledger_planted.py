@@ -209,13 +209,9 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
 
 
 FAULTS_FOR = {
-    "recovery trusts silence": ("stop", "hang", "cut", "break"),
-    "limbo counts as absence (inv. 22)": ("limbo", "limbo", "stop", "hang"),
-    "damage counts as absence (inv. 16)": ("rot", "rot", "stop", "hang"),
     "acks complete while a change is undecided (inv. 7)": ("freeze", "freeze", "stop", "break"),
-    "late acks of a replaced bookie count (inv. 8)": ("hang", "freeze", "break"),
 }
-"""Faults to draw from where a bug needs certain ones."""
+"""Faults to draw from where a bug needs certain ones: none in 10,000 seeds of the whole mix."""
 DIRECTED_ONLY = ("acks are cumulative by entry id (H1)",)
 """Too rare for a budget of seeds; tests/ledger/test_add_window.py has the order of events."""
 

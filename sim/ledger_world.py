@@ -96,6 +96,10 @@ class World:
         """How readily the writer gives up on a slot that owes acks."""
         self.busy = self.random.choice([0.0, 0.1, 0.3])
         """How often a bookie refuses a fence as too busy."""
+        kinds = dict.fromkeys(options.faults)
+        drawn = tuple(kind for kind in kinds if self.random.random() < 0.35)
+        self.faults = drawn if drawn and self.random.random() < 0.6 else options.faults
+        """What may happen in this seed: mostly a few kinds, each often (swarm testing)."""
         self.links: dict[tuple[str, str], SimLink] = {}
         self.writer = SimWriter(self)
         self.readers = [SimReader(self, f"reader{n}") for n in range(options.readers)]
@@ -158,9 +162,9 @@ class World:
         recoverer.begin()
 
     def _fault(self) -> None:
-        chance, options = self.random, self.options
+        chance = self.random
         bookie = self.bookies[chance.choice(sorted(self.bookies))]
-        kind = chance.choice(options.faults)
+        kind = chance.choice(self.faults)
         self.note(f"fault {kind} {bookie.id}")
         if kind == "stop":
             bookie.stop(chance.random() * 1.5)
