@@ -88,6 +88,7 @@ class BookieWorld:
         chance = self.simulation.chance("swarm")
         self.options = BookieOptions(
             journal_file_bytes=chance.choice((64, 128, 512)) * 1024,
+            journal_file_bytes_min=64 * 1024,
             gather_bytes=64 * 1024,
             checkpoint_s=chance.choice((0.3, 2.0, 30.0)),
             checkpoint_bytes=chance.choice((8, 256)) * 1024,
