@@ -13,7 +13,13 @@ from distributedlog.bookie.entry import encode, records
 from distributedlog.bookie.session_reads import LIST_RANGES_MAX
 from distributedlog.cluster.copying import Copier, Missing, consecutive, lacking
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
-from distributedlog.runtime.errors import ConnectionLost, LedgerStateUnknown
+from distributedlog.runtime.errors import (
+    BookieReadOnly,
+    ConnectionLost,
+    DistributedLogError,
+    LedgerStateUnknown,
+    RequestTimeout,
+)
 
 LEDGER = LedgerMetadata(
     7, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3"), 0),), bytes(16)
@@ -84,6 +90,73 @@ async def test_copies_keep_to_their_rate(autojump_clock: trio.testing.MockClock)
     assert await _copy(pool, bytes_per_s=size // 10) == 50
 
     assert trio.current_time() - began == pytest.approx(10, rel=0.01)
+
+
+@dataclass
+class _Slow:
+    """A bookie that acknowledges when it is told to."""
+
+    sent: int = 0
+    on_acked: Callable[[int], None] = lambda count: None
+    on_refused: Callable[[int, DistributedLogError], None] = lambda position, error: None
+
+    async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
+        await trio.lowlevel.checkpoint()
+        return EntryList([], known=True)
+
+    def open_stream(self, *_: Any, on_acked: Any, on_refused: Any, **__: Any) -> "_Slow":
+        self.on_acked, self.on_refused = on_acked, on_refused
+        return self
+
+    def send(self, raw: bytes) -> None:
+        self.sent += 1
+
+    def close(self) -> None:
+        pass
+
+
+async def test_a_batch_is_copied_when_all_of_it_is_acknowledged(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Inv. 28: a swap that follows a part of the copies would leave the rest on nobody."""
+    target = _Slow()
+    pool: Any = {"b1": _shelf(range(50)), "b3": target}
+    copied: list[int] = []
+
+    async def copy() -> None:
+        copied.append(await _copy(pool))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copy)
+        await trio.sleep(1)
+        assert target.sent == 50
+        for count in (1, 49):
+            target.on_acked(count)
+            await trio.sleep(1)
+            assert copied == []
+        target.on_acked(50)
+
+    assert copied == [50]
+
+
+async def test_a_batch_that_is_acknowledged_in_part_is_not_copied(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What comes after a part of it ends the copy: a refusal, or silence."""
+    for refusal in (BookieReadOnly("full"), None):
+        target = _Slow()
+        pool: Any = {"b1": _shelf(range(50)), "b3": target}
+
+        async def answer(target: _Slow = target, refusal: Any = refusal) -> None:
+            await trio.sleep(1)
+            target.on_acked(49)
+            if refusal is not None:
+                target.on_refused(49, refusal)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer)
+            with pytest.raises(BookieReadOnly if refusal else RequestTimeout):
+                await _copy(pool)
 
 
 async def test_a_damaged_copy_is_passed_over_where_the_damage_begins() -> None:

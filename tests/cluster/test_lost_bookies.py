@@ -4,12 +4,15 @@ import random
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from distributedlog.cluster.lost import STALE_S, Absences, LostBookies
+from distributedlog.cluster.repair import EVERY_S, Election
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment
 from distributedlog.metadata.transaction import Delete, Put, Transaction
-from distributedlog.runtime.errors import NotEnoughBookies
+from distributedlog.runtime.errors import NotEnoughBookies, QuorumUnreachable
 
 from .bookie_world import LEDGER, World, world
 
@@ -64,6 +67,55 @@ def test_the_delay_begins_anew_after_a_time_in_which_nobody_looked() -> None:
         _see(absences, float(now), registered={"b1"})
 
     assert not _see(absences, 55.0 + STALE_S + 1.0, registered={"b1"})
+
+
+@pytest.mark.parametrize("trouble", ["no quorum", "another is elected"])
+async def test_the_delay_begins_anew_after_a_moment_in_which_nobody_could_know(
+    trouble: str, autojump_clock: MockClock
+) -> None:
+    """H19: a look that failed, or another repairer's, is as good as the bookie's return."""
+    world = World(None)  # type: ignore[arg-type]
+    lease = await world.metadata.grant_lease(10**7)
+    world.election = Election(world.metadata, "r", lambda: lease)
+    for bookie in MEMBERS:
+        await world.register(bookie)
+        world.pool.clients[bookie] = object()  # type: ignore[assignment]
+    await world.ledger(9)
+    await _dies(world, "b3")
+    lost = _lost(world)
+    elected = world.election.elected
+    moved = []
+
+    async def move(ledger_id: int, bookie: str) -> bool:
+        moved.append(trio.current_time())
+        return False
+
+    lost.move = move  # type: ignore[method-assign]
+
+    async def troubled() -> bool:
+        if trouble == "no quorum":
+            raise QuorumUnreachable("nobody answers")
+        return False
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lost.run)
+        await trio.sleep(198)  # the looks are at multiples of 5
+        world.election.elected = troubled  # type: ignore[method-assign]
+        await trio.sleep(EVERY_S)
+        world.election.elected = elected  # type: ignore[method-assign]
+        await trio.sleep(290)
+        assert lost.absences.lost == {}
+        await trio.sleep(8 * EVERY_S)
+        assert list(lost.absences.lost) == ["b3"]
+        assert moved
+
+        world.election.elected = troubled  # type: ignore[method-assign]
+        await trio.sleep(2 * EVERY_S)
+        assert lost.absences.lost == {}
+        moved.clear()
+        await trio.sleep(4 * EVERY_S)
+        assert moved == []  # who knows nothing moves nothing
+        nursery.cancel_scope.cancel()
 
 
 def test_who_is_to_leave_or_was_forgotten_is_lost_at_once() -> None:

@@ -238,6 +238,92 @@ async def test_a_log_that_is_not_ours_any_more_is_never_locked_again(
         assert await owner_of(world, second) == "alpha"
 
 
+def puts_of_locks(world: World) -> list[bytes]:
+    """The lock keys that are put from now on, in order."""
+    found: list[bytes] = []
+    original = world.metadata.transact
+
+    async def transact(transaction: Transaction) -> TransactionReply:
+        found.extend(_locks_put(transaction))
+        return await original(transaction)
+
+    world.metadata.transact = transact  # type: ignore[method-assign]
+    return found
+
+
+def _locks_put(transaction: Transaction) -> list[bytes]:
+    return [
+        one.key
+        for one in transaction.operations
+        if isinstance(one, Put) and one.key.endswith(b"/lock")
+    ]
+
+
+async def test_only_a_lock_that_may_be_gone_is_taken_again(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A thousand locks, one of them in doubt: one put, not a thousand."""
+    async with world.process("alpha", lock_lease_s=LEASE_S) as a:
+        first, second = await open_all(a, 2)
+        puts = puts_of_locks(world)
+        first._claim.held_at = 0
+
+        await trio.sleep(LEASE_S)
+
+        assert puts == [lock_key(first._claim.owned.log_id)]
+        assert first._claim.held_at
+        assert await owner_of(world, second) == "alpha"
+
+
+async def test_a_lock_that_is_given_back_meanwhile_is_not_taken_again(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """It would lock others out until the next renewal finds it."""
+    async with world.process("alpha", lock_lease_s=LEASE_S) as a:
+        first = await a.open_log("l0").open_writer()  # one after the other: that is their turn, too
+        second = await a.open_log("l1").open_writer()
+        refresh, puts = first._claim.owned.refresh, puts_of_locks(world)
+
+        async def slow() -> None:
+            first._claim.owned.refresh = refresh  # type: ignore[method-assign]
+            await second.abort()
+            await refresh()
+
+        first._claim.owned.refresh = slow  # type: ignore[method-assign]
+        await world.metadata.revoke_lease(first._claim.lease)
+        await trio.sleep(2 * LEASE_S)
+
+        assert puts == [lock_key(first._claim.owned.log_id)]
+        assert await lock_of(world, second) is None
+        assert await owner_of(world, first) == "alpha"
+
+
+async def test_a_lock_that_was_taken_under_a_lease_that_is_over_is_taken_once_more(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """The answer to the first try comes after the second lease's end: that lock is gone again."""
+    async with world.process("alpha", lock_lease_s=LEASE_S) as a:
+        (first,) = await open_all(a, 1)
+        original = world.metadata.transact
+        late = True
+
+        async def transact(transaction: Transaction) -> TransactionReply:
+            nonlocal late
+            reply = await original(transaction)
+            if late and _locks_put(transaction):
+                late = False
+                await world.metadata.revoke_lease(first._claim.lease)
+                await trio.sleep(LEASE_S)
+            return reply
+
+        world.metadata.transact = transact  # type: ignore[method-assign]
+        await world.metadata.revoke_lease(first._claim.lease)
+        await trio.sleep(4 * LEASE_S)
+
+        assert not late
+        assert await owner_of(world, first) == "alpha"
+
+
 async def test_a_lock_that_could_not_be_given_back_is_freed_later(
     world: World, autojump_clock: MockClock
 ) -> None:
