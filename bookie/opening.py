@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterable
 
 from ..runtime.atomic_file import read_file, replace_file
-from ..runtime.errors import CorruptData, ForeignData
+from ..runtime.errors import CorruptData, DiskFailed, ForeignData
 from ..runtime.host import Disk, Host, OrderedMap
 from . import entry as entries
 from . import journal_blocks as jb
@@ -173,7 +173,11 @@ class _Opening:
 
     async def _find_seed(self, saved: Saved | None, any_file: bool) -> None:
         """The seed of block digests: made once, kept in a file of its own and in the index."""
-        data = await read_file(self.disk, SEED_NAME)
+        try:
+            data = await read_file(self.disk, SEED_NAME)
+        except (CorruptData, DiskFailed) as error:  # as a damaged one: the index may know it
+            log.error("bookie %s: %s cannot be read: %s", self.bookie_id, SEED_NAME, error)
+            data = b""
         found = seed_of(data) if data is not None else None
         if found is not None:
             self.started = found.started

@@ -373,6 +373,15 @@ async def test_a_stretch_that_cannot_be_read_is_missing_and_no_torn_tail(
     assert read > 60
 
 
+async def test_a_seed_that_cannot_be_read_is_restored_from_the_index(
+    autojump_clock: Clock,
+) -> None:
+    served = await _serve("between")
+    _rot(served.journal, SEED_NAME, 0)
+
+    assert await _judge(served, served.durable_to) == ("", sum(map(len, served.acked.values())))
+
+
 async def test_a_file_that_cannot_be_opened_is_one_files_damage(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
