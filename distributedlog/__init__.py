@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from .log.apps import AppVersion
+from .log.apps import AppVersion, LinkContent
 from .log.dlsn import DLSN
 from .log.handle import Log
 from .log.link import LinkResult
@@ -31,6 +31,7 @@ from .runtime.errors import (
     InvalidLogName,
     InvalidRequest,
     InvalidUri,
+    LinkMismatch,
     LinkOutOfOrder,
     LogEmpty,
     LogExists,
@@ -63,6 +64,8 @@ __all__ = [
     "InvalidLogName",
     "InvalidRequest",
     "InvalidUri",
+    "LinkContent",
+    "LinkMismatch",
     "LinkOutOfOrder",
     "LinkResult",
     "Log",

@@ -5,7 +5,7 @@ from functools import partial
 
 from .aio_segments import RangeReader, SegmentWriter, opened, run
 from .flavours import Inbox, Owned
-from .log.apps import AppVersion
+from .log.apps import AppVersion, LinkContent
 from .log.beside import LINK_WAIT_S, UNLINKED_S
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
@@ -88,6 +88,7 @@ class LogCalls:
         takeover: bool = False,
         wait_s: float = LINK_WAIT_S,
         truncate_before: bool = False,
+        content: LinkContent | None = None,
     ) -> LinkResult:
         """Make ledgers the log's next segments, once. See `distributedlog.Log.link_segments`."""
         return await run(
@@ -101,6 +102,7 @@ class LogCalls:
                 takeover=takeover,
                 wait_s=wait_s,
                 truncate_before=truncate_before,
+                content=content,
             ),
         )
 
