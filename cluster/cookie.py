@@ -33,7 +33,8 @@ HALF_NAMED = FILE_NAME + ASIDE
 IDENTITY_BYTES = 64 * 1024
 """More than enough for a small file, in whatever blocks the file system deals out."""
 _COOKIE = fields(
-    {"start": (text(), ""), "label": (text(), ""), "cluster": (text(), "")}, incarnation=number()
+    {"start": (text(), ""), "label": (text(4096), ""), "cluster": (text(), "")},
+    incarnation=number(),
 )
 WRITTEN_BY = "distributedlog-py 0.1"
 

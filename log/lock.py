@@ -36,7 +36,7 @@ WAIT_BEYOND_LEASE_S = 2.0
 """The default wait for a lock: the lease and this, so that a restart after a kill succeeds."""
 
 
-_LOCK = row(text(1024), text(), number())
+_LOCK = row(text(64 * 1024), text(4096), number())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..runtime.errors import ProtocolError
-from ..runtime.frames import pack, unpack
+from ..runtime.frames import pack
 from ..runtime.host import Address, Buffer
+from ..runtime.schema import flag, mapping, message, row, rows, text
 
 VOTERS_MAX = 9
+PEERS_MAX = 64
+# What is told here goes into messages, and onto the disk: nothing of it is long.
+_ANSWER = row(text(), text(), text(), rows(row(text(), text(300)), PEERS_MAX))
+_FOUNDED = (text(chars_min=1), mapping(text(chars_min=1), VOTERS_MAX))
+
+
+def _founding(value: Any) -> tuple[Any, ...]:
+    form = row(*_FOUNDED, flag) if type(value) is list and len(value) == 3 else row(*_FOUNDED)
+    found: tuple[Any, ...] = form(value)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +46,7 @@ class FormAnswer:
     @classmethod
     def decode(cls, body: Buffer) -> "FormAnswer":
         """Raises `ProtocolError`."""
-        match unpack(body, "an answer about forming"):
-            case [str() as name, str() as node_id, str() as cluster_id, list() as peers]:
-                return cls(name, node_id, cluster_id, tuple(map(_pair, peers)))
-        raise ProtocolError("an answer about forming that cannot be read")
+        return cls(*message(body, _ANSWER, "an answer about forming"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +69,15 @@ class Founding:
     @classmethod
     def decode(cls, body: Buffer) -> "Founding":
         """Raises `ProtocolError`."""
-        match unpack(body, "a founding"):
-            case [str() as cluster_id, dict() as voters, *more] if cluster_id and more in (
-                [],
-                [True],
-            ):
-                names = [name for name in voters if isinstance(name, str)]
-                ids = [
-                    node_id for node_id in voters.values() if isinstance(node_id, str) and node_id
-                ]
-                if 0 < len(voters) <= VOTERS_MAX and len(names) == len(set(ids)) == len(voters):
-                    return cls(cluster_id, dict(zip(names, ids, strict=True)), bool(more))
-        raise ProtocolError("a founding without cluster id or voters of different ids")
-
-
-def _pair(value: Any) -> tuple[str, str]:
-    match value:
-        case [str() as name, str() as address]:
-            return name, address
-    raise ProtocolError("a list of peers that cannot be read")
+        what = "a founding"
+        cluster_id, voters, *more = message(body, _founding, what)
+        if more:
+            (let_in,) = more
+            if not let_in:
+                raise ProtocolError(f"{what} that lets nobody in")
+        if not voters or len({*voters.values()}) != len(voters):
+            raise ProtocolError(f"{what} without voters of different ids")
+        return cls(cluster_id, voters, bool(more))
 
 
 def listed(peers: Mapping[str, Address]) -> tuple[tuple[str, str], ...]:

@@ -110,3 +110,20 @@ def test_no_bytes_of_a_stranger_end_a_node(data: bytes) -> None:
             decode(data)
         except ProtocolError:
             continue
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ["c" * 300, {"n1": "i1"}],
+        ["c1", {"n" * 300: "i1"}],
+        ["c1", {"n1": "i" * 300}],
+        ["c1", {"n1": "i1", "n2": "i1"}],
+        ["c1", {}],
+        ["c1", {"n1": "i1"}, False],
+    ],
+)
+def test_a_founding_that_no_start_could_read_again_is_refused(said: list[object]) -> None:
+    """What is told here is stored in MEMBERS, whose reader has the same bounds."""
+    with pytest.raises(ProtocolError):
+        Founding.decode(pack(said))
