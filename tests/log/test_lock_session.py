@@ -509,3 +509,39 @@ async def test_who_gives_back_again_waits_for_the_first(
             await trio.sleep(0.5)
             await writer.abort()
             assert await lock_of(world, writer) is None
+
+
+@pytest.mark.parametrize("how", ["known", "not known", "taken between look and deletion"])
+async def test_who_gives_back_never_deletes_the_next_ones_lock(
+    world: World, autojump_clock: MockClock, how: str
+) -> None:
+    """The log was taken over before, or in the middle of it: what is deleted is one's own key, or nothing."""
+    async with (
+        world.process("alpha", lock_lease_s=LEASE_S) as a,
+        world.process("beta", lock_lease_s=LEASE_S) as b,
+    ):
+        first, _ = await open_all(a, 2)  # the other log keeps the session
+        taken: list[LogWriter] = []
+
+        async def take_over() -> None:
+            taken.append(await b.open_log("l0").open_writer(takeover=True))
+
+        if how != "known":
+            first._claim.held_at = 0
+        if how == "taken between look and deletion":
+            original = world.metadata.transact
+
+            async def transact(transaction: Transaction) -> TransactionReply:
+                world.metadata.transact = original  # type: ignore[method-assign]
+                await take_over()
+                return await original(transaction)
+
+            world.metadata.transact = transact  # type: ignore[method-assign]
+        else:
+            await take_over()
+
+        await first.abort()
+        await trio.sleep(2 * LEASE_S)
+
+        assert await owner_of(world, taken[0]) == "beta"
+        await taken[0].write(rec(1))
