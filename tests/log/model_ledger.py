@@ -316,9 +316,10 @@ class ModelLedgers:
 
     async def record(self, ledger_id: int) -> Any:
         found = await self.metadata.get(b"ledger/%016x" % ledger_id)
-        if found is None:
+        fields = None if found is None else unpack(found.value, "a ledger")
+        if fields is None or fields[0] == "deleting":
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
-        return unpack(found.value, "a ledger")
+        return fields
 
     async def prepare(
         self,
