@@ -13,9 +13,10 @@ import trio
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.ready import HardState
-from distributedlog.metadata.room import RESERVE, is_short
+from distributedlog.metadata.room import RESERVE, Room, is_short
 from distributedlog.metadata.storage import remove_leftovers
 from distributedlog.metadata.transaction import Delete, Transaction
+from distributedlog.runtime import blocks
 from distributedlog.runtime.errors import (
     DiskFull,
     MetadataFull,
@@ -25,10 +26,11 @@ from distributedlog.runtime.errors import (
 from distributedlog.runtime.files import DirectoryDisk
 from distributedlog.runtime.host import Disk
 from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.reasons import Reasons
 
 from .quorum import Quorum, quorum
 from .test_metadata_quorum import MIB, put
-from .test_storage import begun, entries, entry, ready, started
+from .test_storage import begun, block_offsets, entries, entry, flip, log_name, ready, started
 
 DISK_BYTES = 40 * MIB
 VALUE = bytes(64 * 1024)
@@ -93,6 +95,28 @@ async def test_a_start_on_a_full_disk_is_written_on_and_found_again() -> None:
     assert [index for index, _, _ in entries(loaded)] == [1, 2, 3, 4, 5]
 
 
+async def test_a_start_on_a_full_disk_cuts_off_the_tail_that_it_does_not_believe() -> None:
+    """A write was torn in its first block: its second one must not come back behind what follows (H4)."""
+    disk = MemoryDisk(bytes_max=4 * MIB)
+    storage = await begun(disk)
+    await storage.save([entry(1)])
+    name = log_name(disk)
+    torn_at = (await disk.open(name)).size()
+    await storage.save([entry(2, data=bytes(300_000)), entry(3, data=b"never acknowledged")])
+    assert len([at for at in await block_offsets(disk, name) if at >= torn_at]) == 2
+    await flip(disk, name, torn_at + blocks.HEADER_BYTES)
+    await fill(disk)
+
+    storage, loaded, _ = await started(disk)
+    assert loaded.log.last_index == 1
+    await disk.delete("ballast")
+    await storage.save([entry(2, term=2, data=bytes(299_000))])
+
+    _, loaded, members = await started(disk)
+    assert [(index, term) for index, term, _ in entries(loaded)] == [(1, 1), (2, 2)]
+    assert (loaded.damage, members.may_vote) == ("", True)
+
+
 async def test_what_was_being_written_when_a_node_was_killed_is_removed_first() -> None:
     disk = MemoryDisk(bytes_max=MIB)
     await begun(disk)
@@ -114,6 +138,18 @@ def test_what_makes_the_state_larger() -> None:
     assert state.growth(put(b"note")) == 0
     assert state.growth(put(b"lock", bytes(500), lease=1)) == 0
     assert state.growth(Transaction((), (Delete(b"k"),))) < -1000
+
+
+async def test_what_is_proposed_and_not_written_counts_twice() -> None:
+    """Into the log, and into the next snapshot."""
+    disk = MemoryDisk(bytes_max=DISK_BYTES)
+    room = Room(disk, Reasons(), "m1")
+    await room.begin(await begun(disk))
+    spare = disk.free_bytes() - room.needed_bytes
+
+    assert room.refusal(0) is None
+    assert room.refusal(spare // 2) is None
+    assert room.refusal(spare // 2 + 1) is not None
 
 
 # --- a quorum on full disks -----------------------------------------------------------------------
@@ -164,6 +200,8 @@ async def live_through_full_disks(nodes: Quorum) -> None:
     await client.renew_lease(lease)
     assert await client.get(b"k00000") is not None
     await nodes.kill()
+    for disk in nodes.disks.values():  # killed in the middle of a snapshot
+        await fill(disk, "snapshot.000000000000ffff.1.new")
     await nodes.start()
     other = await nodes.client(timeout_s=30)
     page = await other.range(b"k", b"l", limit=10_000)
@@ -182,6 +220,31 @@ async def test_a_quorum_on_full_disks_refuses_deletes_and_goes_on(autojump_clock
         for name in nodes.names:
             nodes.disks[name] = MemoryDisk(bytes_max=DISK_BYTES)
         await live_through_full_disks(nodes)
+
+
+async def test_a_burst_is_refused_before_it_fills_the_disks(autojump_clock: object) -> None:
+    """What is proposed and not written yet counts, or a hundred changes pass where there is room for one."""
+    async with quorum(3) as nodes:
+        for name in nodes.names:
+            nodes.disks[name] = MemoryDisk(bytes_max=DISK_BYTES)
+        await nodes.start()
+        client = await nodes.client(timeout_s=30)
+        refused = 0
+
+        async def one(n: int) -> None:
+            nonlocal refused
+            try:
+                await client.transact(put(b"k%05d" % n, VALUE))
+            except MetadataFull:
+                refused += 1
+
+        for turn in range(8):
+            async with trio.open_nursery() as nursery:
+                for n in range(200):
+                    nursery.start_soon(one, turn * 200 + n)
+
+        assert refused > 800
+        assert min(disk.free_bytes() for disk in nodes.disks.values()) > MIB
 
 
 @pytest.mark.parametrize("filled", [1, 2, 3])
