@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ..runtime.errors import DistributedLogError, LedgerStateUnknown, TooBusy
+from ..runtime.errors import CorruptData, DistributedLogError, LedgerStateUnknown, TooBusy
 from ..runtime.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX
 from ..runtime.rpc import Link
 from . import messages as m
@@ -166,6 +166,8 @@ class SessionReads:
                 if self._closed:
                     return
                 try:
+                    if isinstance(answer, CorruptData):
+                        self._store.met_damage(answer)
                     if not isinstance(answer, Stretch):
                         raise answer
                     read.stretch = answer

@@ -22,6 +22,8 @@ class Stats:
     reads_cold: int = 0
     """Reads that had to ask the device."""
     read_bytes: int = 0
+    damaged_reads: int = 0
+    """Reads that met damage: a file that is gone or unreadable, bytes that are not what was written."""
     waits: int = 0
     fences: int = 0
     checkpoints: int = 0

@@ -18,6 +18,7 @@ import trio
 
 from ..runtime.errors import (
     BookieReadOnly,
+    CorruptData,
     DistributedLogError,
     LedgerFenced,
     LedgerStateUnknown,
@@ -341,6 +342,18 @@ class Store:
         except IndexDamaged as error:
             self.failure = error
             raise LedgerStateUnknown(f"ledger {ledger.id}: the index is damaged") from error
+        except CorruptData as error:
+            self.met_damage(error)
+            raise
+
+    def met_damage(self, error: CorruptData) -> None:
+        """A read met a file that is gone or unreadable, or bytes that are not what was written."""
+        self.stats.damaged_reads += 1
+        self.reasons.set(
+            "damaged reads",
+            f"{self.stats.damaged_reads} reads since its start met damage, the last one: {error}; readers use"
+            " other copies",
+        )
 
     def wait_lac(self, waiter_of: Callable[[Ledger], Waiter], ledger_id: int, key: bytes) -> None:
         """Park a long poll, or answer it at once. Raises as `look_up`, but waits on unknown ledgers."""

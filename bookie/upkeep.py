@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TICK_S = 0.25
 RETRY_SPACE_S = 1.0
+INDEX_LAG_S = 60.0
+"""Longer than a dozen checkpoints in a row that were not written: the bookie says so."""
 REMOVED_AT_ONCE = 16
 """Files that one commit says to be gone, and one update of the directory removes. One at a time, the twenty
 of a log of 5 GB made the device's other writes wait for as many updates, up to 10 ms each."""
@@ -61,6 +63,7 @@ class Upkeep:
         self._stats = store.stats
         self._commits = store.commits
         self._checkpoint_lock = trio.Lock()
+        self._index_written_at = trio.current_time()
         self._checkpointed = 0
         """The sequence of the first block that is not in the index's map."""
 
@@ -92,9 +95,22 @@ class Upkeep:
                 await self._commits.checkpoint_wanted.wait()
             self._commits.checkpoint_wanted = trio.Event()
             done = not self._index.dirty or await self.checkpoint_if_room()
+            self._note_lag(done)
             await self._remove_dead_files()
             if not done:
                 await trio.sleep(RETRY_SPACE_S)
+
+    def _note_lag(self, done: bool) -> None:
+        """An index that falls behind makes the next start long, and keeps every file of the journal."""
+        now = trio.current_time()
+        if done:
+            self._index_written_at = now
+        lag_s = now - self._index_written_at
+        if lag_s < INDEX_LAG_S:
+            self._store.reasons.clear("index lag")
+        else:
+            minutes = int(lag_s // 60)
+            self._store.reasons.set("index lag", f"its index was last written {minutes} min ago")
 
     async def checkpoint_if_room(self) -> bool:
         """Write the index as it stands; False where its disk is full: this bookie is read-only then."""

@@ -12,6 +12,7 @@ import trio.testing
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.reserve import Reserve, give_up, reserve_name
 from distributedlog.bookie.store import Store
+from distributedlog.bookie.upkeep import INDEX_LAG_S
 from distributedlog.runtime.errors import (
     BookieReadOnly,
     DiskFull,
@@ -154,6 +155,25 @@ async def test_a_start_without_room_for_its_checkpoint_serves(autojump_clock: Cl
         await _until_writable(store)
         assert store.look_up(9, KEY).fenced
         assert list((await read_all(store, 7)).values()) == adder.sent
+
+
+async def test_an_index_that_falls_behind_is_told_until_it_is_written(
+    autojump_clock: Clock,
+) -> None:
+    """It makes the next start long, and keeps all files; readers and writers see nothing of it."""
+    journal, index = CutDisk(), CutDisk()
+    async with running(journal, SMALL, index) as store:
+        index.full_maps = True
+        await fence(store, 9)
+        await trio.sleep(INDEX_LAG_S / 2)
+        assert not any("last written" in text for text in store.what_is_wrong())
+        await trio.sleep(INDEX_LAG_S)
+        assert "its index was last written 1 min ago" in store.what_is_wrong()
+
+        index.full_maps = False
+        await _until_writable(store)
+        await trio.sleep(2 * SMALL.checkpoint_s)
+        assert store.what_is_wrong() == ()
 
 
 async def test_a_directory_without_a_reserve_makes_do_with_what_its_files_leave(

@@ -1,0 +1,92 @@
+"""Damage is told: what a start or a read has met is a reason in `dlog status` and in ``/health``.
+
+On real processes: one bookie's journal emptied, another's flipped in a page of a hundred, a file of the third
+taken away under it.
+"""
+
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from distributedlog.cluster.health import Health, ask_health
+from distributedlog.runtime.machine import real_host
+from tests.cluster.story import Cluster
+
+pytestmark = pytest.mark.processes
+
+PAGE = 4096
+RECORD = b"x" * 3000
+RECORDS = 1500
+TOLD_S = 40.0
+"""A registration is told again within ten seconds."""
+
+
+def _journals(cluster: Cluster, name: str) -> list[Path]:
+    return sorted((cluster.directory / name).rglob("journal-*"))
+
+
+def _flip_pages(path: Path, chance: random.Random) -> int:
+    """A bit in one of a hundred pages that hold something; how many."""
+    flipped = 0
+    with path.open("r+b") as file:
+        number = 0
+        while page := file.read(PAGE):
+            if any(page) and chance.random() < 0.01:
+                file.seek(number * PAGE + chance.randrange(PAGE))
+                byte = file.read(1)
+                file.seek(-1, 1)
+                file.write(bytes([byte[0] ^ 1]))
+                flipped += 1
+            number += 1
+            file.seek(number * PAGE)
+    return flipped
+
+
+def _health(cluster: Cluster, name: str) -> Health:
+    address = next(node.address for node in cluster.plan.nodes if node.name == name)
+    return trio.run(ask_health, real_host("asker"), address)
+
+
+def test_limbo_damaged_pages_and_a_missing_file_are_reasons(tmp_path: Path) -> None:
+    """It said healthy."""
+    with Cluster.planned(tmp_path, bookies=3, metadata_nodes=1) as cluster:
+        cluster.start()
+        lines = b"\n".join([RECORD] * RECORDS) + b"\n"
+        assert cluster.run("log", "write", "kept", "--create", input=lines).returncode == 0
+        assert cluster.json("status", "--wait", "healthy")["reasons"] == []
+        cluster.served["bookie2"].signal(signal.SIGTERM)  # it checkpoints: nothing is written anew
+        cluster.served["bookie2"].process.wait(30)
+        cluster.kill("bookie1", "bookie3")
+
+        for path in _journals(cluster, "bookie1"):
+            path.write_bytes(b"")
+        chance = random.Random(7)
+        assert sum(_flip_pages(path, chance) for path in _journals(cluster, "bookie3")) > 3
+        old = _journals(cluster, "bookie2")
+        cluster.start("bookie1", "bookie2", "bookie3")
+        for path in old:
+            path.unlink(missing_ok=True)
+        cluster.run("log", "read", "kept", "--timeout", "5")
+
+        end = time.monotonic() + TOLD_S
+        while True:
+            status = cluster.json("status", codes=(0, 6))
+            reasons = {
+                name: [one for one in status["reasons"] if one.startswith(f"bookie {name} ")]
+                for name in ("bookie1", "bookie2", "bookie3")
+            }
+            if all(reasons.values()) or time.monotonic() > end:
+                break
+        health = {name: _health(cluster, name) for name in reasons}
+
+    assert not status["healthy"]
+    assert any("limbo" in one for one in reasons["bookie1"]), status["reasons"]
+    assert any("reads since its start met damage" in one for one in reasons["bookie2"]), reasons
+    assert any("limbo" in one or "met damage" in one for one in reasons["bookie3"]), reasons
+    for name, found in health.items():
+        assert found.healthy, name  # to start it again would help nobody
+        assert found.reasons, name
