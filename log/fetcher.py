@@ -241,10 +241,6 @@ class Fetcher:
         if self.ended:
             return
         header = decode_header(entry.payload)
-        if header.end_of_stream:
-            self.sealed = True
-            self._end()
-            return
         if header.control:
             return
         number = record.segment

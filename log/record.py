@@ -38,10 +38,9 @@ CODEC_MASK = 0x000F
 CODEC_NONE = 0
 """1 is reserved for lz4, 2 for zstd; this version writes and reads only 0."""
 FLAG_CONTROL = 0x0010
-FLAG_END_OF_STREAM = 0x0020
 FLAG_RECORD_FLAGS = 0x0040
 FLAG_TXID_AT_LINK = 0x0080
-FLAGS_KNOWN = CODEC_MASK | FLAG_CONTROL | FLAG_END_OF_STREAM | FLAG_RECORD_FLAGS | FLAG_TXID_AT_LINK
+FLAGS_KNOWN = CODEC_MASK | FLAG_CONTROL | FLAG_RECORD_FLAGS | FLAG_TXID_AT_LINK
 SECTION_CRITICAL = 0x0001
 
 RECORD_BYTES_MAX = 1024 * 1024 - 8 * 1024
@@ -162,12 +161,7 @@ class EntryHeader:
     @property
     def control(self) -> bool:
         """Does the entry hold no user record?"""
-        return bool(self.flags & (FLAG_CONTROL | FLAG_END_OF_STREAM))
-
-    @property
-    def end_of_stream(self) -> bool:
-        """Does the log end here, for good?"""
-        return bool(self.flags & FLAG_END_OF_STREAM)
+        return bool(self.flags & FLAG_CONTROL)
 
     def last_txid_in(self, given_txid: int) -> int:
         """The last record's txid; ``given_txid``: what the segment's record says, -1 for nothing."""

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.keys import state_key
-from distributedlog.log.record import FLAG_END_OF_STREAM, LogRecord, build, build_control
+from distributedlog.log.record import LogRecord, build, build_control
 from distributedlog.log.state import LogState
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
@@ -236,19 +236,15 @@ async def test_the_end_of_a_sealed_log(world: World, autojump_clock: MockClock) 
     """Scenario 15, the reader's side: EndOfStream after the last record; iteration just ends."""
     async with world.process() as ns:
         log = ns.open_log("l")
-        async with log.open_writer() as writer:
-            await writer.write(rec(1))
-            world.ledgers.writers[0].add(
-                *build([2**63 - 1], [b""], records_before=1, wall_ms=0, flags=FLAG_END_OF_STREAM)
-            )
-            await trio.sleep(0.1)
-            world.ledgers.writers[0].publish_lac()
-            async with log.open_reader() as reader:
-                assert [r.txid async for r in reader] == [1]
-                for _ in range(2):
-                    with pytest.raises(EndOfStream):
-                        await reader.read_next()
-            await writer.abort()
+        writer = await log.open_writer()
+        await writer.write(rec(1))
+        async with log.open_reader() as reader:
+            assert await reader.read_next() == rec(1)
+            await writer.mark_end_of_stream()
+            assert [r.txid async for r in reader] == []
+            for _ in range(2):
+                with pytest.raises(EndOfStream):
+                    await reader.read_next()
 
 
 async def change_state(world: World, log_id: int, **changes: object) -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.record import (
-    FLAG_END_OF_STREAM,
     HEADER_BYTES,
     SECTION_CRITICAL,
     Columns,
@@ -159,16 +158,18 @@ def test_a_critical_section_and_a_codec_of_later_are_refused_as_later() -> None:
         decode_header(entry_of([(1, b"a")], flags=1))
 
 
-def test_control_and_end_of_stream_entries_hold_no_user_record() -> None:
+def test_control_entries_hold_no_user_record() -> None:
     """The position is not advanced."""
     control = b"".join(build_control(8, records_before=5, wall_ms=1)[0])
     header = decode_header(control)
     assert header.control
     assert (header.last_txid, header.records_through) == (8, 5)
 
-    end = decode_header(entry_of([(8, b"")], flags=FLAG_END_OF_STREAM, records_before=5))
-    assert end.end_of_stream
-    assert end.records_through == 5
+
+def test_an_entry_that_says_it_ends_the_log_is_not_believed() -> None:
+    """Where a log ends is in its state, which is agreed; nothing ever wrote such an entry."""
+    with pytest.raises(UnsupportedFormat):
+        decode_header(entry_of([(8, b"")], flags=0x0020))
 
 
 def test_a_record_that_was_not_read_has_no_place() -> None:
