@@ -158,7 +158,7 @@ class Background:
         assert self._thread is None, "started once only"
         if self._quick_switches:
             sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
-        running = threading.Event()
+        running: Outcome[None] = Outcome()
         self._thread = threading.Thread(
             target=self._work, args=(running,), name=self.name, daemon=True
         )
@@ -285,7 +285,7 @@ class Background:
         self._thread = None
         _running.discard(self)
 
-    def _work(self, running: threading.Event) -> None:
+    def _work(self, running: Outcome[None]) -> None:
         try:
             trio.run(self._main, running)
         except BaseException as error:
@@ -294,15 +294,15 @@ class Background:
             self._dead = self._dead or f"{self.name}: the background loop has ended"
             for outcome in list(self._unsettled):  # their callbacks will never run
                 outcome.fail(AlreadyClosed(self._dead))
-            running.set()
+            running.set(None)
 
-    async def _main(self, running: threading.Event) -> None:
+    async def _main(self, running: Outcome[None]) -> None:
         token = trio.lowlevel.current_trio_token()
         self._hops = Hops(lambda drain: token.run_sync_soon(self._call_back, drain))
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._dead = ""
-            running.set()
+            running.set(None)
             await trio.sleep_forever()
 
     def _call_back(self, drain: Callable[[], None]) -> None:

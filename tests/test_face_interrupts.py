@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from distributedlog import aio, blocking
 from distributedlog.blocking import Namespace
