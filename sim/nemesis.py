@@ -247,6 +247,7 @@ class Nemesis:
         """Several places at once: most of a disk is not read again."""
         if self._wiped:
             return  # what it held before it was wiped is lost already: that is all that may be
+        self._lose_data()
         for _ in range(chance.choice((1, 5, 20))):
             self.cluster.machines[self.rotten].disks["journal"].rot()
 
@@ -255,6 +256,7 @@ class Nemesis:
         if self._wiped:
             return
         host = self.cluster.machines[self.rotten]
+        self._lose_data()
         host.power_cut()
         for _ in range(chance.choice((1, 1, 3))):
             host.disks["journal"].rot(newest=True)
@@ -264,7 +266,11 @@ class Nemesis:
         """Seen at the next start."""
         if self._wiped:
             return
+        self._lose_data()
         self.cluster.machines[self.rotten].disks["index"].damage_map()
+
+    def _lose_data(self) -> None:
+        self.cluster.oracles.bookies.lossy[self.rotten] = None
 
     def wipe_once(self, chance: Random) -> None:
         """Once a run: the bookie that starts on the emptied disks is another one, of a new id (H6).

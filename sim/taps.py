@@ -88,6 +88,8 @@ class Oracles:
                     record = LedgerMetadata.decode(event.item.key, event.item.value)
                     if record.state is LedgerState.IN_RECOVERY:
                         self.recovered_ledgers[record.ledger_id] = None
+                    elif record.closed:
+                        self.bookies.closed_ledgers[record.ledger_id] = None
             return answer, events
 
         patched: Any = KeyValueState

@@ -106,6 +106,9 @@ class BookieOracle:
         self._lac_checked: dict[int, int] = {}
         self.denied_ledgers: dict[int, None] = {}
         """Ledgers that a run has deleted: denying them is right."""
+        self.lossy: dict[str, None] = {}
+        """Bookies whose synced data was damaged: limbo hides what they lost until it is healed."""
+        self.closed_ledgers: dict[int, None] = {}
         self.unknowns = 0
         """Answers that said of a ledger: what is not here may have been lost (limbo)."""
 
@@ -245,6 +248,8 @@ class BookieOracle:
     ) -> None:
         if asked.ledger in self.denied_ledgers:
             return
+        if bookie in self.lossy and asked.ledger in self.closed_ledgers:
+            return  # healed by the record, it denies what that does not name; copies are judged by L8
         promised = [
             entry
             for entry, number in self.acked.get((bookie, asked.ledger), {}).items()

@@ -221,6 +221,21 @@ def test_a_lac_beyond_what_a_quorum_acknowledged(bookie: Bookie, broken: list[st
     assert "G3" in broken[0]
 
 
+def test_who_lost_data_may_deny_it_once_the_ledger_is_closed_and_healed(
+    bookie: Bookie, broken: list[str]
+) -> None:
+    """An entry that one bookie had, beyond the end of its ledger. Found by cluster seed 119."""
+    bookie.stores(record(0))
+    bookie.oracle.lossy["b1"] = None
+    bookie.oracle.closed_ledgers[LEDGER] = None
+    bookie.fences(-1)
+    assert broken == []
+
+    del bookie.oracle.lossy["b1"]
+    bookie.fences(-1)
+    assert "H9" in broken[0]
+
+
 def test_a_bookie_on_emptied_disks_is_another_one(bookie: Bookie, broken: list[str]) -> None:
     """Its predecessor's ack counts beside its own: one ensemble may name both. Found by cluster seed 82."""
     bookie.stores(record(0))
