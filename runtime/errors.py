@@ -224,7 +224,7 @@ class MembersRefused(DistributedLogError):
 class UnsupportedPlatform(DistributedLogError):
     """Nodes need Linux: this is another system. Clients run here, and reach a cluster that runs elsewhere."""
 
-    code = 2080
+    code = 2101
     exit_code = 5
 
 
@@ -272,7 +272,7 @@ class MetadataFull(DistributedLogError):
     """The metadata nodes are short of disk space, and this change would make the metadata larger: refused.
     What deletes, replaces, or lives under a lease passes. The message names the disk."""
 
-    code = 2079
+    code = 2100
     retryable = True
     exit_code = 5
 

@@ -97,7 +97,7 @@ def test_a_node_says_that_it_needs_linux(system: str, command: list[str]) -> Non
     done = _python(COMMAND, system, *command)
 
     assert done.returncode == 5, done.stderr
-    assert done.stderr.startswith("dlog: error: UnsupportedPlatform (2080): dlog ")
+    assert done.stderr.startswith("dlog: error: UnsupportedPlatform (2101): dlog ")
     assert f"needs Linux, this is {system}" in done.stderr
     assert done.stderr.count("\n") == 1
 
