@@ -26,6 +26,7 @@ from .log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, Columns
 from .log.writer import LogWriter
 from .runtime.background import Background, Mutex, Outcome
 from .runtime.errors import AlreadyClosed, DistributedLogError, WriteFailed
+from .runtime.forked import watch_forks
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
 """Between the caller and the writer, beside the writer's own bound."""
@@ -75,13 +76,14 @@ async def give_up(owned: Owned) -> None:
 class Chunk:
     """Records on their way to the loop, and their outcome there. Filled under the feed's mutex."""
 
-    __slots__ = ("bulk", "bytes", "error", "posted", "records", "taken")
+    __slots__ = ("bulk", "error", "left_bytes", "posted", "records", "taken")
 
-    def __init__(self) -> None:
+    def __init__(self, left_bytes: int) -> None:
         self.records: list[Any] = []
         """Txid, payload, txid, payload, ... Two at a time, so that an interrupt leaves a record whole, or
         out."""
-        self.bytes = 0
+        self.left_bytes = left_bytes
+        """How much more may be buffered; below 0 the caller waits."""
         self.posted = False
         """The loop was told that there is something, or will be."""
         self.bulk: PendingBulk | None = None
@@ -134,17 +136,20 @@ class Feed:
         self.full = False
         """The caller should wait with `room` before it appends more."""
         self._background = background
+        self._pipeline = writer.pipeline
         self._ordered = ordered
         self._floor = max(0, writer.last_txid) if ordered else 0
         self._mutex = Mutex()
-        self._chunk = Chunk()
-        self._buffered_bytes = 0
+        self._chunk = Chunk(BUFFER_BYTES_MAX)
         self._closed = False
+        self._over = False
+        """Nothing is handed over any more."""
         self._scope = trio.CancelScope()
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
         self._room = trio.Event()
+        watch_forks(self)
 
     def append(self, record: LogRecord) -> tuple[Chunk, int]:
         """Take one record; its chunk and slot. Raises as `LogWriter.submit`."""
@@ -158,7 +163,7 @@ class Feed:
                 or len(payload) > RECORD_BYTES_MAX
             ):
                 payload = admit(txid, payload, self._floor, self.name)
-            if self._closed or self.writer.over is not None:
+            if self._closed or self._pipeline.over is not None:
                 self._raise_if_over()
             chunk = self._chunk
             if not chunk.posted:
@@ -166,8 +171,8 @@ class Feed:
                 chunk.posted = True
             if self._ordered:
                 self._floor = txid
-            chunk.bytes += len(payload) + RECORD_COLUMN_BYTES
-            if chunk.bytes + self._buffered_bytes > BUFFER_BYTES_MAX:
+            chunk.left_bytes -= len(payload) + RECORD_COLUMN_BYTES
+            if chunk.left_bytes < 0:
                 self.full = True
             records = chunk.records
             slot = len(records) >> 1
@@ -184,6 +189,7 @@ class Feed:
                     await self._hand_over(self._swap())
         finally:
             self._close()
+            self._over = True
             self._refuse(self._swap())
             self.full = False
             self._room.set()
@@ -202,7 +208,7 @@ class Feed:
         finally:
             self._refuse(chunk)
         with self._mutex:
-            self._buffered_bytes = 0
+            self._chunk.left_bytes += BUFFER_BYTES_MAX - chunk.left_bytes
             self.full = False
             empty = not self._chunk.records
         self._room.set()
@@ -214,8 +220,8 @@ class Feed:
 
     def _swap(self) -> Chunk:
         with self._mutex:
-            chunk, self._chunk = self._chunk, Chunk()
-            self._buffered_bytes = chunk.bytes
+            chunk = self._chunk
+            self._chunk = Chunk(chunk.left_bytes)
         return chunk
 
     def _refuse(self, chunk: Chunk) -> None:
@@ -283,6 +289,8 @@ class Feed:
         await self._idle.wait()
 
     def _on_append(self) -> None:
+        if self._over:
+            return  # posted in the last moment, for what was refused, or by an interrupted call
         if self._idle.is_set():
             self._idle = trio.Event()
         self._wake.set()
@@ -291,7 +299,13 @@ class Feed:
         over = self.writer.over
         if over is not None:
             raise again(over)
+        self._background.check_running()
         raise AlreadyClosed(f'log "{self.name}": this writer is closed')
+
+    def on_forked(self) -> None:
+        """In a forked child: a thread of the parent may have held the mutex, and it is not here (H15)."""
+        self._mutex = Mutex()
+        self._closed = True
 
 
 async def open_feed(

@@ -42,12 +42,11 @@ class LogWriter:
         self._options = options
         self._name = claimed.owned.state.name
         self._scope = trio.CancelScope()
-        self._pipeline = Pipeline(self._name, options, wall_ms, self._scope.cancel)
-        self._keeper = SegmentKeeper(
-            self._pipeline, claimed.owned, ledgers, options, wall_ms, turns
-        )
-        self._pipeline.keeper = self._keeper
-        claimed.on_lost = self._pipeline.fail
+        self.pipeline = Pipeline(self._name, options, wall_ms, self._scope.cancel)
+        """What was taken. In the open: whoever takes records for it looks at `Pipeline.over` for each."""
+        self._keeper = SegmentKeeper(self.pipeline, claimed.owned, ledgers, options, wall_ms, turns)
+        self.pipeline.keeper = self._keeper
+        claimed.on_lost = self.pipeline.fail
         self._entry_bytes_max = options.entry_bytes_max
         self._ordered = options.max_txid_check
         self._floor = 0
@@ -61,7 +60,7 @@ class LogWriter:
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
         `AlreadyClosed`, or the first error, for good. Cancelled, the record may or may not be in.
         """
-        pipeline = self._pipeline
+        pipeline = self.pipeline
         if pipeline.pause:
             await pipeline.before_submit()
         txid = record.txid
@@ -91,7 +90,7 @@ class LogWriter:
 
     async def write(self, record: LogRecord) -> DLSN:
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`."""
-        pipeline = self._pipeline
+        pipeline = self.pipeline
         if not pipeline.idle:
             return await (await self.submit(record))
         # It goes alone in any case, and its caller writes nothing before it is durable: no turn of
@@ -114,7 +113,7 @@ class LogWriter:
 
     async def submit_columns(self, txids: list[int], payloads: list[bytes]) -> PendingBulk:
         """As `submit_bulk`, from a list of txids and one of payloads."""
-        pipeline = self._pipeline
+        pipeline = self.pipeline
         pipeline.raise_if_over()
         bulk = PendingBulk(len(txids))
         taken = admit_columns(txids, payloads, self._floor, self._ordered, self._name)
@@ -159,9 +158,9 @@ class LogWriter:
 
     async def flush(self) -> None:
         """Send what is buffered; waits for nothing."""
-        self._pipeline.raise_if_over()
-        if self._pipeline.batch.txids:
-            self._pipeline.close_batch()
+        self.pipeline.raise_if_over()
+        if self.pipeline.batch.txids:
+            self.pipeline.close_batch()
 
     async def commit(self) -> DLSN | None:
         """Wait until all written before is durable and readable; the last DLSN, None for no record.
@@ -169,23 +168,23 @@ class LogWriter:
         Raises the writer's first error, which sticks.
         """
         await self.flush()
-        return await self._pipeline.settle()
+        return await self.pipeline.settle()
 
     @property
     def last_txid(self) -> int:
         """The txid of the newest record taken, of this writer or before it; -1 in an empty log."""
-        batch = self._pipeline.batch
-        return batch.txids[-1] if batch.txids else self._pipeline.last_txid
+        batch = self.pipeline.batch
+        return batch.txids[-1] if batch.txids else self.pipeline.last_txid
 
     @property
     def error(self) -> DistributedLogError | None:
         """The error that ended this writer, or None."""
-        return self._pipeline.error
+        return self.pipeline.error
 
     @property
     def over(self) -> DistributedLogError | None:
         """What the next write would raise because this writer has ended; None while it has not."""
-        return self._pipeline.over
+        return self.pipeline.over
 
     @property
     def segment(self) -> int:
@@ -206,7 +205,7 @@ class LogWriter:
 
         Raises as `aclose`; then the log is not sealed, or that is not known.
         """
-        self._pipeline.raise_if_over()
+        self.pipeline.raise_if_over()
         await self._finish(lambda state: state.with_sealed().released())
 
     async def truncate(self, dlsn: DLSN) -> DLSN:
@@ -217,7 +216,7 @@ class LogWriter:
         return await truncate(owned.metadata, self._ledgers, follower, dlsn)
 
     async def _finish(self, then: Callable[[LogState], LogState]) -> None:
-        pipeline = self._pipeline
+        pipeline = self.pipeline
         if pipeline.error is not None:
             error = pipeline.error
             await self.abort()
@@ -247,8 +246,8 @@ class LogWriter:
         if self._closed:
             return
         self._closed = True
-        self._pipeline.close("this writer was aborted")
-        self._pipeline.fail(
+        self.pipeline.close("this writer was aborted")
+        self.pipeline.fail(
             WriteFailed(f'log "{self._name}": the writer was aborted; it may be stored')
         )
         await self._claim.give_back()
@@ -269,26 +268,26 @@ class LogWriter:
     async def open(self) -> None:
         """Recover what was left, open the first segment (steps 2 to 4 of a takeover)."""
         await self._keeper.begin()
-        last_txid = self._pipeline.last_txid = self._claim.owned.state.last_txid
+        last_txid = self.pipeline.last_txid = self._claim.owned.state.last_txid
         if self._ordered:
             self._floor = max(0, last_txid)
 
     def fail(self, error: DistributedLogError) -> None:
         """End it: what is not durable yet is unknown. The first error sticks."""
-        self._pipeline.fail(error)
+        self.pipeline.fail(error)
 
     async def run(self) -> None:
         """Send and roll, until the writer ends. A task of the namespace."""
         try:
             with self._scope, contained(f'the writer of log "{self._name}"', self.fail):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._pipeline.run)
+                    nursery.start_soon(self.pipeline.run)
                     nursery.start_soon(self._keeper.run)
             if not self._closed:  # it failed: the next writer need not wait for the lease
                 await self._claim.give_back()
         finally:
-            if self._pipeline.error is None and not self._closed:
-                self._pipeline.close("the namespace was closed")
-                self._pipeline.fail(
+            if self.pipeline.error is None and not self._closed:
+                self.pipeline.close("the namespace was closed")
+                self.pipeline.fail(
                     WriteFailed(f'log "{self._name}": the namespace was closed; it may be stored')
                 )

@@ -151,6 +151,10 @@ class Background:
         self._nursery: trio.Nursery | None = None
         self._failure: BaseException | None = None
         self._unsettled: set[Outcome[Any]] = set()
+        self._started = False
+        """`Thread.start` has come back. Interrupted, the thread may run, or stand still for ever."""
+        self._stopping = False
+        """Whatever runs, or will, has to end."""
         self._dead = f"{name}: the background loop was not started"
 
     def start(self) -> None:
@@ -163,6 +167,7 @@ class Background:
             target=self._work, args=(running,), name=self.name, daemon=True
         )
         self._thread.start()
+        self._started = True
         running.wait()
         self._raise_failure()
         _running.add(self)
@@ -224,7 +229,7 @@ class Background:
         self._unsettled.add(outcome)
         try:
             self.post(lambda: self._begin(outcome, scope, call, args))
-        except AlreadyClosed:
+        except BaseException:  # where it was interrupted nobody waits, and it may begin or not
             self._unsettled.discard(outcome)
             raise
 
@@ -238,13 +243,17 @@ class Background:
 
         One that raises ends the loop: it is a broken rule of ours. Raises `AlreadyClosed`.
         """
-        if self._dead:
-            raise AlreadyClosed(self._dead)
+        self.check_running()
         assert self._hops is not None
         try:
             self._hops.post(callback)
         except trio.RunFinishedError:
             raise AlreadyClosed(self._dead or f"{self.name}: the loop has ended") from None
+
+    def check_running(self) -> None:
+        """Raise `AlreadyClosed`, with the reason, where the loop does not run."""
+        if self._dead:
+            raise AlreadyClosed(self._dead)
 
     def spawn(self, call: Callable[..., Awaitable[object]], *args: object) -> None:
         """In the loop: run a call whose outcome nobody waits for. What it raises is logged."""
@@ -264,25 +273,23 @@ class Background:
     def stop(self, wait_s: float | None = None) -> None:
         """Cancel all that runs, and wait for the end (at most ``wait_s``). Idempotent.
 
-        Raises what ended the loop, if that was an error.
+        Raises what ended the loop, if that was an error. Interrupted, it may be called again.
         """
         thread = self._thread
-        if thread is None or (self._dead and not thread.is_alive()):
-            self._raise_failure()
-            return
-        if not self._dead:
-            self._dead = f"{self.name}: the background loop was stopped"
-            assert self._hops is not None
+        self._stopping = True
+        self._dead = self._dead or f"{self.name}: the background loop was stopped"
+        if self._hops is not None:  # else the loop sees, as it begins, that it has to end
             with contextlib.suppress(trio.RunFinishedError):
                 self._hops.post(self._cancel)
-        thread.join(wait_s)
+        if thread is not None and self._started:
+            thread.join(wait_s)
         _running.discard(self)
         self._raise_failure()
 
     def on_forked(self) -> None:
         """In a forked child there is no such thread (H15)."""
         self._dead = forked_message(f"{self.name}: the background loop")
-        self._thread = None
+        self._thread = self._hops = None
         _running.discard(self)
 
     def _work(self, running: Outcome[None]) -> None:
@@ -301,6 +308,8 @@ class Background:
         self._hops = Hops(lambda drain: token.run_sync_soon(self._call_back, drain))
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            if self._stopping:
+                return
             self._dead = ""
             running.set(None)
             await trio.sleep_forever()

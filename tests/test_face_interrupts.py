@@ -5,7 +5,9 @@ read is not lost. In the three flavours, over a model of the ledger part.
 """
 
 import asyncio
+import faulthandler
 import gc
+import os
 import random
 import signal
 import sys
@@ -24,9 +26,11 @@ import trio.testing
 
 from distributedlog import aio, blocking
 from distributedlog.blocking import Namespace
+from distributedlog.flavours import open_feed
 from distributedlog.log.namespace import Namespace as TrioNamespace
 from distributedlog.log.record import LogRecord
-from distributedlog.runtime.background import Background
+from distributedlog.runtime.background import Background, Hops
+from distributedlog.runtime.errors import AlreadyClosed
 from tests.face_world import model_namespace
 
 OPENS = 200
@@ -315,6 +319,104 @@ def test_a_call_interrupted_at_any_point_leaves_the_loop_running() -> None:
             if raise_at.left > 0:
                 break
         assert 10 < nth < 499
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_namespace_interrupted_at_any_point_of_its_life_ends() -> None:
+    """From ``with open_namespace()`` to its end, the start of the thread included: ``__enter__`` and
+    ``__exit__`` return, and no loop goes on that nobody can stop."""
+    opened = []
+    for nth in range(1, 2000):
+        manager = blocking._OpenedNamespace(model_namespace(), "test")
+        opened.append(manager._background)
+        raise_at = RaiseAt(nth)
+        ended = threading.Event()
+        threading.Thread(target=abort_unless, args=(ended, 60), daemon=True).start()
+        try:
+            sys.setprofile(raise_at)
+            with manager as namespace, namespace.open_log("l").open_writer() as writer:
+                writer.write(rec(1))
+        except Interrupted:
+            pass
+        except RuntimeError:  # "release unlocked lock": `threading`, interrupted in its own code
+            pass
+        finally:
+            sys.setprofile(None)
+            ended.set()
+        if raise_at.left > 0:
+            break
+    assert 100 < nth < 1999
+    for background in opened:
+        background.stop(10)
+        hops = background._hops
+        if hops is not None:
+            with pytest.raises(trio.RunFinishedError):
+                ends_soon(hops)
+
+
+def ends_soon(hops: Hops) -> None:
+    """Ask the loop for a sign of life until it says that it has ended."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        hops.post(lambda: None)
+        time.sleep(0.001)
+
+
+def abort_unless(ended: threading.Event, wait_s: float) -> None:
+    """End the process with all its stacks, rather than wait for ever."""
+    if not ended.wait(wait_s):
+        faulthandler.dump_traceback(all_threads=True)
+        os._exit(1)
+
+
+def test_nothing_is_waited_for_behind_the_end_of_a_feed() -> None:
+    """The word that there is something comes late, or was the last of a write that was interrupted."""
+
+    async def main() -> None:
+        background: Any = Late()
+        async with model_namespace() as namespace:
+            log = namespace.open_log("l")
+            feed = await open_feed(background, namespace, log, log.open_writer())
+            feed.append(rec(1))
+            await feed.abort()
+            await trio.testing.wait_all_tasks_blocked()
+            for callback in background.posted:
+                callback()
+            with trio.fail_after(1), pytest.raises(AlreadyClosed):
+                await feed.commit()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class Late:
+    """A background whose callbacks are called by the test."""
+
+    def __init__(self) -> None:
+        self.posted: list[Callable[[], object]] = []
+
+    def post(self, callback: Callable[[], object]) -> None:
+        self.posted.append(callback)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_is_told_so_whatever_the_parent_was_doing() -> None:
+    """Also where a thread of the parent was in the middle of a write, and where a record was buffered."""
+    with (
+        blocking._OpenedNamespace(model_namespace(), "test") as namespace,
+        namespace.open_log("l").open_writer() as writer,
+    ):
+        writer.write(rec(1)).result()
+        with writer._feed._mutex:  # another thread's, or the loop's
+            child = os.fork()
+            if child == 0:
+                signal.alarm(10)  # ends it, rather than let it wait for ever
+                try:
+                    writer.write(rec(2))
+                except AlreadyClosed as error:
+                    os._exit(0 if "forked" in str(error) else 2)
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        writer.write(rec(2)).result()
 
 
 def interrupt_writes(namespace: Namespace, number: int) -> int:

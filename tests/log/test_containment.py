@@ -62,7 +62,7 @@ def replacing_breaks(writer: Any) -> None:
 
 
 WRITER_FAULTS: dict[str, Callable[[Any], None]] = {
-    "the sending task": lambda writer: setattr(writer._pipeline, "send", breaks),
+    "the sending task": lambda writer: setattr(writer.pipeline, "send", breaks),
     "the rolling task": roll_breaks,
     "an acknowledgement": lambda writer: setattr(writer._keeper.current, "confirm", breaks),
     "the replacing of a segment": replacing_breaks,
@@ -80,7 +80,7 @@ async def test_a_writer_that_breaks_ends_alone(
         acked = [(await writer.write(rec(txid)), txid)[1] for txid in range(3)]
         WRITER_FAULTS[where](writer)
         pending = await writer.submit(rec(3))
-        writer._pipeline.wake()
+        writer.pipeline.wake()
 
         with pytest.raises(InternalError, match=r'log "broken".*planted') as caught:
             await pending
@@ -179,7 +179,7 @@ async def test_an_abort_in_the_turn_in_which_a_recovery_comes_back(
 
         async def recover_and_abort(ledger_id: int) -> Any:
             closed = await original(ledger_id)
-            writer._pipeline.fail(WriteFailed("aborted in this very turn"))
+            writer.pipeline.fail(WriteFailed("aborted in this very turn"))
             return closed
 
         world.ledgers.recover = recover_and_abort  # type: ignore[method-assign]
