@@ -258,17 +258,17 @@ class Leadership:
         """A peer took entries durably, or refused them."""
         log = self._log
         progress = self.peers[message.sender]
+        if message.index > log.last_index:
+            raise ProtocolError(
+                f"{message.sender} {'acknowledges' if message.accepted else 'refuses'} entry"
+                f" {message.index}, the log ends at {log.last_index}"
+            )
         progress.on_heard(now)
         self.wants_flush = True
         if not message.accepted:
             next_index = log.next_after_hint(message.index, message.hint_index, message.hint_term)
             progress.on_refused(message.number, message.index, next_index, self.appends)
             return
-        if message.index > log.last_index:
-            raise ProtocolError(
-                f"{message.sender} acknowledges entry {message.index}, "
-                f"the log ends at {log.last_index}"
-            )
         if progress.on_accepted(message.index, log.base_index):
             self.advance_commit()
             self._tell_heir()

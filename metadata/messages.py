@@ -216,11 +216,11 @@ def decode(body: Buffer) -> WireMessage:
     message: WireMessage = cls(*value[1:])
     if isinstance(message, PreVote | Vote) and message.last_term > message.term:
         raise ProtocolError(f"{cls.__name__}: last term {message.last_term} above its own term")
-    if (
-        isinstance(message, SnapshotChunk)
-        and message.offset + len(message.data) > message.total_bytes
-    ):
-        raise ProtocolError("SnapshotChunk: bytes beyond the announced total")
+    if isinstance(message, SnapshotChunk):
+        if message.offset + len(message.data) > message.total_bytes:
+            raise ProtocolError("SnapshotChunk: bytes beyond the announced total")
+        if not (message.index > 0 and 0 < message.index_term <= message.term):
+            raise ProtocolError(f"SnapshotChunk: entry {message.index} cannot have that term")
     return message
 
 
@@ -246,8 +246,9 @@ def _append(
         if not (1 <= entry_term <= term and entry_term >= before):
             raise ProtocolError(f"Append: entry {index} cannot have term {entry_term}")
         before = entry_term
-        if is_configuration(data):
-            decode_configuration(data)  # the core takes it for good
+        # The core takes it for good: one that leaves nobody to vote leaves nobody to undo it.
+        if is_configuration(data) and not decode_configuration(data).voters:
+            raise ProtocolError(f"Append: entry {index} leaves no voter")
         entries.append(Entry(index, entry_term, data))
     return Append(term, sender, prev_index, prev_term, commit, tuple(entries), number)
 

@@ -90,7 +90,7 @@ class Roles:
         It may be the only one that has the entry which removes it: then nobody else can win (thesis 4.2.2).
         """
         committed = self.log.configuration_at(self.marks.commit)
-        may_campaign = self.may_vote and self.term < TERM_MAX
+        may_campaign = self.may_vote and self.term < TERM_MAX and len(self.voters) > 0
         return may_campaign and (self.node_id in self.voters or self.node_id in committed.voters)
 
     def is_out_of_reach(self, term: int) -> bool:
