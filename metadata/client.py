@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from ..runtime.errors import (
+    DistributedLogError,
     LeaseExpired,
     OutcomeUnknown,
     QuorumUnreachable,
@@ -179,8 +180,8 @@ class MetadataClient:
             command = encode_command(make(number, self._base_index))
             try:
                 reply = await self.ask(Op.META_TRANSACT, command, question=question)
-            except QuorumUnreachable as error:
-                if question.unanswered:
+            except DistributedLogError as error:
+                if question.unanswered and error.definite:  # of this sending, not of those before
                     raise OutcomeUnknown(f"{error}; the change may have been made") from error
                 raise
             index, answer = decode_outcome(reply.body)

@@ -153,18 +153,19 @@ class Replica:
         if known is not None:
             reply(known)
             return
+        name = (meant.client, meant.request)
+        proposal = self._proposals.get(self._by_request.get(name, 0))
+        if proposal is not None and proposal.term == self.raft.term:
+            if len(proposal.replies) < ASKERS_MAX:
+                proposal.replies.append(reply)
+            else:
+                reply(TooBusy(f"request {meant.request} of {meant.client} is asked too often"))
+            return
         refusal = self.room.refusal(self.raft.uncommitted_bytes + len(command))
         if refusal is not None and (self.room.full or self._grows(meant)):
             reply(refusal)
             return
-        name = (meant.client, meant.request)
-        proposal = self._proposals.get(self._by_request.get(name, 0))
-        if proposal is None or proposal.term != self.raft.term:
-            self.propose(command, reply, name)
-        elif len(proposal.replies) < ASKERS_MAX:
-            proposal.replies.append(reply)
-        else:
-            reply(TooBusy(f"request {meant.request} of {meant.client} is asked too often"))
+        self.propose(command, reply, name)
 
     def _grows(self, meant: Command) -> bool:
         if not isinstance(meant, Transact):

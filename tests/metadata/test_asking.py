@@ -9,13 +9,20 @@ import trio
 from distributedlog.metadata.client import UNDER_WAY_MAX, MetadataClient
 from distributedlog.metadata.commands import Transact, encode_command
 from distributedlog.metadata.transaction import Compare
-from distributedlog.metadata.wire import decode_outcome
-from distributedlog.runtime.errors import OutcomeUnknown, QuorumUnreachable, TooBusy
+from distributedlog.metadata.wire import decode_outcome, encode_item
+from distributedlog.runtime.errors import (
+    ConnectionLost,
+    MetadataFull,
+    OutcomeUnknown,
+    QuorumUnreachable,
+    TooBusy,
+)
 from distributedlog.runtime.frames import Op
 from distributedlog.runtime.host import Buffer, File
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint, Hello
+from distributedlog.runtime.rpc import Endpoint, Hello, Link
 
+from ..runtime.pipe import PipeNetwork
 from .quorum import Quorum, quorum
 from .test_metadata_quorum import applied, put
 
@@ -164,6 +171,78 @@ async def test_a_request_that_is_sent_again_is_one_entry(autojump_clock: object)
         answers = [decode_outcome(reply.body)[1] for reply in (*found, again)]
         assert all(answer == answers[0] and answer.error is None for answer in answers)
         assert await entries(nodes) == before + 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_request_under_way_is_joined_where_there_is_no_room_any_more(
+    autojump_clock: object,
+) -> None:
+    """ "Refused for lack of room" would deny what the first sending may still do (G7)."""
+    async with quorum(3) as nodes, trio.open_nursery() as nursery:
+        await slow_followers(nodes, 4.0)
+        leader = await nodes.leader()
+        hello = Hello(cluster_id="", node_id="other", kind="client")
+        endpoint = Endpoint(nodes.machine("other"), lambda: hello)
+        link = await endpoint.dial(nodes.peers[leader], nursery=nursery)
+        command = encode_command(
+            Transact("someone", 1, await entries(nodes), put(b"k2", bytes(500)))
+        )
+        asked = [link.begin(Op.META_TRANSACT, command, timeout_s=9)]
+        await trio.sleep(1)
+        nodes.disks[leader].bytes_max = 0
+        await trio.sleep(1)  # it looks at its disk twice a second
+
+        asked.append(link.begin(Op.META_TRANSACT, command, timeout_s=9))
+        for pending in asked:
+            answer = decode_outcome((await link.finish(pending, 9)).body)[1]
+            assert answer.transaction is not None
+            assert answer.transaction.succeeded
+        nursery.cancel_scope.cancel()
+
+
+class Forgetful:
+    """A metadata node that takes a change and hangs up, and has no room for it when it is asked again."""
+
+    def __init__(self, link: Link, asked: list[int]) -> None:
+        self._link = link
+        self._asked = asked
+
+    def on_frame(
+        self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
+    ) -> None:
+        if op == Op.META_READ:
+            self._link.reply(ident, encode_item(1, 1, None))
+        elif op == Op.META_TRANSACT:
+            self._asked.append(ident)
+            if len(self._asked) == 1:
+                self._link.close(ConnectionLost("its node was killed"))
+            else:
+                self._link.reply_error(ident, MetadataFull("no room"))
+
+    def on_batch_end(self) -> None:
+        pass
+
+    def on_closed(self) -> None:
+        pass
+
+
+async def test_a_refusal_says_nothing_of_an_earlier_sending(autojump_clock: object) -> None:
+    """G7: the first one was sent and not answered; the next leader, which has it in its log, has no room."""
+    network, asked = PipeNetwork(1), list[int]()
+    server = Endpoint(network.host("m1"), lambda: Hello("c1", "n1", "metadata"))
+    asker = Endpoint(network.host("client"), lambda: Hello(node_id="client"))
+    async with trio.open_nursery() as nursery:
+        listener = await server.host.listen(("m1", 4181))
+        nursery.start_soon(server.serve, {"": listener}, lambda link: Forgetful(link, asked))
+        client = MetadataClient(asker, [("m1", 4181)], client_id="client")
+        await nursery.start(lambda task_status: client.run(task_status=task_status))
+
+        with pytest.raises(OutcomeUnknown):
+            await client.transact(put(b"k", bytes(1000)))
+        with pytest.raises(MetadataFull):
+            await client.transact(put(b"k", bytes(1000)))
+
+        assert len(asked) == 3
         nursery.cancel_scope.cancel()
 
 
