@@ -208,7 +208,10 @@ class Peers:
         link = self._links.get(wanted.peer)
         if link is None:
             return False
-        file = await storage.snapshots.open(snapshot)
+        try:
+            file = await storage.snapshots.open(snapshot)
+        except FileNotFoundError:
+            return False  # a newer one has just taken its place
         try:
             total, offset = file.size(), 0
             while offset < total:

@@ -1,18 +1,20 @@
 """A follower takes a leader's snapshot, chunk by chunk, into a file; then the core is told (H39)."""
 
 import gc
-from collections.abc import Callable
+import logging
+from collections.abc import AsyncIterator, Callable
 
 import trio
 
-from ..runtime.errors import CorruptData, DiskFull
+from ..runtime.errors import CorruptData, DiskFull, ProtocolError, UnsupportedFormat
 from ..runtime.host import File
 from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from .kv import KeyValueState
 from .messages import SnapshotChunk
 from .ready import Snapshot
 from .replica import Replica
-from .storage import RaftStorage
+
+log = logging.getLogger("distributedlog.metadata.receiving")
 
 SnapshotProgress = Callable[[int], None]
 """Told the offset from which to go on."""
@@ -76,11 +78,14 @@ class SnapshotReceiver:
         assert self._file is not None
         file, self._file, self._of = self._file, None, None
         replica = self._replica
+        snapshots = replica.storage.snapshots
         try:
-            await replica.storage.snapshots.keep_received(snapshot, file)
-            state, members = await restore(replica.storage, snapshot)
-        except CorruptData:
-            self._offset = 0  # damaged on its way: begin again
+            await file.sync()
+            state, members = await restore(snapshots.received_chunks())  # first: it is not ours yet
+            await snapshots.keep_received(snapshot, file)
+        except (CorruptData, ProtocolError, UnsupportedFormat) as error:
+            log.warning("the snapshot at entry %d cannot be taken: %s", chunk.index, error)
+            self._offset = 0  # begin again
             return
         finally:
             file.close()
@@ -94,10 +99,11 @@ class SnapshotReceiver:
         replica.received = None
 
 
-async def restore(storage: RaftStorage, snapshot: Snapshot) -> tuple[KeyValueState, Configuration]:
-    """The state that a durable snapshot holds, a chunk a turn (H39), and the members as of then.
+async def restore(chunks: AsyncIterator[bytes]) -> tuple[KeyValueState, Configuration]:
+    """The state that a snapshot holds, a chunk a turn (H39), and the members as of then.
 
-    UNKNOWN members: a snapshot of before they could change. Raises `CorruptData`.
+    UNKNOWN members: a snapshot of before they could change. Raises `CorruptData`, `ProtocolError`,
+    `UnsupportedFormat`.
 
     The search for cyclic garbage looks at every key in one turn: 0.7 s with 700,000 of them. None of them is
     part of a cycle, so it is held off until all are there, and then told to pass them over for good.
@@ -106,7 +112,7 @@ async def restore(storage: RaftStorage, snapshot: Snapshot) -> tuple[KeyValueSta
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        async for chunk in storage.snapshots.chunks(snapshot):
+        async for chunk in chunks:
             if is_configuration(chunk):
                 members = decode_configuration(chunk)
             else:

@@ -204,7 +204,7 @@ class MetadataNode:
             return
         state = KeyValueState()
         if loaded.snapshot is not None:
-            state, _ = await restore(storage, loaded.snapshot)
+            state, _ = await restore(storage.snapshots.chunks(loaded.snapshot))
         room = Room(self._disk, self.reasons, self.options.name)
         await room.begin(storage)
         replica = Replica(

@@ -6,6 +6,7 @@ Written aside, synced, renamed: a name stands for a whole file. What is in a chu
 (`kv_snapshot.py`). Nothing here holds a file whole: a state may have 200 MB (H39).
 """
 
+import re
 import struct
 from collections.abc import AsyncIterator, Iterable
 
@@ -36,9 +37,8 @@ class SnapshotFiles:
         """All with their file names, the oldest first, valid or not."""
         found = []
         for name in self._disk.list():
-            parts = name.split(".")
-            if len(parts) == 3 and parts[0] == "snapshot":
-                found.append((int(parts[1], 16), int(parts[2], 16), name))
+            if said := _NAME.fullmatch(name):
+                found.append((int(said[1], 16), int(said[2], 16), name))
         return [(Snapshot(index, term), name) for index, term, name in sorted(found)]
 
     async def save(self, snapshot: Snapshot, chunks: Iterable[bytes]) -> None:
@@ -90,6 +90,10 @@ class SnapshotFiles:
     async def receive(self) -> File:
         """An empty file for one that comes from the leader."""
         return await self._new(RECEIVED)
+
+    def received_chunks(self) -> AsyncIterator[bytes]:
+        """The chunks of what was received, before it has a name. Raises `CorruptData`."""
+        return _chunks(self._disk, RECEIVED)
 
     async def keep_received(self, snapshot: Snapshot, file: File) -> None:
         """Check and name what was received; durable when this returns. Raises `CorruptData`."""
@@ -153,6 +157,10 @@ async def _chunks(disk: Disk, name: str) -> AsyncIterator[bytes]:
             count += 1
     finally:
         file.close()
+
+
+_NAME = re.compile(r"snapshot\.([0-9a-f]{16})\.([0-9a-f]{1,12})")
+"""What else lies in the directory is none."""
 
 
 def _name(snapshot: Snapshot) -> str:

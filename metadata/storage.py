@@ -22,6 +22,7 @@ the newest block (a vote or acknowledged entries) before its mark, that is a pow
 within the same 20 ms. Nothing on this disk can tell that from a write that was never finished.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -420,11 +421,7 @@ class RaftStorage:
         return self._log.tail(self._log.base_index + 1)
 
     def _log_files(self) -> list[int]:
-        return sorted(
-            int(name[4:])
-            for name in self._disk.list()
-            if name.startswith("log.") and name[4:].isdigit()
-        )
+        return sorted(int(name[4:]) for name in self._disk.list() if _LOG_NAME.fullmatch(name))
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -435,6 +432,9 @@ class RaftStorage:
             yield
         finally:
             self._writing = False
+
+
+_LOG_NAME = re.compile(r"log\.[0-9]{8,9}")
 
 
 def _log_name(number: int) -> str:
