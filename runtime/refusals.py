@@ -72,7 +72,7 @@ class Refusals:
             "refused %s: %s: %s%s%s",
             host,
             reason,
-            f"{why}"[:WHY_CHARS_MAX],
+            printable(f"{why}"[:WHY_CHARS_MAX]),
             more,
             where and f"\n{where}",
             extra={"address": host, "reason": reason},
@@ -83,6 +83,11 @@ class Refusals:
             self._minute, self._lines = now, 0
         self._lines += 1
         return self._lines <= LINES_A_MINUTE_MAX
+
+
+def printable(text: str) -> str:
+    """On one line: what a peer says of itself must not look like a line of ours."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def reason_of(error: DistributedLogError) -> str:

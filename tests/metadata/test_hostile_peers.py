@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import trio
+import xxhash
 
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.messages import (
@@ -13,17 +14,20 @@ from distributedlog.metadata.messages import (
     Heartbeat,
     Message,
     PreVoteReply,
+    SnapshotChunk,
     TimeoutNow,
     Vote,
+    WireMessage,
     decode,
     encode,
 )
 from distributedlog.metadata.ready import Role, Snapshot
 from distributedlog.metadata.roles import TERM_LEAD_MAX
+from distributedlog.metadata.snapshot_files import CHUNK
 from distributedlog.metadata.wire import MembersRequest
 from distributedlog.runtime.errors import ConnectionLost, ProtocolError
-from distributedlog.runtime.frames import Op, envelope
-from distributedlog.runtime.rpc import Endpoint, Hello
+from distributedlog.runtime.frames import Op, envelope, pack
+from distributedlog.runtime.rpc import ClientLink, Endpoint, Hello
 
 from .quorum import Quorum, quorum
 from .raft_cores import elected, node, settle
@@ -82,6 +86,34 @@ def test_nobody_campaigns_for_a_term_that_cannot_be_told() -> None:
     assert core.role is Role.FOLLOWER
 
 
+async def greet(nodes: Quorum, name: str, node_id: str, nursery: trio.Nursery) -> ClientLink:
+    """As a metadata node of that id."""
+    cluster_id = await (await nodes.client()).wait_cluster_id()
+    hello = Hello(cluster_id=cluster_id, node_id=node_id, kind="metadata", label="m9")
+    return await Endpoint(nodes.machine("attacker"), lambda: hello).dial(
+        (name, 4181), nursery=nursery
+    )
+
+
+async def say(nodes: Quorum, name: str, node_id: str, message: WireMessage) -> None:
+    async with trio.open_nursery() as nursery:
+        link = await greet(nodes, name, node_id, nursery)
+        body = encode(message)
+        link.send(envelope(Op.META_RAFT, len(body), ident=7), body)
+        await trio.sleep(1)
+        link.close(ConnectionLost("said all"))
+
+
+async def chatter(nodes: Quorum, name: str, node_id: str) -> None:
+    """Speak as a member, again and again."""
+    body = encode(Heartbeat(1, node_id, 0, 1))
+    async with trio.open_nursery() as nursery:
+        link = await greet(nodes, name, node_id, nursery)
+        while link.closed is None:
+            link.send(envelope(Op.META_RAFT, len(body)), body)
+            await trio.sleep(0.02)
+
+
 async def forge(nodes: Quorum, name: str, node_id: str, *terms: int) -> None:
     """Greet a node as a metadata node of that id, and say that one leads in these terms."""
     cluster_id = await (await nodes.client()).wait_cluster_id()
@@ -126,6 +158,54 @@ async def test_a_member_s_name_does_not_help_to_end_all_terms(autojump_clock: ob
         await nodes.kill(await nodes.leader())
         await client.transact(put(b"after"))
         assert max(row.term for row in (await nodes.rows()).values()) < 100
+
+
+@pytest.mark.parametrize("content", [b"\xc1" + pack([1, [["n", 7]]]), pack([99]), pack([1, 2])])
+async def test_a_snapshot_that_cannot_be_read_ends_nobody(
+    content: bytes, autojump_clock: object
+) -> None:
+    """Whole and checksummed, from a member's id, and none of ours: nothing is kept of it."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client)
+        rows = await nodes.rows()
+        term = max(row.term for row in rows.values())
+        head = CHUNK.pack(len(content), xxhash.xxh3_64_intdigest(content))
+        file = head + content + CHUNK.pack(0, 1)
+        for name in nodes.names:
+            forged = next(row.node_id for other, row in rows.items() if other != name)
+            chunk = SnapshotChunk(term, forged, 1 << 60, term, 0, len(file), file)
+            await say(nodes, name, forged, chunk)
+            assert not [found for found in nodes.disks[name].list() if "1000000000000000" in found]
+
+        await client.transact(put(b"after"))
+        assert len(await nodes.rows()) == 3
+
+
+async def test_a_crowd_of_strangers_keeps_no_member_out(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One question serves all of them, and one line tells of them."""
+    async with quorum(3) as nodes, trio.open_nursery() as nursery:
+        client = await nodes.client(timeout_s=30)
+        await grown_while_m3_is_away(nodes, client)
+        while (leader := await nodes.leader()) in ("m1", "m2"):
+            await nodes.kill(leader)
+            await nodes.leader()
+            await nodes.start(leader)
+        await nodes.start("m3")
+        for n in range(100):
+            nursery.start_soon(chatter, nodes, "m3", f"{n:032x}\nforged line")
+
+        await until_m3_has_read(nodes)
+
+        lines = [
+            record.getMessage() for record in caplog.records if "forged" in record.getMessage()
+        ]
+        assert len(lines) <= 1
+        assert all("\n" not in line for line in lines)
+        nursery.cancel_scope.cancel()
 
 
 async def grown_while_m3_is_away(nodes: Quorum, client: MetadataClient) -> None:
