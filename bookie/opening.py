@@ -47,6 +47,8 @@ log = logging.getLogger("distributedlog.bookie.opening")
 
 RANGES_NAMED = 3
 """Of what is missing; the rest is counted."""
+LEAP_MAX = 1 << 40
+"""Blocks that may be gone at the end: no journal comes so far. What says so is not believed its number."""
 
 
 async def open_store(
@@ -91,15 +93,16 @@ class _Opening:
                 names[number] = name
             elif name.startswith(PREFIX):
                 log.warning("%s is no journal file of a bookie's: it is left alone", name)
-        index, saved = await self._open_index()
+        data, seed = await self._read_seed()
+        index, saved = await self._open_index(seed)
         try:
+            await self._take_seed(data, seed, saved, bool(names))
             return await self._open_behind(index, saved, names)
         except BaseException:
             index.close()
             raise
 
     async def _open_behind(self, index: Index, saved: Saved | None, names: dict[int, str]) -> Store:
-        await self._find_seed(saved, bool(names))
         ring = GatherRing(
             self.disk.aligned_buffer,
             buffers=self.options.gather_buffers,
@@ -158,27 +161,40 @@ class _Opening:
 
     # --- the index --------------------------------------------------------------------------------
 
-    async def _open_index(self) -> tuple[Index, Saved | None]:
+    async def _open_index(self, seed: Seed | None) -> tuple[Index, Saved | None]:
         stored: OrderedMap | None = None
         try:
             stored = await self.index_disk.open_map(MAP_NAME)
             index = Index(stored, self.ledgers)
-            return index, await index.load()
-        except CorruptData:
+            saved = await index.load()
+            if saved is not None and seed is not None and saved.seed != seed.seed:
+                # Its position may fit all the same: bookies that store the same grow alike (H80).
+                raise CorruptData(f"it belongs to another journal, of bookie {saved.bookie_id}")
+            return index, saved
+        except CorruptData as error:
+            log.error("bookie %s: the index is built again: %s", self.bookie_id, error)
             if stored is not None:
                 stored.close()
             self.ledgers.clear()
             await self.index_disk.delete_map(MAP_NAME)
             return Index(await self.index_disk.open_map(MAP_NAME), self.ledgers), None
 
-    async def _find_seed(self, saved: Saved | None, any_file: bool) -> None:
-        """The seed of block digests: made once, kept in a file of its own and in the index."""
+    async def _read_seed(self) -> tuple[bytes | None, Seed | None]:
+        """The seed's file and what it says, None where it is missing or damaged. Raises `ForeignData`."""
         try:
             data = await read_file(self.disk, SEED_NAME)
         except (CorruptData, DiskFailed) as error:  # as a damaged one: the index may know it
             log.error("bookie %s: %s cannot be read: %s", self.bookie_id, SEED_NAME, error)
             data = b""
         found = seed_of(data) if data is not None else None
+        if found is not None:
+            self._check_owner(found)
+        return data, found
+
+    async def _take_seed(
+        self, data: bytes | None, found: Seed | None, saved: Saved | None, any_file: bool
+    ) -> None:
+        """The seed of block digests: made once, kept in a file of its own and in the index."""
         if found is not None:
             self.started = found.started
         elif saved is not None:
@@ -192,11 +208,14 @@ class _Opening:
             )
         else:
             found = Seed(self.bookie_id, self.host.random.getrandbits(63), False)
-        if self.bookie_id and found.bookie_id != self.bookie_id:
-            raise ForeignData(f"the journal of bookie {found.bookie_id}, this is {self.bookie_id}")
+        self._check_owner(found)
         self.bookie_id, self.seed = found.bookie_id, found.seed
         if data != found.encode():
             await replace_file(self.disk, SEED_NAME, found.encode())
+
+    def _check_owner(self, found: Seed) -> None:
+        if self.bookie_id and found.bookie_id != self.bookie_id:
+            raise ForeignData(f"the journal of bookie {found.bookie_id}, this is {self.bookie_id}")
 
     async def _note_started(self) -> None:
         """From now on adds may be acknowledged."""
@@ -234,6 +253,17 @@ class _Opening:
             log.error("bookie %s: %s", self.bookie_id, reason)
             self.losses.append(reason)
 
+    def _believed(self, found: list[Replayed], from_sequence: int) -> int:
+        """What others say was synced, unless it cannot be: sequences go on behind what is believed."""
+        end = max((block.sequence for block in found), default=from_sequence)
+        if self.witnessed > end + LEAP_MAX:
+            self._lose(
+                f"the cluster says that block {self.witnessed} was synced here, and the journal goes to"
+                f" {end}: that cannot be"
+            )
+            self.witnessed = 0
+        return self.witnessed
+
     def _ask_what_is_missing(self, decision: Decision) -> None:
         if not decision.corrupt:
             return
@@ -259,7 +289,9 @@ class _Opening:
             if number >= saved.file_number:
                 start = saved.offset if number == saved.file_number else 0
                 found += await self._scan(names, number, start)
-        decision = decide(found, from_sequence=saved.sequence, witnessed=self.witnessed)
+        decision = decide(
+            found, from_sequence=saved.sequence, witnessed=self._believed(found, saved.sequence)
+        )
         sealed = {number: (first, last) for number, first, last in saved.files}
         replay = ReplayedJournal(
             decision, sealed, saved.file_number, saved.offset, saved.start_count
@@ -299,7 +331,7 @@ class _Opening:
         if not names:
             if self.started:
                 self._lose("there is no journal file, and no index")
-            decision = decide([], from_sequence=1, witnessed=self.witnessed)
+            decision = decide([], from_sequence=1, witnessed=self._believed([], 1))
             return ReplayedJournal(decision, {}, 0, 0, 0)
         scanned: dict[int, list[Replayed]] = {}
         base: int | None = None
@@ -315,7 +347,7 @@ class _Opening:
             self._lose("no journal file has a whole head, and there is no index")
         head_block = scanned[base][0] if base is not None else None
         first = head_block.sequence if head_block else min((b.sequence for b in found), default=1)
-        decision = decide(found, from_sequence=first, witnessed=self.witnessed)
+        decision = decide(found, from_sequence=first, witnessed=self._believed(found, first))
         head = head_block.head if head_block else None
         sealed = {number: (a, b) for number, a, b in head.files} if head else {}
         replay = ReplayedJournal(decision, sealed, base or 0, 0, 0)

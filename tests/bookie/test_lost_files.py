@@ -12,11 +12,13 @@ import trio.testing
 from distributedlog.bookie.journal import FILE_NUMBER_MAX, file_name
 from distributedlog.bookie.seed import SEED_NAME
 from distributedlog.bookie.store import LIMBO_ALL, Store
+from distributedlog.cluster.reach import SEQUENCE_MAX, Reach
 from distributedlog.runtime.errors import (
     CorruptData,
     DiskFailed,
     LedgerFenced,
     LedgerStateUnknown,
+    NoSuchLedger,
 )
 
 from .kit import (
@@ -288,6 +290,49 @@ async def test_an_index_that_is_an_older_copy_costs_nothing_or_is_limbo(
     served.index = served.older_index
 
     assert await _judge(served, served.durable_to) == ("", sum(map(len, served.acked.values())))
+
+
+async def _one_of_many_alike(name: str, ledger: int) -> tuple[CutDisk, CutDisk, list[bytes]]:
+    """One entry a block, and a clean end: what bookies that store the same look like."""
+    journal, index = CutDisk(), CutDisk()
+    host = host_of(journal, index, seed=ledger)
+    store = await Store.open(host, MANUAL, bookie_id=name)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        adder = Adder(store, ledger)
+        for n in range(5):
+            adder.send(record(ledger, n))
+            await adder.all_acked()
+        await store.checkpoint()
+        nursery.cancel_scope.cancel()
+    return journal, index, adder.sent
+
+
+async def test_an_index_of_another_bookies_is_built_again(autojump_clock: Clock) -> None:
+    """H80: its position fits, block by block; by the journal's seed it is known for a stranger's."""
+    journal, own, sent = await _one_of_many_alike("b1", 1)
+    _, foreign, _ = await _one_of_many_alike("b2", 2)
+
+    for index in (foreign, own):
+        async with running(journal, MANUAL, index) as store:
+            assert store.limbo.reason == ""
+            assert list((await read_all(store, 1)).values()) == sent
+            with pytest.raises(NoSuchLedger):
+                store.look_up(2, KEY)
+
+
+async def test_a_note_that_cannot_be_is_limbo_once_and_no_sequence(autojump_clock: Clock) -> None:
+    """Whoever wrote it: the journal goes on where it ends, and the next note is sound again."""
+    served = await _serve("between")
+
+    store = await Store.open(
+        host_of(served.journal, served.index), MANUAL, bookie_id="b1", witnessed=SEQUENCE_MAX - 1
+    )
+
+    assert "that cannot be" in store.limbo.reason
+    assert served.durable_to < store.durable_to < served.durable_to + 100
+    assert Reach.decode(b"seen/b1", Reach(3, store.durable_to).encode()).start == 3
+    store.close()
 
 
 async def test_a_start_that_missed_data_and_dies_at_any_step_is_known_to_the_next(
