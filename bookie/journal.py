@@ -407,7 +407,7 @@ class Journal:
         while self._ahead:
             made = self._ahead.popleft()
             made.file.close()
-            await self._disk.delete(file_name(made.number))
+            await self._remove(made.number)
         self._ahead_changed.set()
         self._ahead_changed = trio.Event()
         await self._roll(cut=True)
@@ -519,9 +519,14 @@ class Journal:
 
     async def delete(self, *numbers: int) -> None:
         """Remove files of which nothing is needed; that they are gone is in the journal already."""
-        await self._disk.delete(*map(file_name, numbers))
+        await self._remove(*numbers)
         for number in numbers:
             self.file_bytes.pop(number, None)
+
+    async def _remove(self, *numbers: int) -> None:
+        """Remove the files; one that somebody else has removed is no reason to end."""
+        there = self._disk.list()
+        await self._disk.delete(*(name for name in map(file_name, numbers) if name in there))
 
     def close(self) -> None:
         """Close the files that are open for writing."""

@@ -5,7 +5,11 @@ journal file where fences and deletions wait for one, for a checkpoint that find
 soon as there is space; until then the bookie takes no new entries.
 """
 
-from ..runtime.errors import DiskFull
+import contextlib
+
+import trio
+
+from ..runtime.errors import DiskFailed, DiskFull, TooBusy
 from ..runtime.host import Disk, File
 
 ALIGN = 4096
@@ -25,6 +29,9 @@ async def give_up(disk: Disk, role: str, wanted_bytes: int) -> bool:
         file = await disk.open(reserve_name(role))
     except FileNotFoundError:
         return False
+    except (TooBusy, DiskFailed):  # it holds nothing: what cannot be cut goes whole
+        await disk.delete(reserve_name(role))
+        return True
     try:
         left = (file.size() - wanted_bytes) // ALIGN * ALIGN
         if left > 0:
@@ -46,9 +53,16 @@ class Reserve:
         """It is there, and whole."""
         self._disk = disk
         self._wanted_bytes = wanted_bytes
+        self._lock = trio.Lock()
+        """Ticks make it, a checkpoint and the journal give it up: one at a time."""
 
     async def make(self) -> None:
-        """Have it whole, if there is room for it. Raises `DiskFailed`."""
+        """Have it whole, if there is room for it, and a descriptor. Raises `DiskFailed`."""
+        async with self._lock:
+            with contextlib.suppress(TooBusy):
+                await self._make()
+
+    async def _make(self) -> None:
         have = await self._size()
         if have is not None and have >= self._wanted_bytes:
             self.held = True
@@ -66,23 +80,35 @@ class Reserve:
 
     async def give_up(self) -> bool:
         """All of it; False where there is none."""
-        self.held = False
-        return await give_up(self._disk, self.role, 1 << 62)
+        async with self._lock:
+            self.held = False
+            return await give_up(self._disk, self.role, 1 << 62)
 
     async def become(self, name: str) -> tuple[File, int] | None:
-        """Make what is there the file ``name``, of so many bytes; None: nothing is. Needs no space."""
-        self.held = False
-        if reserve_name(self.role) not in self._disk.list():
-            return None
-        await self._disk.rename(reserve_name(self.role), name)
-        file = await self._disk.open(name)
-        return file, file.size()
+        """Make what is there the file ``name``, of so many bytes; None: nothing is. Needs no space.
+
+        None as well where it cannot be opened, for a lack of descriptors: then it is the reserve again.
+        """
+        async with self._lock:
+            self.held = False
+            if reserve_name(self.role) not in self._disk.list():
+                return None
+            await self._disk.rename(reserve_name(self.role), name)
+            try:
+                file = await self._disk.open(name)
+            except (TooBusy, DiskFailed):
+                await self._disk.rename(name, reserve_name(self.role))
+                return None
+            return file, file.size()
 
     async def _size(self) -> int | None:
+        """None: it is not there; 0 for one that cannot be opened, which is made anew."""
         try:
             file = await self._disk.open(reserve_name(self.role))
         except FileNotFoundError:
             return None
+        except DiskFailed:
+            return 0
         try:
             return file.size()
         finally:

@@ -1,11 +1,13 @@
 """Deleted ledgers stay deleted, and their journal files go."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import trio
 import trio.testing
 
+from distributedlog.bookie.journal import REST_S
 from distributedlog.runtime.errors import (
     LedgerFenced,
     NoSuchLedger,
@@ -13,6 +15,7 @@ from distributedlog.runtime.errors import (
 
 from .kit import (
     KEY,
+    OPTIONS,
     SMALL,
     Adder,
     CutDisk,
@@ -128,3 +131,27 @@ async def test_a_deletion_that_nobody_waits_for_any_more_frees_its_runs(
 
         assert store.info()["live_bytes"] == 0
         assert not [key for key in index._maps["bookie"].keys if key.startswith(b"r")]
+
+
+async def test_files_that_somebody_else_has_removed_end_no_bookie(autojump_clock: Clock) -> None:
+    """One that is dead, and the one made ahead that is given back at rest."""
+    options = replace(OPTIONS, journal_file_bytes_min=256 << 10)
+    journal = CutDisk()
+    async with running(journal, options) as store:
+        adder = Adder(store, 7)
+        for n in range(100):
+            adder.send(record(7, n, bytes(30_000)))
+            await adder.all_acked()
+        await trio.sleep(1)
+        names = journal_names(journal)
+        for name in (names[1], names[-1]):
+            del journal._files[name], journal.files[name]
+
+        await store.delete_ledger(7)
+        await trio.sleep(3 * REST_S)
+
+        other = Adder(store, 8)
+        other.send(record(8, 0))
+        await other.all_acked()
+        assert names[0] not in journal.list()
+        assert not {names[1], names[-1]} & set(journal.list())

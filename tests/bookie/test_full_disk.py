@@ -15,11 +15,13 @@ from distributedlog.bookie.store import Store
 from distributedlog.bookie.upkeep import INDEX_LAG_S
 from distributedlog.runtime.errors import (
     BookieReadOnly,
+    DiskFailed,
     DiskFull,
     DistributedLogError,
     NoSuchLedger,
     TooBusy,
 )
+from distributedlog.runtime.host import File
 from distributedlog.runtime.memory import MemoryDisk
 
 from .kit import (
@@ -232,6 +234,77 @@ async def test_a_block_longer_than_a_short_file_is_sealed_whole(autojump_clock: 
     async with running(disk.cut(random.Random(1)), OPTIONS, CutDisk()) as store:
         assert list((await read_all(store, 7)).values()) == adder.sent + more.sent
         assert store.limbo.below == 0
+
+
+@pytest.mark.parametrize("error", [TooBusy, DiskFailed])
+async def test_a_reserve_that_cannot_be_opened_ends_no_bookie(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, error: type[DistributedLogError]
+) -> None:
+    """For a lack of descriptors, or for what is wrong with that file: nothing is in it."""
+    options = replace(SMALL, checkpoint_s=1e6)
+    disk, index = CutDisk(bytes_max=8 * SMALL.journal_file_bytes), CutDisk()
+    whole = MemoryDisk.open
+    refused: set[str] = set()
+
+    async def refuse(self: MemoryDisk, name: str) -> File:
+        if name in refused and name in self.list():
+            raise error(f"{name}: opening it failed")
+        return await whole(self, name)
+
+    monkeypatch.setattr(MemoryDisk, "open", refuse)
+    async with running(disk, options, index) as store:
+        refused |= {reserve_name("journal"), reserve_name("index")}
+        await _fill(disk)
+        index.full_maps = True
+        await fence(store, 9)
+        assert not await store.checkpoint_if_room()
+        await trio.sleep(5)
+        index.full_maps = False
+        await disk.delete(BALLAST)
+        await store.checkpoint()
+        await trio.sleep(5)
+        assert store.look_up(9, KEY).fenced
+    async with running(disk, options, index) as store:
+        assert store.look_up(9, KEY).fenced
+        assert store.limbo.below == 0
+
+
+async def test_a_reserve_that_cannot_become_a_file_stays_the_reserve(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next start would find a journal file that it cannot read."""
+    disk = CutDisk()
+    reserve = Reserve(disk, "journal", 1 << 20)
+    await reserve.make()
+    whole = MemoryDisk.open
+
+    async def refuse(self: MemoryDisk, name: str) -> File:
+        raise TooBusy(f"{name}: too many open files")
+
+    monkeypatch.setattr(MemoryDisk, "open", refuse)
+    assert await reserve.become("journal-000000000001") is None
+    assert disk.list() == [reserve_name("journal")]
+
+    monkeypatch.setattr(MemoryDisk, "open", whole)
+    taken = await reserve.become("journal-000000000001")
+    assert taken is not None
+    assert taken[1] == 1 << 20
+    assert disk.list() == ["journal-000000000001"]
+
+
+async def test_a_reserve_is_made_and_given_up_one_at_a_time(autojump_clock: Clock) -> None:
+    """A tick has found a short one; a checkpoint that finds no room is not quicker in between."""
+    disk = CutDisk()
+    (await disk.create(reserve_name("index"), size=4096)).close()
+    reserve = Reserve(disk, "index", 1 << 20)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(reserve.make)
+            nursery.start_soon(reserve.give_up)
+            nursery.start_soon(reserve.become, "journal-000000000001")
+
+    assert not reserve.held or reserve_name("index") in disk.list()
 
 
 # --- while it runs ----------------------------------------------------------------------------------
