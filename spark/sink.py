@@ -115,25 +115,26 @@ class Sink:
             return
 
         async def link_all(held: Client) -> None:
-            assert identity is not None or not by_log, "segments come with a message"
             contents = contents_of(messages)
-            for name in sorted({*by_log, *contents}):
-                assert identity is not None, "what is there came with a message"
-                content = contents.get(name)
-                if name in by_log:
-                    await self._link(held, name, by_log[name], identity, content)
-                else:  # each task found that this batch is in
-                    await self._compare(held, name, identity, content)
-            if self.overwrite and options.log is not None and not by_log:
-                target = held.namespace.open_log(options.log)  # overwritten by nothing
-                await target.truncate((await target.snapshot()).end_dlsn)
+            who = identity or Identity("", 0, "")
+            names = {*by_log, *contents}
+            if self.overwrite and options.log is not None:
+                names.add(options.log)  # also by nothing, where no task had a row
+            for name in sorted(names):
+                tokens, content = by_log.get(name, []), contents.get(name)
+                if content is not None and not tokens:
+                    # Each task found that this batch is in. It is not overwritten by nothing.
+                    await self._compare(held, name, who, content)
+                else:
+                    nothing = LinkContent(0, 0)
+                    await self._link(held, name, tokens, who, content if tokens else nothing)
 
         # Only for the client: `_link` knows by itself what may be asked again.
         wait_for(lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s)
         run(options.uri, options.request_timeout_s, link_all)
 
     async def _compare(
-        self, held: Client, name: str, identity: Identity, content: LinkContent | None
+        self, held: Client, name: str, identity: Identity, content: LinkContent
     ) -> None:
         """A batch that was linked before this job: was it the same one? Raises `LinkMismatch`."""
         linked = await held.namespace.open_log(name).linked_version(identity.app)
@@ -154,7 +155,8 @@ class Sink:
                 "linked; write it again"
             )
         check_order(name, tokens)
-        target = held.namespace.open_log(name, incarnation=tokens[0].incarnation)
+        incarnation = tokens[0].incarnation if tokens else None
+        target = held.namespace.open_log(name, incarnation=incarnation)
         deadline = trio.current_time() + KNOW_S
         while True:
             try:

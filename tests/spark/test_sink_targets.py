@@ -1,6 +1,6 @@
 """What a task of the sink writes, and what the driver links, without Spark: real bookies in this process."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -8,11 +8,19 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from distributedlog import LogRecord, Namespace, local_cluster, open_namespace  # noqa: E402
+from distributedlog import (  # noqa: E402
+    LogRecord,
+    Namespace,
+    blocking,
+    local_cluster,
+    open_namespace,
+)
 from distributedlog.log.apps import LinkContent  # noqa: E402
+from distributedlog.runtime.errors import LinkMismatch  # noqa: E402
+from distributedlog.spark.client import Client, run  # noqa: E402
 from distributedlog.spark.options import SinkOptions  # noqa: E402
 from distributedlog.spark.rows import rows_of  # noqa: E402
-from distributedlog.spark.sink import contents_of  # noqa: E402
+from distributedlog.spark.sink import BatchWriter, contents_of  # noqa: E402
 from distributedlog.spark.sink_task import (  # noqa: E402
     AppendTarget,
     Identity,
@@ -32,6 +40,12 @@ async def namespace_in_memory() -> AsyncIterator[Namespace]:
         open_namespace(cluster.uri) as namespace,
     ):
         yield namespace
+
+
+@pytest.fixture(scope="module")
+def uri() -> Iterator[str]:
+    with blocking.local_cluster(memory=True, metadata_nodes=1) as cluster:
+        yield cluster.uri
 
 
 async def append(namespace: Namespace, txid: int) -> None:
@@ -81,3 +95,46 @@ def test_what_tasks_counted_is_put_together_by_log() -> None:
     two.contents = {"a": LinkContent(3, 3)}
 
     assert contents_of([one, None, two]) == {"a": LinkContent(5, 2), "b": LinkContent(1, 7)}
+
+
+def test_a_repeated_overwrite_leaves_what_is_in(uri: str) -> None:
+    """Every task finds the batch in and writes nothing: that was taken for a batch without rows, and the log
+    was emptied of what the first attempt, and others since, had linked."""
+    options = SinkOptions.parse({"uri": uri, "log": "out"}, "batch")
+    rows = rows_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
+    content = LinkContent(rows.count, rows.digest())
+
+    async def prepare(held: Client) -> Message:
+        await held.namespace.create_or_find("out")
+        await append(held.namespace, 1)
+        target = SegmentTarget(held.namespace.open_log("out"), options, Message(0, WHO))
+        await target.open()
+        await target.write([rows])
+        tokens = [("out", token) for token in await target.finish()]
+        return Message(0, WHO, tokens, rows.count, contents={"out": content})
+
+    def texts() -> list[bytes]:
+        async def read(held: Client) -> list[bytes]:
+            async with held.namespace.open_log("out").open_reader(to="end") as reader:
+                return [record.payload async for record in reader]
+
+        return run(uri, 10.0, read)
+
+    first = run(uri, 10.0, prepare)
+    BatchWriter(options, overwrite=True).commit([first])
+    assert texts() == [b"a", b"b"]
+    run(uri, 10.0, lambda held: append(held.namespace, 3_000_000_000_000))
+
+    again = Message(0, WHO, skipped=["out"], contents={"out": content})
+    BatchWriter(options, overwrite=True).commit([again])
+    assert texts() == [b"a", b"b", b"another's"]
+    with pytest.raises(LinkMismatch):  # the same version, and no row: another write
+        BatchWriter(options, overwrite=True).commit([Message(0, WHO)])
+    assert texts() == [b"a", b"b", b"another's"]
+
+    later = Message(0, Identity(WHO.app, WHO.version + 1, ""))
+    BatchWriter(options, overwrite=True).commit([later])
+    assert texts() == []
+    run(uri, 10.0, lambda held: append(held.namespace, 3_000_000_000_000))
+    BatchWriter(options, overwrite=True).commit([later])  # a repetition of that one, too
+    assert texts() == [b"another's"]
