@@ -55,9 +55,9 @@ class Progress:
         """What an AvailableNow run will not pass."""
         self._turn = 0
         self._waiting_since: float | None = None
-        self._kept: dict[str, str] = {}
-        """Named logs that were deleted and wholly read, and their incarnation: nothing to ask until there is
-        another log of the name."""
+        self._kept: dict[str, tuple[str, float]] = {}
+        """Named logs that are gone: their incarnation, and when that was found. Another log of the name may
+        have come and gone since, which leaves no view: so it is asked again with the next look for logs."""
 
     def close(self) -> None:
         """Follow nothing more."""
@@ -277,7 +277,7 @@ class Progress:
         starts: dict[str, DLSN] = {}
         for name in sorted(set(views) | set(start.logs) | set(self._options.names or ())):
             held = start.held(name)
-            if held is not None and self._kept.get(name) == held.identity and name not in views:
+            if held is not None and name not in views and self._is_known_gone(name, held):
                 offset.keep(name, start)
                 continue
             found = await self._found(name, held)
@@ -285,7 +285,7 @@ class Progress:
             if decision.do is Do.KEEP:
                 offset.keep(name, start)
                 if not found.deleting and held is not None:
-                    self._kept[name] = held.identity
+                    self._kept[name] = held.identity, trio.current_time()
             elif decision.do is Do.READ and self._is_late(name):
                 if held is not None:
                     offset.keep(name, start)
@@ -303,6 +303,11 @@ class Progress:
         if view is None:
             self._catalog.warn(f'log "{name}" does not exist (yet): it is looked for')
         return Found(None if view is None else seen(view))
+
+    def _is_known_gone(self, name: str, held: Held) -> bool:
+        identity, asked = self._kept.get(name, ("", 0.0))
+        due = asked + self._options.discovery_interval_s
+        return identity == held.identity and trio.current_time() < due
 
     def _is_late(self, name: str) -> bool:
         """Was this log found after an AvailableNow run began? Then it is the next run's."""

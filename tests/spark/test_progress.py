@@ -288,6 +288,25 @@ async def test_a_named_log_that_came_and_went_unseen_is_lost_aloud() -> None:
             await progress.latest(again(end), ALL)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_log_that_came_and_went_is_told_of_without_a_third(restarted: bool) -> None:
+    """Nothing has the name now. A query that was running took what it had found before for the answer, and a
+    restarted one ended: one event, two outcomes."""
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "a", range(20))
+        progress = query(namespace, log="a")
+        end, _ = await drained(progress, await progress.initial(), ALL)
+        await namespace.delete_log("a")
+        end, _ = await drained(progress, end, ALL)  # which has seen that it is gone
+        await fill(namespace, "a", range(30))
+        await namespace.delete_log("a")
+        if restarted:
+            progress = query(namespace, log="a")
+
+        with pytest.raises(LogNotFound, match="30 records are lost"):
+            await progress.latest(again(end), ALL)
+
+
 async def test_a_log_that_is_deleted_under_a_planned_batch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
