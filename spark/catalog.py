@@ -80,7 +80,7 @@ class Catalog:
         for name, log_id in found.items():
             self.views[name] = LogView(self._namespace, name, log_id)
         try:
-            await self._refresh(list(found))
+            await self._refresh(list(found), required=required)
         finally:
             for name in found:  # one that gave no answer yet is as good as not found
                 if name in self.views and not hasattr(self.views[name], "state"):
@@ -121,7 +121,9 @@ class Catalog:
         self._refreshed_at = trio.current_time()
         self._cost_s = self._refreshed_at - started
 
-    async def _refresh(self, names: Sequence[str]) -> None:
+    async def _refresh(self, names: Sequence[str], *, required: bool = False) -> None:
+        """``required``: a log that is being deleted, whose name is still there, is an error as well."""
+
         async def look(name: str) -> None:
             view = self.views.get(name)
             if view is None:
@@ -130,6 +132,8 @@ class Catalog:
                 await view.refresh()
             except LogNotFound:
                 self.views.pop(name).close()
+                if required:
+                    raise
             except DistributedLogError as error:
                 if not error.retryable or not hasattr(view, "state"):
                     raise

@@ -239,8 +239,10 @@ class LogView:
     async def _read_state(self) -> LogState:
         found = await self._namespace.metadata.get(state_key(self.log_id))
         state = None if found is None else LogState.decode(found.value)
-        if state is None or state.deleting:
+        if state is None:
             raise LogNotFound(f'log "{self.name}" was deleted')
+        if state.deleting:
+            raise LogNotFound(f'log "{self.name}" is being deleted')
         return state
 
     async def _read_closed(self, state: LogState) -> bool:

@@ -341,6 +341,9 @@ async def create_if_wanted(held: Client, options: SinkOptions, name: str) -> "Lo
 async def read_state(namespace: Namespace, name: str) -> LogState:
     """A log's state, which is small however many segments it has. Raises `LogNotFound`."""
     found = await namespace.metadata.get(state_key(await namespace.find(name)))
-    if found is None:
-        raise LogNotFound(f'log "{name}" is being deleted')
-    return LogState.decode(found.value)
+    state = None if found is None else LogState.decode(found.value)
+    if state is None or state.deleting:
+        raise LogNotFound(
+            f'log "{name}" is being deleted; where that was cut short, deleting it again finishes it'
+        )
+    return state

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -15,10 +15,11 @@ import trio
 
 from distributedlog import DLSN, Namespace, local_cluster, open_namespace
 from distributedlog.ledger.reader import LedgerReader
+from distributedlog.log import deletion
 from distributedlog.log.keys import state_key
 from distributedlog.log.positions import Positions
 from distributedlog.log.state import LogState
-from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     LogNotFound,
     LogRecreated,
@@ -26,6 +27,7 @@ from distributedlog.runtime.errors import (
     QuorumUnreachable,
 )
 from distributedlog.spark import catalog
+from distributedlog.spark.catalog import Catalog
 from distributedlog.spark.logview import LogView
 from distributedlog.spark.offsets import Offset
 from distributedlog.spark.options import SourceOptions
@@ -307,6 +309,102 @@ async def test_a_log_that_came_and_went_is_told_of_without_a_third(restarted: bo
             await progress.latest(again(end), ALL)
 
 
+async def claim_for_deletion(namespace: Namespace, log: str) -> LogState:
+    """A deletion that has done its first step and no more."""
+    key = state_key(await namespace.find(log))
+    found = await namespace.metadata.get(key)
+    assert found is not None
+    half = LogState.decode(found.value).claimed_for_deletion("somebody", "w")
+    await namespace.metadata.transact(Transaction((), (Put(key, half.encode()),)))
+    return half
+
+
+async def test_a_named_log_that_is_being_deleted_is_not_an_empty_one() -> None:
+    """Its name is still there: a batch read and a new query found nothing in it, without a word."""
+    async with namespace_in_memory() as namespace:
+        await fill(namespace, "a", range(20))
+        await claim_for_deletion(namespace, "a")
+        given = {"uri": "distributedlog://h:1/n", "log": "a"}
+
+        with pytest.raises(LogNotFound, match='log "a" is being deleted'):
+            await Catalog(namespace, SourceOptions.parse(given, "batch")).discover()
+        with pytest.raises(LogNotFound, match='log "a" is being deleted'):
+            await query(namespace, log="a").initial()
+        matched = query(namespace, logPattern="*")
+        assert (await matched.initial()).logs == {}
+
+
+class Killed(Exception):
+    """Whoever deletes has ended, and does nothing more."""
+
+
+@pytest.mark.parametrize("which", ["log", "logPattern"])
+@pytest.mark.parametrize("applied", [False, True])
+async def test_a_deletion_cut_short_at_any_step_costs_nothing_in_silence(
+    which: str, applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deleter killed at each of its changes, before or after it came through: a running and a restarted
+    query read on, wait, or end with what is lost; and when it was deleted again, with exactly that."""
+    monkeypatch.setattr(deletion, "SEGMENTS_AT_ONCE", 1)
+    async with (
+        local_cluster(memory=True, in_process=True, metadata_nodes=1) as cluster,
+        open_namespace(cluster.uri) as namespace,
+    ):
+        for step in range(1, 100):
+            name = f"a{step}"
+            await fill(namespace, name, range(100))
+            running = query(namespace, **{which: name})
+            end, _ = await drained(running, await running.initial(), ALL)
+            await fill(namespace, name, range(100, 150))
+            await fill(namespace, name, range(150, 170))
+
+            done = await delete_and_die(cluster.uri, name, step, applied, monkeypatch)
+            for progress in (running, query(namespace, **{which: name})):
+                told = ""
+                try:
+                    got, batches = await drained(progress, again(end), ALL)
+                except LogNotFound as error:
+                    told = str(error)
+                waits = not told and got.to_json() == end.to_json()
+                read_on = not told and [one for one in batches if one] == [{name: 70}]
+                assert waits or read_on or "70 records are lost" in told
+            if not done:
+                with suppress(LogNotFound):  # its last change was the last of all
+                    await namespace.delete_log(name)
+            for progress in (running, query(namespace, **{which: name})):
+                with pytest.raises(LogNotFound, match="70 records are lost"):
+                    await progress.latest(again(end), ALL)
+            if done:
+                assert step > 5, "there were changes to cut short"
+                return
+    raise AssertionError("the deletion never came to its end")
+
+
+async def delete_and_die(
+    uri: str, name: str, step: int, applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """Delete a log up to this change of metadata; True: there were fewer."""
+    left = [step]
+    async with open_namespace(uri) as deleter:
+        transact = deleter.metadata.transact
+
+        async def or_die(transaction: Transaction) -> TransactionReply:
+            left[0] -= 1
+            if left[0] < 0 or (left[0] == 0 and not applied):
+                raise Killed
+            reply = await transact(transaction)
+            if left[0] == 0:
+                raise Killed
+            return reply
+
+        monkeypatch.setattr(deleter.metadata, "transact", or_die)
+        with suppress(Killed):
+            await deleter.delete_log(name)
+            return True
+        monkeypatch.setattr(deleter.metadata, "transact", transact)
+    return False
+
+
 async def test_a_log_that_is_deleted_under_a_planned_batch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -339,16 +437,12 @@ async def test_a_log_that_is_being_deleted_keeps_its_position(
         progress = query(namespace, log="a")
         end, _ = await drained(progress, await progress.initial(), ALL)
         await fill(namespace, "a", range(20, 30))
-        key = state_key(await namespace.find("a"))
-        found = await namespace.metadata.get(key)
-        assert found is not None
-        half = LogState.decode(found.value).claimed_for_deletion("somebody", "w")
-        await namespace.metadata.transact(Transaction((), (Put(key, half.encode()),)))
+        half = await claim_for_deletion(namespace, "a")
 
         with caplog.at_level(logging.WARNING, "distributedlog.spark"):
             assert (await progress.latest(end, ALL)).to_json() == end.to_json()
         assert "is being deleted" in caplog.text
-        noted = half.with_end(exact=True)
+        noted, key = half.with_end(exact=True), state_key(half.log_id)
         await namespace.metadata.transact(Transaction((), (Put(key, noted.encode()),)))
         with pytest.raises(LogNotFound, match="10 records are lost"):
             await progress.latest(end, ALL)
