@@ -82,15 +82,17 @@ class StateFollower:
             return self.truncated()
         return error
 
-    def check_position(self, segment: int, entry: int) -> None:
-        """Raise `LogTruncated` when the entry at this position has been cut off meanwhile.
+    def check_position(self, segment: int, entry: int, slot: int | None = None) -> None:
+        """Raise `LogTruncated` when the entry at this position, or its slot, has been cut off meanwhile.
 
         In a log that is being deleted segments go front first too: that is `LogNotFound`.
         """
         if self.error is not None:
             raise self.error
         first = self.state.truncated_to
-        if segment < self.state.first_segment or (segment, entry) < (first.segment, first.entry):
+        if segment < self.state.first_segment or (
+            (segment, entry) < first[:2] if slot is None else (segment, entry, slot) < first
+        ):
             raise self.truncated()
 
     def truncated(self) -> LogTruncated:

@@ -21,7 +21,6 @@ from ..runtime.errors import (
 )
 from .batch import again
 from .containment import contained
-from .dlsn import DLSN
 from .follower import StateFollower
 from .keys import incarnation_text
 from .ledgers import Ledgers
@@ -128,7 +127,7 @@ class RangeReader:
         await self._follower.load()
         for one in self._ranges:
             if one.first_entry <= one.last_entry:
-                self._follower.check_position(one.segment, one.first_entry)
+                self._follower.check_position(one.segment, one.first_entry, one.first_slot)
 
     async def run(self) -> None:
         """Fetch all ranges, in order, ahead of the caller. A task of the namespace."""
@@ -189,9 +188,8 @@ class RangeReader:
         sequence_id = one.start_sequence_id + header.records_before
         origin = Origin(one.segment, entry, sequence_id, one.given_txid)
         columns = decode(payload, header, origin)
-        cut = self._follower.state.truncated_to
-        if DLSN(one.segment, entry, 0) < cut and (one.segment, entry) == cut[:2]:
-            start = min(cut.slot, columns.count)
+        if entry == one.first_entry and one.first_slot:
+            start = min(one.first_slot, columns.count)
             if start == columns.count:
                 return
             columns = columns.cut(start, columns.count)

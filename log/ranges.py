@@ -28,6 +28,8 @@ class SegmentRange:
     last_entry: int
     given_txid: int = UNKNOWN
     """Of all its records, given when the segment was linked; -1: they have their own."""
+    first_slot: int = 0
+    """Where it begins in its first entry: what is before was truncated when it was planned."""
 
     def to_json(self) -> dict[str, Any]:
         """For ``json.dumps``."""
@@ -48,7 +50,7 @@ class SegmentInfo:
     ledger_id: int
     closed: bool
     first_entry: int
-    """The first that is not truncated; its first slots may be."""
+    """The first that is not truncated; its slots below ``first_slot`` are."""
     last_entry: int
     """The last that can be read: of the segment in progress its LAC; ``first_entry - 1`` for none."""
     records: int
@@ -66,6 +68,8 @@ class SegmentInfo:
     """Wall clock of who closed it; 0 while it is in progress."""
     given_txid: int = UNKNOWN
     """Of all its records, given when it was linked; -1: they have their own."""
+    first_slot: int = 0
+    """The first of ``first_entry`` that is not truncated."""
 
     @property
     def state(self) -> str:
@@ -88,7 +92,7 @@ class SegmentInfo:
             )
         return SegmentRange(
             self.incarnation, self.segment, self.ledger_id, self.start_sequence_id, first, last,
-            self.given_txid,
+            self.given_txid, self.first_slot if first == self.first_entry else 0,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:

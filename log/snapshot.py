@@ -124,4 +124,6 @@ def _without_truncated(info: SegmentInfo, state: LogState) -> SegmentInfo:
     if info.segment > cut.segment:
         return info
     first = cut.entry if info.segment == cut.segment else info.last_entry + 1
-    return replace(info, first_entry=min(max(0, first), info.last_entry + 1))
+    if first > info.last_entry:
+        return replace(info, first_entry=info.last_entry + 1)
+    return replace(info, first_entry=first, first_slot=cut.slot)

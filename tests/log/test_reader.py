@@ -435,7 +435,7 @@ async def test_a_plan_proves_what_it_was_told_can_be_read(
                 await log.open_reader(dlsn=DLSN(1, 1, 0))
             with pytest.raises(LogTruncated):
                 await log.open_ranges([plan])
-            async with log.open_ranges([replace(plan, first_entry=1)]) as ranges:
+            async with log.open_ranges([replace(plan, first_entry=1, first_slot=1)]) as ranges:
                 assert [c.txids.tolist() async for c in ranges] == [[4]]
 
 

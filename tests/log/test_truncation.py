@@ -6,6 +6,7 @@ from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
+from distributedlog.log.ranges import SegmentInfo
 from distributedlog.log.record import LogRecord
 from distributedlog.runtime.errors import InvalidRequest, LogNotFound, LogTruncated
 from tests.log.conftest import World
@@ -95,6 +96,26 @@ async def test_a_point_inside_an_entry_cuts_the_entry(
                 columns = await reader.read_columns()
             assert columns is not None
             assert columns.first_dlsn == places[3]
+
+
+async def test_a_plan_loses_no_slot_without_a_word(world: World, autojump_clock: MockClock) -> None:
+    """G6: a range that was planned before a point fell into its first entry is truncated; one that was
+    planned after begins at the point, and later ones in it at their entries."""
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        async with log.open_writer() as writer:
+            await writer.write_bulk([LogRecord(n, b"") for n in range(5)])
+            await writer.write_bulk([LogRecord(n, b"") for n in range(5, 8)])
+            await writer.commit()
+            (before,) = (await log.snapshot()).segments
+            await log.truncate(DLSN(1, 0, 3))
+            with pytest.raises(LogTruncated):
+                await log.open_ranges([before.range()])
+            (after,) = (await log.snapshot()).segments
+            assert SegmentInfo.from_json(after.to_json()) == after
+            async with log.open_ranges([after.range(), after.range(1), before.range(1)]) as reader:
+                found = [columns.txids.tolist() async for columns in reader]
+            assert found == [[3, 4], [5, 6, 7], [5, 6, 7], [5, 6, 7]]
 
 
 async def test_an_open_reader_below_the_point_gets_the_first_position_that_is_left(
