@@ -99,7 +99,8 @@ class MetadataSession:
         elif op == Op.META_WATCH_CANCEL:
             self._watches.pop(ident, None)
         elif op == Op.INFO:
-            self._link.reply(ident, pack(self._node.info()))
+            if self._has_credit(ident):
+                self._link.reply(ident, pack(self._node.info()))
         else:
             raise ProtocolError(
                 f"{self._link.peer_address} asked a metadata node for operation {op}"
@@ -140,6 +141,8 @@ class MetadataSession:
             state = replica.state
             if error is not None:
                 self._link.reply_error(ident, self._led_from_here(error))
+            elif not self._has_credit(ident):
+                return
             elif request.end is None:
                 item = state.get(request.start)
                 self._link.reply(ident, encode_item(state.index, state.revision, item))
@@ -186,14 +189,17 @@ class MetadataSession:
 
     def _status(self, ident: int, body: memoryview) -> None:
         if message(body, STATUS_QUESTION, "META_STATUS") == ("self",):
-            self._link.reply(ident, encode_rows([self._node.board.row()]))
+            if self._has_credit(ident):
+                self._link.reply(ident, encode_rows([self._node.board.row()]))
         elif not self._node.ask_all(lambda rows: self._link.reply(ident, encode_rows(rows))):
             self._link.reply_error(ident, TooBusy("too many ask for the status of all nodes"))
 
     def _members(self, ident: int, body: memoryview) -> None:
         request = MembersRequest.decode(body)
         if request.kind == "show":
-            self._link.reply(ident, encode_members(self._node.board.reach(self._link.listener)))
+            if self._has_credit(ident):
+                reached = self._node.board.reach(self._link.listener)
+                self._link.reply(ident, encode_members(reached))
             return
 
         def done(error: DistributedLogError | None) -> None:
@@ -206,6 +212,13 @@ class MetadataSession:
             self._link.reply_error(ident, NotReady(self._node.waiting_because))
         else:
             self._node.admission.ask(request, done)
+
+    def _has_credit(self, ident: int) -> bool:
+        """May it be answered? Else the peer is told to read what it was sent, and to come again."""
+        if self._node.endpoint.has_credit(self._link):
+            return True
+        self._link.reply_error(ident, TooBusy("answers wait here that are not read"))
+        return False
 
     def _refuse(self, op: int, ident: int, error: DistributedLogError) -> None:
         if op == Op.META_WATCH:

@@ -57,6 +57,7 @@ class ClientLink(Link):
     window_bytes = 64 * 1024
     partial_first_bytes = FRAME_BYTES_MAX
     partial_may_be_taken = False
+    rests_unread = False
 
     on_frame: Callable[[int, int, int, int, memoryview], None] | None = None
     """Gets op, flags, status, ident, body of frames that answer no request; body valid in the call."""

@@ -38,6 +38,11 @@ PARTIAL_FIRST_BYTES = 256 * 1024
 SLOW_AFTER_S = 0.1
 SLOW_BYTES_PER_SECOND = 1024 * 1024
 """An unfinished frame that stands still for so long, or comes so slowly, gives its memory up to others."""
+UNREAD_BYTES_MAX = 8 * 1024 * 1024
+UNREAD_SUM_BYTES_MAX = 128 * 1024 * 1024
+UNREAD_BYTES_MIN = 64 * 1024
+"""A peer that does not take its answers is read no further: above the first of a link, and above a quarter of
+what is left of the second, which all links of a process share, but never below the third."""
 LARGE_BYTES = 1024 * 1024 + 64 * 1024
 LARGE_BUFFERS = 12
 """A reader in sequence has three replies under way and about five not yet taken by its caller."""
@@ -79,6 +84,8 @@ class ReceiveSpace:
     partial_bytes_max: int
     large: ReusedMemory = field(default_factory=lambda: ReusedMemory(LARGE_BYTES, LARGE_BUFFERS))
     """Where large frames are received; who keeps a part of one keeps its buffer."""
+    outgoing_bytes: int = 0
+    """What waits to be sent, on all links."""
     partials: "dict[Link, None]" = field(default_factory=dict)
     """The links of peers, not of servers that we dialled, with a frame that is not complete."""
 
@@ -106,6 +113,8 @@ class Link:
     window_bytes = RECEIVE_WINDOW_BYTES
     """How much of the process' receive buffer this connection reads into at a time."""
     partial_first_bytes = PARTIAL_FIRST_BYTES
+    rests_unread = True
+    """Is nothing more read while the peer does not take what it was sent? Not where we ask."""
     partial_may_be_taken = True
     """May the memory of an unfinished frame go to another link? Not that of a reply that we asked for."""
 
@@ -168,6 +177,23 @@ class Link:
         self.received_at = trio.current_time()
         self.frame_deadline = deadline + self.received_at - began
 
+    @property
+    def _is_unread(self) -> bool:
+        """Does the peer leave too much of what it was sent?"""
+        if self.outgoing_bytes <= UNREAD_BYTES_MIN or not self.rests_unread:
+            return False
+        left = UNREAD_SUM_BYTES_MAX - self._space.outgoing_bytes
+        return self.outgoing_bytes > min(UNREAD_BYTES_MAX, left // 4)
+
+    async def _rest_unread(self) -> None:
+        """Wait until the peer takes some of it: a sign of life. Without any, it ends as a silent one."""
+        began = trio.current_time()
+        if self._room is None:
+            self._room = trio.Event()
+        await self._room.wait()
+        self.received_at = trio.current_time()
+        self.frame_deadline += self.received_at - began
+
     # --- outgoing ---------------------------------------------------------------------------------
 
     def send(self, *buffers: Buffer) -> None:
@@ -184,6 +210,7 @@ class Link:
                 added += size
                 self._queue.append(buffer)
         self.outgoing_bytes += added
+        self._space.outgoing_bytes += added
         if self.outgoing_bytes > self._outgoing_bytes_max:
             self.close(
                 TooBusy(
@@ -224,6 +251,7 @@ class Link:
                 if not sent:
                     return
                 self.outgoing_bytes -= sent
+                self._space.outgoing_bytes -= sent
                 self.sent_bytes += sent
                 while sent:
                     size = len(queue[0])
@@ -271,6 +299,7 @@ class Link:
         self.closed = reason
         self._connection.close()
         self._queue.clear()
+        self._space.outgoing_bytes -= self.outgoing_bytes
         self.outgoing_bytes = 0
         self._wake.set()
         self.release()
@@ -287,6 +316,9 @@ class Link:
             while self.closed is None:
                 if self._held is not None:
                     await self._rest(self._held)
+                    continue
+                if self._is_unread:
+                    await self._rest_unread()
                     continue
                 if self._partial is None:
                     received = await self._connection.receive_into(self._window)

@@ -46,6 +46,9 @@ PARTIAL_BYTES_MAX = 32 * 1024 * 1024
 """Incomplete frames of all connections of a process: a server stays below 96 MB with it."""
 OUTGOING_BYTES_MAX = 256 * 1024 * 1024
 """A link whose peer reads nothing is ended here; the users of links have lower bounds of their own."""
+REPLIES_BYTES_MAX = 4 * 1024 * 1024
+REPLIES_SUM_BYTES_MAX = 64 * 1024 * 1024
+"""Above these `Endpoint.has_credit` has none: of a link, and of all."""
 STRANGER_FRAME_BYTES_MAX = ENVELOPE_BYTES + hellos.STRANGER_BYTES_MAX
 HANDSHAKE_S = 5.0
 SILENCE_SERVER_S = 30.0
@@ -74,6 +77,13 @@ class Endpoint:
         self._accepted = 0
         self.connections = 0
         self.refusals = Refusals()
+
+    def has_credit(self, link: Link) -> bool:
+        """May ``link`` get another large answer? The fuller all of them are, the less each may have."""
+        left = REPLIES_SUM_BYTES_MAX - self._space.outgoing_bytes
+        if not link.outgoing_bytes:
+            return left > 0
+        return link.outgoing_bytes < min(REPLIES_BYTES_MAX, left // 4)
 
     async def dial(
         self,

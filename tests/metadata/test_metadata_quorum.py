@@ -9,7 +9,7 @@ from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.commands import Transact, encode_command
 from distributedlog.metadata.interface import Event, WatchBatch
 from distributedlog.metadata.transaction import Compare, Put, Transaction
-from distributedlog.metadata.wire import WatchRequest, decode_events, decode_outcome
+from distributedlog.metadata.wire import ReadRequest, WatchRequest, decode_events, decode_outcome
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     ConnectionLost,
@@ -18,7 +18,8 @@ from distributedlog.runtime.errors import (
     OutcomeUnknown,
     QuorumUnreachable,
 )
-from distributedlog.runtime.frames import Op, envelope
+from distributedlog.runtime.frames import Op, envelope, pack
+from distributedlog.runtime.hello import encode as encode_hello
 from distributedlog.runtime.host import File
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint, Hello
@@ -504,3 +505,30 @@ async def test_a_goodbye_after_the_clients_end_is_refused_and_breaks_nothing(
             link.close(ConnectionLost("its tasks have ended"))
         with pytest.raises(AlreadyClosed):
             await client.revoke_lease(1)
+
+
+async def test_answers_that_are_not_read_are_not_made(autojump_clock: object) -> None:
+    """Each page is up to a megabyte: who asks for thousands and reads none is told to come again."""
+    async with quorum(1) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await client.transact(put(b"k", bytes(MIB - 100)))
+        connection = await nodes.machine("flood").dial(nodes.peers["m1"])
+        hello = encode_hello(Hello(label="flood"))
+        question = ReadRequest(b"a", b"z", 9).encode()
+        frames = [envelope(Op.HELLO, len(hello)) + hello]
+        auth = pack({"method": "none"})
+        frames.append(envelope(Op.AUTH, len(auth)) + auth)
+        frames += [envelope(Op.META_READ, len(question), ident=n) + question for n in range(1, 301)]
+        rest = b"".join(frames)
+        while rest:
+            rest = rest[connection.try_send([rest]) :]
+            await connection.wait_writable()
+        await trio.sleep(5)
+
+        answered, buffer = 0, memoryview(bytearray(MIB))
+        with trio.move_on_after(20):
+            while True:
+                answered += await connection.receive_into(buffer)
+        assert MIB < answered < 20 * MIB, "300 of a megabyte were asked for"
+        assert await client.get(b"k") is not None

@@ -1,7 +1,7 @@
 """Links, requests and served sessions, over pipes that split and merge at any byte."""
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -29,9 +29,11 @@ from distributedlog.runtime.frames import (
 )
 from distributedlog.runtime.hello import encode
 from distributedlog.runtime.host import Address, Connection
+from distributedlog.runtime.link import UNREAD_BYTES_MIN, UNREAD_SUM_BYTES_MAX
 from distributedlog.runtime.places import SILENT_S, STRANGERS_MAX
 from distributedlog.runtime.rpc import (
     PARTIAL_BYTES_MAX,
+    SILENCE_SERVER_S,
     ClientLink,
     Endpoint,
     Hello,
@@ -578,6 +580,77 @@ async def test_a_peer_that_does_not_read_is_cut_off(autojump_clock: trio.testing
         link.flush()
     assert isinstance(link.closed, TooBusy)
     assert link.outgoing_bytes == 0
+
+
+async def flood(connection: Connection, body_bytes: int) -> None:
+    """Ask for more and more, and read nothing."""
+    await say(connection, Op.HELLO, encode(CLIENT))
+    await say(connection, Op.AUTH, pack({"method": "none"}))
+    while True:
+        frame = envelope(ECHO, body_bytes, ident=1) + bytes(body_bytes)
+        sent = connection.try_send([frame * 16])
+        if sent % len(frame):
+            await say_rest(connection, frame[sent % len(frame) :])
+        await connection.wait_writable()
+
+
+async def say_rest(connection: Connection, rest: bytes) -> None:
+    while rest:
+        await connection.wait_writable()
+        rest = rest[connection.try_send([rest]) :]
+
+
+async def test_who_does_not_read_his_answers_is_read_no_further(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What waits for all peers together has a bound, others are served, and the silent ones end."""
+    async with served() as there:
+        space, most = there.server._space, 0
+        async with trio.open_nursery() as flooding:
+            for _ in range(30):
+                flooding.start_soon(drop_lost, flood, await there.raw(), 64 * 1024)
+            began = trio.current_time()
+            while there.server.connections > 1 or trio.current_time() - began < 5:
+                link = await there.dial()
+                assert bytes((await link.request(ECHO, b"x", timeout_s=5)).body) == b"x"
+                link.close(ConnectionLost("asked and answered"))
+                most = max(most, space.outgoing_bytes)
+                assert most <= UNREAD_SUM_BYTES_MAX
+                await trio.sleep(0.5)
+                if not flooding.child_tasks:
+                    break
+        assert most > UNREAD_BYTES_MIN
+        assert trio.current_time() - began < 2 * SILENCE_SERVER_S
+        assert space.outgoing_bytes == 0
+
+
+async def drop_lost(
+    speak: Callable[[Connection, int], Awaitable[None]], connection: Connection, size: int
+) -> None:
+    with suppress(ConnectionLost):
+        await speak(connection, size)
+
+
+async def test_a_slow_reader_gets_all_its_answers(autojump_clock: trio.testing.MockClock) -> None:
+    """It is read no further while it does not read, and loses nothing by it."""
+    async with served() as there:
+        there.server._space.outgoing_bytes = UNREAD_SUM_BYTES_MAX  # others leave theirs unread
+        connection = await there.raw()
+        await say(connection, Op.HELLO, encode(CLIENT))
+        await say(connection, Op.AUTH, pack({"method": "none"}))
+        size, count, buffer = 10_000, 200, memoryview(bytearray(5000))
+        answered, got = ENVELOPE_BYTES + size, 0
+
+        async def ask() -> None:
+            for n in range(count):
+                await say_rest(connection, envelope(ECHO, size, ident=n + 1) + bytes(size))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            while got < count * answered:
+                got += await connection.receive_into(buffer)
+                await trio.sleep(0.05)
+        assert got >= count * answered
 
 
 async def test_an_empty_part_of_a_frame_is_no_work_for_ever(
