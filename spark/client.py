@@ -78,8 +78,13 @@ class Client:
         seen = -1
         while not self._closed:
             await trio.sleep(IDLE_S)
-            with _lock:  # whoever asks for a client meanwhile gets this one alive, or a new one
-                self._closed = not self.users and seen == self._used
+            # Under the lock whoever asks for a client gets this one alive, or a new one. It is held while a
+            # client is made, for seconds where its cluster is away: this loop does not wait for that.
+            if _lock.acquire(blocking=False):
+                try:
+                    self._closed = not self.users and seen == self._used
+                finally:
+                    _lock.release()
             seen = self._used
         threading.Thread(target=self.close, name="distributedlog spark ends", daemon=True).start()
 

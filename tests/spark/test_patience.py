@@ -18,6 +18,7 @@ from distributedlog.runtime.errors import (
     OwnershipAcquireFailed,
     QuorumUnreachable,
 )
+from distributedlog.spark import client as clients
 from distributedlog.spark import patience as waiting
 from distributedlog.spark import plain_errors, settings
 from distributedlog.spark.client import Client, run
@@ -80,6 +81,22 @@ def test_a_batch_is_planned_when_the_store_is_there_again(
     with caplog.at_level(logging.WARNING, "distributedlog.spark"):
         assert run(uri, 10.0, plan, patience_s=60.0) is False
     assert caplog.messages == ["the query waits: nobody is there; asked again"] * 3
+
+
+def test_a_client_serves_while_another_one_is_made(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making one takes seconds where its cluster is away. Looking whether it was idle, the client of another
+    cluster waited for that in its loop, and all that it served stood still."""
+    monkeypatch.setattr(clients, "IDLE_S", 0.0)
+    made = Client(uri, 10.0)
+    made.users += 1  # it stays
+    try:
+        with clients._lock:  # as long as one is being made
+            answer = made.background.submit(made.namespace.log_exists, "a")
+            assert answer.result(timeout=60.0) is False
+    finally:
+        made.close()
 
 
 def test_an_error_of_ours_comes_back_as_what_it_was() -> None:
