@@ -281,3 +281,19 @@ async def test_a_minority_does_not_say_how_far_a_ledger_is_confirmed(
         nodes[1].refuse_reads = None
         assert await reader.refresh_lac() == 4
         writer.abort()
+
+
+async def test_how_far_a_ledger_is_confirmed_is_not_what_the_quickest_bookie_says(
+    autojump_clock: MockClock,
+) -> None:
+    """Inv. 31: one that lags and is quick is waited with, until enough have answered to know."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 5)
+        reader = await client.open(writer.ledger_id)
+        nodes = list(cluster.pool.nodes.values())
+        nodes[0].model.ledgers[writer.ledger_id].lac = -1
+        nodes[1].read_delay_s = nodes[2].read_delay_s = 0.5
+
+        assert await reader.refresh_lac() == 4
+
+        writer.abort()
