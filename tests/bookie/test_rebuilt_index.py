@@ -7,6 +7,7 @@ from distributedlog.bookie import journal_blocks as jb
 from distributedlog.bookie.store import LIMBO_ALL
 from distributedlog.runtime.errors import (
     LedgerFenced,
+    LedgerStateUnknown,
     NoSuchLedger,
 )
 
@@ -111,3 +112,28 @@ async def test_a_journal_and_an_index_that_vanished_are_a_loss(autojump_clock: C
 
     async with running(journal, SMALL, CutDisk()) as store:
         assert store.limbo.below == LIMBO_ALL
+
+
+async def test_a_journal_without_a_whole_head_and_an_index_that_vanished_are_a_loss(
+    autojump_clock: Clock,
+) -> None:
+    """H7: what stood in files that went, stands in the heads alone; blocks behind them do not say it."""
+    journal, index = CutDisk(), CutDisk()
+    async with running(journal, SMALL, index) as store:
+        await fence(store, 7)
+    async with running(journal, SMALL, index) as store:
+        await trio.sleep(100)  # the first start's file is empty: it goes
+        adder = Adder(store, 8)
+        adder.send(record(8, 0))
+        await adder.all_acked()
+    written = [name for name in journal_names(journal) if any(journal._files[name].data)]
+    assert len(written) == 1
+    journal._files[written[0]].write(0, [bytes(8192)], 8192, "rot")  # the head, and states behind it
+
+    async with running(journal, SMALL, CutDisk()) as store:
+        assert store.limbo.below == LIMBO_ALL
+        again = Adder(store, 7)
+        again.send(record(7, 0))
+        error, _ = await again.refusal()
+
+        assert isinstance(error, LedgerStateUnknown)
