@@ -9,7 +9,7 @@ from distributedlog.cluster.watching import GATHER_S
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.metadata.local import LocalMetadata
-from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.metadata.transaction import Delete, Put, Transaction
 
 BOOKIES = ("b1", "b2", "b3")
 
@@ -81,6 +81,22 @@ async def test_a_key_alone_deletes_nothing(caplog: pytest.LogCaptureFixture) -> 
     assert await metadata.get(keys.ledger_key(7)) is not None
     assert not (await metadata.range(b"delete/", b"delete0")).items, "ticked off"
     assert "ledger 7 is not removed here: it is open" in caplog.text
+
+
+async def test_a_record_goes_only_as_it_was_read() -> None:
+    """Somebody put it back while this bookie removed its part: it stays, for the other two have theirs."""
+    metadata = LocalMetadata()
+    await _deleted_ledger(metadata, 7)
+
+    async def put_back(ledger_id: int) -> None:
+        await _open_ledger(metadata, ledger_id)
+        gone = tuple(Delete(keys.delete_key(bookie, ledger_id)) for bookie in ("b2", "b3"))
+        await metadata.transact(Transaction((), gone))
+
+    await Deletion(metadata, "b1", put_back).work()
+
+    assert await metadata.get(keys.ledger_key(7)) is not None
+    assert not (await metadata.range(b"delete/", b"delete0")).items, "ticked off"
 
 
 async def test_what_cannot_be_read_is_passed_over_and_named_once(

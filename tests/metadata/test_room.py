@@ -1,6 +1,7 @@
 """Full disks under a metadata quorum: nothing ends, nothing lies, and it goes on by itself (H108)."""
 
 import os
+import random
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -28,6 +29,7 @@ from distributedlog.runtime.host import Disk
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.reasons import Reasons
 
+from ..bookie.kit import CutDisk
 from .quorum import Quorum, quorum
 from .test_metadata_quorum import MIB, put
 from .test_storage import begun, block_offsets, entries, entry, flip, log_name, ready, started
@@ -93,6 +95,26 @@ async def test_a_start_on_a_full_disk_is_written_on_and_found_again() -> None:
 
     _, loaded, _ = await started(disk)
     assert [index for index, _, _ in entries(loaded)] == [1, 2, 3, 4, 5]
+
+
+async def test_what_a_start_on_a_full_disk_believes_is_durable_before_it_counts(
+    autojump_clock: object,
+) -> None:
+    """H4: a process that was killed left it in the page cache, and the next one votes and acks by it."""
+    disk = CutDisk(bytes_max=MIB, sync_s=0.0)
+    storage = await begun(disk)
+    await storage.save([entry(1)])
+    disk.sync_s = 60.0
+    with trio.move_on_after(1):  # killed within the sync
+        await storage.save([entry(2)])
+    disk.sync_s = 0.0
+    await fill(disk)
+
+    _, loaded, _ = await started(disk)
+    assert [index for index, _, _ in entries(loaded)] == [1, 2]
+
+    _, loaded, _ = await started(disk.cut(random.Random(1), survive=0.0))
+    assert [index for index, _, _ in entries(loaded)] == [1, 2]
 
 
 async def test_a_start_on_a_full_disk_cuts_off_the_tail_that_it_does_not_believe() -> None:
