@@ -140,3 +140,12 @@ def test_a_client_of_another_listener_dials_the_first_address_there_is() -> None
     assert one.address("outside") == ("o", 2)
     assert BookieRegistration.decode(b"bookie/b1", one.encode()).address("") == ("i", 1)
     assert BookieRegistration("b1", {}).address("") is None
+
+
+def test_a_registration_is_that_of_its_key() -> None:
+    """Whoever wrote it: nobody is dialled where another one says that it listens."""
+    value = BookieRegistration("b1", {"": ("host", 4181)}).encode()
+
+    assert BookieRegistration.decode(b"bookie/b1", value).id == "b1"
+    with pytest.raises(CorruptData, match="another bookie"):
+        BookieRegistration.decode(b"bookie/b2", value)

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from distributedlog.log import deletion
 from distributedlog.log.deletion import find_tombstones
 from distributedlog.log.dlsn import DLSN
+from distributedlog.log.keys import segment_key, state_key
 from distributedlog.log.reader import LogReader
 from distributedlog.log.record import LogRecord
 from distributedlog.log.state import LogEnd, LogState
@@ -23,6 +25,7 @@ from distributedlog.log.tombstone import (
     encode,
     gone_key,
 )
+from distributedlog.metadata.client import prefix_end
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
     CorruptData,
@@ -51,6 +54,34 @@ async def test_a_deletion_leaves_the_exact_end_behind(
         (found,) = await find_tombstones(world.metadata, "ns", "orders")
 
         assert (found.log_id, found.end) == (log_id, LogEnd(DLSN(4, 0, 0), 6, exact=True))
+
+
+async def test_the_end_is_noted_before_the_first_segment_goes(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a log that goes in steps: whoever reads it meanwhile can be told where it ended."""
+    monkeypatch.setattr(deletion, "SEGMENTS_AT_ONCE", 2)
+    async with world.process() as ns:
+        await fill(ns.open_log("orders"), [[n] for n in range(5)])
+        log_id = await ns.find("orders")
+        prefix = b"log/"
+        revision = (await world.metadata.range(prefix, prefix_end(prefix), limit=1)).revision
+
+        await ns.delete_log("orders")
+
+        async with world.metadata.watch(
+            prefix, prefix_end(prefix), after_revision=revision
+        ) as watch:
+            events = (await watch.next()).events
+    ends: list[LogEnd | None] = [None]
+    gone = 0
+    for event in events:
+        if event.item.key == state_key(log_id) and event.kind == "put":
+            ends.append(LogState.decode(event.item.value).end)
+        if event.item.key.startswith(segment_key(log_id, 1)[:-8]) and event.kind == "delete":
+            gone += 1
+            assert ends[-1] == LogEnd(DLSN(6, 0, 0), 5, exact=True)
+    assert gone >= 5
 
 
 async def test_each_log_of_a_name_has_its_own_end(world: World, autojump_clock: MockClock) -> None:
