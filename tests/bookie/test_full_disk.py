@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -30,6 +31,7 @@ from .kit import (
     SMALL,
     Adder,
     CutDisk,
+    CutMap,
     PowerCut,
     fence,
     host_of,
@@ -397,6 +399,31 @@ async def test_a_full_index_disk_stays_a_reason_until_a_checkpoint_succeeds(
         index.full_maps = False
         await _until_writable(store)
         assert len(await read_all(store, 7)) == 2
+
+
+async def test_a_reason_stays_while_what_would_end_it_is_tried_again(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that takes longer than the looks at the space, and finds no room at its end."""
+    apply = CutMap.apply
+
+    async def apply_slowly(self: CutMap, *changes: Any) -> None:
+        await trio.sleep(2)
+        await apply(self, *changes)
+
+    journal, index = CutDisk(), CutDisk()
+    async with running(journal, SMALL, index) as store:
+        adder = Adder(store, 7)
+        adder.send(record(7, 0))
+        await adder.all_acked()
+        index.full_maps = True
+        await trio.sleep(10)
+        monkeypatch.setattr(CutMap, "apply", apply_slowly)
+        for _ in range(100):
+            assert "checkpoint" in store.read_only_reasons
+            assert store.read_only
+            await trio.sleep(0.1)
+        monkeypatch.undo()
 
 
 async def test_what_the_index_disk_does_not_take_is_bounded_in_memory(

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.ledger.ids import LedgerIds
 from distributedlog.ledger.keys import ledger_key
 from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
 from distributedlog.ledger.writer import LedgerWriter
@@ -171,3 +172,18 @@ async def test_a_writers_close_of_unknown_outcome_is_told_as_unknown(
 
         assert (await record_of(cluster, writer.ledger_id)).state is LedgerState.OPEN
         assert not isinstance(writer.error, LedgerFenced)
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["done", "not done"])
+async def test_a_block_of_ids_of_unknown_outcome_is_nobodys(
+    done: bool, autojump_clock: MockClock
+) -> None:
+    """H40: who took it for granted would give ids that the next one takes as well."""
+    async with model_cluster(3) as cluster:
+        first, second = LedgerIds(cluster.store), LedgerIds(cluster.store)
+        left = [done]
+        cluster.store.loses = lambda transaction: left.pop() if left else None
+
+        taken = {await first.next(), await second.next()}
+
+        assert len(taken) == 2

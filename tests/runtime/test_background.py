@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import trio
 
-from distributedlog.runtime.background import Background, Hops
+from distributedlog.runtime.background import Background, Handover, Hops
 from distributedlog.runtime.errors import AlreadyClosed, InvalidRequest, WriterFenced
 
 
@@ -244,3 +244,38 @@ except KeyboardInterrupt:
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted True\n", "")
+
+
+@pytest.mark.parametrize("given_up", ["while it opens", "when it is open", "before it is asked for"])
+def test_what_nobody_waits_for_any_more_is_closed_by_who_opens_it(
+    background: Background, given_up: str
+) -> None:
+    """Also what comes out of an opening that a cancellation could not stop; no finalizer has to."""
+    opening, go_on, closed = threading.Event(), trio.Event(), threading.Event()
+    kept: list[object] = []
+
+    async def open_it() -> object:
+        opening.set()
+        with trio.CancelScope(shield=True):
+            await go_on.wait()
+        kept.append(object())
+        return kept[0]
+
+    async def close_it(value: object) -> None:
+        assert value is kept[0]
+        closed.set()
+
+    handover = Handover(background, open_it, close_it)
+    if given_up == "before it is asked for":
+        handover.give_up()
+    outcome = handover.begin()
+    assert opening.wait(5)
+    if given_up == "while it opens":
+        handover.give_up()
+    background.post(go_on.set)
+    if given_up == "when it is open":
+        assert outcome.wait(5) is kept[0]
+        handover.give_up()
+
+    assert closed.wait(5)
+    assert len(kept) == 1

@@ -1,0 +1,41 @@
+"""What the answers of a recovery's reads prove (pure)."""
+
+from distributedlog.ledger.evidence import Evidence
+from distributedlog.ledger.recovery_actions import Read
+from distributedlog.ledger.striping import Striping
+from distributedlog.runtime.errors import ConnectionLost
+
+
+def asked() -> tuple[Evidence, list[Read]]:
+    """Three bookies that were asked for all from entry 0 on; two acks had confirmed an entry."""
+    evidence = Evidence(Striping(3, 3, 2), ("a", "b", "c"))
+    evidence.begin(0, 0)
+    return evidence, evidence.ask(None, 0)
+
+
+def has_none(evidence: Evidence, read: Read, *, known: bool = True) -> None:
+    assert evidence.on_read(read.request, read.last, known, []) == []
+
+
+def test_as_many_as_every_ack_quorum_meets_prove_an_absence() -> None:
+    """Inv. 16."""
+    evidence, (first, second, _) = asked()
+
+    has_none(evidence, first)
+    assert evidence.absence(0) is None
+    has_none(evidence, second)
+
+    assert evidence.absence(0) is True
+
+
+def test_a_bookie_in_limbo_denies_nothing() -> None:
+    """Inv. 22: it may have lost what it does not have, and what it and a silent one had acknowledged."""
+    evidence, (first, second, third) = asked()
+
+    has_none(evidence, first)
+    has_none(evidence, second, known=False)
+    assert evidence.absence(0) is None
+    assert not evidence.on_read_failed(99, ConnectionLost("nobody asked"))
+    assert evidence.on_read_failed(third.request, ConnectionLost("silent"))
+
+    assert evidence.absence(0) is False
