@@ -144,6 +144,26 @@ async def test_a_reader_that_breaks_ends_alone(
                 assert len(await second.read_bulk(5, wait_s=5)) == 5
 
 
+async def test_what_breaks_as_entries_come_in_is_not_raised_into_the_connection(
+    world: World, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They come in a call of the link, which the process's other logs share."""
+    async with world.process() as ns:
+        log = ns.open_log("broken")
+        async with log.open_writer() as writer, log.open_reader() as reader:
+            await writer.write(rec(1))
+            await writer.commit()
+            fetcher = reader._fetcher
+            segment = await fetcher._follower.segment(1)
+            came = await (await world.ledgers.open(segment.ledger_id)).read(0, 0, bytes_max=1)
+            fetcher._deliver = breaks  # type: ignore[method-assign]
+
+            assert fetcher._take_tail(segment, came) == 0
+
+            assert isinstance(fetcher.error, InternalError)
+            logged_once(caplog)
+
+
 async def test_a_watch_and_a_reader_of_ranges_that_break_end_alone(
     world: World, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ it is applied just before a later one. Whatever is written then must be of the s
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -14,8 +15,13 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.log.handle import Log
+from distributedlog.log.keys import state_key
 from distributedlog.log.namespace import Namespace
+from distributedlog.log.ownership import OwnedLog
 from distributedlog.log.record import LogRecord
+from distributedlog.log.segments import SegmentEnd
+from distributedlog.log.state import LogState
+from distributedlog.log.takeover import SegmentOpening, close_segment, read_segment
 from distributedlog.metadata.transaction import Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     DistributedLogError,
@@ -219,3 +225,66 @@ async def test_a_position_is_said_to_be_gone_when_it_is(
 
         assert await log.positions.list() == {}
         await store.end()
+
+
+async def owned_by_nobody(world: World, ns: Namespace, name: str) -> OwnedLog:
+    found = await world.metadata.get(state_key(await ns.find(name)))
+    assert found is not None
+    return OwnedLog(world.metadata, LogState.decode(found.value), found.version)
+
+
+async def test_the_ledger_that_was_registered_is_the_one_that_is_written(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A first choice is answered by nobody, then refused, for a bookie of it is away; it is applied late, as
+    the second choice is asked. Whoever wrote to the latter would acknowledge what is in no segment."""
+    async with world.process() as ns:
+        await ns.create_log("l")
+        owned = await owned_by_nobody(world, ns, "l")
+        opening = SegmentOpening(owned, world.ledgers, 0)
+        original = world.metadata.transact
+        asked: list[Transaction] = []
+
+        async def transact(transaction: Transaction) -> TransactionReply:
+            asked.append(transaction)
+            if len(asked) == 1:
+                raise OutcomeUnknown("no answer")
+            if len(asked) == 2:
+                found = [await world.metadata.get(one.key) for one in transaction.compares]
+                return TransactionReply(False, 0, tuple(found))
+            if len(asked) == 3:
+                assert (await original(asked[0])).succeeded
+            return await original(transaction)
+
+        world.metadata.transact = transact  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            await opening.open()
+        record, writer = await opening.open()
+        world.metadata.transact = original  # type: ignore[method-assign]
+
+        assert len(asked) == 3
+        assert writer.ledger_id == record.ledger_id
+        writer.abort()
+
+
+async def test_a_close_that_was_done_is_not_written_again_with_what_follows_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Its first try was done, unseen; what is left is that the writer goes. The segment keeps its number."""
+    async with world.process() as ns:
+        await ns.create_log("l")
+        owned = await owned_by_nobody(world, ns, "l")
+        record, writer = await SegmentOpening(owned, world.ledgers, 0).open()
+        writer.abort()
+        end = SegmentEnd(0, 10, 3, 1, 3, 0, 2)
+        await close_segment(owned, record, end, closed_ms=1)
+        before = await read_segment(world.metadata, owned.state, 1)
+
+        def goes(state: LogState) -> LogState:
+            return replace(state, owner="gone")
+
+        await close_segment(owned, record, end, closed_ms=2, then=goes)
+
+        assert owned.state.owner == "gone"
+        assert owned.state.next_sequence_id == 3
+        assert await read_segment(world.metadata, owned.state, 1) == before
