@@ -128,7 +128,9 @@ async def test_a_journal_without_a_whole_head_and_an_index_that_vanished_are_a_l
         await adder.all_acked()
     written = [name for name in journal_names(journal) if any(journal._files[name].data)]
     assert len(written) == 1
-    journal._files[written[0]].write(0, [bytes(8192)], 8192, "rot")  # the head, and states behind it
+    journal._files[written[0]].write(
+        0, [bytes(8192)], 8192, "rot"
+    )  # the head, and states behind it
 
     async with running(journal, SMALL, CutDisk()) as store:
         assert store.limbo.below == LIMBO_ALL

@@ -6,17 +6,18 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.journal import file_name
+from distributedlog.bookie.journal import PREFIX, file_name
 from distributedlog.runtime.errors import (
     BookieReadOnly,
     CorruptData,
     LedgerStateUnknown,
     NoSuchLedger,
+    TooBusy,
     WrongLedgerKey,
 )
 from distributedlog.runtime.memory import MemoryDisk
 
-from .kit import KEY, OPTIONS, Adder, CutDisk, Poller, fence, read_all, record, running
+from .kit import KEY, OPTIONS, Adder, CutDisk, CutFile, Poller, fence, read_all, record, running
 
 Clock = trio.testing.MockClock
 SMALL = replace(
@@ -49,6 +50,58 @@ async def test_reads_hand_out_memory_of_their_own(autojump_clock: Clock) -> None
             kept += store.collect(store.look_up(7, KEY), n, n, 9999).parts
 
         assert kept == adder.sent
+
+
+async def test_a_lack_of_descriptors_holds_up_the_next_file_and_ends_nothing(
+    autojump_clock: Clock,
+) -> None:
+    """H108: the disk is well; a descriptor comes free."""
+
+    class Starved(CutDisk):
+        starved = False
+
+        async def create(self, name: str, *, size: int = 0, direct: bool = False) -> CutFile:
+            if self.starved and name.startswith(PREFIX):
+                raise TooBusy(f"{name}: too many open files")
+            return await super().create(name, size=size, direct=direct)
+
+    disk = Starved()
+    async with running(disk, SMALL) as store:
+        await trio.sleep(1)
+        disk.starved = True
+        adder = Adder(store, 7)
+        for n in range(150):
+            adder.send(record(7, n, bytes(3000)))
+            await trio.sleep(0.01)
+        await trio.sleep(5)
+        assert 0 < adder.acked < 150
+        assert not store.read_only
+
+        disk.starved = False
+        await adder.all_acked()
+        assert list((await read_all(store, 7)).values()) == adder.sent
+
+
+async def test_damage_that_a_read_meets_is_told(autojump_clock: Clock) -> None:
+    """With the reader, and with whoever looks at this bookie."""
+    disk = CutDisk()
+    async with running(disk) as store:
+        adder = Adder(store, 7)
+        adder.send(record(7, 0))
+        await adder.all_acked()
+        await store.checkpoint()
+        place = store._index.find(store.look_up(7, KEY), 0)
+        assert place is not None
+        await trio.sleep(1)
+    disk._files[file_name(place.file_number)].write(place.offset, [bytes(64)], 64, "rot")
+
+    async with running(disk) as store:
+        before = store.what_is_wrong()
+        with pytest.raises(CorruptData):
+            await read_all(store, 7)
+
+        (told,) = [text for text in store.what_is_wrong() if text not in before]
+        assert told.startswith("1 reads since its start met damage")
 
 
 async def test_long_polls(autojump_clock: Clock) -> None:
