@@ -246,7 +246,9 @@ except KeyboardInterrupt:
     assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted True\n", "")
 
 
-@pytest.mark.parametrize("given_up", ["while it opens", "when it is open", "before it is asked for"])
+@pytest.mark.parametrize(
+    "given_up", ["while it opens", "when it is open", "before it is asked for"]
+)
 def test_what_nobody_waits_for_any_more_is_closed_by_who_opens_it(
     background: Background, given_up: str
 ) -> None:
