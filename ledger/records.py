@@ -95,4 +95,7 @@ class LedgerRecords:
     def _tell(self, follower: _Follower, key: bytes, value: bytes | None) -> None:
         record = None if value is None else LedgerMetadata.decode(key, value)
         for callback in list(follower.callbacks):
-            callback(record)
+            try:
+                callback(record)
+            except Exception:  # a rule that one reader breaks is not the others' end
+                log.exception("%r: a reader broke a rule as it was told of the record", key)
