@@ -1,7 +1,9 @@
 """The command `dlog`: finds the command, turns whatever goes wrong into one line and an exit code."""
 
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 import click
 
@@ -63,7 +65,11 @@ def command(context: click.Context, /, **_: object) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `dlog` and end the process with its exit code."""
-    sys.exit(run(arguments))
+    _open_what_is_closed()
+    code = run(arguments)
+    with suppress(ValueError):  # a thread that is not the main one has no say
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is done: its exit code stands
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -96,6 +102,16 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         found = "of a checkout that is not installed"
     click.echo(f"dlog {found}")
     context.exit()
+
+
+def _open_what_is_closed() -> None:
+    """`dlog … <&-`: the next file or socket would get the closed one's number, and what is meant for it."""
+    import os
+
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Never closed: it takes the lowest number that is free, which is the closed one.
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _forget_stdout() -> None:

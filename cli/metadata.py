@@ -99,7 +99,8 @@ def _change(
                     if member.name == name
                 ]
                 if not roles:
-                    raise MembersRefused(f"no metadata node is called {name}")
+                    known = ", ".join(member.name for member in before)
+                    raise MembersRefused(f"no metadata node is called {name}; known are {known}")
                 consent(f"put metadata node {name} ({', '.join(roles)}) out of the quorum", yes)
                 deadline = (
                     trio.current_time() + settings.timeout_s

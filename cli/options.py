@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from .errors import NO, Answer, say
+
 TIMEOUT_S = 30.0
 FIELDS = {
     "uri": "uri",
@@ -205,7 +207,9 @@ def consent(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question}? There is no way back: say --yes")
-    click.confirm(f"{question}? There is no way back", abort=True, err=True)
+    if not click.confirm(f"{question}? There is no way back", err=True):
+        say("nothing was changed")
+        raise Answer(NO)
 
 
 def yes_option(function: Function) -> Function:

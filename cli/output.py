@@ -1,4 +1,4 @@
-"""What people and programs read: tables on a terminal, JSON for programs, sizes with units."""
+"""What people and programs read: tables, JSON for programs, sizes with units."""
 
 import json
 import sys
@@ -13,25 +13,17 @@ def emit(value: Mapping[str, Any]) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str = "") -> None:
-    """A table for people, plain where stdout is no terminal: columns two spaces apart."""
+    """A table for people: columns two spaces apart, no cell cut.
+
+    Where the terminal is narrower it breaks the lines: half of an address or of an id is of no use.
+    """
     if not rows:
         if empty:
             print(empty)
         return
-    texts = [[_text(cell) for cell in row] for row in rows]
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        view = Table(box=None, pad_edge=False, header_style="bold")
-        for column in columns:
-            view.add_column(column)
-        for row in texts:
-            view.add_row(*row)
-        Console().print(view)
-        return
-    widths = [max(len(row[at]) for row in [list(columns), *texts]) for at in range(len(columns))]
-    for row in [list(columns), *texts]:
+    texts = [list(columns), *([_text(cell) for cell in row] for row in rows)]
+    widths = [max(len(row[at]) for row in texts) for at in range(len(columns))]
+    for row in texts:
         print(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         )

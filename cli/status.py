@@ -118,8 +118,12 @@ def show(found: dict[str, Any]) -> None:
     else:
         table(("bookie", "state", "address", "ledgers", "free"), rows, empty="no bookies")
         print()
-        missing = len(found["under_replicated"])
-        print(f"logs {found['logs']}, ledgers with missing copies {missing}")
+        noted = len(found["under_replicated"])
+        away = sum(bookie["ledgers_missing"] for bookie in found["bookies"])
+        print(
+            f"logs {found['logs']}, ledgers with missing copies:"
+            f" {noted} noted, {away} on bookies that are down"
+        )
     if "probe" in found:
         print(
             "probe  " + ", ".join(f"{key[:-3]} {value} ms" for key, value in found["probe"].items())

@@ -114,7 +114,8 @@ class Admission:
     def _address_of(self, name: str) -> str:
         named = self._replica.raft.configuration.named(name)
         if not named:
-            raise MembersRefused(f"no metadata node is called {name}")
+            known = ", ".join(member.name for member in self._replica.raft.configuration.members)
+            raise MembersRefused(f"no metadata node is called {name}; known are {known}")
         return max(named, key=lambda member: member.votes).address
 
     async def _who_is_at(self, address: str) -> FormAnswer:

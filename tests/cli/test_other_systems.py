@@ -18,7 +18,7 @@ pytestmark = pytest.mark.processes
 
 ELSEWHERE = """
 import asyncio, concurrent.futures, multiprocessing, os, platform, socket, subprocess, sys, tempfile, trio
-import lmdb, click, rich.console  # theirs to know where they run
+import lmdb, click  # theirs to know where they run
 system, rest = sys.argv[1], sys.argv[2:]
 for name in ("O_DIRECT", "fdatasync", "posix_fadvise", "eventfd", "pidfd_open", "posix_fallocate"):
     delattr(os, name)

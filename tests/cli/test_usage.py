@@ -1,5 +1,6 @@
 """Wrong usage is one line, exit code 2, before any cluster is asked (design: the contract of `dlog`)."""
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from distributedlog.cli.cluster_view import EMPTY, disks_lost_for_good
 from distributedlog.cli.errors import innermost, report, with_hint
 from distributedlog.cli.main import command, run
+from distributedlog.cli.output import table
 from distributedlog.cli.status import show
 from distributedlog.metadata.client import MemberStatus
 from distributedlog.runtime.errors import BY_CODE, InvalidUri, LogNotFound
@@ -147,6 +149,21 @@ def test_a_missing_log_is_named_in_the_command_that_makes_it() -> None:
     assert with_hint(deleted) == 'log "orders" has been deleted'
 
 
+def _python(program: str) -> "subprocess.CompletedProcess[str]":
+    return _run([sys.executable, "-c", program])
+
+
+def _run(words: list[str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        words,
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
 def test_an_interruption_while_it_is_loaded_is_one_line_and_130() -> None:
     """It was the traceback of an import."""
     program = (
@@ -160,16 +177,94 @@ def test_an_interruption_while_it_is_loaded_is_one_line_and_130() -> None:
         "dlog.main()\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).resolve().parents[2],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = _python(program)
 
     assert (done.returncode, done.stderr) == (130, "dlog: interrupted\n")
+
+
+def test_an_interruption_that_an_import_would_swallow_is_one_too() -> None:
+    """A KeyboardInterrupt in a callback of an import's lock is printed and forgotten: the command ran on."""
+    program = (
+        "import os, signal, sys, weakref\n"
+        "class Lock: pass\n"
+        "class Moment:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'distributedlog.cli':\n"
+        "            lock = Lock()\n"
+        "            weakref.finalize(lock, os.kill, os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Moment())\n"
+        "import dlog\n"
+        "sys.argv[1:] = ['--version']\n"
+        "dlog.main()\n"
+    )
+
+    done = _python(program)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "dlog: interrupted\n")
+
+
+def test_an_interruption_after_the_end_changes_nothing() -> None:
+    """Python's own goodbyes printed a traceback for it."""
+    program = (
+        "import atexit, os, signal, sys\n"
+        "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
+        "import dlog\n"
+        "sys.argv[1:] = ['context', 'use', 'nowhere']\n"
+        "dlog.main()\n"
+    )
+
+    done = _python(program)
+
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("stream", "words", "code"), [
+    ("<&-", "log delete x --uri distributedlog://127.0.0.1:1/n", 2),
+    (">&-", "context list", 0),
+])  # fmt: skip
+def test_a_closed_stream_is_an_empty_one(stream: str, words: str, code: int) -> None:
+    """It was "a defect of dlog", and the next socket had its number."""
+    program = f"import sys, dlog; sys.argv[1:] = {words.split()}; dlog.main()"
+    line = f'exec "$0" -c "$1" {stream}'
+
+    done = _run(["sh", "-c", line, sys.executable, program])
+
+    assert done.returncode == code, done.stderr
+    assert "defect" not in done.stderr
+
+
+def test_who_says_no_is_not_told_of_an_interruption(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
+
+    assert run(["log", "delete", "x", "--uri", "distributedlog://127.0.0.1:1/n"]) == 6
+    assert "dlog: nothing was changed\n" in capsys.readouterr().err
+
+
+def test_a_table_on_a_narrow_terminal_cuts_no_cell(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of an address, or of an id that the next command wants, is of no use."""
+    cells = [
+        "b1",
+        "6b4d21b70c6ed68ce4e56eab47fa007a",
+        "127.0.0.1:34191",
+        "1795319108300",
+        "75.9 GiB",
+    ]
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+
+    table(["name", "id", "address", "txid", "free"], [cells])
+
+    said = capsys.readouterr().out
+    assert all(cell in said for cell in cells)
 
 
 def test_what_cannot_be_mended_by_a_command_is_not_advised() -> None:
