@@ -51,6 +51,8 @@ class Index:
         """Record bytes indexed since the last checkpoint began."""
         self.live_bytes: dict[int, int] = {}
         """Journal file -> bytes of records in it that are not deleted."""
+        self.file_ends: dict[int, int] = {}
+        """As of `load`: how long a file must be at least, for the last record in it that is kept."""
         self.map_runs = 0
 
     # --- looking up -------------------------------------------------------------------------------
@@ -183,6 +185,8 @@ class Index:
             self.map_runs += 1
             number = run.file_number
             self.live_bytes[number] = self.live_bytes.get(number, 0) + run.length
+            end = run.offset + run.length
+            self.file_ends[number] = max(self.file_ends.get(number, 0), end)
         return saved
 
     async def _pairs(self, start: bytes, end: bytes) -> AsyncIterator[tuple[bytes, bytes]]:

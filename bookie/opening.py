@@ -303,6 +303,7 @@ class _Opening:
                 await self._add_run(index, run, block.file_number, names)
         await self._prove_position(saved, names)
         self._miss_files(replay, names)
+        await self._miss_older(index, saved, names)
         return replay
 
     async def _prove_position(self, saved: Saved, names: dict[int, str]) -> None:
@@ -402,6 +403,26 @@ class _Opening:
                 del replay.sealed[number]
                 self.missing.add(number)
                 self._lose(f"journal file {number} is gone")
+
+    async def _miss_older(self, index: Index, saved: Saved, names: dict[int, str]) -> None:
+        """Files from before the index's position, which no start reads: what shows without reading them.
+
+        Else a file that was emptied costs a copy of all that lay in it, and nobody would know before a read.
+        """
+        for number, end in sorted(index.file_ends.items()):
+            if number >= saved.file_number or number not in names:
+                continue
+            try:
+                file = await open_file(self.disk, names[number])
+            except CorruptData as error:
+                self._lose(str(error), number)
+                continue
+            size = file.size()
+            file.close()
+            if size < end:
+                self._lose(f"journal file {number} ends at {size}, and held records up to {end}")
+            elif await self._read_one(names, number, 0) is None:
+                self._lose(f"journal file {number} does not begin as it did")
 
     async def _forget_gone_files(
         self, index: Index, replay: ReplayedJournal, names: dict[int, str]

@@ -226,6 +226,22 @@ async def test_the_newest_file_is_missed_by_what_the_disks_know_alone(
     assert read > 60  # what was not lost is read
 
 
+@pytest.mark.parametrize("damage", [each for each in DAMAGES if each is not _older])
+async def test_an_older_file_is_missed_at_the_start_and_not_at_a_read(
+    autojump_clock: Clock, damage: Callable[[Served, str], None]
+) -> None:
+    """L8: a copy that is gone is made again only where somebody knows; no start replays that file."""
+    served = await _serve("at the end")
+    async with running(served.journal, MANUAL, served.index) as store:
+        await store.checkpoint()
+
+    damage(served, journal_names(served.journal)[0])
+    reason, read = await _judge(served, 0)
+
+    assert "journal file 1 " in reason
+    assert read > 0
+
+
 @pytest.mark.parametrize("damage", [_emptied, _zeroed, _deleted])
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)
 async def test_what_lay_in_a_file_of_which_nothing_is_left_can_be_copied_here_again(
