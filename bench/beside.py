@@ -32,7 +32,7 @@ async def measure(plan: Plan) -> dict[str, Any]:
 
     histogram = Histogram()
     async with (
-        open_namespace(plan.uri) as namespace,
+        open_namespace(plan.uri, config=plan.config) as namespace,
         own_logs(namespace, plan, (FILLED, WRITTEN)) as (filled, written),
     ):
         await fill(namespace, filled, plan.records or FILL_BYTES // plan.size, plan.size)

@@ -31,6 +31,13 @@ class Plan:
     """``records`` or ``columns``: how a reader takes them."""
     passes: int = 0
     """Of a reader: how often it reads all there is; 0: until the time is over."""
+    timeout_s: float = 30.0
+    """No answer of the metadata for so long ends it."""
+
+    @property
+    def config(self) -> dict[str, float]:
+        """For `open_namespace`."""
+        return {"metadata_timeout_s": self.timeout_s}
 
     def names(self) -> list[str]:
         """The logs' names."""

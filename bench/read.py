@@ -25,7 +25,10 @@ async def measure(plan: Plan) -> dict[str, Any]:
 
     if plan.passes == 1:
         raise InvalidRequest("one pass is cold; --passes wants at least 2")
-    async with open_namespace(plan.uri) as namespace, own_logs(namespace, plan) as names:
+    async with (
+        open_namespace(plan.uri, config=plan.config) as namespace,
+        own_logs(namespace, plan) as names,
+    ):
         records = plan.records or FILL_BYTES // plan.size
         for name in names:
             if plan.log is None:

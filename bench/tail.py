@@ -40,7 +40,7 @@ async def measure(plan: Plan) -> dict[str, Any]:
     total = plan.records or int(rate * plan.seconds)
     others = OthersCpu()
     async with (
-        open_namespace(plan.uri) as namespace,
+        open_namespace(plan.uri, config=plan.config) as namespace,
         own_logs(namespace, plan) as names,
         namespace.open_log(names[0]).open_writer() as writer,
     ):

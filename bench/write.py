@@ -32,7 +32,10 @@ async def measure(plan: Plan) -> dict[str, Any]:
     histogram = Histogram()
     others = OthersCpu()
     written: list[int] = []
-    async with open_namespace(plan.uri) as namespace, own_logs(namespace, plan) as names:
+    async with (
+        open_namespace(plan.uri, config=plan.config) as namespace,
+        own_logs(namespace, plan) as names,
+    ):
         writers: list[Any] = []
         try:
             await _open_all(namespace, names, writers)

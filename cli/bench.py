@@ -167,7 +167,9 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
     from .connect import run
 
     found: dict[str, Any] = {}
-    plan = Plan(uri=settings.where(), log=given.pop("log_name"), **given)
+    plan = Plan(
+        uri=settings.where(), log=given.pop("log_name"), timeout_s=settings.timeout_s, **given
+    )
 
     async def work() -> None:
         found.update(await measure(plan))

@@ -14,7 +14,8 @@
     │                                  RecoveryIncomplete, InternalError
     ├── the peer broke the protocol    ProtocolError, WrongPeer, WrongLedgerKey, EntryConflict
     └── the machine failed or lied     CorruptData, DiskFailed, DiskFull, ForeignData,
-                                       DataDirectoryInUse, UnsupportedFormat, AddressInUse
+                                       DataDirectoryInUse, UnsupportedFormat, AddressInUse,
+                                       UnsupportedPlatform
 
 Each class says, beside its ``code``: ``retryable`` (the same call may work later), ``definite`` (what
 was asked certainly did not happen; False: it may have) and ``fatal_to_writer``. Codes up to 1002 are

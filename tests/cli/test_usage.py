@@ -15,6 +15,7 @@ from distributedlog.cli.main import command, run
 from distributedlog.cli.output import table
 from distributedlog.cli.status import show
 from distributedlog.metadata.client import MemberStatus
+from distributedlog.runtime import errors
 from distributedlog.runtime.errors import BY_CODE, InvalidUri, LogNotFound
 
 
@@ -318,6 +319,12 @@ def test_exit_codes_are_those_of_the_contract() -> None:
     assert report(KeyboardInterrupt(), verbose=0) == 130
 
 
+def test_the_tree_of_errors_names_each_of_them() -> None:
+    tree = (errors.__doc__ or "").replace(",", " ").split()
+
+    assert {cls.__name__ for cls in BY_CODE.values()} - set(tree) == set()
+
+
 def test_a_status_without_a_quorum_does_not_say_that_there_is_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -334,3 +341,14 @@ def test_a_status_without_a_quorum_does_not_say_that_there_is_nothing(
     assert said.startswith("NOT healthy\n  - no metadata quorum\n")
     assert "bookies, logs, ledgers with missing copies: unknown" in said
     assert "no bookies" not in said
+
+
+@pytest.mark.parametrize("words", [["write"], ["read"], ["tail"], ["beside"]])
+def test_a_bench_without_a_cluster_ends_at_its_timeout(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It took 30 s whatever was said."""
+    assert (
+        run(["--timeout", "0.5", "--uri", "distributedlog://127.0.0.1:1/n", "bench", *words]) == 4
+    )
+    assert "answered within 0.5 s" in capsys.readouterr().err
