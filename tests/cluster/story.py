@@ -18,7 +18,8 @@ from distributedlog.cluster.plan import Plan, PlannedNode
 from distributedlog.cluster.processes import environment
 from distributedlog.runtime.machine import real_host
 
-READY_S = 30.0
+READY_S = 120.0
+"""Against a hang only: on a machine that others use too, ten nodes take half a minute to start."""
 COMMAND_S = 120.0
 
 
