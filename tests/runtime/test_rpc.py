@@ -31,6 +31,7 @@ from distributedlog.runtime.hello import encode
 from distributedlog.runtime.host import Address, Connection
 from distributedlog.runtime.link import UNREAD_BYTES_MIN, UNREAD_SUM_BYTES_MAX
 from distributedlog.runtime.places import SILENT_S, STRANGERS_MAX
+from distributedlog.runtime.refusals import LINES_A_MINUTE_MAX, Refusals
 from distributedlog.runtime.rpc import (
     PARTIAL_BYTES_MAX,
     SILENCE_SERVER_S,
@@ -465,6 +466,22 @@ async def test_hostile_words_before_the_greeting_end_their_connection(
         assert bytes((await good.request(ECHO, b"fine", timeout_s=5)).body) == b"fine"
         assert there.server.refusals.counts == {"malformed": len(bodies)}
         assert sum("malformed" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_a_flood_from_many_addresses_is_counted_and_hardly_told(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A line an address and reason, and so many a minute: the log is no target either."""
+    refusals = Refusals()
+    for n in range(1000):
+        refusals.note(f"10.0.{n // 250}.{n % 250}:7", "malformed", "a frame of 9 bytes")
+    assert len(caplog.records) == LINES_A_MINUTE_MAX
+    assert refusals.counts == {"malformed": 1000}
+
+    await trio.sleep(61)
+    refusals.note("10.9.9.9:7", "malformed", "a frame of 9 bytes")
+
+    assert len(caplog.records) == LINES_A_MINUTE_MAX + 1
 
 
 async def test_silent_strangers_make_room_for_who_speaks(
