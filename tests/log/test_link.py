@@ -80,6 +80,23 @@ async def test_linked_segments_are_read_as_if_they_had_been_written_there(
         assert (await world.metadata.range(loose, prefix_end(loose))).items == ()
 
 
+async def test_what_was_linked_is_behind_the_next_link_and_the_next_writer(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Txids do not go back, whoever brought the greatest."""
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        await ns.create_log("orders")
+        await log.link_segments([await segment(log, 10, 12)])
+
+        with pytest.raises(TransactionIdOutOfOrder):
+            await log.link_segments([await segment(log, 11)])
+        async with log.open_writer() as writer:
+            assert writer.last_txid == 12
+            with pytest.raises(TransactionIdOutOfOrder):
+                await writer.write(LogRecord(11, b"back"))
+
+
 async def test_a_snapshot_is_read_by_ranges_in_another_process(
     world: World, autojump_clock: MockClock
 ) -> None:
