@@ -8,6 +8,7 @@ from distributedlog.ledger import keys
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment
 from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Put, Transaction
 
 from .bookie_world import BOOKIES, KEY, LEDGER
 from .bookie_world import world as _world
@@ -164,3 +165,19 @@ async def test_a_replica_in_limbo_does_not_keep_another_from_serving_the_copies(
         assert await world.repair.fill(note)
 
         assert len(await world.held("b3", 9)) == 10
+
+
+async def test_notes_that_cannot_be_read_keep_no_other_from_its_copies() -> None:
+    """Whoever wrote them, and wherever they stand in the order of keys."""
+    async with _world() as world:
+        await world.write("b1", range(10))
+        await world.ledger(9)
+        await world.note(Hole("b3", 0, None))
+        poison = (b"under/", b"under/x", keys.under_key(LEDGER) + b"0", keys.under_key(0))
+        puts = tuple(Put(key, b"\xc1 no note") for key in poison)
+        await world.metadata.transact(Transaction((), puts))
+
+        await world.repair.work()
+
+        assert len(await world.held("b3", 9)) == 10
+        assert await world.metadata.get(keys.under_key(LEDGER)) is None

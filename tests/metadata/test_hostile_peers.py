@@ -231,6 +231,29 @@ async def until_m3_has_read(nodes: Quorum) -> None:
             await trio.sleep(0.1)
 
 
+async def test_a_member_speaks_for_itself_alone(autojump_clock: object) -> None:
+    """What it says in another one's name ends its connection, and moves nothing."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client)
+        rows = await nodes.rows()
+        ids = {name: row.node_id for name, row in rows.items()}
+        cluster_id = await client.wait_cluster_id()
+        target, other, third = nodes.names
+        hello = Hello(cluster_id=cluster_id, node_id=ids[other], kind="metadata")
+        endpoint = Endpoint(nodes.machine("attacker"), lambda: hello)
+        async with trio.open_nursery() as nursery:
+            link = await endpoint.dial((target, 4181), nursery=nursery)
+            term = rows[target].term
+            body = encode(Vote(term + 1, ids[third], 1 << 40, term, True))
+            link.send(envelope(Op.META_RAFT, len(body)), body)
+            await trio.sleep(1)
+
+            assert isinstance(link.closed, ProtocolError)
+        assert {row.term for row in (await nodes.rows()).values()} == {term}
+
+
 async def test_a_member_that_this_node_has_not_read_of_is_heard(autojump_clock: object) -> None:
     """The leader was let in by entries that a node which was away lacks: another that it knows vouches."""
     async with quorum(3) as nodes:
