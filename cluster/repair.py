@@ -54,10 +54,13 @@ class Election:
         if not lease:
             return False
         holder = await self._metadata.get(ELECTION_KEY)
-        if holder is not None:
+        if holder is not None and holder.lease:
             return holder.value == self._value and holder.lease == lease
+        # A key without a lease is nobody's election, and would stay for ever.
+        revision = holder.mod_revision if holder is not None else 0
         take = Transaction(
-            (Compare.version(ELECTION_KEY, 0),), (Put(ELECTION_KEY, self._value, lease),)
+            (Compare.mod_revision(ELECTION_KEY, revision),),
+            (Put(ELECTION_KEY, self._value, lease),),
         )
         return (await self._metadata.transact(take)).succeeded
 

@@ -181,3 +181,16 @@ async def test_notes_that_cannot_be_read_keep_no_other_from_its_copies() -> None
 
         assert len(await world.held("b3", 9)) == 10
         assert await world.metadata.get(keys.under_key(LEDGER)) is None
+
+
+async def test_a_key_without_a_lease_is_nobodys_election() -> None:
+    """Put there by anybody, it would stay for ever, and nobody would repair."""
+    metadata = LocalMetadata()
+    lease = await metadata.grant_lease(5000)
+    await metadata.transact(Transaction((), (Put(ELECTION_KEY, b"evil"),)))
+
+    assert await Election(metadata, "b1", lambda: lease).elected()
+
+    held = await metadata.get(ELECTION_KEY)
+    assert held is not None
+    assert (held.value, held.lease) == (b"b1", lease)
