@@ -37,6 +37,7 @@ class TcpConnection:
         _tune(sock)
         self.peer = peer
         self._sock = sock
+        self._sendmsg = _sendmsg_of(sock)
         self._lost = ""
         self._drained = False
         watch_forks(self)
@@ -69,7 +70,7 @@ class TcpConnection:
         try:
             for first in range(0, len(buffers), SEND_BUFFERS_MAX):
                 some = buffers[first : first + SEND_BUFFERS_MAX]
-                count = _send(self._sock, some)
+                count = self._sendmsg(some)
                 sent += count
                 if count < sum(map(len, some)):
                     break
@@ -235,10 +236,10 @@ def _tune(sock: socket.socket) -> None:
         pass  # broken already: the first read or send says so
 
 
-def _send(sock: socket.socket, buffers: Sequence[Buffer]) -> int:
+def _sendmsg_of(sock: socket.socket) -> Callable[[Sequence[Buffer]], int]:
     if hasattr(sock, "sendmsg"):
-        return sock.sendmsg(buffers)
-    return sock.send(b"".join(buffers))  # Windows: a copy, for a client
+        return sock.sendmsg
+    return lambda buffers: sock.send(b"".join(buffers))  # Windows: a copy, for a client
 
 
 def _close(sock: socket.socket) -> None:
