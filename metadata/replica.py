@@ -259,12 +259,10 @@ class Replica:
         self.raft.on_applied(entries[-1].index)
         self.on_applied()
         base = self.snapshot.index if self.snapshot is not None else 0
-        patience = self._patience()
-        bytes_max = patience * min(SNAPSHOT_BYTES, self.room.share_bytes)
-        if (
-            self.state.index - base >= patience * SNAPSHOT_ENTRIES
-            or self._applied_bytes >= bytes_max
-        ):
+        entries_part = (self.state.index - base) / SNAPSHOT_ENTRIES
+        bytes_part = self._applied_bytes / min(SNAPSHOT_BYTES, self.room.share_bytes)
+        part = max(entries_part, bytes_part)
+        if part >= 1 and part >= self._patience():
             self._snapshot_wanted.set()
 
     def _patience(self) -> float:
@@ -336,7 +334,8 @@ class Replica:
                 self.raft.on_persisted(batch[-1].number)
                 self.raft.on_disk_stalled(False, trio.current_time())
                 self.drain()
-            await self._forget()
+            if self._compact is not None:
+                await self._forget()
 
     async def _save(self, batch: list[Ready]) -> None:
         """Returns when it is durable. On a full disk that may be late: nothing is sent or counted before."""

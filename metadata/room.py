@@ -21,6 +21,8 @@ log = logging.getLogger("distributedlog.metadata.room")
 
 LOOK_S = 0.5
 """How often the free space is looked at, and how soon after a failure what failed is tried again."""
+LOOK_BYTES = 64 * 1024
+"""… and after how much that was written here, where nothing is short: much less than what is kept free."""
 RESERVE = "reserve"
 RESERVE_BYTES_MAX = 2 * 1024 * 1024
 DISK_SHARE = 16
@@ -50,6 +52,8 @@ class Room:
         self._name = name
         self._snapshot_bytes = 0
         self._free_bytes = 0
+        self._looked_at = 0
+        """Bytes that the storage had written then."""
         self._storage: RaftStorage
 
     async def begin(self, storage: RaftStorage) -> None:
@@ -92,6 +96,7 @@ class Room:
 
     def check(self) -> None:
         """See how much is free."""
+        self._looked_at = self._storage.bytes_written
         self._free_bytes = self._disk.free_bytes() + self._storage.snapshots.passing_bytes
         # Once short, short until there is some room more: else it would say so a hundred times.
         more = self._reserve_bytes() if self.short else 0
@@ -99,6 +104,8 @@ class Room:
 
     def _note(self, short: bool) -> None:
         was, self.short = self.short, short
+        if not (was or short or self.full or self.snapshot_failed):
+            return  # for each change: there is nothing to say, and there was nothing
         self._tell()
         if was != self.short:
             log.warning(
@@ -115,7 +122,8 @@ class Room:
 
     def on_written(self) -> None:
         """The log could be written."""
-        self.check()
+        if self.short or self.full or self._storage.bytes_written - self._looked_at >= LOOK_BYTES:
+            self.check()
         if self.full:
             self.full = False
             self._tell()
