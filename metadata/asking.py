@@ -9,8 +9,8 @@ Who leads after the leader went silent, one question finds out for all of a clie
 that each went from node to node would keep the next leader from its work.
 """
 
-from collections import deque
 from enum import Enum, auto
+from functools import partial
 from math import inf
 from typing import NamedTuple
 
@@ -73,14 +73,27 @@ class Sending(NamedTuple):
 class Question:
     """One request, through all its sendings. `ask` may be called again for what was refused as stale."""
 
+    __slots__ = (
+        "_answers",
+        "_busy_s",
+        "_links",
+        "_news",
+        "_ran_at",
+        "_steps",
+        "_under_way",
+        "last",
+        "unanswered",
+    )
+
     def __init__(self, links: QuorumLinks) -> None:
         self.unanswered = 0
         """Sendings of which nobody knows what became."""
         self.last: DistributedLogError | None = None
         self._links = links
         self._under_way: dict[Address, Sending] = {}
-        self._answers: deque[tuple[Address, Reply | DistributedLogError]] = deque()
-        self._news = trio.Event()
+        self._answers: list[tuple[Address, Reply | DistributedLogError]] = []
+        self._news: trio.Event | None = None
+        """Set when there is something to look at; None while nobody waits for it."""
         self._ran_at = 0.0
         """This process did not run just before: silence counts from here."""
         self._steps = 0
@@ -94,7 +107,7 @@ class Question:
         place: Address | None = links.leader
         try:
             while trio.current_time() < deadline:
-                if place is not None:
+                if place is not None and place not in self._under_way:
                     await self._send(place, op, body, deadline)
                 await self._wait(deadline)
                 if not self._answers:  # silence
@@ -102,7 +115,7 @@ class Question:
                         links.next_after(silent)
                     place = await self._place_of_search(deadline)
                     continue
-                asked, answer = self._answers.popleft()
+                asked, answer = self._answers.pop(0)
                 if isinstance(answer, Reply):
                     self.unanswered -= 1
                     links.found(asked)
@@ -113,7 +126,8 @@ class Question:
                 if wanted is Next.PAUSE:
                     await self._rest(min(deadline, trio.current_time() + self._backoff_s()))
                 elif wanted is Next.SEARCH:
-                    hears = trio.current_time() < self._heard_at() + SILENCE_S
+                    now = trio.current_time()
+                    hears = now < self._heard_at(now) + SILENCE_S
                     place = None if hears else await self._place_of_search(deadline)
         finally:
             self._leave()
@@ -127,23 +141,18 @@ class Question:
 
     def wake(self) -> None:
         """Somebody leads."""
-        self._news.set()
+        if self._news is not None:
+            self._news.set()
 
     # --- sending ----------------------------------------------------------------------------------
 
     async def _send(self, place: Address, op: int, body: Buffer, deadline: float) -> None:
         """Have it under way at one more node, or note why it is not."""
-        if self._is_at(place):
-            return
         try:
-            link = await self._links.link(place, deadline)
-            left_s = max(0.01, deadline - trio.current_time())
-
-            def on_reply(answer: Reply | DistributedLogError) -> None:
-                self._under_way.pop(place, None)
-                self._answers.append((place, answer))
-                self._news.set()
-
+            link = self._links.open_link(place) or await self._links.link(place, deadline)
+            now = trio.current_time()
+            left_s = max(0.01, deadline - now)
+            on_reply = partial(self._on_reply, place)
             pending = link.stand(op, body, timeout_s=left_s, on_reply=on_reply)
         except AlreadyClosed:
             raise
@@ -151,8 +160,14 @@ class Question:
             self._answers.append((place, error))
             self.unanswered += error.definite  # never sent: as if sent, and refused for certain
             return
-        self._under_way[place] = Sending(link, pending, trio.current_time())
+        self._under_way[place] = Sending(link, pending, now)
         self.unanswered += 1
+
+    def _on_reply(self, place: Address, answer: Reply | DistributedLogError) -> None:
+        self._under_way.pop(place, None)
+        self._answers.append((place, answer))
+        if self._news is not None:
+            self._news.set()
 
     def _is_at(self, place: Address) -> bool:
         return place in self._under_way
@@ -173,7 +188,8 @@ class Question:
     async def _wait(self, deadline: float) -> None:
         """Until there is an answer, or until no node that was asked shows a sign of life."""
         while not self._answers and self._under_way:
-            heard_at, now = self._heard_at(), trio.current_time()
+            now = trio.current_time()
+            heard_at = self._heard_at(now)
             until = heard_at + PING_S
             if now >= until:
                 until = heard_at + SILENCE_S
@@ -185,17 +201,20 @@ class Question:
             if trio.current_time() > until + LATE_S:
                 self._ran_at = trio.current_time()
 
-    def _heard_at(self) -> float:
+    def _heard_at(self, now: float) -> float:
         """When a node that has the question last showed a sign of life; -inf where none has it."""
-        heard = (max(s.link.received_at, s.sent_at, self._ran_at) for s in self._under_way.values())
-        return min(trio.current_time(), max(heard, default=-inf))
+        heard_at = -inf
+        for sending in self._under_way.values():
+            heard_at = max(heard_at, sending.link.received_at, sending.sent_at, self._ran_at)
+        return min(now, heard_at)
 
     async def _rest(self, until: float) -> None:
         """Until an answer, or news of a leader, or then."""
         if not self._answers:
-            self._news = trio.Event()
+            self._news = news = trio.Event()
             with trio.CancelScope(deadline=until):
-                await self._news.wait()
+                await news.wait()
+            self._news = None
 
     async def _place_of_search(self, deadline: float) -> Address | None:
         """Where to ask next for a leader; None where there is an answer meanwhile."""

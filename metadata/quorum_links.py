@@ -82,8 +82,8 @@ class QuorumLinks:
         Raises `AlreadyClosed` once `run` has ended: whoever says a shielded goodbye may come that late.
         ``may_wait``: also to one that belongs to no cluster; that is not kept.
         """
-        link = self._links.get(address)
-        if link is not None and link.closed is None:
+        link = self.open_link(address)
+        if link is not None:
             return link
         assert self._nursery is not None, "QuorumLinks.run is not running"
         if self._over:
@@ -100,6 +100,11 @@ class QuorumLinks:
         if dialing.link is None:  # it is dialled on: whoever asks it again may find it connected
             raise ConnectionLost(f"{address[0]}:{address[1]} did not answer within {within_s:g} s")
         return dialing.link
+
+    def open_link(self, address: Address) -> ClientLink | None:
+        """The connection to that node, if there is one."""
+        link = self._links.get(address)
+        return link if link is not None and link.closed is None else None
 
     async def _dial(self, address: Address, dialing: "_Dialing") -> None:
         assert self._nursery is not None
