@@ -298,6 +298,7 @@ class _Opening:
         )
         replay.note_files(found, decision, saved)
         self._take_states((*decision.durable, *decision.survivors), index)
+        self._know_survivors(decision, index)
         for block in decision.durable:
             for run in block.runs:
                 await self._add_run(index, run, block.file_number, names)
@@ -356,6 +357,7 @@ class _Opening:
         if head is not None:
             self.limbo_below = head.limbo_below
         self._take_states((*decision.durable, *decision.survivors), index)
+        self._know_survivors(decision, index)
         removed = self.removed
         skipped = skipped_ranges((*decision.durable, *decision.survivors))
         for number in sorted(set(names) - set(scanned) - removed):
@@ -465,15 +467,25 @@ class _Opening:
                     ledger.lac = lac
                     index.note_state(ledger)
 
+    def _know_survivors(self, decision: Decision, index: Index) -> None:
+        """Their ledgers are known before limbo is marked, not only when they are copied (inv. 22)."""
+        for block in decision.survivors:
+            for run in block.runs:
+                self._know(self._ledger(run.ledger), index)
+
+    def _know(self, ledger: Ledger, index: Index) -> None:
+        """An entry of it is here, and so was its state, in that block or before."""
+        if not ledger.deleted and not ledger.stored:
+            self._lose("a block with the state of a ledger is gone")
+            ledger.stored = True
+            index.note_state(ledger)
+
     async def _add_run(self, index: Index, run: jb.Run, number: int, names: dict[int, str]) -> None:
         """Index a run; ids that are known already (survivors and their copies) keep their first place."""
         ledger = self._ledger(run.ledger)
         if ledger.deleted:
             return
-        if not ledger.stored:
-            self._lose("a block with the state of a ledger is gone")
-            ledger.stored = True
-            index.note_state(ledger)
+        self._know(ledger, index)
         if run.first > ledger.top:
             index.add(ledger, run.first, run.count, number, run.offset, run.length)
             ledger.top = run.first + run.count - 1

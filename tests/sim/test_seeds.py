@@ -37,6 +37,7 @@ PAST_BOOKIE: dict[int, str] = {
     454: "the same, met when the index was built anew before the next power cut",
     743: "a first cure forgot the survivor before its copy was durable",
     974: "the same, found in the same hour",
+    21005: "a survivor's ledger, its state lost, became known when it was copied: known, and not in limbo",
 }
 
 
