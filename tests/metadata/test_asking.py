@@ -12,6 +12,7 @@ from distributedlog.metadata.transaction import Compare
 from distributedlog.metadata.wire import decode_outcome, encode_item
 from distributedlog.runtime.errors import (
     ConnectionLost,
+    DistributedLogError,
     MetadataFull,
     OutcomeUnknown,
     QuorumUnreachable,
@@ -201,11 +202,12 @@ async def test_a_request_under_way_is_joined_where_there_is_no_room_any_more(
 
 
 class Forgetful:
-    """A metadata node that takes a change and hangs up, and has no room for it when it is asked again."""
+    """A metadata node that takes a change and hangs up, and refuses it when it is asked again."""
 
-    def __init__(self, link: Link, asked: list[int]) -> None:
+    def __init__(self, link: Link, asked: list[int], refusal: DistributedLogError) -> None:
         self._link = link
         self._asked = asked
+        self._refusal = refusal
 
     def on_frame(
         self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
@@ -217,7 +219,7 @@ class Forgetful:
             if len(self._asked) == 1:
                 self._link.close(ConnectionLost("its node was killed"))
             else:
-                self._link.reply_error(ident, MetadataFull("no room"))
+                self._link.reply_error(ident, self._refusal)
 
     def on_batch_end(self) -> None:
         pass
@@ -226,23 +228,31 @@ class Forgetful:
         pass
 
 
-async def test_a_refusal_says_nothing_of_an_earlier_sending(autojump_clock: object) -> None:
-    """G7: the first one was sent and not answered; the next leader, which has it in its log, has no room."""
+@pytest.mark.parametrize(
+    "refusal", [MetadataFull("no room"), TooBusy("later")], ids=["full", "busy"]
+)
+async def test_a_refusal_says_nothing_of_an_earlier_sending(
+    refusal: DistributedLogError, autojump_clock: object
+) -> None:
+    """G7: the first one was sent and not answered; the next leader, which has it in its log, refuses."""
     network, asked = PipeNetwork(1), list[int]()
     server = Endpoint(network.host("m1"), lambda: Hello("c1", "n1", "metadata"))
     asker = Endpoint(network.host("client"), lambda: Hello(node_id="client"))
     async with trio.open_nursery() as nursery:
         listener = await server.host.listen(("m1", 4181))
-        nursery.start_soon(server.serve, {"": listener}, lambda link: Forgetful(link, asked))
+        nursery.start_soon(
+            server.serve, {"": listener}, lambda link: Forgetful(link, asked, refusal)
+        )
         client = MetadataClient(asker, [("m1", 4181)], client_id="client")
         await nursery.start(lambda task_status: client.run(task_status=task_status))
 
         with pytest.raises(OutcomeUnknown):
             await client.transact(put(b"k", bytes(1000)))
-        with pytest.raises(MetadataFull):
+        sent = len(asked)
+        with pytest.raises(type(refusal)):
             await client.transact(put(b"k", bytes(1000)))
 
-        assert len(asked) == 3
+        assert len(asked) > sent > 1
         nursery.cancel_scope.cancel()
 
 
