@@ -221,6 +221,26 @@ async def test_rot_in_a_block_of_a_fence_alone_is_limbo(autojump_clock: Clock) -
             store.look_up(7, KEY)
 
 
+async def test_a_ledger_that_only_a_survivor_tells_of_is_in_limbo_too(
+    autojump_clock: Clock,
+) -> None:
+    """Inv. 22: the block that made it known rotted, a later one of it is not known synced, and is kept."""
+    disk = CutDisk()
+    async with running(disk) as store:
+        offset = store._journal.position().offset
+        adder = Adder(store, 7)
+        adder.send(record(7, 0))
+        await adder.all_acked()
+        adder.send(record(7, 1, lac=-1))  # a higher LAC would tell of the ledger as well
+        await adder.all_acked()
+    disk.flip(journal_names(disk)[0], offset + 70)
+    for _ in range(2):
+        async with running(disk) as store:
+            ledger = store.look_up(7, KEY)
+            assert ledger.limbo
+            assert ledger.fenced
+
+
 async def test_limbo_is_confined_to_the_ledgers_of_before(autojump_clock: Clock) -> None:
     """H7: what was created after the loss is sound; recovery adds fill what is in limbo."""
     disk = CutDisk()
