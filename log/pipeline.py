@@ -191,7 +191,15 @@ class Pipeline:
             self.over = self.over or error
             self.keeper.abort()
         self.pause = True
-        for batch in (*self._in_flight, *self._ready, self.batch):
+        unknown = self.error
+        if (
+            unknown.definite
+        ):  # of what was asked last; what was sent may be stored all the same (G7)
+            unknown = WriteFailed(f'log "{self.name}": {unknown}; what was sent may be stored')
+        for batch in self._in_flight:
+            if not batch.done:
+                batch.finish(unknown)
+        for batch in (*self._ready, self.batch):
             if not batch.done:
                 batch.finish(self.error)
         self._in_flight.clear()

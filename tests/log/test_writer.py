@@ -9,6 +9,7 @@ from distributedlog.log.record import RECORD_BYTES_MAX, LogRecord
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     InvalidRequest,
+    LedgerFenced,
     RecordTooLarge,
     TransactionIdOutOfOrder,
     WriteCancelled,
@@ -305,3 +306,28 @@ async def test_many_tasks_write_each_in_its_order(world: World, autojump_clock: 
             assert mine == sorted(mine)
             assert len(mine) == 40 + 14
         assert [r.sequence_id for r in found] == list(range(len(found)))
+
+
+async def test_what_was_sent_when_a_writer_ends_is_unknown_whatever_ended_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """G7: the ledger was fenced, and its recovery, which keeps the entry, was not to be waited for."""
+    async with world.process(entry_bytes_max=200, in_flight_bytes_max=10_000) as ns:
+        log = ns.open_log("l")
+        writer = await log.open_writer()
+        world.ledgers.held = True
+        world.ledgers.keep_in_flight = 1
+        sent = await writer.submit(rec(1))
+        await trio.sleep(0.1)
+
+        writer.pipeline.fail(LedgerFenced("ledger 1 was fenced by a recovery"))
+
+        with pytest.raises(WriteFailed, match="may be stored") as told:
+            await sent
+        assert not told.value.definite
+        with pytest.raises(LedgerFenced):  # what comes later is refused for certain
+            await writer.write(rec(2))
+        world.ledgers.release()
+        await writer.abort()
+        async with log.open_writer(wait_s=1), log.open_reader(to="end") as reader:
+            assert [record.txid for record in await reader.read_bulk(9, wait_s=1)] == [1]
