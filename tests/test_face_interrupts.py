@@ -33,6 +33,9 @@ from distributedlog.runtime.background import Background, Hops
 from distributedlog.runtime.errors import AlreadyClosed
 from tests.face_world import model_namespace
 
+pytestmark = pytest.mark.processes
+"""Signals and threads in real time: what else the machine does moves the moments (docs/testing.md)."""
+
 OPENS = 200
 WRITES = 10_000
 FREE_S = 5.0
