@@ -21,16 +21,18 @@ from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     ForeignData,
-    ProtocolError,
     UnsupportedFormat,
 )
-from ..runtime.frames import pack, unpack
+from ..runtime.frames import pack
 from ..runtime.host import Buffer
+from ..runtime.schema import fields, number, versioned
 
 FORMAT = 1
 SEQUENCE_MAX = 1 << 62
 LAST_S = 1.0
 """For the note at a clean end."""
+
+_REACH = fields(format=number(), start=number(), durable_to=number(0, SEQUENCE_MAX - 1))
 
 log = logging.getLogger("distributedlog.cluster.reach")
 
@@ -51,17 +53,9 @@ class Reach:
     @classmethod
     def decode(cls, key: bytes, value: Buffer) -> "Reach":
         """Raises `CorruptData`, `UnsupportedFormat`."""
-        what = f"the note {key!r} of how far a journal was synced"
-        try:
-            fields = unpack(value, what)
-            version, start, durable_to = (fields[f] for f in ("format", "start", "durable_to"))
-        except (ProtocolError, CorruptData, KeyError, TypeError, IndexError) as error:
-            raise CorruptData(f"{what} cannot be read: {type(error).__name__}") from None
-        if type(version) is int and version > FORMAT:
-            raise UnsupportedFormat(f"{what} is of format {version}, known is {FORMAT}")
-        if not (type(start) is int and type(durable_to) is int and 0 <= durable_to < SEQUENCE_MAX):
-            raise CorruptData(f"{what} holds no sequence")
-        return cls(start, durable_to)
+        what = f"the note {keys.shown(key)} of how far a journal was synced"
+        found = versioned(value, FORMAT, _REACH, what)
+        return cls(found["start"], found["durable_to"])
 
 
 async def known_reach(metadata: Metadata, bookie_id: str) -> tuple[int, str]:
