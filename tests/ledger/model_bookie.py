@@ -14,6 +14,9 @@ from distributedlog.bookie.client import EntryList, FenceAnswer, ReadAnswer, Wai
 from distributedlog.bookie.messages import ReadRequest, WaitLac
 from distributedlog.ledger.bookies import BookieRegistration
 from distributedlog.ledger.client import LedgerClient, LedgerOptions
+from distributedlog.ledger.keys import ledger_key
+from distributedlog.ledger.metadata import LedgerMetadata
+from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Transaction, TransactionReply
 from distributedlog.runtime.errors import (
@@ -494,3 +497,18 @@ async def model_cluster(bookies: int = 3) -> AsyncIterator[ModelCluster]:
     async with trio.open_nursery() as nursery:
         yield ModelCluster(bookies, nursery)
         nursery.cancel_scope.cancel()
+
+
+async def confirmed(writer: LedgerWriter) -> None:
+    """All that was added, and a moment more for the bookies to hear of it."""
+    with trio.fail_after(30):
+        while writer.lac < writer.last_entry:  # noqa: ASYNC110 (virtual time)
+            await trio.sleep(0.01)
+    await trio.sleep(0.05)
+
+
+async def record_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
+    """A ledger's record, as the store holds it."""
+    found = await cluster.store.get(ledger_key(ledger_id))
+    assert found is not None
+    return LedgerMetadata.decode(found.key, found.value)

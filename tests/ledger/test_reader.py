@@ -16,14 +16,7 @@ from distributedlog.runtime.errors import (
     RequestTimeout,
 )
 
-from .model_bookie import ModelCluster, model_cluster
-
-
-async def confirmed(writer: LedgerWriter) -> None:
-    with trio.fail_after(30):
-        while writer.lac < writer.last_entry:  # noqa: ASYNC110 (virtual time)
-            await trio.sleep(0.01)
-    await trio.sleep(0.05)
+from .model_bookie import ModelCluster, confirmed, model_cluster
 
 
 async def written(

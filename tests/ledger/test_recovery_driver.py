@@ -21,7 +21,7 @@ from distributedlog.runtime.errors import (
     TooBusy,
 )
 
-from .model_bookie import ModelCluster, Node, model_cluster
+from .model_bookie import ModelCluster, Node, confirmed, model_cluster, record_of
 
 
 async def written(
@@ -34,20 +34,6 @@ async def written(
         writer.add([b"x" * 10], 10)
     await confirmed(writer)
     return client, writer
-
-
-async def confirmed(writer: LedgerWriter) -> None:
-    """All that was added, and a moment more for the bookies to hear of it."""
-    with trio.fail_after(30):
-        while writer.lac < writer.last_entry:  # noqa: ASYNC110 (virtual time)
-            await trio.sleep(0.01)
-    await trio.sleep(0.05)
-
-
-async def record_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
-    found = await cluster.store.get(ledger_key(ledger_id))
-    assert found is not None
-    return LedgerMetadata.decode(found.key, found.value)
 
 
 async def put(cluster: ModelCluster, record: LedgerMetadata) -> None:

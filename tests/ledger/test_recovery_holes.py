@@ -5,16 +5,8 @@ from trio.testing import MockClock
 
 from distributedlog.ledger.holes import Hole, decode
 from distributedlog.ledger.keys import under_key
-from distributedlog.ledger.writer import LedgerWriter
 
-from .model_bookie import ModelCluster, model_cluster
-
-
-async def confirmed(writer: LedgerWriter) -> None:
-    with trio.fail_after(30):
-        while writer.lac < writer.last_entry:  # noqa: ASYNC110 (virtual time)
-            await trio.sleep(0.01)
-    await trio.sleep(0.05)
+from .model_bookie import ModelCluster, confirmed, model_cluster
 
 
 async def holes_of(cluster: ModelCluster, ledger_id: int) -> tuple[Hole, ...]:

@@ -11,8 +11,8 @@ from distributedlog.bookie.entry import EntryRecord
 from distributedlog.ledger.tail import ERROR_PAUSE_S, TailPolls
 from distributedlog.runtime.errors import TooBusy
 
-from .model_bookie import ModelAddStream, ModelCluster, model_cluster
-from .test_reader import confirmed, written
+from .model_bookie import ModelAddStream, ModelCluster, confirmed, model_cluster
+from .test_reader import written
 
 
 def asked(cluster: ModelCluster, kind: str) -> int:

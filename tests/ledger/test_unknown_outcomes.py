@@ -7,25 +7,11 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.ids import LedgerIds
-from distributedlog.ledger.keys import ledger_key
 from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
-from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import LedgerFenced
 
-from .model_bookie import ModelCluster, model_cluster
-
-
-async def confirmed(writer: LedgerWriter) -> None:
-    with trio.fail_after(30):
-        while writer.lac < writer.last_entry:  # noqa: ASYNC110 (virtual time)
-            await trio.sleep(0.01)
-
-
-async def record_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
-    found = await cluster.store.get(ledger_key(ledger_id))
-    assert found is not None
-    return LedgerMetadata.decode(found.key, found.value)
+from .model_bookie import confirmed, model_cluster, record_of
 
 
 def once(done: bool, wanted: Callable[[LedgerMetadata], bool]) -> Callable[..., bool | None]:

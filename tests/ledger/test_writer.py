@@ -7,7 +7,7 @@ from trio.testing import MockClock
 from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.holes import Hole, decode
 from distributedlog.ledger.keys import ledger_key, on_key, under_key
-from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
+from distributedlog.ledger.metadata import LedgerState
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
@@ -21,7 +21,7 @@ from distributedlog.runtime.errors import (
     WriteFailed,
 )
 
-from .model_bookie import ModelCluster, model_cluster
+from .model_bookie import ModelCluster, model_cluster, record_of
 
 
 async def until(lac: int, writer: LedgerWriter, timeout_s: float = 30.0) -> None:
@@ -37,12 +37,6 @@ def add(writer: LedgerWriter, count: int) -> int:
     for _ in range(count):
         last = writer.add([b"x" * 10], 10)
     return last
-
-
-async def record_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
-    found = await cluster.store.get(ledger_key(ledger_id))
-    assert found is not None
-    return LedgerMetadata.decode(found.key, found.value)
 
 
 async def create(cluster: ModelCluster, **options: object) -> tuple[LedgerClient, LedgerWriter]:
