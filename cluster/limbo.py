@@ -16,6 +16,7 @@ from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.readable import Unreadable
 from ..metadata.client import Metadata, prefix_end
+from ..runtime.backoff import Backoff
 from ..runtime.errors import CorruptData, DistributedLogError
 from .copying import Connections, Copier, wanted
 from .held_up import HeldUp
@@ -71,10 +72,9 @@ class LimboHealing:
 
     async def run(self) -> None:
         """Until cancelled: often while something gets better, else seldom."""
-        pause_s = EVERY_S
+        backoff = Backoff(EVERY_S, EVERY_MAX_S)
         while True:
-            await trio.sleep(pause_s)
-            pause_s = min(EVERY_MAX_S, 2 * pause_s)
+            await trio.sleep(backoff.next_s())
             if not self._store.any_limbo:
                 continue
             before = self.healed
@@ -83,7 +83,7 @@ class LimboHealing:
             except DistributedLogError as error:
                 log.warning("limbo stays for now: %s: %s", type(error).__name__, error)
             if self.healed > before:
-                pause_s = EVERY_S
+                backoff.reset()
 
     async def work(self) -> bool:
         """Try each ledger that should be here and is in limbo; True when none of them is any more."""

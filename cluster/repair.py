@@ -18,6 +18,7 @@ from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..metadata.client import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
+from ..runtime.backoff import Backoff
 from ..runtime.errors import ConnectionLost, DistributedLogError
 from .copying import Connections, Copier, wanted
 from .held_up import HeldUp
@@ -72,7 +73,7 @@ class _Rest:
     mod_revision: int
     away: frozenset[str]
     """Its bookies that are not connected."""
-    pause_s: float
+    backoff: Backoff
     until: float
     why: list[tuple[str, str]]
     """Cause and example, as `HeldUp.note` takes them."""
@@ -135,8 +136,9 @@ class Repair:
             why = [(type(error).__name__, f"{note.key!r}: {error}")]
         if not why:
             return None
-        pause_s = EVERY_S if rest is None else min(2 * rest.pause_s, REST_S_MAX)
-        return _Rest(note.mod_revision, away, pause_s, trio.current_time() + pause_s, why)
+        backoff = Backoff(EVERY_S, REST_S_MAX) if rest is None else rest.backoff
+        until = trio.current_time() + backoff.next_s()
+        return _Rest(note.mod_revision, away, backoff, until, why)
 
     async def fill(self, note: KeyValue) -> bool:
         """Copy what one note names; True when the note is gone. False: something must wait."""

@@ -55,7 +55,7 @@ TYPES_ONLY = {"random"}
 """`random.Random` as a type is no chance: who hands one out is the seam."""
 
 PURE = {
-    "runtime": {"frames", "hello", "blocks", "errors", "reasons", "reuse", "schema"},
+    "runtime": {"backoff", "blocks", "errors", "frames", "hello", "reasons", "reuse", "schema"},
     "metadata": {
         "answers", "commands", "configuration", "elections", "following", "forming", "history",
         "interface", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations", "membership",
