@@ -4,6 +4,7 @@
 One contract test holds both.
 """
 
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -15,6 +16,7 @@ __all__ = [
     "MemberStatus",
     "Metadata",
     "RangePage",
+    "Scan",
     "Watch",
     "WatchBatch",
     "prefix_end",
@@ -81,7 +83,7 @@ class Metadata(Protocol):
         ...
 
     async def range(self, start: bytes, end: bytes, *, limit: int = 1000) -> RangePage:
-        """Up to ``limit`` keys with start <= key < end, in order."""
+        """Up to ``limit`` keys with start <= key < end, in order; `Scan` reads all of them."""
         ...
 
     async def transact(self, transaction: Transaction) -> TransactionReply:
@@ -113,6 +115,45 @@ class Metadata(Protocol):
     async def status(self) -> list[MemberStatus]:
         """All nodes of the quorum, those that do not answer included."""
         ...
+
+
+class Scan:
+    """All keys that begin with ``start``, or those with start <= key < end, in order, read page by page.
+
+    ``async for item in Scan(metadata, prefix)``, once. What it gives is not one moment: each page is as of
+    its own. A key that is there throughout comes once, with a value that it had meanwhile; one that is put
+    or deleted meanwhile comes once or not at all; what the loop's body puts after its place comes too.
+    For one moment on: watch after ``revision``, which tells all that a later page may have missed, some of
+    it again. No watch is open while it scans, so that one may begin with `Compacted`: scan again.
+
+    Holds one page, at most ``limit`` keys and about 1 MiB; small for a slow body, which meets them as they
+    were when the page was read. May be left at any item. Raises what `Metadata.range` raises.
+    """
+
+    def __init__(
+        self, metadata: Metadata, start: bytes, end: bytes | None = None, *, limit: int = 1000
+    ) -> None:
+        self.revision = -1
+        """Of the first page, so of before all that was missed; -1 until it is read."""
+        self._metadata = metadata
+        self._next: bytes | None = start
+        self._end = prefix_end(start) if end is None else end
+        self._limit = limit
+        self._page: Iterator[KeyValue] = iter(())
+
+    def __aiter__(self) -> "Scan":
+        return self
+
+    async def __anext__(self) -> KeyValue:
+        while (item := next(self._page, None)) is None:
+            if self._next is None:
+                raise StopAsyncIteration
+            page = await self._metadata.range(self._next, self._end, limit=self._limit)
+            if self.revision < 0:
+                self.revision = page.revision
+            self._page = iter(page.items)
+            self._next = page.items[-1].key + b"\0" if page.more else None
+        return item
 
 
 def prefix_end(prefix: bytes) -> bytes:

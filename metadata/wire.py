@@ -156,7 +156,10 @@ def encode_page(index: int, page: RangePage) -> bytes:
 
 def decode_page(body: Buffer) -> tuple[int, RangePage]:
     """(index, page). Raises `ProtocolError`."""
-    index, revision, (items, more) = message(body, _PAGE, "the answer to a read of a range")
+    what = "the answer to a read of a range"
+    index, revision, (items, more) = message(body, _PAGE, what)
+    if more and not items:
+        raise ProtocolError(f"{what} without a key to go on from")
     return index, RangePage(items, revision, more)
 
 

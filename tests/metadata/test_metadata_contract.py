@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import trio
 
-from distributedlog.metadata.interface import Event, Metadata, Watch, prefix_end
+from distributedlog.metadata.interface import Event, Metadata, Scan, Watch, prefix_end
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import (
@@ -101,17 +101,15 @@ async def test_what_one_client_changed_another_one_finds(
 async def test_a_range_is_read_in_pages(metadata: Metadata, autojump_clock: object) -> None:
     keys = [b"k/%02d" % n for n in range(10)]
     await metadata.transact(puts(*((key, b"v") for key in reversed(keys)), (b"z", b"")))
-    found: list[bytes] = []
-    start = b"k/"
-    while True:
+    pages = []
+    start: bytes | None = b"k/"
+    while start is not None:
         page = await metadata.range(start, prefix_end(b"k/"), limit=4)
         assert page.revision == 1
-        found += [item.key for item in page.items]
-        if not page.more:
-            break
-        start = found[-1] + b"\0"
+        pages.append([item.key for item in page.items])
+        start = pages[-1][-1] + b"\0" if page.more else None
 
-    assert found == keys
+    assert pages == [keys[:4], keys[4:8], keys[8:]]
     assert (await metadata.range(b"k/03", b"k/05")).items == tuple(
         KeyValue(key, b"v", 1, 1, 1, 0) for key in keys[3:5]
     )
@@ -123,16 +121,50 @@ async def test_a_page_of_large_values_is_cut_and_says_so(
 ) -> None:
     for n in range(4):
         await metadata.transact(puts((b"k%d" % n, bytes(600_000))))
-    found: list[bytes] = []
-    start = b"k"
-    while True:
-        page = await metadata.range(start, b"l")
-        found += [item.key for item in page.items]
-        if not page.more:
-            break
-        start = found[-1] + b"\0"
+    page = await metadata.range(b"k", b"l")
+    assert page.more
+    assert 1 <= len(page.items) < 4
+    found = [item.key async for item in Scan(metadata, b"k")]
 
     assert found == [b"k0", b"k1", b"k2", b"k3"]
+
+
+async def test_a_scan_finds_all_keys_of_a_prefix_or_of_a_range(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    keys = [b"k/%02d" % n for n in range(10)]
+    await metadata.transact(puts(*((key, b"v") for key in keys), (b"k0", b""), (b"j", b"")))
+
+    for limit in (1, 3, 5, 10, 11):  # also with a page that ends just where the keys do
+        scan = Scan(metadata, b"k/", limit=limit)
+        assert [item.key async for item in scan] == keys
+        assert scan.revision == 1
+        assert [item.key async for item in scan] == [], "once"
+        scan = Scan(metadata, keys[2], keys[7], limit=limit)
+        assert [item.key async for item in scan] == keys[2:7]
+    empty = Scan(metadata, b"x")
+    assert [item async for item in empty] == []
+    assert empty.revision == 1
+
+
+async def test_a_scan_meets_what_changes_after_its_page_and_no_key_twice(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    await metadata.transact(puts(*((b"k%d" % n, b"old") for n in (0, 2, 3, 4, 5))))
+    scan = Scan(metadata, b"k", limit=2)
+    found = []
+    async for item in scan:
+        found.append((item.key, item.value))
+        if len(found) == 1:  # k0 and k2 are read
+            changed = puts(*((b"k%d" % n, b"new") for n in (0, 1, 2, 4, 6)))
+            await metadata.transact(changed)
+            await metadata.transact(Transaction((), (Delete(b"k3"),)))
+
+    old, new = [b"k0", b"k2"], [b"k4", b"k6"]
+    assert found == sorted(
+        [(key, b"old") for key in [*old, b"k5"]] + [(key, b"new") for key in new]
+    )
+    assert scan.revision == 1, "a watch from there tells of k1 and k3, and of the others again"
 
 
 # --- transactions ---------------------------------------------------------------------------------
