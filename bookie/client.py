@@ -174,7 +174,7 @@ class BookieClient:
         `ConnectionLost`: what is behind it may be there or not. Raises what closed the connection.
         """
         if self.link.closed is not None:
-            raise self.link.closed
+            raise self.link.closed.again()
         self._last_stream += 1
         opening = m.StreamOpen(ledger, key, recovery, fragment_epoch)
         stream = AddStream(self, self._last_stream, opening, on_acked, on_refused)

@@ -115,7 +115,7 @@ class ClientLink(Link):
         on_reply: OnReply | None,
     ) -> PendingReply:
         if self.closed is not None:
-            raise self.closed
+            raise self.closed.again()
         self._last_request += 1
         pending = PendingReply(op, self._last_request, on_reply)
         self._pending[self._last_request] = pending
@@ -205,7 +205,7 @@ class ClientLink(Link):
         """Wait for the server's HELLO and AUTH. Raises what closed the link."""
         await self._welcome.wait()
         if self.closed is not None:
-            raise self.closed
+            raise self.closed.again()
         assert self._greeting is not None, "AUTH is answered after HELLO"
         return self._greeting
 
@@ -256,5 +256,5 @@ class ClientLink(Link):
 def _lost(reason: DistributedLogError, peer: str) -> DistributedLogError:
     """What a request under way learns from the end of its link: its outcome is unknown."""
     if isinstance(reason, ConnectionLost):
-        return reason
+        return reason.again()
     return ConnectionLost(f"the connection to {peer} ended: {reason}")

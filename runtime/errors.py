@@ -22,7 +22,7 @@ was asked certainly did not happen; False: it may have) and ``fatal_to_writer``.
 upstream's (DistributedLog StatusCode), from 2000 on they are ours.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class DistributedLogError(Exception):
@@ -33,7 +33,18 @@ class DistributedLogError(Exception):
     definite: ClassVar[bool] = True
     fatal_to_writer: ClassVar[bool] = False
     exit_code: ClassVar[int] = 1
-    """What the command line ends with (design: the contract of `dlog`)."""
+    """What the command line ends with."""
+
+    def __init__(self, message: str = "", detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
+        """One more field, as text, which goes over the wire too; the classes that use it name it."""
+
+    def again(self) -> Self:
+        """The same error afresh, for one that is raised more than once: each raise has its own traceback."""
+        fresh = type(self)(str(self), self.detail)
+        fresh.__cause__, fresh.__suppress_context__ = self.__cause__, self.__suppress_context__
+        return fresh
 
 
 # --- the caller's mistake -------------------------------------------------------------------------
@@ -124,15 +135,15 @@ class LogRecreated(LogNotFound):
 
 
 class LogTruncated(DistributedLogError):
-    """The position asked for lies before the log's truncation point; ``first`` is the first that is left,
-    as text (``1.12.3``)."""
+    """The position asked for lies before the log's truncation point; ``first`` is the first that is left."""
 
     code = 511
     exit_code = 3
 
-    def __init__(self, message: str, first: str = "") -> None:
-        super().__init__(message)
-        self.first = first
+    @property
+    def first(self) -> str:
+        """As text (``1.12.3``), or ""."""
+        return self.detail
 
 
 class NoSuchLedger(DistributedLogError):
@@ -167,9 +178,10 @@ class OwnershipAcquireFailed(DistributedLogError):
     retryable = True
     exit_code = 5
 
-    def __init__(self, message: str, owner: str = "") -> None:
-        super().__init__(message)
-        self.owner = owner
+    @property
+    def owner(self) -> str:
+        """The holder's name, or ""."""
+        return self.detail
 
 
 class WriterFenced(DistributedLogError):
@@ -190,15 +202,16 @@ class LedgerFenced(DistributedLogError):
 
 
 class NotLeader(DistributedLogError):
-    """This metadata node does not lead. ``leader`` is the best guess, or "". The client asks there."""
+    """This metadata node does not lead. ``leader`` is the best guess. The client asks there."""
 
     code = 2030
     retryable = True
     exit_code = 4
 
-    def __init__(self, message: str, leader: str = "") -> None:
-        super().__init__(message)
-        self.leader = leader
+    @property
+    def leader(self) -> str:
+        """The leader's address, or ""."""
+        return self.detail
 
 
 class LinkOutOfOrder(DistributedLogError):
@@ -464,11 +477,5 @@ BY_CODE: dict[int, type[DistributedLogError]] = {
 
 
 def from_code(code: int, message: str, detail: str = "") -> DistributedLogError:
-    """The error a peer named by its code; an unknown code becomes the root class.
-
-    ``detail`` is the one extra field that some classes carry (``owner``, ``leader``, ``first``).
-    """
-    cls = BY_CODE.get(code, DistributedLogError)
-    if cls is OwnershipAcquireFailed or cls is NotLeader or cls is LogTruncated:
-        return cls(message, detail)
-    return cls(message)
+    """The error a peer named by its code; an unknown code becomes the root class."""
+    return BY_CODE.get(code, DistributedLogError)(message, detail)

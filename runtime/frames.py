@@ -165,8 +165,7 @@ class _Items:
 
 def error_body(error: DistributedLogError) -> bytes:
     """The body of a frame whose status is ``error.code``."""
-    detail = getattr(error, "owner", "") or getattr(error, "leader", "")
-    return pack([str(error)[:ERROR_CHARS_MAX], detail])
+    return pack([str(error)[:ERROR_CHARS_MAX], error.detail])
 
 
 def error_from(status: int, body: Buffer) -> DistributedLogError:

@@ -272,12 +272,12 @@ class Link:
         """Return when fewer than ``below_bytes`` wait to be sent. Raises what closed the link."""
         while self.outgoing_bytes >= below_bytes:
             if self.closed is not None:
-                raise self.closed
+                raise self.closed.again()
             if self._room is None:
                 self._room = trio.Event()
             await self._room.wait()
         if self.closed is not None:
-            raise self.closed
+            raise self.closed.again()
 
     async def send_loop(self) -> None:
         """Send what has gathered, a turn at a time, until the link is closed."""

@@ -151,7 +151,7 @@ class MemoryFile:
         """Write; see `File.write_at`. Raises `DiskFull` above the disk's bound, from then on always."""
         self._check_open()
         if self._failed is not None:
-            raise self._failed
+            raise self._failed.again()
         length = sum(len(buffer) for buffer in buffers)
         if self._direct:
             assert offset % DIRECT_ALIGN == 0, "a direct file takes aligned offsets"
@@ -178,7 +178,7 @@ class MemoryFile:
         self._check_open()
         await trio.lowlevel.checkpoint()
         if self._failed is not None:
-            raise self._failed
+            raise self._failed.again()
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Read up to ``length`` bytes, fewer at the end."""
@@ -198,7 +198,7 @@ class MemoryFile:
         """Cut or extend. Raises `DiskFull`."""
         self._check_open()
         if self._failed is not None:
-            raise self._failed
+            raise self._failed.again()
         self._content.resize(size, self.name)
 
     def close(self) -> None:

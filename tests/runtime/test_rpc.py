@@ -75,7 +75,7 @@ class EchoSession:
         elif op == FAIL:
             self.link.reply_error(ident, TooBusy("no room: 9 of 8 bytes"))
         elif op == LEADER:
-            self.link.reply_error(ident, NotLeader("ask n2", leader="n2"))
+            self.link.reply_error(ident, NotLeader("ask n2", "n2"))
         elif op == REPEAT:
             for n, byte in enumerate(bytes(body)):
                 more = REPLY_MORE if n + 1 < len(body) else 0
