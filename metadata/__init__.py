@@ -11,7 +11,6 @@ The Raft core (pure), from the ground up:
 
     quorum.py, configuration.py     what a majority has done; who the members are
     raft_log.py, log_marks.py       the log as a core sees it; how far it is, at each stage
-    roles.py, elections.py, following.py    a node's role and term; votes; what comes from a leader
     leadership.py, progress.py, read_rounds.py, membership.py   what exists only while a node leads
     raft.py, ready.py, outbox.py    the whole core; what it wants done, in which order
     messages.py, options.py         what nodes say to each other; times and bounds

@@ -42,7 +42,15 @@ The members are what the newest configuration in the log says: only voters count
 are replicated to (`configuration.py`). A node with ``may_vote=False`` never votes nor campaigns, whatever
 it is asked and whatever the configuration says.
 
-The code is in four layers: `roles.py`, `elections.py`, `following.py`, and here.
+Voters are asked and counted by the candidate's own configuration. Who is asked for a vote does not consult
+its own one: it may not know yet that it, or the candidate, has become a voter, and the new majority may
+need it (thesis 4.1). What keeps a removed node, or one that was cut off, from disturbing is that nobody
+helps to replace a leader that is alive (4.2.3), and that a candidate asks before it counts its term up (9.6).
+Nor need a leader be of the members that this node knows of: it may have been let in by entries that this
+node lacks, or this node may know of nobody yet (4.1).
+
+What exists only while a node leads is in `leadership.py`. The term and the vote leave here as
+`Ready.hard_state`; `storage.py` has them on disk before a vote is sent.
 
 Source: docs/guarantees.md M1..M4; Raft paper (Ongaro, Ousterhout 2014) figure 2; thesis (Ongaro 2014)
 3.10, 4, 6.4, 9.6, 10.2.1; for changes of members also the correction of single-server changes (Ongaro,
@@ -52,11 +60,12 @@ raft-dev, 10 July 2015): a leader first commits an entry of its own term. Hazard
 from collections.abc import Callable
 from math import inf
 
-from ..runtime.errors import ProtocolError
+from ..runtime.errors import CorruptData, ProtocolError
 from .configuration import Configuration
-from .following import Following
 from .leadership import Leadership
+from .log_marks import LogMarks
 from .messages import (
+    TERM_MAX,
     Append,
     AppendReply,
     Heartbeat,
@@ -68,16 +77,20 @@ from .messages import (
     Vote,
     VoteReply,
 )
-from .options import RaftOptions as RaftOptions
+from .options import RaftOptions
+from .outbox import Outbox
+from .quorum import Outcome, tally
 from .raft_log import RaftLog
 from .ready import HardState, Ready, Role, Snapshot
-from .roles import TERM_LEAD_MAX
 
+TERM_LEAD_MAX = 1_000_000
+"""So far ahead of the own term a peer's may be. A term that is entered is never left: one forged message
+with a high one would leave no term for the next election, on all nodes and for good."""
 FROM_ANYBODY = PreVote | Vote | Append | Heartbeat | TimeoutNow
 """Taken also from nodes that are no members here: either side may lack an entry (thesis 4.1)."""
 
 
-class Raft(Following):
+class Raft:
     """One node's view of the replicated log. The module names its inputs; `ready` gives its outputs."""
 
     def __init__(
@@ -92,17 +105,36 @@ class Raft(Following):
         may_vote: bool = True,
         applied: int = 0,
     ) -> None:
-        """See `Roles`. The members are those that ``log`` names."""
-        super().__init__(
-            node_id,
-            log,
-            hard_state,
-            options=options,
-            draw=draw,
-            now=now,
-            may_vote=may_vote,
-            applied=applied,
-        )
+        """A start or restart: ``log`` and ``hard_state`` as found durable; ``draw`` is in [0, 1).
+
+        ``may_vote`` False: never, whatever the configuration says. ``applied``: where the restored state
+        machine stands, if its snapshot is newer than the log's beginning; entries up to it are not handed
+        out again.
+        """
+        self.node_id = node_id
+        self.options = options
+        self.log = log
+        self.marks = LogMarks(log, max(applied, log.base_index))
+        self.role = Role.FOLLOWER
+        self.term = hard_state.term
+        self.vote = hard_state.vote
+        self.leader_id = ""
+        self.deadline = inf
+        self.may_vote = may_vote
+        self.configuration: Configuration
+        """In effect: the newest one in the log."""
+        self.voters: tuple[str, ...]
+        self.peers: tuple[str, ...]
+        """All other members, learners included."""
+        self._draw = draw
+        self._disk_stalled = False
+        self._leader_heard_at = -inf
+        self._grace_left = True  # a late clock may still wait once for the leader's sign of life
+        self._votes: dict[str, bool] = {}
+        self._leadership: Leadership | None = None
+        self._outbox = Outbox()
+        self._take_configuration()
+        self._await_leader(now)
         self._handlers: dict[type, Callable[..., None]] = {
             PreVote: self._on_pre_vote,
             PreVoteReply: self._on_pre_vote_reply,
@@ -115,6 +147,38 @@ class Raft(Following):
             TimeoutNow: self._on_timeout_now,
         }
         self._check()
+
+    @property
+    def commit(self) -> int:
+        """The last entry known to be committed."""
+        return self.marks.commit
+
+    @property
+    def applied(self) -> int:
+        """The last entry that the driver said was applied."""
+        return self.marks.applied
+
+    @property
+    def durable_index(self) -> int:
+        """The last entry that is durable here."""
+        return self.marks.durable_index
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether this node may campaign: it is a voter, or its removal is not known to be committed.
+
+        It may be the only one that has the entry which removes it: then nobody else can win (thesis 4.2.2).
+        """
+        committed = self.log.configuration_at(self.marks.commit)
+        may_campaign = self.may_vote and self.term < TERM_MAX and len(self.voters) > 0
+        return may_campaign and (self.node_id in self.voters or self.node_id in committed.voters)
+
+    def is_out_of_reach(self, term: int) -> bool:
+        """Whether no honest peer can be in ``term``: terms move by elections, one at a time (H214).
+
+        A node that has nothing yet takes any: the cluster that it is let into may be old.
+        """
+        return term > self.term + TERM_LEAD_MAX and self.log.last_index > 0
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -298,6 +362,284 @@ class Raft(Following):
         self._check()
         return ready
 
+    # --- members ----------------------------------------------------------------------------------
+
+    def _take_configuration(self) -> None:
+        self.configuration = self.log.configuration
+        self.voters = self.configuration.voters
+        self.peers = self.configuration.others(self.node_id)
+
+    def _on_log_changed(self, now: float) -> None:
+        """Entries came or were cut off: a configuration counts from the moment it is in the log."""
+        if self.log.configuration is self.configuration:
+            return
+        self._take_configuration()
+        if self._leadership is not None:
+            self._leadership.on_members(self.configuration, now)
+        else:
+            self._await_leader(now)
+
+    # --- roles and terms --------------------------------------------------------------------------
+
+    def _set_term(self, term: int, vote: str) -> None:
+        assert term > self.term or (term == self.term and not self.vote), "a vote is never changed"
+        assert term <= TERM_MAX, f"term {term} cannot be told to anybody"
+        self.term, self.vote = term, vote
+        self._outbox.hard_state = HardState(term, vote)
+
+    def _await_leader(self, now: float) -> None:
+        """Draw the next time at which silence means that nobody leads.
+
+        Each voter that is not the leader draws from its own part of the interval: the first of them does not
+        collide with the second, and comes early, without a shorter timeout for anybody.
+        """
+        options = self.options
+        width = options.election_max_s - options.election_min_s
+        others = [voter for voter in self.voters if voter != self.leader_id]
+        part, parts = 0, 1
+        if self.node_id in others:
+            part, parts = others.index(self.node_id), len(others)
+        self.deadline = now + options.election_min_s + (part + self._draw()) / parts * width
+        self._grace_left = True
+        if not self.may_lead:
+            self.deadline = inf
+
+    def _become_follower(self, term: int, leader_id: str, now: float) -> None:
+        if term > self.term:
+            self._set_term(term, "")
+        if self._leadership is not None:
+            self._outbox.reads_lost.extend(self._leadership.reads.drop())
+            self._leadership = None
+        if self.role is not Role.FOLLOWER or leader_id != self.leader_id:
+            self.role = Role.FOLLOWER
+            self.leader_id = leader_id
+            self._votes = {}
+        self._await_leader(now)
+
+    def _follow(self, term: int, leader_id: str, now: float) -> None:
+        """A leader of ``term`` (not below the own) showed itself."""
+        if self._has_rival(term, leader_id):
+            raise ProtocolError(
+                f"two leaders in term {term}: {leader_id} and {self.leader_id or self.node_id}"
+            )
+        self._become_follower(term, leader_id, now)
+        self._leader_heard_at = now
+
+    def _has_rival(self, term: int, leader_id: str) -> bool:
+        """Whether another leader of that very term is known: somebody broke M1, or lies."""
+        return term == self.term and (
+            self.role is Role.LEADER or self.leader_id not in ("", leader_id)
+        )
+
+    def hears_leader(self, now: float) -> bool:
+        """Whether this node leads with a quorum, or heard its leader within the longest timeout."""
+        if self._leadership is not None:
+            return True
+        return bool(self.leader_id) and now < self._leader_heard_at + self.options.election_max_s
+
+    def _serves_a_leader(self, now: float) -> bool:
+        """Whether a leader is alive as far as this node knows: then nobody is helped to replace it.
+
+        Thesis 4.2.3 and 9.6: what keeps a node that was cut off from deposing a working leader.
+        """
+        if self._leadership is not None:
+            return True
+        return bool(self.leader_id) and now < self._leader_heard_at + self.options.election_min_s
+
+    # --- campaigns and votes ----------------------------------------------------------------------
+
+    def _campaign_softly(self, now: float) -> None:
+        """Ask whether an election could be won before disturbing anybody (pre-vote)."""
+        self._await_leader(now)
+        if self._disk_stalled or not self.may_lead:
+            return
+        self.role, self.leader_id = Role.PRE_CANDIDATE, ""
+        self._votes = {self.node_id: True}
+        if tally(self._votes, self.voters) is Outcome.WON:
+            self._campaign(now)
+            return
+        ask = PreVote(self.term + 1, self.node_id, self.log.last_index, self.log.last_term)
+        for peer in self._other_voters():
+            self._send(peer, ask)
+
+    def _campaign(self, now: float, transfer: bool = False) -> None:
+        self._await_leader(now)
+        self.role, self.leader_id = Role.CANDIDATE, ""
+        self._set_term(self.term + 1, self.node_id)
+        self._votes = {self.node_id: True}
+        if tally(self._votes, self.voters) is Outcome.WON:
+            self._become_leader(now)
+            return
+        ask = Vote(self.term, self.node_id, self.log.last_index, self.log.last_term, transfer)
+        for peer in self._other_voters():
+            self._send(peer, ask, True)
+
+    def _other_voters(self) -> list[str]:
+        return [voter for voter in self.voters if voter != self.node_id]
+
+    def _on_pre_vote(self, message: PreVote, now: float) -> None:
+        granted = (
+            self.may_vote
+            and not self._serves_a_leader(now)
+            and (
+                message.term > self.term
+                or (message.term == self.term and self.vote in ("", message.sender))
+            )
+            and self._is_up_to_date(message.last_index, message.last_term)
+        )
+        term = message.term if granted else self.term
+        self._send(message.sender, PreVoteReply(term, self.node_id, granted))
+
+    def _on_pre_vote_reply(self, message: PreVoteReply, now: float) -> None:
+        if not message.granted and message.term > self.term:
+            self._become_follower(message.term, "", now)
+            return
+        if self.role is not Role.PRE_CANDIDATE:
+            return
+        if message.granted and message.term != self.term + 1:
+            return  # of an earlier question
+        self._votes[message.sender] = message.granted
+        outcome = tally(self._votes, self.voters)
+        if outcome is Outcome.WON:
+            self._campaign(now)
+        elif outcome is Outcome.LOST:
+            self._become_follower(self.term, "", now)
+
+    def _on_vote(self, message: Vote, now: float) -> None:
+        if message.term > self.term:
+            if self._serves_a_leader(now) and not message.transfer:
+                return  # thesis 4.2.3: neither the term nor the vote of a disturber is taken up
+            self._become_follower(message.term, "", now)
+        granted = (
+            message.term == self.term
+            and self.may_vote
+            and self._may_vote_for(message.sender)
+            and self._is_up_to_date(message.last_index, message.last_term)
+        )
+        if granted:
+            if not self.vote:
+                self._set_term(self.term, message.sender)
+            self._await_leader(now)
+        self._send(message.sender, VoteReply(self.term, self.node_id, granted), True)
+
+    def _may_vote_for(self, candidate: str) -> bool:
+        """At most one vote a term (paper 5.2); asked again, the same answer again."""
+        return self.vote == candidate or (not self.vote and not self.leader_id)
+
+    def _is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        """Whether a candidate's log is at least as complete as the own (paper 5.4.1)."""
+        return self.log.is_up_to_date(last_index, last_term)
+
+    def _on_vote_reply(self, message: VoteReply, now: float) -> None:
+        if message.term > self.term:
+            self._become_follower(message.term, "", now)
+            return
+        if message.term < self.term or self.role is not Role.CANDIDATE:
+            return
+        self._votes[message.sender] = message.granted
+        outcome = tally(self._votes, self.voters)
+        if outcome is Outcome.WON:
+            self._become_leader(now)
+        elif outcome is Outcome.LOST:
+            self._become_follower(self.term, "", now)
+
+    def _on_timeout_now(self, message: TimeoutNow, now: float) -> None:
+        if message.term != self.term or message.sender != self.leader_id:
+            return
+        if self.may_lead and not self._disk_stalled:
+            self._campaign(now, transfer=True)
+
+    def _become_leader(self, now: float) -> None:
+        self.role, self.leader_id = Role.LEADER, self.node_id
+        self._votes = {}
+        self._leadership = self._new_leadership(now)
+        self._heartbeat(self._leadership, now)
+
+    def _new_leadership(self, now: float) -> Leadership:
+        return Leadership(
+            self.node_id,
+            self.term,
+            self.configuration,
+            self.marks,
+            self._outbox,
+            self.options,
+            now,
+        )
+
+    def _heartbeat(self, leadership: Leadership, now: float) -> None:
+        self.deadline = now + self.options.heartbeat_s
+        leadership.begin_round()
+
+    # --- what a follower takes from its leader ----------------------------------------------------
+
+    def _on_append(self, message: Append, now: float) -> None:
+        if message.term < self.term:
+            self._refuse_old_leader(message.sender)
+            return
+        self._follow(message.term, message.sender, now)
+        if message.prev_index < self.commit:  # an old one: what is committed here is equal there
+            self._accept(message.sender, self.commit)
+            return
+        if self.log.term_at(message.prev_index) != message.prev_term:
+            hint_index, hint_term = self.log.hint(message.prev_index)
+            self._send(
+                message.sender,
+                AppendReply(
+                    self.term,
+                    self.node_id,
+                    False,
+                    message.prev_index,
+                    hint_index,
+                    hint_term,
+                    message.number,
+                ),
+            )
+            return
+        last = self.marks.accept(message.prev_index, message.entries)
+        self._on_log_changed(now)
+        self.marks.commit_to(min(message.commit, last))
+        self._accept(message.sender, last)
+
+    def _accept(self, leader_id: str, index: int) -> None:
+        self._send(
+            leader_id,
+            AppendReply(self.term, self.node_id, True, index, 0, 0),
+            index > self.durable_index,
+        )
+
+    def _on_heartbeat(self, message: Heartbeat, now: float) -> None:
+        if message.term < self.term:
+            self._refuse_old_leader(message.sender)
+            return
+        self._follow(message.term, message.sender, now)
+        if message.commit > self.log.last_index:
+            raise CorruptData(
+                f"leader {message.sender} has this node's word for entry {message.commit}, "
+                f"the log here ends at {self.log.last_index}: acknowledged entries were lost"
+            )
+        self.marks.commit_to(message.commit)
+        if message.round:
+            self._send(message.sender, HeartbeatReply(self.term, self.node_id, message.round))
+
+    def _refuse_old_leader(self, sender: str) -> None:
+        """Tell a leader of an earlier term that it is one; without this a node whose term ran ahead
+        while it was cut off, and whom nobody votes for, would never be heard again."""
+        self._send(sender, AppendReply(self.term, self.node_id, False, 0, 0, 0))
+
+    def _on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
+        if term < self.term or self._has_rival(term, sender):
+            return
+        if not 0 < snapshot.term <= term or snapshot.index <= 0 or self.is_out_of_reach(term):
+            return  # no entry is newer than its leader, no leader so far ahead
+        self._follow(term, sender, now)
+        if snapshot.index > self.commit:
+            if self.log.term_at(snapshot.index) == snapshot.term:
+                self.marks.commit_to(snapshot.index)  # paper 7: the log covers it, keep the rest
+            else:
+                self.marks.install(snapshot)
+                self._on_log_changed(now)
+        self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
+
     # --- the leader's side: metadata/leadership.py -------------------------------------------------
 
     def _on_leader_time(self, leadership: Leadership, now: float) -> None:
@@ -333,6 +675,9 @@ class Raft(Following):
             self._become_follower(
                 self.term, "", 0.0
             )  # no deadline depends on it: it never campaigns
+
+    def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
+        self._outbox.send(to, message, after_persist)
 
     # --- invariants -------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from ..metadata.configuration import UNKNOWN, Configuration
-from ..metadata.raft import Raft, RaftOptions
+from ..metadata.options import RaftOptions
+from ..metadata.raft import Raft
 from ..metadata.ready import Ready, Role
 from ..runtime.errors import DistributedLogError
 from .raft_clients import RaftClients

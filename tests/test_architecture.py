@@ -57,10 +57,10 @@ TYPES_ONLY = {"random"}
 PURE = {
     "runtime": {"backoff", "blocks", "errors", "frames", "hello", "reasons", "reuse", "schema"},
     "metadata": {
-        "answers", "commands", "configuration", "elections", "following", "forming", "history",
+        "answers", "commands", "configuration", "forming", "history",
         "interface", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations", "membership",
         "messages", "options", "outbox", "progress", "quorum", "raft", "raft_log", "read_rounds", "ready",
-        "request_ring", "roles", "transaction", "wire",
+        "request_ring", "transaction", "wire",
     },
     "bookie": {
         "cutting", "entry", "index_records", "journal_blocks", "messages", "runs", "seed", "space",

@@ -4,7 +4,8 @@ from typing import TypeVar
 
 from distributedlog.metadata.configuration import Configuration
 from distributedlog.metadata.messages import AppendReply, Entry, Message, PreVoteReply, VoteReply
-from distributedlog.metadata.raft import Raft, RaftOptions
+from distributedlog.metadata.options import RaftOptions
+from distributedlog.metadata.raft import Raft
 from distributedlog.metadata.raft_log import RaftLog
 from distributedlog.metadata.ready import HardState, Role
 

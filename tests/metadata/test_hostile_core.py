@@ -27,9 +27,8 @@ from distributedlog.metadata.messages import (
     decode,
     encode,
 )
-from distributedlog.metadata.raft import Raft
+from distributedlog.metadata.raft import TERM_LEAD_MAX, Raft
 from distributedlog.metadata.ready import Ready, Snapshot
-from distributedlog.metadata.roles import TERM_LEAD_MAX
 from distributedlog.runtime.errors import DistributedLogError, ProtocolError
 
 from .raft_cores import elected, node, settle

@@ -21,8 +21,8 @@ from distributedlog.metadata.messages import (
     decode,
     encode,
 )
+from distributedlog.metadata.raft import TERM_LEAD_MAX
 from distributedlog.metadata.ready import Role, Snapshot
-from distributedlog.metadata.roles import TERM_LEAD_MAX
 from distributedlog.metadata.snapshot_files import CHUNK
 from distributedlog.metadata.wire import MembersRequest
 from distributedlog.runtime.errors import ConnectionLost, ProtocolError

@@ -14,7 +14,7 @@ from distributedlog.metadata.messages import (
     HeartbeatReply,
     VoteReply,
 )
-from distributedlog.metadata.raft import RaftOptions
+from distributedlog.metadata.options import RaftOptions
 from distributedlog.runtime.errors import CorruptData, InvalidRequest, ProtocolError, TooBusy
 
 from .raft_cores import acked, elected, node, settle, to

@@ -33,7 +33,8 @@ from distributedlog.metadata.configuration import (
     is_configuration,
 )
 from distributedlog.metadata.messages import Append, Entry, Message
-from distributedlog.metadata.raft import Raft, RaftOptions
+from distributedlog.metadata.options import RaftOptions
+from distributedlog.metadata.raft import Raft
 from distributedlog.metadata.ready import Ready
 from distributedlog.runtime.errors import DistributedLogError
 from distributedlog.sim.raft_disk import RaftDisk, StoredSnapshot
