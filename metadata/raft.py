@@ -321,7 +321,18 @@ class Raft:
 
     def on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
         """A leader's snapshot is a durable file here; see the module."""
-        self._on_snapshot_received(term, sender, snapshot, now)
+        if term < self.term or self._has_rival(term, sender):
+            return
+        if not 0 < snapshot.term <= term or snapshot.index <= 0 or self.is_out_of_reach(term):
+            return  # no entry is newer than its leader, no leader so far ahead
+        self._follow(term, sender, now)
+        if snapshot.index > self.commit:
+            if self.log.term_at(snapshot.index) == snapshot.term:
+                self.marks.commit_to(snapshot.index)  # paper 7: the log covers it, keep the rest
+            else:
+                self.marks.install(snapshot)
+                self._on_log_changed(now)
+        self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
         self._check()
 
     # --- output -----------------------------------------------------------------------------------
@@ -626,20 +637,6 @@ class Raft:
         while it was cut off, and whom nobody votes for, would never be heard again."""
         self._send(sender, AppendReply(self.term, self.node_id, False, 0, 0, 0))
 
-    def _on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
-        if term < self.term or self._has_rival(term, sender):
-            return
-        if not 0 < snapshot.term <= term or snapshot.index <= 0 or self.is_out_of_reach(term):
-            return  # no entry is newer than its leader, no leader so far ahead
-        self._follow(term, sender, now)
-        if snapshot.index > self.commit:
-            if self.log.term_at(snapshot.index) == snapshot.term:
-                self.marks.commit_to(snapshot.index)  # paper 7: the log covers it, keep the rest
-            else:
-                self.marks.install(snapshot)
-                self._on_log_changed(now)
-        self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
-
     # --- the leader's side: metadata/leadership.py -------------------------------------------------
 
     def _on_leader_time(self, leadership: Leadership, now: float) -> None:
@@ -672,9 +669,8 @@ class Raft:
         gone = self.node_id not in self.voters
         if leadership is not None and gone and self.commit >= self.log.configuration_index:
             leadership.resign()
-            self._become_follower(
-                self.term, "", 0.0
-            )  # no deadline depends on it: it never campaigns
+            # No deadline depends on the time: it never campaigns.
+            self._become_follower(self.term, "", 0.0)
 
     def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
         self._outbox.send(to, message, after_persist)
