@@ -6,8 +6,8 @@ from functools import partial
 from .aio_segments import RangeReader, SegmentWriter, opened, run
 from .flavours import Inbox, Owned
 from .log.apps import AppVersion, LinkContent
-from .log.beside import LINK_WAIT_S, UNLINKED_S
 from .log.dlsn import DLSN
+from .log.handle import LINK_WAIT_S, UNLINKED_S
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
 from .log.opening import Opening

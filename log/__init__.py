@@ -20,7 +20,7 @@ Reading:
     follower.py, locate.py          the state as a watch pushes it; positions by txid
 
 Ends and positions: `truncation.py`, `purge.py`, `seal.py`, `positions.py`, `deletion.py`.
-For pipelines: `beside.py` (what needs no writer), `ranges.py` and `snapshot.py` (plans), `range_reader.py`,
-`segment_writer.py`, `link.py`, `apps.py`, `loose.py` (segments written beside a log, and joined to it).
+For pipelines: `ranges.py` and `snapshot.py` (plans), `range_reader.py`, `segment_writer.py`, `link.py`,
+`apps.py`, `loose.py` (segments written beside a log, and joined to it).
 `options.py` says what can be set.
 """

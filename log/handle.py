@@ -1,19 +1,39 @@
 """`Log`: a name in a namespace, and what can be done with the log of that name."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound
-from .beside import BesideLog
+from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound, LogRecreated
+from .apps import AppVersion, LinkContent, last_version
 from .dlsn import DLSN
-from .keys import lock_key
-from .locate import all_segments, last_readable
+from .follower import StateFollower
+from .keys import incarnation_id, incarnation_text, lock_key
+from .link import Linking, LinkResult
+from .locate import all_segments, find_time, find_txid, last_readable
 from .lock import LockRecord, claim
+from .loose import collect, delete_loose
 from .opening import Opening
+from .options import LogOptions
+from .positions import Positions
+from .range_reader import RangeReader
+from .ranges import LogSnapshot, SegmentRange, SegmentToken
 from .reader import LogReader
+from .seal import seal
+from .segment_writer import ENTRY_BYTES, SegmentWriter
 from .segments import SegmentRecord
+from .snapshot import take_snapshot
 from .state import LogState
+from .truncation import truncate
 from .writer import LogWriter
+
+if TYPE_CHECKING:
+    from .namespace import Namespace
+
+UNLINKED_S = 24 * 3600.0
+"""Segments that nobody has linked for this long are given up."""
+LINK_WAIT_S = 5.0
+"""How long a link waits for another one's lock: links beside it take milliseconds, a writer stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +59,22 @@ class LogDescription:
         return sum(segment.size_bytes for segment in self.segments)
 
 
-class Log(BesideLog):
+class Log:
     """Names a log; asks nothing until it is used. Made by `Namespace.open_log`."""
+
+    def __init__(
+        self,
+        namespace: "Namespace",
+        name: str,
+        options: LogOptions,
+        incarnation: str | None = None,
+    ) -> None:
+        self._namespace = namespace
+        self.name = name
+        self.options = options
+        self.incarnation = incarnation
+        """Which log of this name is meant; None: whichever there is."""
+        self._log_id = None if incarnation is None else incarnation_id(incarnation)
 
     def open_writer(
         self, *, takeover: bool = False, wait_s: float | None = None
@@ -106,6 +140,175 @@ class Log(BesideLog):
             last,
         )
 
+    async def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
+        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``.
+
+        Where the truncation point is then: it never goes back, and a point behind the end is taken as the
+        end. Nothing at or behind it is touched (G6); also while the log is being written. Open readers
+        below it get `LogTruncated`; the bytes go later, whole segments at a time. Raises `LogNotFound`,
+        `LedgerStateUnknown` when too few bookies answer.
+        """
+        if (dlsn is None) == (txid is None):
+            raise InvalidRequest("a log is truncated to a dlsn or to a txid: give one of them")
+        namespace = self._namespace
+        follower = await self._follower()
+        if dlsn is None:
+            assert txid is not None, "one of the two was given"
+            dlsn = await find_txid(namespace.metadata, follower, namespace.ledgers, txid)
+        return await truncate(namespace.metadata, namespace.ledgers, follower, dlsn)
+
+    async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
+        """End the log where it is, for good: it takes no more records, readers reach an end.
+
+        False: it was sealed already. While a writer's lock lives, as `open_writer`; the writer itself has
+        `LogWriter.mark_end_of_stream`. Raises `OwnershipAcquireFailed`, `LogNotFound`, `RecoveryIncomplete`.
+        """
+        namespace = self._namespace
+        return await seal(
+            namespace.locks,
+            namespace.turns,
+            namespace.ledgers,
+            self.options,
+            await self._find(),
+            namespace.lock_record(),
+            takeover=takeover,
+            wait_s=wait_s,
+            now_ms=namespace.wall_ms(),
+        )
+
+    async def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
+        """The position of the first record with a txid of at least ``txid``, or of the first entry written
+        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; behind the end: the next one's.
+
+        Costs some reads of single entries. Txids must not decrease (``max_txid_check``). Raises
+        `LogNotFound`, `LedgerStateUnknown`.
+        """
+        namespace = self._namespace
+        if (txid is None) == (wall_ms is None):
+            raise InvalidRequest("find a txid or a time: give one of them")
+        follower = await self._follower()
+        if txid is not None:
+            return await find_txid(namespace.metadata, follower, namespace.ledgers, txid)
+        assert wall_ms is not None, "one of the two was given"
+        return await find_time(namespace.metadata, follower, namespace.ledgers, wall_ms)
+
+    @property
+    def positions(self) -> Positions:
+        """Where subscribers of this log go on, by name."""
+        return Positions(self._namespace.metadata, self._find, self._namespace.wall_ms)
+
+    async def snapshot(self) -> LogSnapshot:
+        """The log as it can be read now, for planners: its segments, how far each goes, both ends.
+
+        What it names can be read from any process, with `open_ranges`. Raises `LogNotFound`,
+        `LedgerStateUnknown` when too few bookies answer.
+        """
+        follower = await self._follower()
+        return await take_snapshot(self._namespace.metadata, self._namespace.ledgers, follower)
+
+    def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
+        """Read stretches of entries that a `snapshot` named, in that order; ``async with`` or ``await`` it.
+
+        In any process; nothing is searched for, and nothing beyond the ranges is read. Raises
+        `LogRecreated`, `LogNotFound`, `LogTruncated`.
+        """
+        return Opening(lambda: self._open_ranges(ranges))
+
+    def open_segment_writer(
+        self,
+        *,
+        app: str = "",
+        version: int = 0,
+        custom: Mapping[str, bytes] | None = None,
+        entry_bytes: int = ENTRY_BYTES,
+    ) -> Opening[SegmentWriter]:
+        """Write a segment outside the log, for `link_segments`; ``async with`` or ``await`` it.
+
+        Any number at once, from any process, also while the log has a writer. ``app`` and ``version`` say
+        what it will be linked as, for `collect_unlinked`; ``custom`` goes into the ledger's metadata (4 KiB
+        at most). Raises `LogNotFound`, `LogRecreated`, `EndOfStream`, `NotEnoughBookies`, `InvalidRequest`.
+        """
+        return Opening(lambda: self._open_segment_writer(app, version, custom, entry_bytes))
+
+    async def link_segments(
+        self,
+        segments: Sequence[SegmentToken],
+        *,
+        app: str = "",
+        version: int = 0,
+        identity: str = "",
+        takeover: bool = False,
+        wait_s: float = LINK_WAIT_S,
+        truncate_before: bool = False,
+        content: LinkContent | None = None,
+    ) -> LinkResult:
+        """Make ledgers the log's next segments, in this order, all in one transaction (G8).
+
+        Exactly once: with ``app`` and ``version`` a version that was linked already, with whatever ledgers,
+        is answered with ``already``; without, the same ledgers are. With ``content``, a version that was
+        linked with other records is refused (`LinkMismatch`). Versions of an application ascend.
+        ``identity`` says who counts them. ``truncate_before`` truncates all that was there before, in the
+        same transaction. Records without txids get theirs here. Empty segments are left out
+        (`discard_segments` deletes them). While a writer's lock lives it waits up to ``wait_s`` and is
+        refused; ``takeover`` fences the writer.
+
+        Raises `OwnershipAcquireFailed`, `LinkOutOfOrder` (a later version was linked, or another identity
+        counts), `TransactionIdOutOfOrder`, `EndOfStream`, `LogNotFound`, `LogRecreated`, `NoSuchLedger`
+        (deleted as an orphan), `InvalidRequest`, `TransactionTooLarge`: nothing was linked. Raises
+        `OutcomeUnknown` or `QuorumUnreachable`: ask again with the same arguments, until it is known.
+        """
+        log_id = await self._find()
+        namespace = self._namespace
+        linking = Linking(
+            namespace.locks,
+            namespace.turns,
+            namespace.ledgers,
+            self.options,
+            log_id,
+            self.name,
+            namespace.lock_record(),
+            app=app,
+            version=version,
+            identity=identity,
+            now_ms=namespace.wall_ms(),
+            truncate_before=truncate_before,
+            content=content,
+        )
+        return await linking.run(segments, takeover=takeover, wait_s=wait_s)
+
+    async def linked_version(self, app: str) -> AppVersion | None:
+        """What an application has linked last; None: nothing that the log remembers (30 days at least)."""
+        return await last_version(self._namespace.metadata, await self._find(), app)
+
+    async def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
+        """Delete what was written with `open_segment_writer`, unless it is linked; those that are.
+
+        Safe at any time, also after a link whose outcome is not known.
+        """
+        log_id = await self._find()
+        namespace = self._namespace
+        linked: list[SegmentToken] = []
+        for one in segments:
+            if not await delete_loose(namespace.metadata, namespace.ledgers, log_id, one.ledger_id):
+                linked.append(one)
+        return linked
+
+    async def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
+        """Delete segments that nobody will link: their version or a later one is in, or they are too old.
+
+        How many. Links of them that come later are refused (`NoSuchLedger`), and nothing that is linked
+        goes. Ages are by the clocks of their writers and of this process.
+        """
+        namespace = self._namespace
+        gone = await collect(
+            namespace.metadata,
+            namespace.ledgers,
+            await self._find(),
+            older_than_ms=int(older_than_s * 1000),
+            now_ms=namespace.wall_ms(),
+        )
+        return len(gone)
+
     async def _open_writer(self, takeover: bool, wait_s: float | None) -> LogWriter:
         namespace = self._namespace
         log_id = await self._find_or_create()
@@ -143,6 +346,45 @@ class Log(BesideLog):
         namespace.start(reader.run)
         return reader
 
+    async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
+        namespace = self._namespace
+        log_id = await self._find()
+        reader = RangeReader(
+            namespace.metadata, namespace.ledgers, self.options, log_id, self.name, ranges
+        )
+        await reader.open()
+        namespace.start(reader.run)
+        return reader
+
+    async def _open_segment_writer(
+        self, app: str, version: int, custom: Mapping[str, bytes] | None, entry_bytes: int
+    ) -> SegmentWriter:
+        namespace = self._namespace
+        follower = await self._follower()
+        writer = SegmentWriter(
+            namespace.metadata,
+            namespace.ledgers,
+            follower.state,
+            self.options,
+            namespace.wall_ms,
+            app=app,
+            version=version,
+            custom=custom,
+            entry_bytes=entry_bytes,
+        )
+        await writer.open()
+        return writer
+
+    async def _find(self) -> int:
+        """The log's id. Raises `LogNotFound`, `LogRecreated`."""
+        log_id = await self._namespace.find(self.name)
+        if self._log_id is not None and log_id != self._log_id:
+            raise LogRecreated(
+                f'log "{self.name}" was deleted and made again: {self.incarnation} was meant, it is '
+                f"{incarnation_text(log_id)} now"
+            )
+        return log_id
+
     async def _find_or_create(self) -> int:
         try:
             return await self._find()
@@ -150,6 +392,12 @@ class Log(BesideLog):
             if not self.options.create_if_missing or self._log_id is not None:
                 raise
         return await self._namespace.create_or_find(self.name)
+
+    async def _follower(self) -> StateFollower:
+        log_id = await self._find()
+        follower = StateFollower(self._namespace.metadata, log_id, self.name)
+        await follower.load()
+        return follower
 
 
 def _first_position(segments: list[SegmentRecord]) -> DLSN:
