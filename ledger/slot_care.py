@@ -10,7 +10,6 @@ task of its own while it lasts. Nothing here is done per entry.
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
-from typing import Protocol
 
 import trio
 
@@ -29,7 +28,7 @@ from ..runtime.errors import (
     WriteFailed,
 )
 from . import shares
-from .add_window import AddWindow
+from .add_window import AddWindow, Stream
 from .ensemble_change import EnsembleChange, Round
 from .hole_note import HoleNote
 from .kept_bytes import COUNTED_FROM_BYTES
@@ -53,79 +52,75 @@ PASSING = (ConnectionLost, TooBusy, RequestTimeout, NotReady, CorruptData, Proto
 log = logging.getLogger("distributedlog.ledger")
 
 
-class Owner(Protocol):
-    """The writer, as its slots see it."""
-
-    @property
-    def error(self) -> DistributedLogError | None:
-        """Why the writer has ended, or None."""
-        ...
-
-    @property
-    def throttled(self) -> bool:
-        """Does a slow slot keep the writer at its bound?"""
-        ...
-
-    def confirmed(self) -> None:
-        """The window's LAC moved."""
-        ...
-
-    def wake_waiters(self) -> None:
-        """There may be room, or rest."""
-        ...
-
-    def fail(self, error: DistributedLogError) -> None:
-        """End the writer."""
-        ...
-
-
 class SlotCare:
     """See the module. Made by its writer; `run` lives as long as that."""
 
     def __init__(
         self,
-        owner: Owner,
         window: AddWindow,
-        streams: SlotStreams,
         change: EnsembleChange,
         *,
         store: Metadata,
         pool: BookiePool,
         options: LedgerOptions,
         chance: Random,
+        acked: Callable[[Stream, int], None],
+        confirmed: Callable[[], None],
+        throttled: Callable[[], bool],
+        wake_waiters: Callable[[], None],
+        fail: Callable[[DistributedLogError], None],
     ) -> None:
+        """Of the writer: ``acked`` gets a stream's acks; ``confirmed``, the LAC has moved; ``throttled``,
+        is it kept at its bound by a slow slot; ``wake_waiters``, there may be room, or rest; ``fail``
+        ends it, and so calls `end`.
+        """
+        metadata = change.metadata
+        self.streams = SlotStreams(
+            window,
+            metadata.ledger_id,
+            metadata.key,
+            recovery=False,
+            target=pool.get,
+            acked=acked,
+            failed=self._on_slot_failed,
+        )
         self.settled = False
         """No more ensemble changes: the ledger is to be closed."""
-        self._owner = owner
         self._window = window
-        self._streams = streams
         self._change = change
+        self._confirmed = confirmed
+        self._throttled = throttled
+        self._wake_waiters = wake_waiters
+        self._fail = fail
         self._store = store
         self._pool = pool
         self._options = options
         self._chance = chance
-        self._ledger_id = change.metadata.ledger_id
+        self._ledger_id = metadata.ledger_id
+        self._ended = False
         self._nursery: trio.Nursery | None = None
         self._wake = trio.Event()
         self._change_not_before = float("-inf")
-        self._note = HoleNote(store, window, change, owner.fail)
+        self._note = HoleNote(store, window, change, fail)
         self._failed_clients: dict[str, BookieClient] = {}  # bookie -> the connection it failed on
         self._lateness = Lateness(window)
         self._throttled_at: float | None = None
 
     def end(self) -> None:
-        """The writer has ended: stop the tasks."""
+        """The writer has ended: stop the streams and the tasks."""
+        self._ended = True
+        self.streams.end_all()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 
     # --- slots --------------------------------------------------------------------------------------
 
-    def on_slot_failed(self, slot: int, bookie: str, error: DistributedLogError) -> None:
+    def _on_slot_failed(self, slot: int, bookie: str, error: DistributedLogError) -> None:
         """A stream broke, or the bookie refused an add."""
-        if self._owner.error is not None:
+        if self._ended:
             return
         if isinstance(error, LedgerFenced | EntryConflict):
-            self._owner.fail(error)
+            self._fail(error)
             return
         log.info("ledger %d: bookie %s in slot %d: %s", self._ledger_id, bookie, slot, error)
         if not isinstance(error, PASSING):
@@ -148,7 +143,7 @@ class SlotCare:
 
     def _on_pool_change(self) -> None:
         """Somebody came, went, or reconnected."""
-        if self._owner.error is None:
+        if not self._ended:
             self._look_at_slots()
             if self._change.failed and self._change.round is None:
                 self._wake.set()
@@ -157,16 +152,16 @@ class SlotCare:
         """Reconnect, take back, or try again to replace: whatever can be done now."""
         window = self._window
         for number, slot in enumerate(window.slots):
-            if self._streams.is_open(number) or number in self._change.failed:
+            if self.streams.is_open(number) or number in self._change.failed:
                 continue
             if not slot.detached:
-                if self._usable(slot.bookie) and self._streams.open(number):
-                    self._streams.send_lac(window.lac)
+                if self._usable(slot.bookie) and self.streams.open(number):
+                    self.streams.send_lac(window.lac)
             elif not window.changing and self._change.round is None:
                 if self._usable(slot.bookie):
                     log.info("ledger %d: bookie %s is back", self._ledger_id, slot.bookie)
                     window.attach(number)
-                    self._streams.open(number)
+                    self.streams.open(number)
                 elif self._spares(excluded=()):
                     self._change.on_failure(number, slot.bookie)
 
@@ -188,16 +183,16 @@ class SlotCare:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 self._look_at_slots()
-                while self._owner.error is None:
+                while not self._ended:
                     await self._wake.wait()
                     self._wake = trio.Event()
-                    if self._owner.error is None and self._change_due():
+                    if not self._ended and self._change_due():
                         self._begin_change()
                 nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
             stop()
-            self._streams.end_all()
+            self.streams.end_all()
 
     def _spawn(self, run: Callable[..., Awaitable[None]], *arguments: object) -> None:
         if self._nursery is not None:  # else the writer has ended
@@ -213,12 +208,12 @@ class SlotCare:
 
     def sweep(self, interval_s: float) -> None:
         """Look for adds, slots and bounds that are late; sweeps are ``interval_s`` apart, or were late."""
-        if self._owner.error is not None or self._nursery is None:
+        if self._ended or self._nursery is None:
             return
         window, options = self._window, self._options
         self._lateness.on_sweep(trio.current_time(), interval_s, self._leaving)
         if self._lateness.oldest_add_s >= options.add_timeout_s:
-            self._owner.fail(
+            self._fail(
                 WriteFailed(
                     f"ledger {self._ledger_id} entry {window.lac + 1}: no ack quorum of"
                     f" {window.striping.ack_quorum} within {options.add_timeout_s:g} s"
@@ -235,7 +230,7 @@ class SlotCare:
 
     def _leaving(self, number: int) -> Leaving | None:
         client = self._pool.get(self._window.slots[number].bookie)
-        return None if client is None or not self._streams.is_open(number) else client.leaving
+        return None if client is None or not self.streams.is_open(number) else client.leaving
 
     def _sweep_slots(self) -> None:
         silent = self._lateness.silent_slots(self._options.slot_silence_s)
@@ -244,14 +239,14 @@ class SlotCare:
         for number in silent:
             bookie = self._window.slots[number].bookie
             log.info("ledger %d: bookie %s is silent", self._ledger_id, bookie)
-            self._streams.end(number)
+            self.streams.end(number)
             self._give_up_on(number)
 
     def _sweep_bound(self, clock: float) -> None:
         """A slot that keeps the writer at its bound, and does not catch up, is let go."""
-        if not self._owner.throttled:
+        if not self._throttled():
             if self._throttled_at is not None:
-                self._owner.wake_waiters()  # other ledgers may have made the room
+                self._wake_waiters()  # other ledgers may have made the room
             self._throttled_at = None
         elif self._throttled_at is None:
             self._throttled_at = clock
@@ -269,7 +264,7 @@ class SlotCare:
                         window.slots[number].bookie,
                         behind,
                     )
-                    self._streams.end(number)
+                    self.streams.end(number)
                     self._give_up_on(number)
 
     def _slots_text(self) -> str:
@@ -277,7 +272,7 @@ class SlotCare:
         for number, slot in enumerate(self._window.slots):
             if slot.detached:
                 state = "gone without"
-            elif not self._streams.is_open(number):
+            elif not self.streams.is_open(number):
                 state = "not connected"
             elif self._window.owed(number):
                 state = f"acked to {slot.through}"
@@ -295,7 +290,7 @@ class SlotCare:
         round_ = self._change.start(window.lac, detached, self._choose)
         window.begin_change()
         for slot in (*round_.replaced, *round_.detached):
-            self._streams.end(slot)
+            self.streams.end(slot)
         if round_.proposed is None:
             self._decided(round_.version)
         else:
@@ -315,19 +310,16 @@ class SlotCare:
 
     async def _propose(self, round_: Round) -> None:
         try:
-            version = await propose(self._store, self._change, round_, self._ended)
+            version = await propose(self._store, self._change, round_, lambda: self._ended)
         except DistributedLogError as error:
-            self._owner.fail(error)
+            self._fail(error)
         else:
             if version is not None:
                 self._decided(version)
 
-    def _ended(self) -> bool:
-        return self._owner.error is not None
-
     def _decided(self, version: int) -> None:
         """The round is in the store (or needs nothing there): go on with its ensemble."""
-        if self._owner.error is not None:
+        if self._ended:
             return
         window = self._window
         done = self._change.on_committed(version)
@@ -344,11 +336,11 @@ class SlotCare:
             self._failed_clients.pop(window.slots[slot].bookie, None)
         for slot in (*done.replaced, *done.starved):
             self._lateness.forgive(slot)
-            if self._streams.open(slot):
-                self._streams.send_lac(window.lac)
+            if self.streams.open(slot):
+                self.streams.send_lac(window.lac)
         if confirmed:
-            self._owner.confirmed()
-        self._owner.wake_waiters()
+            self._confirmed()
+        self._wake_waiters()
         self._note.look(self._spawn)
         if self._change.failed:
             self._wake.set()

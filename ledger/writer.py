@@ -33,7 +33,6 @@ from .options import LedgerOptions
 from .pool import BookiePool
 from .sent_bytes import SentBytes
 from .slot_care import SlotCare
-from .streams import SlotStreams
 from .striping import Striping
 
 LAC_TURNS = 4
@@ -87,34 +86,29 @@ class LedgerWriter:
         self._window = AddWindow(
             striping, fragment.bookies, epoch=fragment.epoch, detached=detached
         )
-        self._streams = SlotStreams(
-            self._window,
-            metadata.ledger_id,
-            metadata.key,
-            recovery=False,
-            target=pool.get,
-            acked=self._on_acked,
-            failed=lambda slot, bookie, error: self._care.on_slot_failed(slot, bookie, error),
-        )
         self._length = 0
         self._lac_due = trio.Event()
         self._published = -1
         self._throttled = False
         self._closing = False
         self._kept = kept
-        self._sent = sent.share(self.wake_waiters)
+        self._sent = sent.share(self._wake_waiters)
         self._room_event: trio.Event | None = None
         self._rest_event: trio.Event | None = None
         self._care = SlotCare(
-            self,
             self._window,
-            self._streams,
             self._change,
             store=store,
             pool=pool,
             options=options,
             chance=chance,
+            acked=self._on_acked,
+            confirmed=self._tell_confirmed,
+            throttled=lambda: self.throttled,
+            wake_waiters=self._wake_waiters,
+            fail=self.fail,
         )
+        self._streams = self._care.streams
 
     # --- the hot path -----------------------------------------------------------------------------
 
@@ -155,15 +149,15 @@ class LedgerWriter:
             return
         try:
             if self._window.on_acked(stream, count):
-                self.confirmed()
+                self._tell_confirmed()
             if self._room_event is not None or self._rest_event is not None:
-                self.wake_waiters()
+                self._wake_waiters()
         except ProtocolError:
             raise  # the bookie's
         except Exception as error:  # this is a call of a connection that other ledgers share
             self.broken(error)
 
-    def wake_waiters(self) -> None:
+    def _wake_waiters(self) -> None:
         """There may be room, or rest."""
         if self._room_event is not None and self.room:
             self._room_event.set()
@@ -172,7 +166,7 @@ class LedgerWriter:
             self._rest_event.set()
             self._rest_event = None
 
-    def confirmed(self) -> None:
+    def _tell_confirmed(self) -> None:
         """The window's LAC moved: tell the user, then the bookies."""
         window = self._window
         self.lac = window.lac
@@ -377,7 +371,6 @@ class LedgerWriter:
         self.error = error
         self._kept.crowded(0)
         self._sent.end()
-        self._streams.end_all()
         self._care.end()
         for event in (self._room_event, self._rest_event):
             if event is not None:

@@ -480,7 +480,7 @@ async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
             raise AssertionError("planted")
 
         if where == "an acknowledgement":
-            writer.confirmed = breaks  # type: ignore[method-assign]
+            writer._tell_confirmed = breaks  # type: ignore[method-assign]
         elif where == "the sweep":
             writer.sweep = breaks  # type: ignore[method-assign]
         else:
