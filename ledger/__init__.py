@@ -10,8 +10,8 @@ Writing, in the order an entry meets it:
     writer.py                       `add`, the LAC, the end
     add_window.py                   what is in flight, and how far it is confirmed (pure)
     streams.py                      the same record to each slot's bookie, acks back
-    slot_care.py, lateness.py       slots that are silent, behind, refused
-    ensemble_change.py, proposing.py    what to replace (pure); the store is asked first
+    slot_care.py, lateness.py       slots that are silent, slow, refused
+    ensemble_change.py              what to replace (pure); the store is asked first
     holes.py, hole_note.py, kept_bytes.py   what slots miss, noted for repair; what is kept for slow ones
 
 When the writer is gone:

@@ -15,6 +15,7 @@ import trio
 
 from ..bookie.client import BookieClient
 from ..metadata.interface import Metadata
+from ..metadata.transaction import KeyValue
 from ..runtime.errors import (
     ConnectionLost,
     CorruptData,
@@ -22,6 +23,7 @@ from ..runtime.errors import (
     EntryConflict,
     LedgerFenced,
     NotReady,
+    OutcomeUnknown,
     ProtocolError,
     RequestTimeout,
     TooBusy,
@@ -30,13 +32,14 @@ from ..runtime.errors import (
 from . import shares
 from .add_window import AddWindow, Stream
 from .ensemble_change import EnsembleChange, Round
-from .hole_note import HoleNote
+from .hole_note import STORE_RETRY_S, HoleNote
 from .kept_bytes import COUNTED_FROM_BYTES
+from .keys import ledger_key
 from .lateness import Lateness, Leaving
+from .metadata import LedgerMetadata
 from .options import LedgerOptions
 from .placement import choose_replacements
 from .pool import BookiePool
-from .proposing import propose
 from .streams import SlotStreams
 
 SWEEPS = 4
@@ -309,13 +312,52 @@ class SlotCare:
         )
 
     async def _propose(self, round_: Round) -> None:
+        """Go on with the round once the store holds it, however long that takes (D4)."""
         try:
-            version = await propose(self._store, self._change, round_, lambda: self._ended)
+            version = await self._stored_at(round_)
         except DistributedLogError as error:
             self._fail(error)
         else:
             if version is not None:
                 self._decided(version)
+
+    async def _stored_at(self, round_: Round) -> int | None:
+        """The record's version once it holds the round; None: the writer has ended.
+
+        Raises why it must: `LedgerFenced`, `LedgerClosed`, `NoSuchLedger`.
+        """
+        change = self._change
+        while not self._ended:
+            assert round_.proposed is not None, "what changes nothing is not proposed"
+            share = shares.change_share(change.metadata, round_.proposed, round_.version)
+            try:
+                reply = await self._store.transact(share)
+                if reply.succeeded:
+                    return round_.version + 1
+                found = reply.current[0]
+            except OutcomeUnknown:
+                found = await self._look_up()
+            except DistributedLogError as error:
+                log.info("ledger %d: its ensemble cannot change now: %s", self._ledger_id, error)
+                await trio.sleep(STORE_RETRY_S)
+                continue
+            if self._ended:
+                break
+            record = None if found is None else LedgerMetadata.decode(found.key, found.value)
+            again = change.on_conflict(record, 0 if found is None else found.version)
+            if again is None:
+                assert found is not None, "a round that was taken is in a record"
+                return found.version
+            round_ = again
+        return None
+
+    async def _look_up(self) -> KeyValue | None:
+        while True:
+            try:
+                return await self._store.get(ledger_key(self._ledger_id))
+            except DistributedLogError as error:
+                log.info("ledger %d: its record cannot be read now: %s", self._ledger_id, error)
+                await trio.sleep(STORE_RETRY_S)
 
     def _decided(self, version: int) -> None:
         """The round is in the store (or needs nothing there): go on with its ensemble."""

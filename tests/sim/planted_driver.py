@@ -1,13 +1,14 @@
 """Bugs that seeds of the ledger drivers are to find (`tests/ledger/driver_world.py`)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import trio
 
 from distributedlog.bookie.entry import EntryRecord, records
 from distributedlog.cluster import copying
-from distributedlog.ledger import hole_note, proposing, shares, slot_care
+from distributedlog.ledger import hole_note, shares, slot_care
 from distributedlog.ledger.add_window import AddWindow
 from distributedlog.ledger.evidence import Evidence
 from distributedlog.ledger.recovering import RecoveryDriver
@@ -30,21 +31,34 @@ class Overridden:
         return getattr(self._store, name)
 
 
+@contextmanager
+def taking_unknown_for_done(driver: Any) -> Iterator[None]:
+    """Whose store, for so long, says of an unknown outcome that it was done."""
+    store = driver._store
+
+    async def transact(transaction: Transaction) -> Any:
+        try:
+            return await store.transact(transaction)
+        except OutcomeUnknown:
+            return type("Reply", (), {"succeeded": True, "current": ()})()
+
+    driver._store = Overridden(store, transact)
+    try:
+        yield
+    finally:
+        driver._store = store
+
+
 @bug("driver")
 def an_unknown_ensemble_change_is_taken_for_done() -> None:
     """G7: acks count on an ensemble that the store may not have."""
-    original = proposing.propose
+    original = slot_care.SlotCare._propose
 
-    async def propose(store: Any, change: Any, round_: Any, ended: Any) -> Any:
-        async def transact(transaction: Transaction) -> Any:
-            try:
-                return await store.transact(transaction)
-            except OutcomeUnknown:
-                return type("Reply", (), {"succeeded": True, "current": ()})()
+    async def propose(self: Any, round_: Any) -> None:
+        with taking_unknown_for_done(self):
+            await original(self, round_)
 
-        return await original(Overridden(store, transact), change, round_, ended)
-
-    patch(slot_care, "propose", propose)
+    patch(slot_care.SlotCare, "_propose", propose)
 
 
 @bug("driver")
@@ -53,19 +67,8 @@ def an_unknown_close_of_a_recovery_is_taken_for_done() -> None:
     original = RecoveryDriver._close
 
     async def close(self: Any, action: Any) -> None:
-        store = self._store
-
-        async def transact(transaction: Transaction) -> Any:
-            try:
-                return await store.transact(transaction)
-            except OutcomeUnknown:
-                return type("Reply", (), {"succeeded": True, "current": ()})()
-
-        self._store = Overridden(store, transact)
-        try:
+        with taking_unknown_for_done(self):
             await original(self, action)
-        finally:
-            self._store = store
 
     patch(RecoveryDriver, "_close", close)
 
