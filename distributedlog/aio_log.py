@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 
 from .aio_segments import RangeReader, SegmentWriter, opened, run
-from .flavours import Inbox, Owned
+from .bridge import Inbox, Owned
 from .log.apps import AppVersion, LinkContent
 from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, UNLINKED_S

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import trio
 
-from .flavours import Inbox, Owned, give_up
+from .bridge import Inbox, Owned, give_up
 from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import SegmentToken
 from .log.record import Columns, LogRecord

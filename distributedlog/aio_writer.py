@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any
 
 from .aio_segments import run
-from .flavours import Chunk, Feed, Owned
+from .bridge import Chunk, Feed, Owned
 from .log.dlsn import DLSN
 from .log.record import LogRecord
 from .runtime.background import Background

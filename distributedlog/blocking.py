@@ -19,7 +19,7 @@ from . import open_namespace as open_trio_namespace
 from .blocking_log import LogCalls, LogWatch, RangeReader, SegmentWriter
 from .blocking_segments import opened
 from .blocking_writer import LogWriter, PendingWrite
-from .flavours import Cursor, Held, Owned, open_feed
+from .bridge import Cursor, Held, Owned, open_feed
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
 from .log.handle import LogDescription

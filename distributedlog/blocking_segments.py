@@ -5,7 +5,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar
 
-from .flavours import Inbox, Owned, give_up
+from .bridge import Inbox, Owned, give_up
 from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import SegmentToken
 from .log.record import Columns, LogRecord

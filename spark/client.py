@@ -14,7 +14,7 @@ from typing import TypeVar
 import trio
 
 from .. import open_namespace
-from ..flavours import Held
+from ..bridge import Held
 from ..log.namespace import Namespace
 from ..runtime.background import Background
 from ..runtime.errors import AlreadyClosed, DistributedLogError

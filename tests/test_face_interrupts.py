@@ -26,7 +26,7 @@ import trio.testing
 
 from distributedlog import aio, blocking
 from distributedlog.blocking import Namespace
-from distributedlog.flavours import open_feed
+from distributedlog.bridge import open_feed
 from distributedlog.log.namespace import Namespace as TrioNamespace
 from distributedlog.log.record import LogRecord
 from distributedlog.runtime.background import Background, Hops

@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio flavour share: a trio run in a thread, and buffers between.
+"""Between a trio run in a thread and its callers outside: what the blocking and asyncio faces share.
 
 A record costs its caller an append to a chunk, under a mutex; the first one of a burst wakes the loop once.
 One task there, the feed, hands whole chunks to the real writer. What is buffered is bounded in bytes: above
