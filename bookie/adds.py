@@ -24,21 +24,21 @@ from . import journal_blocks as jb
 from .cutting import find_record
 from .gather import GatheringBlock, GatherRing
 from .journal import Journal
-from .ledgers import AddStream, Ledger, Note
+from .ledgers import IncomingStream, Ledger, Note
+from .read_sources import Extent
 from .reads import ColdReader, Reader
 from .runs import Located
 from .stats import Stats
-from .stretches import Stretch
 
 
 class Gate(Protocol):
     """What the store decides about adds."""
 
-    def refusal(self, stream: AddStream) -> DistributedLogError | None:
+    def refusal(self, stream: IncomingStream) -> DistributedLogError | None:
         """Why the stream takes no more records; None: it does."""
         ...
 
-    def refuse(self, stream: AddStream, error: DistributedLogError) -> None:
+    def refuse(self, stream: IncomingStream, error: DistributedLogError) -> None:
         """Poison the stream."""
         ...
 
@@ -76,7 +76,7 @@ class Adds:
         self._stats = stats
         self._gate = gate
 
-    def take(self, stream: AddStream, body: memoryview, resume: Callable[[], None]) -> int:
+    def take(self, stream: IncomingStream, body: memoryview, resume: Callable[[], None]) -> int:
         """Verify and gather the records of one ADD frame; return how many bytes of it were taken.
 
         Fewer than all: the ring is full or the device must be asked. The rest is to be offered again,
@@ -204,12 +204,12 @@ class Adds:
                 if first + count - 1 > ledger.top:
                     ledger.top = first + count - 1
                 return
-        note = Note(ledger, first, count, block, position, length)
+        note = Note(ledger, first, count, block.buffer.view, position, length)
         block.notes.append(note)
         ledger.add_pending(note)
 
     def _stored_digest(
-        self, stream: AddStream, entry: int, resume: Callable[[], None]
+        self, stream: IncomingStream, entry: int, resume: Callable[[], None]
     ) -> int | None:
         """The digest that is stored for ``entry``; -1: it is not here; None: ask again at ``resume``.
 
@@ -221,7 +221,7 @@ class Adds:
         if note is not None:
             run = Located(note.first, note.count, 0, 0, note.length)
             start = note.position
-            view: memoryview | bytes = note.block.buffer.view[start : start + note.length]
+            view: memoryview | bytes = note.buffer[start : start + note.length]
         else:
             found = self._gate.find(ledger, entry)
             if found is None:
@@ -230,8 +230,8 @@ class Adds:
             here = self._reader.view(run, stream.loaded)
             if here is None:
 
-                def loaded(answer: Stretch | DistributedLogError) -> None:
-                    if isinstance(answer, Stretch):
+                def loaded(answer: Extent | DistributedLogError) -> None:
+                    if isinstance(answer, Extent):
                         stream.loaded = answer
                     else:
                         self._gate.refuse(stream, answer)

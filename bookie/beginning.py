@@ -201,7 +201,7 @@ class Beginning:
                 assert target is not None, "an empty ring takes any record"
             position = self._ring.append(target, record.raw)
             ledger.stored = True
-            note = Note(ledger, record.entry, 1, target, position, len(record.raw))
+            note = Note(ledger, record.entry, 1, target.buffer.view, position, len(record.raw))
             target.notes.append(note)
             ledger.add_pending(note)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from ..runtime import blocks
 from ..runtime.host import Buffer
 from . import journal_blocks as jb
-from .ledgers import AddStream, Ledger, Note
+from .ledgers import IncomingStream, Ledger, Note
 
 CONTROL_SPACE = 64 * 1024
 """Room for control records at the end of a block; a block with more of them is closed."""
@@ -28,7 +28,7 @@ class GatheringBlock:
     end: int
     notes: list[Note] = field(default_factory=list)
     controls: list[bytes] = field(default_factory=list)
-    acks: dict[AddStream, int] = field(default_factory=dict)
+    acks: dict[IncomingStream, int] = field(default_factory=dict)
     """Add stream -> how many of its records are durable when this block is (H1)."""
     lacs: dict[Ledger, int] = field(default_factory=dict)
     """Ledger -> the highest LAC its records carry; published after the sync."""

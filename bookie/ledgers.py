@@ -1,4 +1,4 @@
-"""What a bookie knows of a ledger in memory, and of the streams that add to it.
+"""What a bookie knows of a ledger in memory, of the streams that add to it, and of who waits for its LAC.
 
 There is one `Ledger` object an id, whoever asks for it: fence and add meet on the same one (defect D10 of
 the reference).
@@ -7,16 +7,12 @@ the reference).
 from bisect import bisect_right
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ..runtime.errors import DistributedLogError
 from . import journal_blocks as jb
+from .read_sources import Extent
 from .runs import Runs
-
-if TYPE_CHECKING:
-    from .gather import GatheringBlock
-    from .stretches import Stretch
-    from .waiters import Waiter
 
 
 @dataclass(slots=True, eq=False)
@@ -26,9 +22,10 @@ class Note:
     ledger: "Ledger"
     first: int
     count: int
-    block: "GatheringBlock"
+    buffer: memoryview
+    """Of the ring, where it is gathered."""
     position: int
-    """Of its first record in the block's buffer."""
+    """Of its first record in ``buffer``."""
     length: int
 
 
@@ -143,13 +140,15 @@ class StreamOwner(Protocol):
         """By one commit: (stream number, how many of its first records are durable)."""
         ...
 
-    def on_refused(self, stream: "AddStream", error: DistributedLogError, position: int) -> None:
+    def on_refused(
+        self, stream: "IncomingStream", error: DistributedLogError, position: int
+    ) -> None:
         """Record ``position`` (from 0) was refused, and all behind it are dropped."""
         ...
 
 
 @dataclass(slots=True, eq=False)
-class AddStream:
+class IncomingStream:
     """Adds of one connection to one ledger, counted in sending order (H1)."""
 
     number: int
@@ -159,7 +158,35 @@ class AddStream:
     owner: StreamOwner
     taken: int = 0
     """Records gathered or found to be here already."""
-    loaded: "Stretch | None" = None
+    loaded: Extent | None = None
     """What was read from the device to compare a duplicate with."""
     refused: bool = False
     """Poisoned: nothing of it is taken any more."""
+
+
+class WaiterOwner(Protocol):
+    """The connection that waits."""
+
+    def on_wait_over(self, waiter: "Waiter", error: DistributedLogError | None) -> None:
+        """The LAC moved, the ledger was fenced, the time is over, or ``error``."""
+        ...
+
+    def on_wait_news(self, waiter: "Waiter") -> bool:
+        """The LAC moved under a standing wait. False: it is to be over now, `on_wait_over` follows."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """One WAIT_LAC request."""
+
+    owner: WaiterOwner
+    ident: int
+    ledger: Ledger
+    key: bytes
+    previous_lac: int
+    bytes_max: int
+    """What answers may carry; of a standing one all together."""
+    deadline: float
+    standing: bool = False
+    over: bool = False

@@ -64,7 +64,7 @@ class BookieOptions:
         24 * MIB, "bytes", "of all connections: the fuller, the less credit each has (H16)"
     )
     cold_readers: int = _option(2, "tasks", "enough for a device; more would only compete")
-    cold_read_bytes: int = _option(1 * MIB, "bytes", "a stretch: seeks cost little beside it")
+    cold_read_bytes: int = _option(1 * MIB, "bytes", "an extent: seeks cost little beside it")
     reads_waiting_max: int = _option(256, "requests", "of a connection; beyond it TooBusy")
     waiters_max: int = _option(100_000, "requests", "long polls of a bookie; beyond it TooBusy")
     wait_ms_max: int = _option(60_000, "ms", "a long poll that nobody waits for any more ends")

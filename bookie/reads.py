@@ -3,7 +3,7 @@
 A reply is memory of its own, filled within one synchronous call, so that no buffer, file or page is pinned
 while a slow reader takes its time (H16). What is hot is read in one piece, as far as the reply may go: runs
 that follow each other in the journal cost one system call and no copy in this process. What is cold is read
-in stretches of a megabyte by a few tasks, a connection at a time, never on the loop (H37).
+in extents of a megabyte by a few tasks, a connection at a time, never on the loop (H37).
 """
 
 from collections import OrderedDict, deque
@@ -20,8 +20,8 @@ from .index import Index
 from .journal import file_name
 from .ledgers import Ledger
 from .options import BookieOptions
+from .read_sources import Extent, Source, Sources, wanted_bytes
 from .runs import Located
-from .stretches import Source, Sources, Stretch, wanted_bytes
 
 HOT_BYTES_MAX = 1024 * 1024
 """Read at once from the page cache for one reply."""
@@ -104,7 +104,7 @@ class Reader:
         """(ledger, entry) -> (file, offset) where a reply ended within a run: the next one begins there."""
 
     def collect(
-        self, ledger: Ledger, first: int, last: int, bytes_max: int, stretch: Stretch | None = None
+        self, ledger: Ledger, first: int, last: int, bytes_max: int, extent: Extent | None = None
     ) -> Collected:
         """Copy the durable records first..last (inclusive), at least one, at most ``bytes_max``.
 
@@ -113,7 +113,7 @@ class Reader:
         what the index says.
         """
         found = Collected([], first - 1, 0)
-        sources = Sources(self._read_hot, found.parts, stretch)
+        sources = Sources(self._read_hot, found.parts, extent)
         entry = first
         while entry <= last and found.runs < RUNS_MAX:
             found.runs += 1
@@ -170,7 +170,7 @@ class Reader:
             source = sources.find(run, length, wanted)
             if source is None:
                 return None
-            view = source.stretch.find(run.file_number, run.offset, length)
+            view = source.extent.find(run.file_number, run.offset, length)
             assert view is not None, "what was found is there"
         try:
             taken = cut(view, ledger.id, run, first, last, left, at_least_one)
@@ -180,7 +180,7 @@ class Reader:
         if taken.upto >= first:
             if source is not None:
                 source.note(len(found.parts), len(taken.part))
-            # The ring is written again, a stretch is not.
+            # The ring is written again, an extent is not.
             found.parts.append(bytes(taken.part) if from_ring else taken.part)
             found.size += len(taken.part)
         return taken
@@ -202,7 +202,7 @@ class Reader:
         if len(self._marks) > MARKS_MAX:
             self._marks.popitem(last=False)
 
-    def _read_hot(self, run: Located, needed: int, wanted: int) -> Stretch | None:
+    def _read_hot(self, run: Located, needed: int, wanted: int) -> Extent | None:
         """``needed`` bytes of the run and, as far as ``wanted`` goes, more; None: ask the device."""
         file = self._files.get(run.file_number)
         if file is None:
@@ -215,20 +215,20 @@ class Reader:
             return None
         if len(data) < needed:
             raise CorruptData(f"journal file {run.file_number} ends before {run.offset + needed}")
-        return Stretch(run.file_number, run.offset, data)
+        return Extent(run.file_number, run.offset, data)
 
-    def view(self, run: Located, stretch: Stretch | None) -> memoryview | None:
+    def view(self, run: Located, extent: Extent | None) -> memoryview | None:
         """The bytes of a run, to be used before the next ``await``; None: the device must be asked."""
         here = self._ring.find(run.file_number, run.offset, run.length)
-        if here is None and stretch is not None:
-            here = stretch.find(run.file_number, run.offset, run.length)
+        if here is None and extent is not None:
+            here = extent.find(run.file_number, run.offset, run.length)
         if here is None:
             hot = self._read_hot(run, run.length, 0)
             here = hot.find(run.file_number, run.offset, run.length) if hot else None
         return here
 
 
-OnStretch = Callable[[Stretch | DistributedLogError], None]
+OnExtent = Callable[[Extent | DistributedLogError], None]
 
 
 @dataclass(slots=True)
@@ -236,21 +236,21 @@ class _Order:
     file_number: int
     offset: int
     length: int
-    done: OnStretch
+    done: OnExtent
 
 
 class ColdReader:
-    """Reads stretches from the device, a few at a time, the connections in turn."""
+    """Reads extents from the device, a few at a time, the connections in turn."""
 
     def __init__(self, files: JournalFiles, options: BookieOptions) -> None:
         self._files = files
         self._options = options
         self._orders: OrderedDict[object, deque[_Order]] = OrderedDict()
         self._wake = trio.Event()
-        self.stretches = 0
+        self.extents = 0
 
     def submit(
-        self, owner: object, file_number: int, offset: int, length: int, done: OnStretch
+        self, owner: object, file_number: int, offset: int, length: int, done: OnExtent
     ) -> None:
         """Read at least ``length`` bytes; ``done`` gets them, or the error. ``owner``: whose turn it is.
 
@@ -290,5 +290,5 @@ class ColdReader:
             except (CorruptData, TooBusy) as error:
                 order.done(error)
                 continue
-            self.stretches += 1
-            order.done(Stretch(order.file_number, order.offset, data))
+            self.extents += 1
+            order.done(Extent(order.file_number, order.offset, data))

@@ -18,9 +18,9 @@ from ..runtime.errors import CorruptData, DiskFailed, ForeignData
 from ..runtime.host import Disk, File
 from . import journal_blocks as jb
 
-STRETCH = blocks.BLOCK_BYTES_MAX
+SCAN_BYTES = blocks.BLOCK_BYTES_MAX
 PIECE = 64 * 1024
-"""Where a stretch cannot be read, so much is given up around each bad place."""
+"""Where that cannot be read, so much is given up around each bad place."""
 _MAGIC_AT = 8
 """Where the low byte of a block's magic lies, which is not zero."""
 
@@ -109,7 +109,7 @@ async def scan_file(
     try:
         size = file.size()
         while start < size:
-            data = await _read(file, start, min(STRETCH, size - start), note_unreadable)
+            data = await _read(file, start, min(SCAN_BYTES, size - start), note_unreadable)
             view = memoryview(data)
             if not any(view[_MAGIC_AT :: blocks.ALIGN]):  # space that was never written
                 start += len(view)

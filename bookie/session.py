@@ -13,9 +13,8 @@ from ..runtime.errors import DistributedLogError, ProtocolError, TooBusy
 from ..runtime.frames import REPLY_MORE, Op, envelope, pack
 from ..runtime.rpc import Link
 from . import messages as m
-from .ledgers import AddStream, Ledger
+from .ledgers import IncomingStream, Ledger, Waiter
 from .session_reads import SessionReads
-from .waiters import Waiter
 
 if TYPE_CHECKING:
     from .server import BookieServer
@@ -29,10 +28,10 @@ class BookieSession:
         self._store = server.store
         self._options = server.options
         self._link = link
-        self._streams: dict[int, AddStream] = {}
+        self._streams: dict[int, IncomingStream] = {}
         self._highest_stream = 0
-        self._deferred: deque[tuple[AddStream, bytes]] = deque()
-        self._late_lacs: dict[AddStream, int] = {}
+        self._deferred: deque[tuple[IncomingStream, bytes]] = deque()
+        self._late_lacs: dict[IncomingStream, int] = {}
         self._waiters: dict[Waiter, None] = {}
         self._reads = SessionReads(server, link, self)
         self._closed = False
@@ -122,7 +121,7 @@ class BookieSession:
         if taken < len(body):
             self._defer(stream, body[taken:])
 
-    def _defer(self, stream: AddStream, body: memoryview) -> None:
+    def _defer(self, stream: IncomingStream, body: memoryview) -> None:
         """The ring is full: keep what was received already, and read on when there is room."""
         self._link.hold()
         if self._server.deferred_bytes + len(body) > self._options.deferred_bytes_max:
@@ -175,7 +174,7 @@ class BookieSession:
         self._link.send(envelope(Op.ADD_ACKS, len(body), flags=flags) + body)
         self._link.flush()
 
-    def on_refused(self, stream: AddStream, error: DistributedLogError, position: int) -> None:
+    def on_refused(self, stream: IncomingStream, error: DistributedLogError, position: int) -> None:
         """Tell the sender which record was the first that is not taken."""
         if self._closed:
             return

@@ -15,8 +15,8 @@ from ..runtime.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX
 from ..runtime.rpc import Link
 from . import messages as m
 from .ledgers import Ledger
+from .read_sources import Extent
 from .reads import RUNS_MAX
-from .stretches import Stretch
 
 if TYPE_CHECKING:
     from .server import BookieServer
@@ -35,7 +35,7 @@ class _Read:
 
     ident: int
     request: m.ReadRequest
-    stretch: Stretch | None = None
+    extent: Extent | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -157,21 +157,21 @@ class SessionReads:
         ledger = self._store.look_up(request.ledger, request.key)
         last = request.last if request.past_lac else min(request.last, ledger.lac)
         bytes_max = min(request.bytes_max, self._options.reply_bytes_max)
-        found = self._store.collect(ledger, request.first, last, bytes_max, read.stretch)
+        found = self._store.collect(ledger, request.first, last, bytes_max, read.extent)
         cold = found.cold
         if cold is not None and not found.parts:
 
-            def done(answer: Stretch | DistributedLogError) -> None:
+            def done(answer: Extent | DistributedLogError) -> None:
                 self._reads_cold = False
                 if self._closed:
                     return
                 try:
                     if isinstance(answer, CorruptData):
                         self._store.met_damage(answer)
-                    if not isinstance(answer, Stretch):
+                    if not isinstance(answer, Extent):
                         raise answer
-                    read.stretch = answer
-                    self._read(read)  # at once, whatever the credit: the stretch is not kept
+                    read.extent = answer
+                    self._read(read)  # at once, whatever the credit: the extent is not kept
                 except DistributedLogError as error:
                     self._link.reply_error(read.ident, error)
                 self._go_on()

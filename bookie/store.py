@@ -36,16 +36,16 @@ from .gather import GatheringBlock, GatherRing
 from .index import Index
 from .index_records import IndexDamaged
 from .journal import Journal
-from .ledgers import AddStream, Ledger, StreamOwner
+from .ledgers import IncomingStream, Ledger, StreamOwner, Waiter
 from .limbo import Limbo
 from .options import BookieOptions
+from .read_sources import Extent
 from .reads import ColdReader, Collected, JournalFiles, Reader
 from .reserve import Reserve
 from .runs import Located
 from .stats import Stats
-from .stretches import Stretch
 from .upkeep import Upkeep
-from .waiters import Waiter, Waiters
+from .waiters import Waiters
 
 LIMBO_ALL = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -172,10 +172,10 @@ class Store:
         *,
         recovery: bool,
         fragment_epoch: int,
-    ) -> AddStream:
+    ) -> IncomingStream:
         """Adds of one connection to a ledger begin. A key that is not the ledger's refuses the stream."""
         ledger = self._ledger(ledger_id)
-        stream = AddStream(number, ledger, recovery, fragment_epoch, owner)
+        stream = IncomingStream(number, ledger, recovery, fragment_epoch, owner)
         ledger.users += 1
         try:
             self._check_key(ledger, key)
@@ -186,17 +186,19 @@ class Store:
             ledger.key = bytes(key)
         return stream
 
-    def close_stream(self, stream: AddStream) -> None:
+    def close_stream(self, stream: IncomingStream) -> None:
         """The stream is over; what it gathered stays."""
         stream.refused = True
         stream.ledger.users -= 1
         self.release(stream.ledger)
 
-    def add_records(self, stream: AddStream, body: memoryview, resume: Callable[[], None]) -> int:
+    def add_records(
+        self, stream: IncomingStream, body: memoryview, resume: Callable[[], None]
+    ) -> int:
         """See `Adds.take`."""
         return self._adds.take(stream, body, resume)
 
-    def refusal(self, stream: AddStream) -> DistributedLogError | None:
+    def refusal(self, stream: IncomingStream) -> DistributedLogError | None:
         """Why a stream takes no more records, by the state of its ledger and this bookie."""
         ledger = stream.ledger
         if ledger.flags:
@@ -224,7 +226,7 @@ class Store:
             f"ledger {ledger.id}: this bookie lost data and may have been told to fence it (limbo)"
         )
 
-    def refuse(self, stream: AddStream, error: DistributedLogError) -> None:
+    def refuse(self, stream: IncomingStream, error: DistributedLogError) -> None:
         """Poison a stream: its owner is told once, nothing more of it is taken (H1)."""
         if not stream.refused:
             stream.refused = True
@@ -275,7 +277,7 @@ class Store:
         # Asked again before it is durable: written again, for the first record may still wait for room.
         self.commits.write_state(ledger, durable)
 
-    def write_lac(self, stream: AddStream, lac: int) -> None:
+    def write_lac(self, stream: IncomingStream, lac: int) -> None:
         """The writer says what is confirmed; see `Commits.publish_lac`."""
         ledger = stream.ledger
         if stream.refused or stream.recovery or ledger.flags or not ledger.stored:
@@ -334,11 +336,11 @@ class Store:
         return ledger
 
     def collect(
-        self, ledger: Ledger, first: int, last: int, bytes_max: int, stretch: Stretch | None = None
+        self, ledger: Ledger, first: int, last: int, bytes_max: int, extent: Extent | None = None
     ) -> Collected:
         """See `Reader.collect`."""
         try:
-            return self.reader.collect(ledger, first, last, bytes_max, stretch)
+            return self.reader.collect(ledger, first, last, bytes_max, extent)
         except IndexDamaged as error:
             self.failure = error
             raise LedgerStateUnknown(f"ledger {ledger.id}: the index is damaged") from error
@@ -444,7 +446,7 @@ class Store:
             "reasons": list(self.what_is_wrong()),
             "free_bytes": self._disk.free_bytes(),
             "waiting": self.waiters.waiting,
-            "stretches_read": self.cold.stretches,
+            "stretches_read": self.cold.extents,
         }
         return shown
 

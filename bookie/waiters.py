@@ -4,47 +4,15 @@ A standing one stays parked after an answer: a tail reader then pays one request
 not one for each. A waiter lies in its ledger's list and in one heap by deadline. One task sweeps the heap.
 """
 
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from ..runtime.errors import DistributedLogError, TooBusy
-
-if TYPE_CHECKING:
-    from .ledgers import Ledger
+from .ledgers import Ledger, Waiter
 
 SWEEP_S = 0.02
 """A wait ends at most this much late."""
-
-
-class WaiterOwner(Protocol):
-    """The connection that waits."""
-
-    def on_wait_over(self, waiter: "Waiter", error: DistributedLogError | None) -> None:
-        """The LAC moved, the ledger was fenced, the time is over, or ``error``."""
-        ...
-
-    def on_wait_news(self, waiter: "Waiter") -> bool:
-        """The LAC moved under a standing wait. False: it is to be over now, `on_wait_over` follows."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class Waiter:
-    """One WAIT_LAC request."""
-
-    owner: WaiterOwner
-    ident: int
-    ledger: "Ledger"
-    key: bytes
-    previous_lac: int
-    bytes_max: int
-    """What answers may carry; of a standing one all together."""
-    deadline: float
-    standing: bool = False
-    over: bool = field(default=False)
 
 
 class Waiters:
@@ -70,7 +38,7 @@ class Waiters:
         if waiter.deadline + SWEEP_S < self._due:
             self._wake.set()
 
-    def wake(self, ledger: "Ledger", *, error: DistributedLogError | None = None) -> None:
+    def wake(self, ledger: Ledger, *, error: DistributedLogError | None = None) -> None:
         """Answer those for whom the ledger's LAC moved; all of them on a fence or an error."""
         everyone = error is not None or ledger.fence_durable
         waiting, ledger.waiters = ledger.waiters, []

@@ -9,12 +9,11 @@ import trio
 
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie.journal import file_number
-from distributedlog.bookie.ledgers import AddStream, Ledger
+from distributedlog.bookie.ledgers import IncomingStream, Ledger, Waiter
 from distributedlog.bookie.options import BookieOptions
+from distributedlog.bookie.read_sources import Extent
 from distributedlog.bookie.runs import Located
 from distributedlog.bookie.store import Store
-from distributedlog.bookie.stretches import Stretch
-from distributedlog.bookie.waiters import Waiter
 from distributedlog.runtime.errors import DiskFailed, DiskFull, DistributedLogError
 from distributedlog.runtime.host import Address, Buffer, Connection, Disk, Host, Listener
 from distributedlog.runtime.memory import MemoryDisk, MemoryFile, MemoryMap
@@ -261,7 +260,7 @@ class Adder:
                 self.on_ack(count)
         self._change()
 
-    def on_refused(self, stream: AddStream, error: DistributedLogError, position: int) -> None:
+    def on_refused(self, stream: IncomingStream, error: DistributedLogError, position: int) -> None:
         self.refused.append((error, position))
         self._change()
 
@@ -339,9 +338,9 @@ async def read_all(
     """All that is here, as {entry: record}."""
     found = store.look_up(ledger, KEY)
     records: dict[int, bytes] = {}
-    stretch: Stretch | None = None
+    extent: Extent | None = None
     while first <= last:
-        collected = store.collect(found, first, last, 1 << 20, stretch)
+        collected = store.collect(found, first, last, 1 << 20, extent)
         for part in collected.parts:
             for each in entries.records(part):
                 records[each.entry] = bytes(each.raw)
@@ -349,16 +348,16 @@ async def read_all(
             break
         first = collected.complete_to + 1
         if collected.cold is not None:
-            stretch = await from_device(store, collected.cold)
+            extent = await from_device(store, collected.cold)
     return records
 
 
-async def from_device(store: Store, run: Located) -> Stretch:
+async def from_device(store: Store, run: Located) -> Extent:
     """As a session asks the device."""
-    answers: list[Stretch | DistributedLogError] = []
+    answers: list[Extent | DistributedLogError] = []
     done = trio.Event()
 
-    def on_done(answer: Stretch | DistributedLogError) -> None:
+    def on_done(answer: Extent | DistributedLogError) -> None:
         answers.append(answer)
         done.set()
 
@@ -366,7 +365,7 @@ async def from_device(store: Store, run: Located) -> Stretch:
     with trio.fail_after(60):
         await done.wait()
     answer = answers[0]
-    if not isinstance(answer, Stretch):
+    if not isinstance(answer, Extent):
         raise answer
     return answer
 

@@ -5,9 +5,9 @@ from random import Random
 import pytest
 
 from distributedlog.bookie import entry as entries
+from distributedlog.bookie.read_sources import Extent
 from distributedlog.bookie.reads import Reader
 from distributedlog.bookie.runs import Located
-from distributedlog.bookie.stretches import Stretch
 
 from .kit import KEY, CutDisk, record
 from .test_server import T, Writing, served
@@ -21,7 +21,7 @@ async def test_the_next_range_goes_on_where_the_last_one_ended(
     begun: list[int] = []
     read_hot = Reader._read_hot
 
-    def note(reader: Reader, run: Located, needed: int, wanted: int) -> Stretch | None:
+    def note(reader: Reader, run: Located, needed: int, wanted: int) -> Extent | None:
         begun.append(run.first)
         return read_hot(reader, run, needed, wanted)
 
@@ -52,7 +52,7 @@ async def test_of_a_long_run_only_what_is_asked_for_is_read(
     read_bytes = 0
     read_hot = Reader._read_hot
 
-    def note(reader: Reader, run: Located, needed: int, wanted: int) -> Stretch | None:
+    def note(reader: Reader, run: Located, needed: int, wanted: int) -> Extent | None:
         nonlocal read_bytes
         found = read_hot(reader, run, needed, wanted)
         read_bytes += 0 if found is None else len(found.data)

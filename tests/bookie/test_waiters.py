@@ -3,8 +3,8 @@
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.ledgers import Ledger
-from distributedlog.bookie.waiters import SWEEP_S, Waiter, Waiters
+from distributedlog.bookie.ledgers import Ledger, Waiter
+from distributedlog.bookie.waiters import SWEEP_S, Waiters
 from distributedlog.runtime.errors import DistributedLogError
 
 

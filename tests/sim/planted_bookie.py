@@ -200,9 +200,9 @@ def a_read_that_is_cut_claims_to_be_complete() -> None:
     original = Reader.collect
 
     def collect(
-        self: Any, ledger: Any, first: int, last: int, bytes_max: int, stretch: Any = None
+        self: Any, ledger: Any, first: int, last: int, bytes_max: int, extent: Any = None
     ) -> Any:
-        found = original(self, ledger, first, last, bytes_max, stretch)
+        found = original(self, ledger, first, last, bytes_max, extent)
         if found.parts:
             found.complete_to = last
             found.cold = None

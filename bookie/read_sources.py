@@ -17,7 +17,7 @@ NEAR_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Extent:
     """Bytes of a journal file, in memory of their own."""
 
     file_number: int
@@ -34,9 +34,9 @@ class Stretch:
 
 @dataclass(slots=True)
 class Source:
-    """A stretch, and which parts of a reply are views of it."""
+    """An extent, and which parts of a reply are views of it."""
 
-    stretch: Stretch
+    extent: Extent
     parts: list[int] = field(default_factory=list)
     used_bytes: int = 0
 
@@ -46,39 +46,39 @@ class Source:
         self.used_bytes += size
 
     def release_waste(self, parts: list[bytes | memoryview]) -> None:
-        """Small parts must not pin a long stretch: what waits to be sent is bounded by its bytes (H16)."""
-        if 2 * self.used_bytes < len(self.stretch.data):
+        """Small parts must not pin a long extent: what waits to be sent is bounded by its bytes (H16)."""
+        if 2 * self.used_bytes < len(self.extent.data):
             for part in self.parts:
                 parts[part] = bytes(parts[part])
 
 
-ReadHot = Callable[[Located, int, int], Stretch | None]
+ReadHot = Callable[[Located, int, int], Extent | None]
 """Reads needed bytes of a run, better wanted ones; None: the device must be asked."""
 
 
 class Sources:
-    """The stretches of one reply, whose parts grow beside them."""
+    """The extents of one reply, whose parts grow beside them."""
 
     def __init__(
-        self, read_hot: ReadHot, parts: list[bytes | memoryview], stretch: Stretch | None
+        self, read_hot: ReadHot, parts: list[bytes | memoryview], extent: Extent | None
     ) -> None:
         self._read_hot = read_hot
         self._parts = parts
-        self._cold = None if stretch is None else Source(stretch)
+        self._cold = None if extent is None else Source(extent)
         self._hot: Source | None = None
 
     def find(self, run: Located, needed: int, wanted: int) -> Source | None:
         """What has the first ``needed`` bytes of the run; where that must be read, so many as ``wanted``."""
         for source in (self._cold, self._hot):
-            if source is not None and source.stretch.find(run.file_number, run.offset, needed):
+            if source is not None and source.extent.find(run.file_number, run.offset, needed):
                 return source
         before = self._hot
         self._release(before)
         self._hot = None
-        worth = _worth_reading(run, None if before is None else before.stretch, wanted)
-        stretch = self._read_hot(run, needed, worth)
-        if stretch is not None:
-            self._hot = Source(stretch)
+        worth = _worth_reading(run, None if before is None else before.extent, wanted)
+        extent = self._read_hot(run, needed, worth)
+        if extent is not None:
+            self._hot = Source(extent)
         return self._hot
 
     def release_waste(self) -> None:
@@ -103,7 +103,7 @@ def wanted_bytes(run: Located, first: int, last: int, left: int) -> int:
     return min(asked + asked // 16, left) + HEADER_BYTES
 
 
-def _worth_reading(run: Located, before: Stretch | None, wanted: int) -> int:
+def _worth_reading(run: Located, before: Extent | None, wanted: int) -> int:
     """How much to read from a run on: of a bookie's many ledgers the next run may lie far behind."""
     if 8 * run.length >= wanted:
         return wanted
