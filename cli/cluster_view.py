@@ -10,7 +10,7 @@ from ..cluster.config import format_address
 from ..cluster.cookie import decode_cookie
 from ..cluster.damaged import damaged_records
 from ..ledger import holes, keys
-from ..ledger.bookies import BookieRegistration
+from ..ledger.registration import BookieRegistration
 from ..metadata.client import MemberStatus, Metadata, MetadataClient, prefix_end
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat

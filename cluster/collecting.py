@@ -12,7 +12,7 @@ import trio
 from ..ledger import keys
 from ..ledger.found import FoundLedger
 from ..ledger.metadata import LedgerMetadata, LedgerState
-from ..ledger.readable import Unreadable
+from ..ledger.unreadable import Unreadable
 from ..log.apps import AppVersion
 from ..log.keys import LOOSE_PREFIX, ids_of_loose, txn_key
 from ..log.loose import LooseLedger, delete_loose

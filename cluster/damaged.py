@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..ledger import holes, ids, keys
-from ..ledger.bookies import BookieRegistration
 from ..ledger.metadata import LedgerMetadata
+from ..ledger.registration import BookieRegistration
 from ..log import tombstone
 from ..log.apps import AppVersion
 from ..log.keys import LOOSE_PREFIX, PURGE_PREFIX, decode_log_id, ids_of_loose, log_id_of

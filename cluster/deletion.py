@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata, LedgerState
-from ..ledger.readable import Unreadable
+from ..ledger.unreadable import Unreadable
 from ..metadata.client import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import CorruptData, UnsupportedFormat

@@ -14,7 +14,7 @@ import trio
 from ..ledger import keys
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
-from ..ledger.readable import Unreadable
+from ..ledger.unreadable import Unreadable
 from ..metadata.client import Metadata, prefix_end
 from ..runtime.backoff import Backoff
 from ..runtime.errors import CorruptData, DistributedLogError

@@ -16,11 +16,11 @@ from collections.abc import Callable
 
 import trio
 
-from ..ledger import keys, shares
+from ..ledger import keys, transactions
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.placement import Candidate, Draw, choose_replacements
-from ..ledger.readable import Unreadable
 from ..ledger.striping import Striping
+from ..ledger.unreadable import Unreadable
 from ..metadata.client import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import CorruptData, DistributedLogError, NotEnoughBookies
@@ -222,7 +222,7 @@ class LostBookies:
             )
             await self._copier.copy(ledger, held_by_slot(ledger, index, slot), chosen, target)
             changed = changed.with_bookie_replaced(index, slot, chosen)
-        swap = shares.change_share(ledger, changed, found.version)
+        swap = transactions.change_share(ledger, changed, found.version)
         reply = await self._metadata.transact(swap + Transaction(tuple(guards.values())))
         if reply.succeeded:
             self.moved += 1

@@ -16,8 +16,8 @@ from ..bookie.options import BookieOptions
 from ..bookie.server import serve_bookie_protocol
 from ..bookie.store import Store
 from ..ledger import keys
-from ..ledger.bookies import BookieRegistration
 from ..ledger.ids import next_of
+from ..ledger.registration import BookieRegistration
 from ..metadata.client import Metadata, MetadataClient
 from ..metadata.server import MetadataOptions, serve_metadata
 from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import trio
 
-from ..ledger import keys, shares
+from ..ledger import keys, transactions
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..log.keys import PURGE_PREFIX, log_id_of, purge_key, state_key
 from ..log.purge import last_below, purge
@@ -128,4 +128,4 @@ class Purger:
         record = LedgerMetadata.decode(found.key, found.value)
         if record.state is LedgerState.DELETING:
             return Transaction()
-        return shares.deletion_share(record, found.version)
+        return transactions.deletion_share(record, found.version)

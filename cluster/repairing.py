@@ -6,7 +6,7 @@ One copier for all four, so that their rates add up to one; they take turns at t
 import trio
 
 from ..ledger.pool import BookiePool
-from ..ledger.shares import live_candidates
+from ..ledger.transactions import live_candidates
 from ..metadata.client import MetadataClient
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint

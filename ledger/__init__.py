@@ -2,14 +2,16 @@
 
     client.py                       create, write, read, recover, delete; with
         prepared.py, found.py, ids.py   a ledger to be created; one as it was read; new ids
-    metadata.py, keys.py, records.py, shares.py     the record; where it is kept, followed, and changed
-    striping.py, placement.py, bookies.py, pool.py  which bookies hold an entry; who there is, and connections
+    metadata.py, keys.py            the record, and where it is kept
+    ledger_records.py, transactions.py  followed; changed, with the index of who holds what
+    striping.py, placement.py       which bookies hold an entry, or a new ledger (pure)
+    registration.py, pool.py        who there is; connections
 
 Writing, in the order an entry meets it:
 
     writer.py                       `add`, the LAC, the end
     add_window.py                   what is in flight, and how far it is confirmed (pure)
-    streams.py                      the same record to each slot's bookie, acks back
+    slot_streams.py                 the same record to each slot's bookie, acks back
     slot_care.py, lateness.py       slots that are silent, slow, refused
     ensemble_change.py              what to replace (pure); the store is asked first
     holes.py, hole_note.py, kept_bytes.py   what slots miss, noted for repair; what is kept for slow ones
@@ -18,7 +20,7 @@ When the writer is gone:
 
     recovery.py                     fence, read, write back, close (pure); with
         recovery_actions.py, evidence.py    what it asks for; what the answers prove
-    recovering.py                   the driver
+    recovery_driver.py              the driver
 
 Reading:
 

@@ -16,18 +16,18 @@ from ..runtime.errors import (
 )
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
-from . import shares
+from . import transactions
 from .found import FoundLedger
 from .ids import LedgerIds
 from .kept_bytes import KeptBytes
+from .ledger_records import LedgerRecords
 from .metadata import Fragment, LedgerMetadata, LedgerState
 from .options import LedgerOptions
 from .placement import Candidate, choose_ensemble
 from .pool import BookiePool
 from .prepared import PreparedLedger, check_custom
 from .reader import LedgerReader
-from .records import LedgerRecords
-from .recovering import RecoveryDriver
+from .recovery_driver import RecoveryDriver
 from .sent_bytes import SentBytes
 from .slot_care import SWEEPS
 from .striping import Striping
@@ -115,7 +115,7 @@ class LedgerClient:
         if not sizes[0] >= sizes[1] >= sizes[2] >= 1:
             raise InvalidRequest(f"quorums {sizes}: E >= Qw >= Qa >= 1 must hold")
         striping = Striping(*sizes)
-        live = shares.live_candidates(self.pool)
+        live = transactions.live_candidates(self.pool)
         ids = {one.id for one in live}
         down = [
             Candidate(one, self.pool.rack(one), down=True)
@@ -230,7 +230,7 @@ class LedgerClient:
             if metadata.closed:
                 return metadata
             if metadata.state is LedgerState.OPEN:
-                marked = shares.change_share(metadata, metadata.in_recovery(), version)
+                marked = transactions.change_share(metadata, metadata.in_recovery(), version)
                 try:
                     await self._store.transact(marked)
                 except OutcomeUnknown:
@@ -256,7 +256,7 @@ class LedgerClient:
         found = await self._records.get(ledger_id)
         if found is None or found[0].state is LedgerState.DELETING:
             return Transaction()
-        return shares.deletion_share(*found)
+        return transactions.deletion_share(*found)
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger that no log refers to (H13). No error where it is gone already."""
@@ -269,7 +269,7 @@ class LedgerClient:
                     f"ledger {ledger_id} belongs to log {found[0].owner[0]}, segment {found[0].owner[1]}"
                 )
             try:
-                if (await self._store.transact(shares.deletion_share(*found))).succeeded:
+                if (await self._store.transact(transactions.deletion_share(*found))).succeeded:
                     return
             except OutcomeUnknown:
                 continue

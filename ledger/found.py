@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..metadata.transaction import Transaction
 from ..runtime.errors import InvalidRequest
-from . import shares
+from . import transactions
 from .metadata import LedgerMetadata
 
 
@@ -48,7 +48,7 @@ class FoundLedger:
 
     def link_share(self, owner: tuple[int, int]) -> Transaction:
         """The share of a transaction that makes it a log's segment. It is closed and has no owner."""
-        return shares.link_share(self.metadata, self.version, owner)
+        return transactions.link_share(self.metadata, self.version, owner)
 
     def deletion_share(self) -> Transaction:
         """The share of a transaction that deletes it. Raises `InvalidRequest` where a log refers to it."""
@@ -57,4 +57,4 @@ class FoundLedger:
             raise InvalidRequest(
                 f"ledger {self.metadata.ledger_id} is segment {segment} of log {log_id:016x}"
             )
-        return shares.deletion_share(self.metadata, self.version)
+        return transactions.deletion_share(self.metadata, self.version)

@@ -7,7 +7,7 @@ import trio
 
 from ..metadata.interface import Metadata
 from ..runtime.errors import DistributedLogError
-from . import shares
+from . import transactions
 from .add_window import AddWindow
 from .ensemble_change import EnsembleChange, why_ended
 from .holes import Hole, merged
@@ -46,7 +46,7 @@ class HoleNote:
     async def _write(self, holes: tuple[Hole, ...]) -> None:
         version = self._change.version
         while self._noted is holes:
-            share = shares.note_share(self._ledger_id, version, holes)
+            share = transactions.note_share(self._ledger_id, version, holes)
             try:
                 reply = await self._store.transact(share)
             except DistributedLogError as error:

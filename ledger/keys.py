@@ -4,7 +4,7 @@
     on/<bookie>/<id>       reverse index: this bookie is in an ensemble of that ledger
     under/<id>             what silent slots miss (`holes.py`); work for the repairer
     delete/<bookie>/<id>   to do: this bookie must still remove that deleted ledger (H21)
-    bookie/<bookie>        registration, leased (`bookies.py`)
+    bookie/<bookie>        registration, leased (`registration.py`)
     cookie/<bookie>        who this bookie is, until it is decommissioned
     leaving/<bookie>       to be drained and decommissioned
     seen/<bookie>          how far its journal was synced, as it noted itself (`cluster/reach.py`)

@@ -17,8 +17,8 @@ from ..runtime.errors import Compacted, CorruptData, DistributedLogError, Unsupp
 from ..runtime.host import Address
 from ..runtime.rpc import Endpoint
 from . import keys
-from .bookies import BookieRegistration
-from .readable import Unreadable
+from .registration import BookieRegistration
+from .unreadable import Unreadable
 
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 1.0

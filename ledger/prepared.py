@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..metadata.transaction import Transaction
 from ..runtime.errors import InvalidRequest
-from . import shares
+from . import transactions
 from .holes import Hole
 from .metadata import LedgerMetadata
 
@@ -29,7 +29,7 @@ class PreparedLedger:
     def transaction(self) -> Transaction:
         """The share of a transaction that creates it; afterwards the record's version is 1."""
         bookies = self.metadata.last_fragment.bookies
-        return shares.creation_share(
+        return transactions.creation_share(
             self.metadata, [Hole(bookies[slot], 0, None) for slot in self.detached]
         )
 

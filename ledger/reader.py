@@ -24,11 +24,11 @@ from ..runtime.errors import (
     RequestTimeout,
     UnsupportedFormat,
 )
+from .ledger_records import LedgerRecords
 from .metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
 from .options import LedgerOptions
 from .pool import BookiePool
 from .read_ahead import ReadAhead
-from .records import LedgerRecords
 from .striping import Striping
 from .tail import TailPolls
 

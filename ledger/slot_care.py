@@ -29,7 +29,7 @@ from ..runtime.errors import (
     TooBusy,
     WriteFailed,
 )
-from . import shares
+from . import transactions
 from .add_window import AddWindow, Stream
 from .ensemble_change import EnsembleChange, Round
 from .hole_note import STORE_RETRY_S, HoleNote
@@ -40,7 +40,7 @@ from .metadata import LedgerMetadata
 from .options import LedgerOptions
 from .placement import choose_replacements
 from .pool import BookiePool
-from .streams import SlotStreams
+from .slot_streams import SlotStreams
 
 SWEEPS = 4
 """Sweeps in one ``slot_silence_s``."""
@@ -168,11 +168,11 @@ class SlotCare:
                 elif self._spares(excluded=()):
                     self._change.on_failure(number, slot.bookie)
 
-    def _spares(self, excluded: Sequence[str]) -> list[shares.Candidate]:
+    def _spares(self, excluded: Sequence[str]) -> list[transactions.Candidate]:
         here = {slot.bookie for slot in self._window.slots}
         return [
             one
-            for one in shares.live_candidates(self._pool)
+            for one in transactions.live_candidates(self._pool)
             if one.id not in here and one.id not in excluded and self._usable(one.id)
         ]
 
@@ -329,7 +329,7 @@ class SlotCare:
         change = self._change
         while not self._ended:
             assert round_.proposed is not None, "what changes nothing is not proposed"
-            share = shares.change_share(change.metadata, round_.proposed, round_.version)
+            share = transactions.change_share(change.metadata, round_.proposed, round_.version)
             try:
                 reply = await self._store.transact(share)
                 if reply.succeeded:
@@ -396,5 +396,5 @@ class SlotCare:
             return True
         if not self._window.holes and all(not slot.detached for slot in self._window.slots):
             return False
-        usable = sum(self._usable(one.id) for one in shares.live_candidates(self._pool))
+        usable = sum(self._usable(one.id) for one in transactions.live_candidates(self._pool))
         return usable >= self._window.striping.ensemble_size

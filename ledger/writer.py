@@ -23,7 +23,7 @@ from ..runtime.errors import (
     WriteFailed,
 )
 from ..runtime.host import Buffer
-from . import shares
+from . import transactions
 from .add_window import AddWindow, Stream
 from .ensemble_change import EnsembleChange, why_ended
 from .holes import merged
@@ -309,7 +309,7 @@ class LedgerWriter:
         assert window.lac == window.last, "a ledger is closed when nothing is in flight"
         assert self._change.round is None, "a ledger is closed between ensemble changes"
         closed = self._change.metadata.close_by_writer(window.lac, self._confirmed_length())
-        share = shares.closing_share(
+        share = transactions.closing_share(
             closed if custom is None else closed.with_custom(custom),
             self._change.version,
             merged(window.all_holes(window.lac + 1)),

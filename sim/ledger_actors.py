@@ -8,7 +8,7 @@ from ..ledger.add_window import AddWindow, Stream
 from ..ledger.ensemble_change import EnsembleChange, Round
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.placement import Candidate, choose_replacements
-from ..ledger.streams import SlotStreams
+from ..ledger.slot_streams import SlotStreams
 from ..runtime.errors import ConnectionLost, DistributedLogError, LedgerFenced
 from .ledger_model import header_of
 from .ledger_net import KEY, LEDGER, NEVER

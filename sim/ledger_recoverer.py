@@ -7,7 +7,7 @@ from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.placement import Candidate, choose_replacements
 from ..ledger.recovery import Phase, Recovery
 from ..ledger.recovery_actions import Action, Close, Fence, Found, OpenStream, Read, Send
-from ..ledger.streams import SlotStreams
+from ..ledger.slot_streams import SlotStreams
 from ..runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout, TooBusy
 from .ledger_model import header_of
 from .ledger_net import KEY, LEDGER

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..cluster import purging
-from ..ledger import shares
+from ..ledger import transactions
 from ..ledger.found import FoundLedger
 from ..log import link, purge, truncation
 from ..log.dlsn import DLSN
@@ -39,13 +39,13 @@ def _whatever_was_linked(self: link.Linking, state: LogState, *rest: Any) -> Tra
 
 def _whoever_owns_it(self: FoundLedger) -> Transaction:
     """A ledger is deleted on what was read of it a while ago."""
-    found = shares.deletion_share(self.metadata, self.version)
+    found = transactions.deletion_share(self.metadata, self.version)
     return Transaction((), found.operations)
 
 
 def _gone_is_no_obstacle(self: FoundLedger, owner: tuple[int, int]) -> Transaction:
     """A ledger is linked on what was read of it a while ago."""
-    found = shares.link_share(self.metadata, self.version, owner)
+    found = transactions.link_share(self.metadata, self.version, owner)
     return Transaction((), found.operations)
 
 

@@ -66,7 +66,7 @@ PURE = {
         "cutting", "entry", "index_records", "journal_blocks", "messages", "runs", "seed", "space",
     },
     "ledger": {
-        "keys", "metadata", "bookies", "striping", "add_window", "ensemble_change", "recovery",
+        "keys", "metadata", "registration", "striping", "add_window", "ensemble_change", "recovery",
         "recovery_actions", "evidence", "lateness", "placement", "holes", "kept_bytes",
         "sent_bytes",
     },

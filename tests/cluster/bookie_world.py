@@ -15,7 +15,7 @@ from distributedlog.bookie.store import Store
 from distributedlog.cluster.copying import Copier
 from distributedlog.cluster.repair import Election, Repair
 from distributedlog.ledger import holes as notes
-from distributedlog.ledger import keys, shares
+from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.placement import Candidate
@@ -100,10 +100,10 @@ class World:
     ) -> None:
         """Create the ledger's record, closed where ``last_entry`` is given."""
         ledger = LedgerMetadata(LEDGER, *sizes, ensembles, KEY)
-        await self.metadata.transact(shares.creation_share(ledger, ()))
+        await self.metadata.transact(transactions.creation_share(ledger, ()))
         if last_entry is not None:
             closed = ledger.close_by_writer(last_entry, 10 * (last_entry + 1))
-            await self.metadata.transact(shares.closing_share(closed, 1, ()))
+            await self.metadata.transact(transactions.closing_share(closed, 1, ()))
 
     async def record(self) -> LedgerMetadata:
         found = await self.metadata.get(keys.ledger_key(LEDGER))

@@ -6,7 +6,7 @@ from trio.testing import MockClock
 from distributedlog.cluster.collecting import Collector
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from distributedlog.ledger.shares import creation_share
+from distributedlog.ledger.transactions import creation_share
 from distributedlog.log.apps import AppVersion
 from distributedlog.log.keys import LOOSE_PREFIX, loose_key, txn_key
 from distributedlog.log.loose import LooseLedger

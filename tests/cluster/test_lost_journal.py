@@ -12,8 +12,8 @@ import trio
 from distributedlog import open_namespace
 from distributedlog.cluster.reach import known_reach
 from distributedlog.ledger import keys
-from distributedlog.ledger.bookies import BookieRegistration
 from distributedlog.ledger.pool import BookiePool
+from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.client import prefix_end
 from tests.cluster.story import Cluster
 

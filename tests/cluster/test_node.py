@@ -17,7 +17,7 @@ from distributedlog.cluster.child import first_of
 from distributedlog.cluster.node import confine, serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from distributedlog.ledger import keys
-from distributedlog.ledger.bookies import BookieRegistration
+from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction

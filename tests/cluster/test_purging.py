@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from distributedlog.cluster.purging import Purger
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from distributedlog.ledger.shares import creation_share
+from distributedlog.ledger.transactions import creation_share
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.keys import PURGE_PREFIX, purge_key, segment_key, state_key
 from distributedlog.log.purge import last_below, purge

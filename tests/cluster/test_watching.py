@@ -11,7 +11,7 @@ from distributedlog.cluster.held_up import AGAIN_S, HeldUp
 from distributedlog.cluster.repair import EVERY_S, REST_S_MAX, Repair
 from distributedlog.cluster.watching import GATHER_S, REST, at_each_change
 from distributedlog.ledger import holes as notes
-from distributedlog.ledger import keys, shares
+from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.metadata.interface import RangePage
@@ -53,8 +53,8 @@ async def _noted(metadata: CountedMetadata, bookie: str) -> None:
     """Closed ledgers, each with a note that names the bookie."""
     for ledger_id in range(NOTES):
         ledger = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, BOOKIES, 0),), KEY)
-        await metadata.transact(shares.creation_share(ledger, ()))
-        await metadata.transact(shares.closing_share(ledger.close_by_writer(9, 100), 1, ()))
+        await metadata.transact(transactions.creation_share(ledger, ()))
+        await metadata.transact(transactions.closing_share(ledger.close_by_writer(9, 100), 1, ()))
         await metadata.put(keys.under_key(ledger_id), notes.encode((Hole(bookie, 0, None),)))
     metadata.reads = 0
 

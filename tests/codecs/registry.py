@@ -21,8 +21,8 @@ from distributedlog.cluster import cookie, plan
 from distributedlog.cluster.damaged import RECORDS
 from distributedlog.cluster.reach import Reach
 from distributedlog.ledger import holes, ids, keys
-from distributedlog.ledger.bookies import BookieRegistration
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.log import keys as log_keys
 from distributedlog.log import record, tombstone
 from distributedlog.log.apps import AppVersion
@@ -588,7 +588,7 @@ CODECS = [
             ).encode()
         ],
         STORED,
-        ("ledger/bookies.py BookieRegistration.decode",),
+        ("ledger/registration.py BookieRegistration.decode",),
     ),
     Codec(
         "a note of holes",

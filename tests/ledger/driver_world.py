@@ -21,7 +21,7 @@ from distributedlog.cluster.audit import EntryAudit
 from distributedlog.cluster.copying import Copier
 from distributedlog.cluster.lost import LostBookies
 from distributedlog.cluster.repair import Repair
-from distributedlog.ledger import keys, shares
+from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
 from distributedlog.ledger.options import LedgerOptions
@@ -505,7 +505,7 @@ class DriverWorld:
             unused,
             Always(),  # type: ignore[arg-type]
             copier,
-            lambda: shares.live_candidates(unused),
+            lambda: transactions.live_candidates(unused),
             self.chance.random,
             lost_after_s=0.0,
         )

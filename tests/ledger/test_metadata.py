@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from distributedlog.ledger.bookies import BookieRegistration
 from distributedlog.ledger.keys import bookie_id_of, delete_key, ledger_id_of, ledger_key, on_key
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.runtime.errors import CorruptData, UnsupportedFormat
 from distributedlog.runtime.frames import pack, unpack
 

@@ -12,10 +12,10 @@ from distributedlog.bookie import entry as entries
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
-from distributedlog.ledger.bookies import BookieRegistration
 from distributedlog.ledger.client import LedgerClient, LedgerOptions
 from distributedlog.ledger.keys import bookie_key, cookie_key
 from distributedlog.ledger.pool import BookiePool
+from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction

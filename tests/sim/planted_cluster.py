@@ -8,7 +8,7 @@ from distributedlog.bookie import entry as entries
 from distributedlog.cluster.audit import EntryAudit
 from distributedlog.cluster.copying import Copier
 from distributedlog.cluster.limbo import LimboHealing
-from distributedlog.ledger import keys, shares
+from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.add_window import AddWindow
 from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.evidence import Evidence
@@ -78,7 +78,7 @@ def ensemble_change_acknowledged_before_the_metadata() -> None:
         before = change.metadata
         self._decided(version + 1)
         try:
-            await self._store.transact(shares.change_share(before, proposed, version))
+            await self._store.transact(transactions.change_share(before, proposed, version))
         except Exception:
             return
 
@@ -88,12 +88,12 @@ def ensemble_change_acknowledged_before_the_metadata() -> None:
 @bug("cluster", directed="sim/ledger_planted.py")
 def a_ledger_is_closed_without_compare_and_set() -> None:
     """Inv. 19: a writer closes over a recovery, or the reverse."""
-    original = shares.closing_share
+    original = transactions.closing_share
 
     def closing_share(*args: Any, **kwargs: Any) -> Transaction:
         return Transaction((), original(*args, **kwargs).operations)
 
-    patch(shares, "closing_share", closing_share)
+    patch(transactions, "closing_share", closing_share)
 
 
 @bug("cluster")
@@ -236,9 +236,9 @@ def records_of_other_bytes_are_served() -> None:
         return original(view)
 
     from distributedlog.cluster import copying
-    from distributedlog.ledger import reader, recovering, tail
+    from distributedlog.ledger import reader, recovery_driver, tail
 
-    for module in (reader, recovering, tail, copying):
+    for module in (reader, recovery_driver, tail, copying):
         patch(module, "records", records)
 
 

@@ -8,11 +8,11 @@ import trio
 
 from distributedlog.bookie.entry import EntryRecord, records
 from distributedlog.cluster import copying
-from distributedlog.ledger import hole_note, shares, slot_care
+from distributedlog.ledger import hole_note, slot_care, transactions
 from distributedlog.ledger.add_window import AddWindow
 from distributedlog.ledger.evidence import Evidence
-from distributedlog.ledger.recovering import RecoveryDriver
 from distributedlog.ledger.recovery import Recovery
+from distributedlog.ledger.recovery_driver import RecoveryDriver
 from distributedlog.ledger.striping import Striping
 from distributedlog.metadata.transaction import Transaction
 from distributedlog.runtime.errors import CorruptData, OutcomeUnknown
@@ -90,7 +90,7 @@ def a_change_counts_before_the_metadata_has_it() -> None:
 
     async def propose(self: Any, round_: Any) -> None:
         change, version = self._change, round_.version
-        share = shares.change_share(change.metadata, round_.proposed, version)
+        share = transactions.change_share(change.metadata, round_.proposed, version)
         self._decided(version + 1)
         try:
             await self._store.transact(share)
@@ -103,23 +103,23 @@ def a_change_counts_before_the_metadata_has_it() -> None:
 @bug("driver", directed="tests/ledger/test_writer.py")
 def the_writer_closes_whatever_the_version() -> None:
     """Inv. 19."""
-    original = shares.closing_share
+    original = transactions.closing_share
 
     def closing_share(*args: Any) -> Transaction:
         return Transaction((), original(*args).operations)
 
-    patch(shares, "closing_share", closing_share)
+    patch(transactions, "closing_share", closing_share)
 
 
 @bug("driver", directed="tests/ledger/test_recovery_driver.py")
 def a_recovery_closes_whatever_the_version() -> None:
     """Inv. 19."""
-    original = shares.recovered_share
+    original = transactions.recovered_share
 
     def recovered_share(*args: Any) -> Transaction:
         return Transaction((), original(*args).operations)
 
-    patch(shares, "recovered_share", recovered_share)
+    patch(transactions, "recovered_share", recovered_share)
 
 
 @bug("driver")
@@ -177,15 +177,21 @@ def a_record_is_swapped_and_nothing_was_copied() -> None:
 def a_writer_notes_no_holes() -> None:
     """H22b: an audit would hide it."""
     patch(hole_note.HoleNote, "look", lambda self, spawn: None)
-    original = shares.closing_share
-    patch(shares, "closing_share", lambda closed, version, holes: original(closed, version, ()))
+    original = transactions.closing_share
+    patch(
+        transactions, "closing_share", lambda closed, version, holes: original(closed, version, ())
+    )
 
 
 @bug("driver", directed="tests/ledger/test_recovery_holes.py")
 def a_recovery_notes_no_holes() -> None:
     """H22b; the world audits before it asks for these copies."""
-    original = shares.recovered_share
-    patch(shares, "recovered_share", lambda b, c, version, holes, n: original(b, c, version, (), n))
+    original = transactions.recovered_share
+    patch(
+        transactions,
+        "recovered_share",
+        lambda b, c, version, holes, n: original(b, c, version, (), n),
+    )
 
 
 @bug("driver", directed="tests/ledger/test_limbo_bookie.py")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distributedlog.ledger import shares
+from distributedlog.ledger import transactions
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.log import keys as log_keys
@@ -17,13 +17,13 @@ CHANGED = replace(LEDGER, ensembles=(*LEDGER.ensembles, Fragment(5, ("b1", "b2",
 CLOSED = CHANGED.close_by_writer(9, 90)
 
 SHARES = {
-    "ledger created": shares.creation_share(LEDGER, ()),
-    "ensemble change": shares.change_share(LEDGER, CHANGED, 1),
-    "recovery begun": shares.change_share(CHANGED, CHANGED.in_recovery(), 2),
-    "close": shares.closing_share(CLOSED, 3, ()),
-    "hole noted": shares.note_share(7, 3, (Hole("b3", 1, 2),)),
+    "ledger created": transactions.creation_share(LEDGER, ()),
+    "ensemble change": transactions.change_share(LEDGER, CHANGED, 1),
+    "recovery begun": transactions.change_share(CHANGED, CHANGED.in_recovery(), 2),
+    "close": transactions.closing_share(CLOSED, 3, ()),
+    "hole noted": transactions.note_share(7, 3, (Hole("b3", 1, 2),)),
     "hole filled": Transaction((), (Delete(b"under/0000000000000007"),)),
-    "ledger deleted": shares.deletion_share(CLOSED, 4),
+    "ledger deleted": transactions.deletion_share(CLOSED, 4),
     "deletion done": Transaction((), (Delete(b"delete/b1/0000000000000007"),)),
     "segment registered": Transaction((), (Put(log_keys.segment_key(1, 2), b""),)),
     "lock taken": Transaction((), (Put(log_keys.lock_key(1), b""),)),
@@ -43,7 +43,7 @@ def test_a_transaction_is_known_for_what_it_does(kind: str) -> None:
 def test_a_node_that_changes_a_closed_record_swaps_a_bookie() -> None:
     swapped = CLOSED.with_bookie_replaced(0, 2, "b5")
 
-    assert list(kinds_of(shares.change_share(CLOSED, swapped, 4), by_node=True)) == ["swap"]
+    assert list(kinds_of(transactions.change_share(CLOSED, swapped, 4), by_node=True)) == ["swap"]
 
 
 def test_a_read_or_a_lease_is_no_moment() -> None:

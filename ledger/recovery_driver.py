@@ -22,7 +22,7 @@ from ..runtime.errors import (
     TooBusy,
     UnsupportedFormat,
 )
-from . import shares
+from . import transactions
 from .keys import ledger_key, under_key
 from .metadata import LedgerMetadata
 from .options import LedgerOptions
@@ -30,7 +30,7 @@ from .placement import choose_replacements
 from .pool import BookiePool
 from .recovery import Phase, Recovery
 from .recovery_actions import Action, Close, Fence, Found, OpenStream, Read, Send
-from .streams import SlotStreams
+from .slot_streams import SlotStreams
 from .striping import Striping
 
 BUSY_FIRST_S = 0.1
@@ -187,7 +187,7 @@ class RecoveryDriver:
             self._striping,
             kept,
             slots,
-            shares.live_candidates(self._pool),
+            transactions.live_candidates(self._pool),
             self._chance.random,
             excluded=excluded,
             racks={bookie: self._pool.rack(bookie) for bookie in kept.values()},
@@ -249,7 +249,7 @@ class RecoveryDriver:
             try:
                 # What the writer noted stays: the note is read, and must be the same at the close.
                 note = await self._store.get(under_key(self._ledger_id))
-                share = shares.recovered_share(
+                share = transactions.recovered_share(
                     self._stored, action.metadata, self._version, action.holes, note
                 )
                 reply = await self._store.transact(share)

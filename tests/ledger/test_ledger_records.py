@@ -4,8 +4,8 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from distributedlog.ledger.keys import ledger_key
+from distributedlog.ledger.ledger_records import LedgerRecords
 from distributedlog.ledger.metadata import LedgerMetadata
-from distributedlog.ledger.records import LedgerRecords
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 
