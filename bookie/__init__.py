@@ -3,7 +3,8 @@
 From the wire to the platter and back:
 
     entry.py, messages.py       the bytes (pure)
-    server.py, session.py, session_reads.py     one session a connection: streams, long polls; reads, credit
+    server.py, session.py, session_reads.py, read_turns.py      one session a connection: streams, long polls;
+                                reads, whose turn they are, credit
     store.py, adds.py           what a bookie promises: add once, fence, read, LAC, delete
     commits.py                  what joins a commit, and what follows when it is durable
     limbo.py                    ledgers of which something may be lost, and how they get out (inv. 22)

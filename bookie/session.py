@@ -5,7 +5,7 @@ cannot take yet is kept here, and the connection is not read on.
 """
 
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import trio
 
@@ -14,26 +14,29 @@ from ..runtime.frames import REPLY_MORE, Op, envelope, pack
 from ..runtime.rpc import Link
 from . import messages as m
 from .ledgers import IncomingStream, Ledger, Waiter
+from .read_turns import ReadTurns
 from .session_reads import SessionReads
-
-if TYPE_CHECKING:
-    from .server import BookieServer
+from .store import Store
 
 
 class BookieSession:
     """One connection: a `Session` to its link, an owner of streams and waiters to the store."""
 
-    def __init__(self, server: "BookieServer", link: Link) -> None:
-        self._server = server
-        self._store = server.store
-        self._options = server.options
+    def __init__(
+        self, store: Store, turns: ReadTurns, link: Link, info: Callable[[], dict[str, object]]
+    ) -> None:
+        self._store = store
+        self._options = store.options
+        self._turns = turns
         self._link = link
+        self._info = info
+        """What INFO answers."""
         self._streams: dict[int, IncomingStream] = {}
         self._highest_stream = 0
         self._deferred: deque[tuple[IncomingStream, bytes]] = deque()
         self._late_lacs: dict[IncomingStream, int] = {}
         self._waiters: dict[Waiter, None] = {}
-        self._reads = SessionReads(server, link, self)
+        self._reads = SessionReads(store, turns, link, self)
         self._closed = False
 
     # --- frames -----------------------------------------------------------------------------------
@@ -59,7 +62,7 @@ class BookieSession:
         elif op == Op.LIST_ENTRIES:
             self._reads.on_list(ident, m.LedgerRequest.decode(body))
         elif op == Op.INFO:
-            self._link.reply(ident, pack(self._server.info()))
+            self._link.reply(ident, pack(self._info()))
         else:
             raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a bookie")
 
@@ -82,7 +85,7 @@ class BookieSession:
         self._reads.close()
         self._store.cold.forget(self)
         for _, body in self._deferred:
-            self._server.deferred_bytes -= len(body)
+            self._store.stats.deferred_bytes -= len(body)
         self._deferred.clear()
 
     # --- adds -------------------------------------------------------------------------------------
@@ -124,12 +127,13 @@ class BookieSession:
     def _defer(self, stream: IncomingStream, body: memoryview) -> None:
         """The ring is full: keep what was received already, and read on when there is room."""
         self._link.hold()
-        if self._server.deferred_bytes + len(body) > self._options.deferred_bytes_max:
+        if self._store.stats.deferred_bytes + len(body) > self._options.deferred_bytes_max:
             self._store.refuse(
-                stream, TooBusy(f"{self._server.deferred_bytes} bytes wait for the journal here")
+                stream,
+                TooBusy(f"{self._store.stats.deferred_bytes} bytes wait for the journal here"),
             )
             return
-        self._server.deferred_bytes += len(body)
+        self._store.stats.deferred_bytes += len(body)
         self._deferred.append((stream, bytes(body)))
 
     def _resume(self) -> None:
@@ -139,7 +143,7 @@ class BookieSession:
         while self._deferred:
             stream, body = self._deferred[0]
             taken = self._store.add_records(stream, memoryview(body), self._resume)
-            self._server.deferred_bytes -= taken
+            self._store.stats.deferred_bytes -= taken
             if taken < len(body):
                 self._deferred[0] = (stream, body[taken:])
                 return
@@ -247,7 +251,7 @@ class BookieSession:
         waiter.previous_lac = lac
         waiter.bytes_max -= found.size
         self._store.stats.read_bytes += found.size
-        self._server.note_reply(self._reads, found.size)
+        self._turns.note_reply(self._reads, found.size)
         head = m.encode_wait_head(lac, ledger.fence_durable)
         self._link.reply(waiter.ident, head, *found.parts, flags=REPLY_MORE)
         return True
@@ -268,7 +272,7 @@ class BookieSession:
                 found = self._store.collect(ledger, waiter.previous_lac + 1, ledger.lac, bytes_max)
                 parts = found.parts
                 self._store.stats.read_bytes += found.size
-                self._server.note_reply(self._reads, found.size)
+                self._turns.note_reply(self._reads, found.size)
         except DistributedLogError as refusal:
             self._link.reply_error(waiter.ident, refusal)
         else:

@@ -1,12 +1,11 @@
 """The reads of one connection: each waits for its turn, all of them while the device or the peer is slow.
 
-The server gives the connections turns (`server.py`); here is what a turn does. Replies are not made while the
+The connections take turns (`read_turns.py`); here is what a turn does. Replies are not made while the
 peer does not take those it has.
 """
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -16,15 +15,12 @@ from ..runtime.rpc import Link
 from . import messages as m
 from .ledgers import Ledger
 from .read_sources import Extent
+from .read_turns import READ_TURN_BYTES, ReadTurns
 from .reads import RUNS_MAX
-
-if TYPE_CHECKING:
-    from .server import BookieServer
+from .store import Store
 
 CREDIT_RETRY_S = 0.005
 LIST_RANGES_MAX = 250_000
-READ_TURN_BYTES = 2 * 1024 * 1024
-"""Replies made in one turn of the loop, before adds are looked at again."""
 RUN_BYTES = READ_TURN_BYTES // RUNS_MAX
 """What looking at a run costs of a turn, beside its bytes: tiny ones have their bound as well."""
 
@@ -55,14 +51,14 @@ class _Listing:
 class SessionReads:
     """See the module. ``owner`` is the connection, in whose turn the device is asked."""
 
-    def __init__(self, server: "BookieServer", link: Link, owner: object) -> None:
+    def __init__(self, store: Store, turns: ReadTurns, link: Link, owner: object) -> None:
         self.waiting: deque[_Read | _Listing] = deque()
         """Oldest first."""
         self.queued = False
         """Its turn will come."""
-        self._server = server
-        self._store = server.store
-        self._options = server.options
+        self._store = store
+        self._options = store.options
+        self._turns = turns
         self._link = link
         self._owner = owner
         self._parked = False
@@ -82,7 +78,7 @@ class SessionReads:
     @property
     def has_credit(self) -> bool:
         """May this connection get another reply now?"""
-        return self._server.has_credit(self._link.outgoing_bytes)
+        return self._turns.has_credit(self._link.outgoing_bytes)
 
     @property
     def resting(self) -> bool:
@@ -118,7 +114,7 @@ class SessionReads:
 
     def _go_on(self) -> None:
         if self.waiting and not self.resting and not self._closed:
-            self._server.ready(self)
+            self._turns.ready(self)
 
     def serve_one(self) -> int:
         """Serve the oldest read, or park them all while the peer takes no replies.
@@ -129,7 +125,7 @@ class SessionReads:
             return 0
         if not self.has_credit:
             self._parked = True
-            self._server.nursery.start_soon(self._wait_for_credit)
+            self._turns.nursery.start_soon(self._wait_for_credit)
             return 0
         read = self.waiting.popleft()
         try:
@@ -191,7 +187,7 @@ class SessionReads:
             *found.parts,
             flags=0 if ledger.limbo else m.FLAG_KNOWN,
         )
-        self._server.note_reply(self, found.size)
+        self._turns.note_reply(self, found.size)
         return found.size + found.runs * RUN_BYTES
 
     def _list(self, listing: _Listing) -> int:

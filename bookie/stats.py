@@ -24,6 +24,8 @@ class Stats:
     read_bytes: int = 0
     damaged_reads: int = 0
     """Reads that met damage: a file that is gone or unreadable, bytes that are not what was written."""
+    deferred_bytes: int = 0
+    """Of adds that were received and are not taken yet: their connections keep them."""
     waits: int = 0
     fences: int = 0
     checkpoints: int = 0

@@ -1,25 +1,22 @@
 """Reads have a budget a turn of the loop: adds and fences are looked at in between (H42b)."""
 
-from typing import Any
-
 import pytest
 import trio
 
 from distributedlog.bookie.index import Index
 from distributedlog.bookie.ledgers import Ledger
+from distributedlog.bookie.read_turns import READ_TURN_BYTES, ReadTurns
 from distributedlog.bookie.reads import RUNS_MAX
 from distributedlog.bookie.runs import Located
-from distributedlog.bookie.server import BookieServer
-from distributedlog.bookie.session_reads import READ_TURN_BYTES
 
-from .kit import KEY, Adder, CutDisk, record, running
+from .kit import KEY, OPTIONS, Adder, record
 from .test_server import served
 
 REPLY_BYTES = 300_000
 
 
 class _Reader:
-    """A connection with so many reads to serve."""
+    """A connection with so many reads to serve: `ConnectionReads`."""
 
     def __init__(self, reads: int) -> None:
         self.waiting = [None] * reads
@@ -35,44 +32,41 @@ class _Reader:
 
 
 async def test_no_turn_of_the_loop_gives_reads_more_than_their_budget() -> None:
-    async with running(CutDisk()) as store:
-        server = BookieServer(store, None)
-        readers: Any = [_Reader(50) for _ in range(4)]
-        most = turns = 0
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(server.serve_reads)
-            for reader in readers:
-                server.ready(reader)
-            served = 0
-            while served < 200:  # an add's connection has its turn
-                before = served
-                await trio.lowlevel.checkpoint()
-                served = sum(len(reader.served) for reader in readers)
-                most = max(most, served - before)
-                turns += 1
-            nursery.cancel_scope.cancel()
+    readers = [_Reader(50) for _ in range(4)]
+    most = count = 0
+    async with trio.open_nursery() as nursery:
+        turns = ReadTurns(OPTIONS, nursery)
+        nursery.start_soon(turns.run)
+        for reader in readers:
+            turns.ready(reader)
+        served = 0
+        while served < 200:  # an add's connection has its turn
+            before = served
+            await trio.lowlevel.checkpoint()
+            served = sum(len(reader.served) for reader in readers)
+            most = max(most, served - before)
+            count += 1
+        nursery.cancel_scope.cancel()
 
     # Within a turn the order of the tasks is drawn: at most two of theirs lie between two of ours.
     assert most * REPLY_BYTES <= 2 * (READ_TURN_BYTES + REPLY_BYTES)
-    assert turns >= 200 * REPLY_BYTES // READ_TURN_BYTES // 2
+    assert count >= 200 * REPLY_BYTES // READ_TURN_BYTES // 2
 
 
 @pytest.mark.parametrize("first", ["greedy", "modest"])
 async def test_the_connections_have_their_turns_one_after_the_other(first: str) -> None:
     """Who asks for a thousand replies delays the others by one, not by a thousand."""
-    async with running(CutDisk()) as store:
-        server = BookieServer(store, None)
-        greedy: Any = _Reader(1000)
-        modest: Any = _Reader(1)
-        async with trio.open_nursery() as nursery:
-            for reader in (greedy, modest) if first == "greedy" else (modest, greedy):
-                server.ready(reader)
-            nursery.start_soon(server.serve_reads)
-            while not modest.served:
-                await trio.lowlevel.checkpoint()
-            nursery.cancel_scope.cancel()
+    greedy, modest = _Reader(1000), _Reader(1)
+    async with trio.open_nursery() as nursery:
+        turns = ReadTurns(OPTIONS, nursery)
+        for reader in (greedy, modest) if first == "greedy" else (modest, greedy):
+            turns.ready(reader)
+        nursery.start_soon(turns.run)
+        while not modest.served:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
 
-        assert len(greedy.served) <= 2 * (READ_TURN_BYTES // REPLY_BYTES + 1)
+    assert len(greedy.served) <= 2 * (READ_TURN_BYTES // REPLY_BYTES + 1)
 
 
 async def test_many_tiny_runs_are_read_and_listed_some_a_turn(
