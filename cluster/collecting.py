@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import trio
 
 from ..ledger import keys
-from ..ledger.found import FoundLedger
 from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..ledger.stored_ledger import StoredLedger
 from ..ledger.unreadable import Unreadable
 from ..log.apps import AppVersion
 from ..log.keys import LOOSE_PREFIX, ids_of_loose, txn_key
@@ -33,13 +33,13 @@ class Records:
 
     metadata: Metadata
 
-    async def find(self, ledger_id: int) -> FoundLedger:
+    async def find(self, ledger_id: int) -> StoredLedger:
         """Raises `NoSuchLedger`, also for one that is being deleted."""
         found = await self.metadata.get(keys.ledger_key(ledger_id))
         record = None if found is None else LedgerMetadata.decode(found.key, found.value)
         if found is None or record is None or record.state is LedgerState.DELETING:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
-        return FoundLedger(record, found.version)
+        return StoredLedger(record, found.version)
 
 
 class Collector:

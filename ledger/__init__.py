@@ -1,7 +1,7 @@
 """The client of many bookies: one ledger, one writer, striped, replicated, fenced, recovered.
 
     client.py                       create, write, read, recover, delete; with
-        prepared.py, found.py, ids.py   a ledger to be created; one as it was read; new ids
+        stored_ledger.py, ids.py        a ledger to be created, one as it was read; new ids
     metadata.py, keys.py            the record, and where it is kept
     ledger_records.py, transactions.py  followed; changed, with the index of who holds what
     striping.py, placement.py       which bookies hold an entry, or a new ledger (pure)

@@ -17,7 +17,6 @@ from ..runtime.errors import (
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
 from . import transactions
-from .found import FoundLedger
 from .ids import LedgerIds
 from .kept_bytes import KeptBytes
 from .ledger_records import LedgerRecords
@@ -25,15 +24,13 @@ from .metadata import Fragment, LedgerMetadata, LedgerState
 from .options import LedgerOptions
 from .placement import Candidate, choose_ensemble
 from .pool import BookiePool
-from .prepared import PreparedLedger, check_custom
 from .reader import LedgerReader
 from .recovery_driver import RecoveryDriver
 from .sent_bytes import SentBytes
 from .slot_care import SWEEPS
+from .stored_ledger import NewLedger, StoredLedger, check_custom
 from .striping import Striping
 from .writer import LedgerWriter
-
-__all__ = ["LedgerClient", "LedgerOptions", "PreparedLedger"]
 
 SWEPT_A_TURN = 64
 """Writers swept in one turn of the loop."""
@@ -103,7 +100,7 @@ class LedgerClient:
         owner: tuple[int, int] | None = None,
         quorums: tuple[int, int, int] | None = None,
         incarnation: int = 0,
-    ) -> PreparedLedger:
+    ) -> NewLedger:
         """Choose an id and an ensemble. ``quorums``: E, Qw, Qa. ``custom``: at most 4 KiB, kept with it.
 
         Raises `NotEnoughBookies`, naming who is there; `InvalidRequest` for impossible quorums, or too
@@ -144,17 +141,17 @@ class LedgerClient:
             created_ms=self._host.wall_ms(),
             custom=dict(custom or {}),
         )
-        return PreparedLedger(metadata, detached)
+        return NewLedger(metadata, detached)
 
     def _read_only(self, bookie: str) -> bool:
         registration = self.pool.registration(bookie)
         return registration is not None and registration.read_only
 
-    def writer(self, prepared: PreparedLedger | LedgerMetadata, version: int = 1) -> LedgerWriter:
+    def writer(self, prepared: NewLedger | LedgerMetadata, version: int = 1) -> LedgerWriter:
         """The writer of a ledger whose creating transaction succeeded; the only one there will be."""
         assert self._nursery is not None, "writers live while `run` runs"
         if isinstance(prepared, LedgerMetadata):
-            prepared = PreparedLedger(prepared)
+            prepared = NewLedger(prepared)
         writer = LedgerWriter(
             prepared.metadata,
             version,
@@ -198,9 +195,9 @@ class LedgerClient:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         return found
 
-    async def find(self, ledger_id: int) -> FoundLedger:
+    async def find(self, ledger_id: int) -> StoredLedger:
         """The record, for whoever links or deletes it. Raises `NoSuchLedger`."""
-        return FoundLedger(*await self.metadata(ledger_id))
+        return StoredLedger(*await self.metadata(ledger_id))
 
     async def open(self, ledger_id: int) -> LedgerReader:
         """Read without recovery: does not fence, sees up to the LAC. Raises `NoSuchLedger`."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..cluster import purging
 from ..ledger import transactions
-from ..ledger.found import FoundLedger
+from ..ledger.stored_ledger import StoredLedger
 from ..log import link, purge, truncation
 from ..log.dlsn import DLSN
 from ..log.keys import txn_key
@@ -37,13 +37,13 @@ def _whatever_was_linked(self: link.Linking, state: LogState, *rest: Any) -> Tra
     return Transaction(kept, found.operations)
 
 
-def _whoever_owns_it(self: FoundLedger) -> Transaction:
+def _whoever_owns_it(self: StoredLedger) -> Transaction:
     """A ledger is deleted on what was read of it a while ago."""
     found = transactions.deletion_share(self.metadata, self.version)
     return Transaction((), found.operations)
 
 
-def _gone_is_no_obstacle(self: FoundLedger, owner: tuple[int, int]) -> Transaction:
+def _gone_is_no_obstacle(self: StoredLedger, owner: tuple[int, int]) -> Transaction:
     """A ledger is linked on what was read of it a while ago."""
     found = transactions.link_share(self.metadata, self.version, owner)
     return Transaction((), found.operations)
@@ -81,9 +81,9 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
         (link.Linking, "_share", _whatever_was_linked),
     ),
     "an unlinked ledger is deleted unconditionally (H13)": (
-        (FoundLedger, "deletion_share", _whoever_owns_it),
+        (StoredLedger, "deletion_share", _whoever_owns_it),
     ),
-    "a deleted ledger is linked (H13)": ((FoundLedger, "link_share", _gone_is_no_obstacle),),
+    "a deleted ledger is linked (H13)": ((StoredLedger, "link_share", _gone_is_no_obstacle),),
     "truncated one entry too far (G6)": ((truncation, "_place", _one_too_far),),
     "the purge takes the segment of the point (G6)": (
         (purge, "last_below", _and_the_one_with_the_point),

@@ -12,9 +12,10 @@ import trio
 
 from distributedlog.bookie.client import EntryList, FenceAnswer, ReadAnswer, WaitAnswer
 from distributedlog.bookie.messages import ReadRequest, WaitLac
-from distributedlog.ledger.client import LedgerClient, LedgerOptions
+from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.keys import ledger_key
 from distributedlog.ledger.metadata import LedgerMetadata
+from distributedlog.ledger.options import LedgerOptions
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.local import LocalMetadata

@@ -12,8 +12,9 @@ from distributedlog.bookie import entry as entries
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
-from distributedlog.ledger.client import LedgerClient, LedgerOptions
+from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.keys import bookie_key, cookie_key
+from distributedlog.ledger.options import LedgerOptions
 from distributedlog.ledger.pool import BookiePool
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.ledger.writer import LedgerWriter

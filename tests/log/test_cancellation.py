@@ -5,7 +5,8 @@ import random
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.client import LedgerClient, LedgerOptions
+from distributedlog.ledger.client import LedgerClient
+from distributedlog.ledger.options import LedgerOptions
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.options import LogOptions
 from distributedlog.log.record import LogRecord

@@ -13,7 +13,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.client import LedgerClient, LedgerOptions
+from distributedlog.ledger.client import LedgerClient
+from distributedlog.ledger.options import LedgerOptions
 from distributedlog.log.lock import LockRecord, claim
 from distributedlog.log.lock_session import LockSessions
 from distributedlog.log.namespace import Namespace
