@@ -14,7 +14,8 @@ Writing, in the order an entry meets it:
     slot_streams.py                 the same record to each slot's bookie, acks back
     slot_care.py, lateness.py       slots that are silent, slow, refused
     ensemble_change.py              what to replace (pure); the store is asked first
-    holes.py, hole_note.py, kept_bytes.py   what slots miss, noted for repair; what is kept for slow ones
+    holes.py, hole_note.py          what slots miss, noted for repair
+    process_bounds.py               what is kept for slow slots, and sent, over all ledgers (pure)
 
 When the writer is gone:
 

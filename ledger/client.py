@@ -18,15 +18,14 @@ from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
 from . import transactions
 from .ids import LedgerIds
-from .kept_bytes import KeptBytes
 from .ledger_records import LedgerRecords
 from .metadata import Fragment, LedgerMetadata, LedgerState
 from .options import LedgerOptions
 from .placement import Candidate, choose_ensemble
 from .pool import BookiePool
+from .process_bounds import KeptBytes, SentBytes
 from .reader import LedgerReader
 from .recovery_driver import RecoveryDriver
-from .sent_bytes import SentBytes
 from .slot_care import SWEEPS
 from .stored_ledger import NewLedger, StoredLedger, check_custom
 from .striping import Striping
@@ -160,7 +159,7 @@ class LedgerClient:
             options=self.options,
             chance=self._host.random,
             detached=prepared.detached,
-            kept=self._kept.share(),
+            kept=self._kept,
             sent=self._sent,
         )
         self._nursery.start_soon(self._look_after, writer)

@@ -33,13 +33,13 @@ from . import transactions
 from .add_window import AddWindow, Stream
 from .ensemble_change import EnsembleChange, Round
 from .hole_note import STORE_RETRY_S, HoleNote
-from .kept_bytes import COUNTED_FROM_BYTES
 from .keys import ledger_key
 from .lateness import Lateness, Leaving
 from .metadata import LedgerMetadata
 from .options import LedgerOptions
 from .placement import choose_replacements
 from .pool import BookiePool
+from .process_bounds import COUNTED_FROM_BYTES
 from .slot_streams import SlotStreams
 
 SWEEPS = 4

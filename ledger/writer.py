@@ -27,11 +27,10 @@ from . import transactions
 from .add_window import AddWindow, Stream
 from .ensemble_change import EnsembleChange, why_ended
 from .holes import merged
-from .kept_bytes import COUNTED_FROM_BYTES, KeptShare
 from .metadata import NO_ENTRY, LedgerMetadata
 from .options import LedgerOptions
 from .pool import BookiePool
-from .sent_bytes import SentBytes
+from .process_bounds import COUNTED_FROM_BYTES, KeptBytes, SentBytes
 from .slot_care import SlotCare
 from .striping import Striping
 
@@ -66,7 +65,7 @@ class LedgerWriter:
         options: LedgerOptions,
         chance: Random,
         detached: Sequence[int] = (),
-        kept: KeptShare,
+        kept: KeptBytes,
         sent: SentBytes,
     ) -> None:
         self.ledger_id = metadata.ledger_id
@@ -91,8 +90,8 @@ class LedgerWriter:
         self._published = -1
         self._throttled = False
         self._closing = False
-        self._kept = kept
-        self._sent = sent.share(self._wake_waiters)
+        self._kept = kept.for_ledger()
+        self._sent = sent.for_ledger(self._wake_waiters)
         self._room_event: trio.Event | None = None
         self._rest_event: trio.Event | None = None
         self._care = SlotCare(

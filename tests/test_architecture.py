@@ -67,8 +67,7 @@ PURE = {
     },
     "ledger": {
         "keys", "metadata", "registration", "striping", "add_window", "ensemble_change", "recovery",
-        "recovery_actions", "evidence", "lateness", "placement", "holes", "kept_bytes",
-        "sent_bytes",
+        "recovery_actions", "evidence", "lateness", "placement", "holes", "process_bounds",
     },
     "log": {
         "admission", "dlsn", "keys", "names", "options", "packed", "ranges", "record", "segments",

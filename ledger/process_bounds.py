@@ -1,29 +1,72 @@
-"""Records that a process has sent and that are not confirmed, over all its ledgers (pure).
+"""What a process may hold in bytes, over all its ledgers: kept for slow bookies, and sent (pure).
 
-Each ledger's window is bounded; a thousand of them together queued more on a connection than may wait there,
-which ends it (H35). When the process' bound is reached, whoever has something to send waits in a queue, and
-each confirmation lets the next one go: also whoever it belongs to sends again only behind those.
+Kept: a writer keeps what is confirmed until its slowest slot has it. That is bounded for each ledger, and
+here for all together: a process with a thousand logs and one paused bookie must not keep a thousand times
+the one bound (H22). When they are full, whoever keeps something for a slot has no room until the slot
+caught up or was let go; who keeps nothing writes on.
+
+Sent and not confirmed: each ledger's window is bounded; a thousand of them together queued more on a
+connection than may wait there, which ends it (H35). When the process' bound is reached, whoever has
+something to send waits in a queue, and each confirmation lets the next one go: also whoever it belongs to
+sends again only after those.
 """
 
 from collections import deque
 from collections.abc import Callable
 
+COUNTED_FROM_BYTES = 64 * 1024
+"""A ledger that keeps less is not counted: a slot is always a little late."""
 CALLED_MAX = 8
 """Ledgers that may go at the same time and have not sent yet: by so many entries the bound is exceeded."""
 
 
-class SentBytes:
-    """The sum over a process."""
+class KeptBytes:
+    """What a process keeps for slow bookies."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0
-        self.waiting: deque[SentShare] = deque()
+
+    @property
+    def full(self) -> bool:
+        """Is there too much of it?"""
+        return self.bytes >= self.bytes_max
+
+    def for_ledger(self) -> "LedgerKept":
+        """The part of one more ledger."""
+        return LedgerKept(self)
+
+
+class LedgerKept:
+    """What one ledger of it keeps."""
+
+    __slots__ = ("_all", "bytes")
+
+    def __init__(self, of: KeptBytes) -> None:
+        self._all = of
+        self.bytes = 0
+
+    def crowded(self, kept: int) -> bool:
+        """The ledger keeps so many bytes for its slow slots now: must it wait for them?"""
+        counted = kept if kept >= COUNTED_FROM_BYTES else 0
+        self._all.bytes += counted - self.bytes
+        self.bytes = counted
+        assert self._all.bytes >= 0, "each ledger takes back what it counted"
+        return counted > 0 and self._all.full
+
+
+class SentBytes:
+    """What a process has sent that is not confirmed."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+        self.waiting: deque[LedgerSent] = deque()
         self.called = 0
 
-    def share(self, on_room: Callable[[], None]) -> "SentShare":
-        """For one more ledger; ``on_room`` is called when it may send after `SentShare.wait`."""
-        return SentShare(self, on_room)
+    def for_ledger(self, on_room: Callable[[], None]) -> "LedgerSent":
+        """The part of one more ledger; ``on_room`` is called when it may send after `LedgerSent.wait`."""
+        return LedgerSent(self, on_room)
 
     def freed(self, size: int) -> None:
         """So much is confirmed, or given up."""
@@ -39,8 +82,8 @@ class SentBytes:
             self.waiting.popleft().go()
 
 
-class SentShare:
-    """What one ledger has sent."""
+class LedgerSent:
+    """What one ledger of it has sent."""
 
     __slots__ = ("_all", "_bytes", "_may_go", "_on_room", "_over", "_waits")
 

@@ -1,4 +1,7 @@
-"""What a process keeps for slow bookies is bounded for all of its ledgers together (H22)."""
+"""What a process keeps and what it sends is bounded over all its ledgers (H22, H35)."""
+
+import random
+from collections import deque
 
 import pytest
 import trio
@@ -6,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from distributedlog.ledger.kept_bytes import COUNTED_FROM_BYTES, KeptBytes
+from distributedlog.ledger.process_bounds import (
+    CALLED_MAX,
+    COUNTED_FROM_BYTES,
+    KeptBytes,
+    LedgerSent,
+    SentBytes,
+)
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.runtime.errors import WriteFailed
 from tests.examples import examples
@@ -14,17 +23,20 @@ from tests.examples import examples
 from .model_bookie import model_cluster
 
 RECORD = b"x" * 8_000
+ENTRY = 10
+
+# --- kept for slow bookies ------------------------------------------------------------------------
 
 
 @settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200_000)), max_size=30))
 def test_the_sum_is_that_of_what_each_ledger_keeps_now(steps: list[tuple[int, int]]) -> None:
     kept = KeptBytes(300_000)
-    shares = [kept.share() for _ in range(4)]
+    parts = [kept.for_ledger() for _ in range(4)]
     model = [0] * 4
     for number, count in steps:
         model[number] = count if count >= COUNTED_FROM_BYTES else 0
-        crowded = shares[number].crowded(count)
+        crowded = parts[number].crowded(count)
         assert kept.bytes == sum(model)
         assert crowded == (model[number] > 0 and sum(model) >= 300_000)
 
@@ -80,7 +92,7 @@ async def test_a_ledger_that_keeps_nothing_goes_on_when_others_are_at_the_bound(
 ) -> None:
     async with model_cluster(3) as cluster:
         client = await cluster.client(kept_bytes_max=1_000_000, slot_silence_s=60.0)
-        client._kept.share().crowded(2_000_000)
+        client._kept.for_ledger().crowded(2_000_000)
         writer = await client.create()
 
         with trio.fail_after(5):
@@ -95,7 +107,7 @@ async def test_room_that_others_make_is_seen(autojump_clock: MockClock) -> None:
         client = await cluster.client(
             kept_bytes_max=1_000_000, slot_silence_s=60.0, slot_stall_s=1000.0
         )
-        other = client._kept.share()
+        other = client._kept.for_ledger()
         other.crowded(2_000_000)
         writer = await client.create()
         cluster["b2"].hang()
@@ -160,3 +172,107 @@ async def test_who_waits_for_room_is_told_when_the_client_is_gone(
         assert failures == [writer.error]
         with pytest.raises(WriteFailed):
             await writer.settle()
+
+
+# --- sent and not confirmed -----------------------------------------------------------------------
+
+
+class Sender:
+    """A ledger that has always more to send, an entry at a time."""
+
+    def __init__(self, everybody: SentBytes, sends: "deque[Sender]") -> None:
+        self.part: LedgerSent = everybody.for_ledger(self.send)
+        self.under_way = self.sent = 0
+        self.over = False
+        self._sends = sends
+
+    def send(self) -> None:
+        while self.part.room and not self.over:
+            self.part.sent(ENTRY)
+            self.under_way += 1
+            self.sent += 1
+            self._sends.append(self)
+        self.part.wait()
+
+    def confirm(self) -> None:
+        self.under_way -= 1
+        self.part.left(self.under_way * ENTRY)
+        self.send()
+
+
+def test_the_bound_holds_and_everybody_gets_the_same() -> None:
+    everybody = SentBytes(10 * ENTRY)
+    under_way: deque[Sender] = deque()
+    senders = [Sender(everybody, under_way) for _ in range(50)]
+    for sender in senders:
+        sender.send()
+    for _ in range(5000):
+        assert everybody.bytes == len(under_way) * ENTRY <= (9 + CALLED_MAX) * ENTRY
+        under_way.popleft().confirm()
+
+    counts = [sender.sent for sender in senders]
+    assert sum(counts) >= 5010
+    assert max(counts) - min(counts) <= 10  # the first ones had the bound to themselves
+
+
+def test_nobody_waits_when_nothing_is_under_way() -> None:
+    """Whoever ends, confirms, or was let go and sends nothing, in any order."""
+    for seed in range(200):
+        chance = random.Random(seed)
+        everybody = SentBytes(5 * ENTRY)
+        under_way: deque[Sender] = deque()
+        senders = [Sender(everybody, under_way) for _ in range(12)]
+        for _ in range(300):
+            sender = chance.choice(senders)
+            step = chance.random()
+            if step < 0.5:
+                if not sender.over:
+                    sender.send()
+            elif step < 0.95 and under_way:
+                under_way.rotate(chance.randrange(len(under_way)))
+                oldest = under_way.popleft()
+                if not oldest.over:
+                    oldest.confirm()
+            elif not sender.over:
+                sender.over = True
+                sender.part.end()
+                senders[senders.index(sender)] = Sender(everybody, under_way)
+            assert everybody.bytes <= (4 + CALLED_MAX) * ENTRY
+            assert everybody.bytes or all(one.part.room for one in senders)
+        for one in senders:
+            one.over = True
+        while under_way:
+            one = under_way.popleft()
+            one.under_way = 0
+            one.part.left(0)
+            one.part.end()
+        assert everybody.bytes == 0
+        assert everybody.for_ledger(lambda: None).room
+
+
+async def test_writers_of_one_process_take_turns(autojump_clock: MockClock) -> None:
+    """Forty logs at full speed never have more than the bound on one connection, and all get through."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client(sent_bytes_max=2000)
+        writers = [await client.create() for _ in range(40)]
+        most = 0
+
+        async def write(number: int) -> None:
+            nonlocal most
+            writer = writers[number]
+            for _ in range(20):
+                await writer.wait_room()
+                writer.add([bytes(100)], 100)
+                most = max(most, sum(one.in_flight_bytes for one in writers))
+                await trio.lowlevel.checkpoint()
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for number in range(40):
+                    nursery.start_soon(write, number)
+            while any(writer.lac < 19 for writer in writers):  # noqa: ASYNC110 (virtual time)
+                await trio.sleep(0.01)
+        assert most <= 2000 + CALLED_MAX * 200
+        for writer in writers:
+            writer.abort()
+        assert client._sent.bytes == 0
