@@ -9,18 +9,16 @@ The history of changes is left out on purpose, see `history.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..runtime.errors import CorruptData, UnsupportedFormat
 from ..runtime.frames import pack
 from ..runtime.schema import Form, Misfit, list_of_any, number, row, rows, stored, text, word
 from .answers import item_from_list, item_to_list
 from .commands import CLIENT_CHARS_MAX
+from .kv import KeyValueState, StateView
 from .request_ring import MESSAGE_CHARS_MAX, Remembered
 from .transaction import KeyValue
-
-if TYPE_CHECKING:
-    from .kv import KeyValueState
 
 SNAPSHOT_FORMAT = 1
 CHUNK_BYTES = 256 * 1024
@@ -28,43 +26,24 @@ CHUNK_BYTES = 256 * 1024
 CHUNK_ROWS_MAX = 4096
 
 
-class SnapshotView:
-    """The state as it was when this was made, while it goes on changing.
+def snapshot(state: KeyValueState) -> Iterator[bytes]:
+    """The whole state in chunks, as it is at this call, whatever is applied while they are taken."""
+    return _chunks(state.view())
 
-    Nothing is copied but the list of keys and the small parts: 10 ms for a million keys. The state tells the
-    view of each item before it changes it.
-    """
 
-    def __init__(self, state: "KeyValueState") -> None:
-        self._state = state
-        self._head = [SNAPSHOT_FORMAT, state.index, state.revision, state.next_lease]
-        self._keys = state.keys.copy()
-        self._leases = [(lease_id, lease.ttl_ms) for lease_id, lease in state.leases.items()]
-        self._floor = state.ring.floor
-        self._requests = state.ring.rows()
-        self._before: dict[bytes, KeyValue] = {}
-
-    def on_change(self, item: KeyValue) -> None:
-        """The item is about to be replaced or deleted; only what it was first counts."""
-        self._before.setdefault(item.key, item)
-
-    def chunks(self) -> Iterator[bytes]:
-        """All chunks, in order."""
-        counts = [len(self._leases), len(self._keys), len(self._requests)]
-        yield pack([*self._head, self._floor, *counts])
-        yield from _grouped("leases", ((16, lease) for lease in self._leases))
-        yield from _grouped("items", map(self._item_row, self._keys))
-        yield from _grouped("requests", map(_request_row, self._requests))
-
-    def _item_row(self, key: bytes) -> tuple[int, Any]:
-        item = self._before.get(key) or self._state.items[key]
-        return 40 + len(key) + len(item.value), item_to_list(item)
+def _chunks(view: StateView) -> Iterator[bytes]:
+    head = [SNAPSHOT_FORMAT, view.index, view.revision, view.next_lease, view.floor]
+    yield pack([*head, len(view.leases), len(view.keys), len(view.requests)])
+    yield from _grouped("leases", ((16, lease) for lease in view.leases))
+    yield from _grouped("items", (_item_row(view.item(key)) for key in view.keys))
+    yield from _grouped("requests", map(_request_row, view.requests))
 
 
 class SnapshotBuilder:
-    """Puts a state together from its chunks, in order. ``state`` is empty at first, and theirs when done."""
+    """Puts a state together from its chunks, in order."""
 
-    def __init__(self, state: "KeyValueState") -> None:
+    def __init__(self, state: KeyValueState) -> None:
+        """``state``: an empty one. A chunk a turn: others have theirs between them (H39)."""
         self._state = state
         self._missing: list[int] | None = None  # leases, items, requests that are still to come
         self._last_key = b""
@@ -89,7 +68,7 @@ class SnapshotBuilder:
         except Misfit as error:
             raise CorruptData(f"not a snapshot of the key space: {error}") from None
 
-    def done(self) -> "KeyValueState":
+    def done(self) -> KeyValueState:
         """The state. Raises `CorruptData` if it is not whole."""
         if self._missing != [0, 0, 0]:
             raise CorruptData(f"a snapshot that is not whole: {self._missing} rows are missing")
@@ -141,6 +120,10 @@ _KINDS = ("leases", "items", "requests")
 _CHUNK = row(word(*_KINDS), list_of_any)
 _LEASE = row(_NUMBER, _NUMBER)
 _REQUEST = row(_NUMBER, text(CLIENT_CHARS_MAX, 1), _NUMBER, _NUMBER, _outcome)
+
+
+def _item_row(item: KeyValue) -> tuple[int, Any]:
+    return 40 + len(item.key) + len(item.value), item_to_list(item)
 
 
 def _request_row(answer: Remembered) -> tuple[int, Any]:

@@ -10,6 +10,7 @@ from ..runtime.errors import CorruptData, DiskFull, ProtocolError, UnsupportedFo
 from ..runtime.host import File
 from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from .kv import KeyValueState
+from .kv_snapshot import SnapshotBuilder
 from .messages import SnapshotChunk
 from .ready import Snapshot
 from .replica import Replica
@@ -108,7 +109,7 @@ async def restore(chunks: AsyncIterator[bytes]) -> tuple[KeyValueState, Configur
     The search for cyclic garbage looks at every key in one turn: 0.7 s with 700,000 of them. None of them is
     part of a cycle, so it is held off until all are there, and then told to pass them over for good.
     """
-    builder, members = KeyValueState.builder(), UNKNOWN
+    builder, members = SnapshotBuilder(KeyValueState()), UNKNOWN
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -15,6 +15,7 @@ from random import Random
 import trio
 
 from ..runtime.errors import DiskFull, DistributedLogError, NotLeader, OutcomeUnknown, TooBusy
+from . import kv_snapshot
 from .commands import Command, Transact
 from .configuration import UNKNOWN, Configuration, is_configuration
 from .kv import Answer, KeyValueState
@@ -402,9 +403,8 @@ class Replica:
                 continue  # let in just now, and has not read yet who the members are
             snapshot, grown = Snapshot(index, term, members), self.room.grown_bytes
             try:
-                await self.storage.snapshots.save(
-                    snapshot, chain([members.encode()], self.state.snapshot())
-                )
+                chunks = chain([members.encode()], kv_snapshot.snapshot(self.state))
+                await self.storage.snapshots.save(snapshot, chunks)
             except DiskFull as error:  # an alarm, no end: the log has it all
                 if not await self.room.on_snapshot_failed(error):
                     await trio.sleep(SNAPSHOT_AGAIN_S)

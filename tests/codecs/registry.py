@@ -43,6 +43,7 @@ from distributedlog.metadata import (
 )
 from distributedlog.metadata.interface import Event, MemberStatus, RangePage, WatchBatch
 from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.kv_snapshot import SnapshotBuilder, snapshot
 from distributedlog.metadata.log_operations import Replay
 from distributedlog.metadata.transaction import (
     Compare,
@@ -90,7 +91,7 @@ def sealed(key: bytes) -> Callable[[bytes], bytes]:
 
 def restored(chunk: bytes) -> object:
     """A snapshot of this one chunk behind a head, or with this head."""
-    builder = KeyValueState.builder()
+    builder = SnapshotBuilder(KeyValueState())
     if chunk[:1] != b"\x92":
         builder.add(chunk)
         return builder.done()
@@ -297,7 +298,7 @@ CODECS = [
         "a snapshot",
         restored,
         [
-            *list(KeyValueState().snapshot()),
+            *snapshot(KeyValueState()),
             pack(["leases", [[4, 1000]]]),
             pack(["items", [[b"a", b"v", 1, 2, 3, 3], [b"b", b"", 1, 2, 3, 0]]]),
             pack(["requests", [[3, "client", 1, 0, 7], [4, "client", 2, 517, "busy"]]]),

@@ -1,6 +1,6 @@
 """The replicated state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from distributedlog.metadata.kv import (
     decode_answer,
     encode_answer,
 )
-from distributedlog.metadata.kv_snapshot import CHUNK_BYTES
+from distributedlog.metadata.kv_snapshot import CHUNK_BYTES, SnapshotBuilder, snapshot
 from distributedlog.metadata.request_ring import RING_SIZE, Remembered
 from distributedlog.metadata.transaction import (
     BYTES_MAX,
@@ -63,6 +63,13 @@ def events_of(state: KeyValueState, command: Command) -> list[tuple[str, bytes]]
 def put(*pairs: tuple[bytes, bytes], lease: int = 0) -> Transact:
     operations = tuple(Put(key, value, lease) for key, value in pairs)
     return Transact(transaction=Transaction((), operations))
+
+
+def restore(chunks: Iterable[bytes], **bounds: int) -> KeyValueState:
+    builder = SnapshotBuilder(KeyValueState(**bounds))
+    for chunk in chunks:
+        builder.add(chunk)
+    return builder.done()
 
 
 def reply(answer: Answer) -> TransactionReply:
@@ -194,7 +201,7 @@ def test_an_answer_and_its_memory_are_small_however_large_the_values() -> None:
         assert reply(found) == TransactionReply(True, 1)
 
     assert len(state.ring) == 1000
-    assert sum(map(len, state.snapshot())) < 100_000
+    assert sum(map(len, snapshot(state))) < 100_000
 
 
 def test_what_does_not_fit_an_answer_is_refused_the_same_way_again() -> None:
@@ -207,7 +214,7 @@ def test_what_does_not_fit_an_answer_is_refused_the_same_way_again() -> None:
 
     assert isinstance(do(state, change).error, TransactionTooLarge)
     assert isinstance(do(state, change).error, TransactionTooLarge)
-    assert list(KeyValueState.restore(state.snapshot()).snapshot()) == list(state.snapshot())
+    assert list(snapshot(restore(snapshot(state)))) == list(snapshot(state))
 
 
 def test_the_largest_answers_fit_a_message() -> None:
@@ -281,7 +288,7 @@ def test_lease_numbers_are_never_used_twice() -> None:
     first = do(state, Grant(ttl_ms=1000)).lease
     do(state, Revoke(lease=first))
 
-    assert do(KeyValueState.restore(state.snapshot()), Grant(ttl_ms=1000)).lease == first + 1
+    assert do(restore(snapshot(state)), Grant(ttl_ms=1000)).lease == first + 1
 
 
 def test_leases_are_bounded() -> None:
@@ -347,7 +354,7 @@ def test_a_restored_state_serves_no_watch_of_before_it() -> None:
     state = KeyValueState()
     for n in range(3):
         do(state, put((b"a", b"%d" % n)))
-    other = KeyValueState.restore(state.snapshot())
+    other = restore(snapshot(state))
 
     for revision in (0, 1, 2):
         with pytest.raises(Compacted):
@@ -391,7 +398,7 @@ def small_state() -> KeyValueState:
 
 
 def restored(chunks: list[bytes]) -> KeyValueState:
-    return KeyValueState.restore(chunks, requests_max=4, leases_max=3)
+    return restore(chunks, requests_max=4, leases_max=3)
 
 
 @settings(max_examples=examples(60))
@@ -403,16 +410,16 @@ def test_a_restored_state_is_equal_and_goes_on_equally(
     state = small_state()
     for command in before:
         do(state, command)
-    chunks = list(state.snapshot())
+    chunks = list(snapshot(state))
     other = restored(chunks)
 
-    assert list(other.snapshot()) == chunks
+    assert list(snapshot(other)) == chunks
     for command in after:
         data = encode_command(command)
         ours, theirs = state.apply(state.index + 1, data), other.apply(other.index + 1, data)
         assert encode_answer(ours[0]) == encode_answer(theirs[0])
         assert ours[1] == theirs[1]
-    assert list(other.snapshot()) == list(state.snapshot())
+    assert list(snapshot(other)) == list(snapshot(state))
 
 
 @settings(max_examples=examples(60))
@@ -424,8 +431,8 @@ def test_a_snapshot_shows_the_state_as_it_was(
     state = small_state()
     for command in before:
         do(state, command)
-    expected = list(state.snapshot())
-    chunks = state.snapshot()
+    expected = list(snapshot(state))
+    chunks = snapshot(state)
     found = [chunk for _, chunk in zip(range(taken), chunks, strict=False)]
     for command in meanwhile:
         do(state, command)
@@ -436,7 +443,7 @@ def test_a_snapshot_shows_the_state_as_it_was(
 def test_a_snapshot_that_is_dropped_costs_nothing_more() -> None:
     state = KeyValueState()
     do(state, put((b"a", b"")))
-    chunks = state.snapshot()
+    chunks = snapshot(state)
     next(chunks)
     del chunks
 
@@ -455,10 +462,10 @@ def test_no_chunk_exceeds_what_is_read_back() -> None:
     for number in range(RING_SIZE):
         state.ring.add(Remembered(number, "c", number, 0, number))
 
-    chunks = list(state.snapshot())
+    chunks = list(snapshot(state))
 
     assert max(map(len, chunks)) < MIB + 1000
-    assert list(KeyValueState.restore(chunks, leases_max=70_000).snapshot()) == chunks
+    assert list(snapshot(restore(chunks, leases_max=70_000))) == chunks
 
 
 @pytest.mark.parametrize("lost", range(4))
@@ -466,12 +473,12 @@ def test_a_snapshot_that_is_not_whole_is_corrupt(lost: int) -> None:
     state = KeyValueState()
     lease = do(state, Grant("c", 1, 0, 1000)).lease
     do(state, put((b"a", b""), lease=lease))
-    chunks = list(state.snapshot())
+    chunks = list(snapshot(state))
     assert len(chunks) == 4
     del chunks[lost]
 
     with pytest.raises((CorruptData, UnsupportedFormat)):
-        KeyValueState.restore(chunks)
+        restore(chunks)
 
 
 # --- bytes that nobody meant ----------------------------------------------------------------------
@@ -508,4 +515,4 @@ def test_no_bytes_end_a_node(data: bytes) -> None:
     again = state.apply(3, data)
 
     assert first[0].error is None or first[0].error.code == again[0].error.code  # type: ignore[union-attr]
-    assert list(KeyValueState.restore(state.snapshot()).snapshot()) == list(state.snapshot())
+    assert list(snapshot(restore(snapshot(state)))) == list(snapshot(state))

@@ -10,6 +10,7 @@ import trio
 
 from distributedlog.metadata.commands import Transact, encode_command
 from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.kv_snapshot import snapshot as chunks_of
 from distributedlog.metadata.members import (
     MEMBERS,
     Members,
@@ -19,6 +20,7 @@ from distributedlog.metadata.members import (
 )
 from distributedlog.metadata.messages import Entry
 from distributedlog.metadata.ready import HardState, Ready, Role, Snapshot
+from distributedlog.metadata.receiving import restore
 from distributedlog.metadata.storage import ROLL_BYTES, Loaded, RaftStorage
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime import blocks
@@ -107,7 +109,7 @@ async def snapshot_of(index: int, term: int, storage: RaftStorage) -> Snapshot:
     command = Transact(transaction=Transaction((), (Put(b"k", bytes(1000)),)))
     state.apply(index, encode_command(command))
     snapshot = Snapshot(index, term)
-    await storage.snapshots.save(snapshot, state.snapshot())
+    await storage.snapshots.save(snapshot, chunks_of(state))
     return snapshot
 
 
@@ -358,7 +360,7 @@ async def test_a_log_begins_behind_a_snapshot() -> None:
     assert (loaded.damage, loaded.snapshot) == ("", snapshot)
     assert (loaded.log.base_index, loaded.log.base_term) == (3, 1)
     assert [index for index, _, _ in entries(loaded)] == [4, 5]
-    state = KeyValueState.restore([c async for c in storage.snapshots.chunks(snapshot)])
+    state, _ = await restore(storage.snapshots.chunks(snapshot))
     assert (state.index, state.revision) == (3, 1)
 
 
