@@ -23,10 +23,9 @@ from ..runtime.frames import Op
 from ..runtime.host import Address
 from ..runtime.rpc import Endpoint
 from .answers import Answer
-from .configuration import Configuration
+from .configuration import Configuration, parse_place
 from .forming import FormAnswer
 from .membership import let_in, next_step, put_out
-from .peers import parse_place
 from .replica import Replica
 from .wire import MembersRequest
 

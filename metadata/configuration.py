@@ -18,6 +18,7 @@ from typing import Any
 
 from ..runtime.errors import ProtocolError
 from ..runtime.frames import pack, unpack
+from ..runtime.host import Address
 
 MARK = b"\xc1"
 FORMAT = 1
@@ -120,3 +121,11 @@ def _member(row: Any) -> Member:
         case [str() as node_id, str() as name, str() as address, bool() as votes] if node_id:
             return Member(node_id, name, address, votes)
     raise ProtocolError("a member of the quorum that cannot be read")
+
+
+def parse_place(text: str) -> Address | None:
+    """The address that a member's "host:port" means; None for anything else."""
+    host, _, port = text.rpartition(":")
+    # Only these are numbers to `int`: "²" is a digit, and none.
+    sound = host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
+    return (host, int(port)) if sound else None

@@ -12,7 +12,7 @@ from ..runtime.errors import DistributedLogError
 from ..runtime.frames import Op
 from ..runtime.host import Address
 from ..runtime.rpc import ClientLink
-from .peers import parse_place
+from .configuration import parse_place
 from .wire import MembersRequest, decode_members
 
 ASK_AGAIN_S = 60.0

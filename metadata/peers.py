@@ -16,6 +16,7 @@ from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError
 from ..runtime.frames import Op, envelope, pack, unpack
 from ..runtime.host import Address
 from ..runtime.rpc import ClientLink, Endpoint, Link
+from .configuration import parse_place
 from .forming import Founding
 from .messages import (
     AppendReply,
@@ -233,11 +234,3 @@ class Peers:
             return False
         finally:
             file.close()
-
-
-def parse_place(text: str) -> Address | None:
-    """An address of "host:port"; None for anything else."""
-    host, _, port = text.rpartition(":")
-    # Only these are numbers to `int`: "²" is a digit, and none.
-    sound = host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
-    return (host, int(port)) if sound else None

@@ -15,8 +15,8 @@ from ..runtime.errors import (
 from ..runtime.frames import Op, envelope
 from ..runtime.host import Address
 from ..runtime.rpc import ClientLink, Endpoint
+from .configuration import parse_place
 from .known_nodes import KnownNodes
-from .peers import parse_place
 
 if TYPE_CHECKING:
     from .asking import Question

@@ -8,9 +8,8 @@ import trio
 
 from ..runtime.errors import DistributedLogError, NotLeader
 from .admission import who_is_at
-from .configuration import Member
+from .configuration import Member, parse_place
 from .interface import MemberStatus
-from .peers import parse_place
 from .wire import Reach, Row
 
 if TYPE_CHECKING:
