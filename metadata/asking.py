@@ -5,8 +5,8 @@ commit is no reason to send a command again. A connection that is silent, and si
 thing: its node may hang, or be cut off. Then others are asked beside it; whichever answers first counts,
 which is safe because a command is done once however often it is sent (H20).
 
-Who leads after the leader went silent, one question finds out for all of a client's (`Search`): thousands
-that each went from node to node would keep the next leader from its work.
+Who leads after the leader went silent, one question finds out for all of a client's (`Questions.searcher`):
+thousands that each went from node to node would keep the next leader from its work.
 """
 
 from enum import Enum, auto
@@ -70,6 +70,27 @@ class Sending(NamedTuple):
     sent_at: float
 
 
+class Questions:
+    """All that a client asks now."""
+
+    def __init__(self, links: QuorumLinks) -> None:
+        self.links = links
+        self.under_way: dict[Question, None] = {}
+        self.searcher: Question | None = None
+        """The one that looks for the leader."""
+
+    def found(self, leader: Address) -> None:
+        """That node answered as only a leader can."""
+        if self.links.leader != leader or self.searcher is not None:
+            self.links.leader = leader
+            self.wake()
+
+    def wake(self) -> None:
+        """Let all of them look again."""
+        for question in self.under_way:
+            question.wake()
+
+
 class Question:
     """One request, through all its sendings. `ask` may be called again for what was refused as stale."""
 
@@ -78,6 +99,7 @@ class Question:
         "_busy_s",
         "_links",
         "_news",
+        "_questions",
         "_ran_at",
         "_steps",
         "_under_way",
@@ -85,11 +107,12 @@ class Question:
         "unanswered",
     )
 
-    def __init__(self, links: QuorumLinks) -> None:
+    def __init__(self, questions: Questions) -> None:
         self.unanswered = 0
         """Sendings of which nobody knows what became."""
         self.last: DistributedLogError | None = None
-        self._links = links
+        self._questions = questions
+        self._links = questions.links
         self._under_way: dict[Address, Sending] = {}
         self._answers: list[tuple[Address, Reply | DistributedLogError]] = []
         self._news: trio.Event | None = None
@@ -102,8 +125,8 @@ class Question:
     async def ask(self, op: int, body: Buffer, deadline: float) -> Reply:
         """Ask until somebody answers. Raises the error that an answer carries; `TooBusy`,
         `QuorumUnreachable` at the deadline."""
-        links = self._links
-        links.questions[self] = None
+        links, questions = self._links, self._questions
+        questions.under_way[self] = None
         place: Address | None = links.leader
         try:
             while trio.current_time() < deadline:
@@ -118,7 +141,7 @@ class Question:
                 asked, answer = self._answers.pop(0)
                 if isinstance(answer, Reply):
                     self.unanswered -= 1
-                    links.found(asked)
+                    questions.found(asked)
                     return answer
                 self.last = answer
                 wanted = self._after(asked, answer)
@@ -173,15 +196,15 @@ class Question:
         return place in self._under_way
 
     def _leave(self) -> None:
-        links = self._links
+        questions = self._questions
         for sending in self._under_way.values():
             sending.link.forget(sending.pending)
         self._under_way.clear()
         self._answers.clear()
-        del links.questions[self]
-        if links.searcher is self:
-            links.searcher = None
-            links.wake()  # somebody else searches on, where nobody was found
+        del questions.under_way[self]
+        if questions.searcher is self:
+            questions.searcher = None
+            questions.wake()  # somebody else searches on, where nobody was found
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -218,11 +241,11 @@ class Question:
 
     async def _place_of_search(self, deadline: float) -> Address | None:
         """Where to ask next for a leader; None where there is an answer meanwhile."""
-        links = self._links
-        if links.searcher not in (None, self):
+        links, questions = self._links, self._questions
+        if questions.searcher not in (None, self):
             await self._rest(min(deadline, trio.current_time() + REST_S))
             return None if self._answers or self._is_at(links.leader) else links.leader
-        links.searcher = self
+        questions.searcher = self
         self._steps += 1
         # All of them may name a leader that has just died: one round of questions, then pauses.
         if self._steps >= len(links.known.all):

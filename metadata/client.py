@@ -20,7 +20,7 @@ from ..runtime.errors import (
 from ..runtime.frames import Op, pack
 from ..runtime.host import Address, Buffer
 from ..runtime.rpc import Endpoint, Reply
-from .asking import Question
+from .asking import Question, Questions
 from .commands import Command, Grant, Revoke, Transact, encode_command
 from .configuration import Member
 from .interface import Event, MemberStatus, Metadata, RangePage, Watch, WatchBatch, prefix_end
@@ -68,6 +68,7 @@ class MetadataClient:
         self._links = QuorumLinks(
             endpoint, addresses, timeout_s, lambda link: self._watcher.on_link(link)
         )
+        self._questions = Questions(self._links)
         self._watcher = Watcher(self._links)
         self._client_id = client_id
         self._turns = trio.Semaphore(UNDER_WAY_MAX)
@@ -175,7 +176,7 @@ class MetadataClient:
             await self.get(b"\0")
         self._request += 1
         number = self._request  # others take theirs while this one waits
-        question = Question(self._links)
+        question = Question(self._questions)
         while True:
             command = encode_command(make(number, self._base_index))
             try:
@@ -199,7 +200,7 @@ class MetadataClient:
         Raises the error that an answer carries, or `QuorumUnreachable` at the client's time limit.
         """
         deadline = trio.current_time() + self._links.timeout_s
-        question = question or Question(self._links)
+        question = question or Question(self._questions)
         if op == Op.META_LEASE:  # a lease must not end because much else is asked
             return await question.ask(op, body, deadline)
         await self._take_turn(deadline)

@@ -1,7 +1,6 @@
 """A client's connections to the nodes of the quorum, made when they are needed; who is asked next."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -17,9 +16,6 @@ from ..runtime.host import Address
 from ..runtime.rpc import ClientLink, Endpoint
 from .configuration import parse_place
 from .known_nodes import KnownNodes
-
-if TYPE_CHECKING:
-    from .asking import Question
 
 DIAL_S = 2.0
 """A node that does not greet within this time is not connected to."""
@@ -51,10 +47,6 @@ class QuorumLinks:
         self.known = KnownNodes(addresses)
         self.leader = addresses[0]
         """Where to ask next: the leader as far as we know."""
-        self.questions: dict[Question, None] = {}
-        """All that are asked now."""
-        self.searcher: Question | None = None
-        """The one that looks for the leader."""
         self.chance = endpoint.host.random.random
         self._endpoint = endpoint
         self._on_link = on_link
@@ -163,17 +155,6 @@ class QuorumLinks:
             return False
         self.leader = place
         return True
-
-    def found(self, leader: Address) -> None:
-        """That node answered as only a leader can."""
-        if self.leader != leader or self.searcher is not None:
-            self.leader = leader
-            self.wake()
-
-    def wake(self) -> None:
-        """Let all questions look again."""
-        for question in self.questions:
-            question.wake()
 
     def ping(self, address: Address, link: ClientLink) -> None:
         """Ask a silent connection for a sign of life, and not again before it has given one."""

@@ -292,7 +292,7 @@ async def test_thousands_of_changes_at_once_are_one_entry_each(autojump_clock: o
         async def look() -> None:
             nonlocal most
             while True:
-                most = max(most, len(client._links.questions))
+                most = max(most, len(client._questions.under_way))
                 await trio.lowlevel.checkpoint()
 
         async with trio.open_nursery() as nursery:
