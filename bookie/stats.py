@@ -33,4 +33,4 @@ class Stats:
     corrupt_ranges: int = 0
     """Ranges of blocks that a start found lost."""
     loop_lag_max_ms: float = 0.0
-    """The latest a timer of this bookie fired, since the last look."""
+    """The latest a timer of this bookie fired, in the last minute."""

@@ -404,6 +404,11 @@ class Store:
         return self._journal.durable_to
 
     @property
+    def stored_bytes(self) -> int:
+        """Of all its journal files."""
+        return self._journal.stored_bytes
+
+    @property
     def unsynced_bytes(self) -> int:
         """Gathered, and not yet durable."""
         return self._ring.unsynced_bytes
@@ -421,7 +426,6 @@ class Store:
         """Counters and gauges, for Op.INFO and the health page."""
         journal, stats = self._journal, self.stats
         shown: dict[str, object] = {name: getattr(stats, name) for name in stats.__slots__}
-        stats.loop_lag_max_ms = 0.0
         shown |= {
             "bookie_id": self.bookie_id,
             "durability": self._disk.durability,
@@ -440,7 +444,7 @@ class Store:
             "runs_in_memory": self._index.runs_in_memory + self._index.runs_frozen,
             "runs_in_map": self._index.map_runs,
             "live_bytes": sum(self._index.live_bytes.values()),
-            "stored_bytes": journal.stored_bytes,
+            "stored_bytes": self.stored_bytes,
             "read_only": self.read_only,
             "read_only_reasons": dict(self.read_only_reasons),
             "reasons": list(self.what_is_wrong()),

@@ -1,6 +1,7 @@
 """What a bookie does beside serving: idle blocks, checkpoints of the index, removal of dead files, space."""
 
 import logging
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from .store import Store
 
 TICK_S = 0.25
+LAG_TICKS = 240
+"""A minute of them: the gauge of how late the loop runs is the worst of these."""
 RETRY_SPACE_S = 1.0
 INDEX_LAG_S = 60.0
 """Longer than a dozen checkpoints in a row that were not written: the bookie says so."""
@@ -197,11 +200,12 @@ class Upkeep:
 
     async def _ticks(self) -> None:
         """Look at free space, at how late the loop runs, and at whether the index was found damaged."""
+        late_ms: deque[float] = deque(maxlen=LAG_TICKS)
         while True:
             before = trio.current_time()
             await trio.sleep(TICK_S)
-            late_ms = (trio.current_time() - before - TICK_S) * 1000
-            self._stats.loop_lag_max_ms = max(self._stats.loop_lag_max_ms, late_ms)
+            late_ms.append((trio.current_time() - before - TICK_S) * 1000)
+            self._stats.loop_lag_max_ms = max(late_ms)
             if self._store.failure is not None:
                 raise self._store.failure
             await self.make_reserves()

@@ -247,7 +247,6 @@ class _Bookie:
         disk = self.host.disks["journal"]
         # Whole tenths of a gigabyte: a registration is told again when it changed, not at each write.
         step = 100 * 1024 * 1024
-        info = store.info()
         return BookieRegistration(
             identity.node_id,
             addresses,
@@ -256,7 +255,7 @@ class _Bookie:
             self.config.labels,
             store.read_only,
             disk.free_bytes() // step * step,
-            int(str(info["stored_bytes"])),
+            store.stored_bytes,
             len(store.ledgers()),
             store.what_is_wrong(),
         )

@@ -302,3 +302,18 @@ async def test_a_checkpoint_keeps_what_changes_meanwhile(autojump_clock: Clock) 
         for adder in adders:
             await adder.all_acked()
             assert list((await read_all(store, adder.ledger)).values()) == adder.sent
+
+
+async def test_to_look_at_the_counters_changes_none(autojump_clock: Clock) -> None:
+    """How late the loop ran is told to everybody who asks, for a minute."""
+    async with running(MemoryDisk()) as store:
+        await trio.sleep(0.1)
+        autojump_clock.jump(5.0)
+        await trio.sleep(0.5)
+
+        first, second = store.info(), store.info()
+
+        assert first == second
+        assert float(str(first["loop_lag_max_ms"])) > 4000
+        await trio.sleep(61)
+        assert float(str(store.info()["loop_lag_max_ms"])) < 1
