@@ -20,6 +20,7 @@ from ..runtime.errors import (
     WriterFenced,
 )
 from ..runtime.schema import NUMBER_MAX
+from .context import LogContext
 from .keys import (
     lock_key,
     name_key,
@@ -32,7 +33,6 @@ from .keys import (
 from .ledgers import Ledgers
 from .loose import delete_loose, list_loose
 from .ownership import OwnedLog
-from .recovery_turns import RecoveryTurns
 from .state import LogState
 from .takeover import read_segment, recover_patiently
 from .tombstone import (
@@ -69,12 +69,12 @@ async def sweep(metadata: Metadata, ledgers: Ledgers, log_id: int) -> None:
         await delete_loose(metadata, ledgers, log_id, ledger_id)
 
 
-async def note_end(owned: OwnedLog, ledgers: Ledgers, turns: RecoveryTurns, *, now_ms: int) -> None:
+async def note_end(context: LogContext, owned: OwnedLog) -> None:
     """Write where the log ends into its state, exactly where its bookies say so in time."""
     if owned.state.end is not None:
         return  # by a deletion that was cut short
     try:
-        await recover_patiently(owned, ledgers, turns, closed_ms=now_ms, timeout_s=END_WAIT_S)
+        await recover_patiently(context, owned, timeout_s=END_WAIT_S)
     except (WriterFenced, LogNotFound):
         raise  # somebody else deletes it
     except DistributedLogError as error:
@@ -85,12 +85,11 @@ async def note_end(owned: OwnedLog, ledgers: Ledgers, turns: RecoveryTurns, *, n
     )
 
 
-async def delete_claimed(
-    owned: OwnedLog, ledgers: Ledgers, turns: RecoveryTurns, namespace: str, *, now_ms: int
-) -> None:
+async def delete_claimed(context: LogContext, owned: OwnedLog, namespace: str) -> None:
     """Delete a log that was claimed for it. Raises `VersionConflict` when its ledgers keep changing."""
+    ledgers = context.ledgers
     attempts = 0
-    await note_end(owned, ledgers, turns, now_ms=now_ms)
+    await note_end(context, owned)
     await sweep(owned.metadata, ledgers, owned.log_id)
     while True:
         await owned.refresh()
@@ -116,7 +115,9 @@ async def delete_claimed(
                     Delete(name_key(namespace, state.name)),
                 ),
             )
-            share += await burial(owned.metadata, namespace, state.name, _tombstone(state, now_ms))
+            share += await burial(
+                owned.metadata, namespace, state.name, _tombstone(state, context.wall_ms())
+            )
         reply = await owned.metadata.transact(own + share)
         if reply.succeeded and last == state.last_segment:
             await sweep(owned.metadata, ledgers, owned.log_id)

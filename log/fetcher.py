@@ -11,14 +11,13 @@ from typing import Literal
 
 import trio
 
-from ..metadata.interface import Metadata
 from ..runtime.errors import AlreadyClosed, DistributedLogError, NoSuchEntry, NoSuchLedger
 from .containment import broken, contained
+from .context import LogContext
 from .dlsn import DLSN
 from .follower import StateFollower
-from .ledgers import EntryRecord, LedgerReader, Ledgers
+from .ledgers import EntryRecord, LedgerReader
 from .locate import first_with_txid, is_cut_off, last_readable
-from .options import LogOptions
 from .record import Columns, Origin, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
 
@@ -29,9 +28,7 @@ RETRY_MAX_S = 2.0
 class Fetcher:
     """The entries between the bookies and one reader: fetched by `run`, taken by `take`."""
 
-    def __init__(
-        self, metadata: Metadata, ledgers: Ledgers, options: LogOptions, log_id: int, name: str
-    ) -> None:
+    def __init__(self, context: LogContext, log_id: int, name: str) -> None:
         self.name = name
         self.queue: deque[Columns] = deque()
         """Decoded, cut to what was asked for, in order."""
@@ -42,10 +39,10 @@ class Fetcher:
         """It ended because the log does."""
         self.error: DistributedLogError | None = None
         """It ended because of this, behind what is in the queue."""
-        self._metadata = metadata
-        self._ledgers = ledgers
-        self._options = options
-        self._follower = StateFollower(metadata, log_id, name)
+        self._metadata = context.metadata
+        self._ledgers = context.ledgers
+        self._options = context.options
+        self._follower = StateFollower(context.metadata, log_id, name)
         self._scope = trio.CancelScope()
         self._filled = trio.Event()
         self._taken = trio.Event()

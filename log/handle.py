@@ -1,11 +1,12 @@
 """`Log`: a name in a namespace, and what can be done with the log of that name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound, LogRecreated
 from .apps import AppVersion, LinkContent, last_version
+from .context import LogContext
 from .dlsn import DLSN
 from .follower import StateFollower
 from .keys import incarnation_id, incarnation_text, lock_key
@@ -14,7 +15,6 @@ from .locate import all_segments, find_time, find_txid, last_readable
 from .lock import LockRecord, claim
 from .loose import collect, delete_loose
 from .opening import Opening
-from .options import LogOptions
 from .positions import Positions
 from .range_reader import RangeReader
 from .ranges import LogSnapshot, SegmentRange, SegmentToken
@@ -26,9 +26,6 @@ from .snapshot import take_snapshot
 from .state import LogState
 from .truncation import truncate
 from .writer import LogWriter
-
-if TYPE_CHECKING:
-    from .namespace import Namespace
 
 UNLINKED_S = 24 * 3600.0
 """Segments that nobody has linked for this long are given up."""
@@ -64,14 +61,18 @@ class Log:
 
     def __init__(
         self,
-        namespace: "Namespace",
+        context: LogContext,
         name: str,
-        options: LogOptions,
-        incarnation: str | None = None,
+        *,
+        find: Callable[[str], Awaitable[int]],
+        create: Callable[[str], Awaitable[int]],
+        incarnation: str | None,
     ) -> None:
-        self._namespace = namespace
+        self._context = context
+        self._find_name = find
+        self._create = create
         self.name = name
-        self.options = options
+        self.options = context.options
         self.incarnation = incarnation
         """Which log of this name is meant; None: whichever there is."""
         self._log_id = None if incarnation is None else incarnation_id(incarnation)
@@ -116,7 +117,7 @@ class Log:
     async def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
         follower = await self._follower()
-        last = await last_readable(follower, self._namespace.ledgers)
+        last = await last_readable(follower, self._context.ledgers)
         if last is None:
             raise LogEmpty(f'log "{self.name}" holds no record')
         return last
@@ -124,10 +125,10 @@ class Log:
     async def describe(self) -> LogDescription:
         """Segments, counts, owner. Raises `LogNotFound`."""
         follower = await self._follower()
-        metadata, state = self._namespace.metadata, follower.state
+        metadata, state = self._context.metadata, follower.state
         segments = await all_segments(metadata, state)
         lock = await metadata.get(lock_key(state.log_id))
-        last = await last_readable(follower, self._namespace.ledgers)
+        last = await last_readable(follower, self._context.ledgers)
         first = None
         if last is not None:
             first = max(state.truncated_to, _first_position(segments))
@@ -150,12 +151,12 @@ class Log:
         """
         if (dlsn is None) == (txid is None):
             raise InvalidRequest("a log is truncated to a dlsn or to a txid: give one of them")
-        namespace = self._namespace
+        context = self._context
         follower = await self._follower()
         if dlsn is None:
             assert txid is not None, "one of the two was given"
-            dlsn = await find_txid(namespace.metadata, follower, namespace.ledgers, txid)
-        return await truncate(namespace.metadata, namespace.ledgers, follower, dlsn)
+            dlsn = await find_txid(context.metadata, follower, context.ledgers, txid)
+        return await truncate(context.metadata, context.ledgers, follower, dlsn)
 
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
         """End the log where it is, for good: it takes no more records, readers reach an end.
@@ -163,18 +164,7 @@ class Log:
         False: it was sealed already. While a writer's lock lives, as `open_writer`; the writer itself has
         `LogWriter.mark_end_of_stream`. Raises `OwnershipAcquireFailed`, `LogNotFound`, `RecoveryIncomplete`.
         """
-        namespace = self._namespace
-        return await seal(
-            namespace.locks,
-            namespace.turns,
-            namespace.ledgers,
-            self.options,
-            await self._find(),
-            namespace.lock_record(),
-            takeover=takeover,
-            wait_s=wait_s,
-            now_ms=namespace.wall_ms(),
-        )
+        return await seal(self._context, await self._find(), takeover=takeover, wait_s=wait_s)
 
     async def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
         """The position of the first record with a txid of at least ``txid``, or of the first entry written
@@ -183,19 +173,19 @@ class Log:
         Costs some reads of single entries. Txids must not decrease (``max_txid_check``). Raises
         `LogNotFound`, `LedgerStateUnknown`.
         """
-        namespace = self._namespace
+        context = self._context
         if (txid is None) == (wall_ms is None):
             raise InvalidRequest("find a txid or a time: give one of them")
         follower = await self._follower()
         if txid is not None:
-            return await find_txid(namespace.metadata, follower, namespace.ledgers, txid)
+            return await find_txid(context.metadata, follower, context.ledgers, txid)
         assert wall_ms is not None, "one of the two was given"
-        return await find_time(namespace.metadata, follower, namespace.ledgers, wall_ms)
+        return await find_time(context.metadata, follower, context.ledgers, wall_ms)
 
     @property
     def positions(self) -> Positions:
         """Where subscribers of this log go on, by name."""
-        return Positions(self._namespace.metadata, self._find, self._namespace.wall_ms)
+        return Positions(self._context.metadata, self._find, self._context.wall_ms)
 
     async def snapshot(self) -> LogSnapshot:
         """The log as it can be read now, for planners: its segments, how far each goes, both ends.
@@ -204,7 +194,7 @@ class Log:
         `LedgerStateUnknown` when too few bookies answer.
         """
         follower = await self._follower()
-        return await take_snapshot(self._namespace.metadata, self._namespace.ledgers, follower)
+        return await take_snapshot(self._context.metadata, self._context.ledgers, follower)
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
         """Read stretches of entries that a `snapshot` named, in that order; ``async with`` or ``await`` it.
@@ -257,20 +247,13 @@ class Log:
         (deleted as an orphan), `InvalidRequest`, `TransactionTooLarge`: nothing was linked. Raises
         `OutcomeUnknown` or `QuorumUnreachable`: ask again with the same arguments, until it is known.
         """
-        log_id = await self._find()
-        namespace = self._namespace
         linking = Linking(
-            namespace.locks,
-            namespace.turns,
-            namespace.ledgers,
-            self.options,
-            log_id,
+            self._context,
+            await self._find(),
             self.name,
-            namespace.lock_record(),
             app=app,
             version=version,
             identity=identity,
-            now_ms=namespace.wall_ms(),
             truncate_before=truncate_before,
             content=content,
         )
@@ -278,7 +261,7 @@ class Log:
 
     async def linked_version(self, app: str) -> AppVersion | None:
         """What an application has linked last; None: nothing that the log remembers (30 days at least)."""
-        return await last_version(self._namespace.metadata, await self._find(), app)
+        return await last_version(self._context.metadata, await self._find(), app)
 
     async def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
         """Delete what was written with `open_segment_writer`, unless it is linked; those that are.
@@ -286,10 +269,10 @@ class Log:
         Safe at any time, also after a link whose outcome is not known.
         """
         log_id = await self._find()
-        namespace = self._namespace
+        context = self._context
         linked: list[SegmentToken] = []
         for one in segments:
-            if not await delete_loose(namespace.metadata, namespace.ledgers, log_id, one.ledger_id):
+            if not await delete_loose(context.metadata, context.ledgers, log_id, one.ledger_id):
                 linked.append(one)
         return linked
 
@@ -299,34 +282,23 @@ class Log:
         How many. Links of them that come later are refused (`NoSuchLedger`), and nothing that is linked
         goes. Ages are by the clocks of their writers and of this process.
         """
-        namespace = self._namespace
+        context = self._context
         gone = await collect(
-            namespace.metadata,
-            namespace.ledgers,
+            context.metadata,
+            context.ledgers,
             await self._find(),
             older_than_ms=int(older_than_s * 1000),
-            now_ms=namespace.wall_ms(),
+            now_ms=context.wall_ms(),
         )
         return len(gone)
 
     async def _open_writer(self, takeover: bool, wait_s: float | None) -> LogWriter:
-        namespace = self._namespace
         log_id = await self._find_or_create()
-        record = namespace.lock_record()
-        claimed = await claim(
-            namespace.locks,
-            log_id,
-            record,
-            lease_s=self.options.lock_lease_s,
-            takeover=takeover,
-            wait_s=wait_s,
-        )
-        writer = LogWriter(
-            claimed, namespace.ledgers, self.options, namespace.wall_ms, namespace.turns
-        )
+        claimed = await claim(self._context, log_id, takeover=takeover, wait_s=wait_s)
+        writer = LogWriter(self._context, claimed)
         try:
             await writer.open()
-            namespace.start(writer.run)
+            self._context.start(writer.run)
         except BaseException:
             await writer.abort()
             raise
@@ -339,37 +311,31 @@ class Log:
         at: Literal["earliest", "latest"],
         to: DLSN | Literal["end"] | None,
     ) -> LogReader:
-        namespace = self._namespace
-        log_id = await self._find()
-        reader = LogReader(namespace.metadata, namespace.ledgers, self.options, log_id, self.name)
+        reader = LogReader(self._context, await self._find(), self.name)
         await reader.open(dlsn, txid, at, to)
-        namespace.start(reader.run)
+        self._context.start(reader.run)
         return reader
 
     async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
-        namespace = self._namespace
+        context = self._context
         log_id = await self._find()
         reader = RangeReader(
-            namespace.metadata, namespace.ledgers, self.options, log_id, self.name, ranges
+            context.metadata, context.ledgers, self.options, log_id, self.name, ranges
         )
         await reader.open()
-        namespace.start(reader.run)
+        context.start(reader.run)
         return reader
 
     async def _open_segment_writer(
         self, app: str, version: int, custom: Mapping[str, bytes] | None, entry_bytes: int
     ) -> SegmentWriter:
-        namespace = self._namespace
         follower = await self._follower()
         writer = SegmentWriter(
-            namespace.metadata,
-            namespace.ledgers,
+            self._context,
             follower.state,
-            self.options,
-            namespace.wall_ms,
             app=app,
             version=version,
-            custom=custom,
+            custom=custom or {},
             entry_bytes=entry_bytes,
         )
         await writer.open()
@@ -377,7 +343,7 @@ class Log:
 
     async def _find(self) -> int:
         """The log's id. Raises `LogNotFound`, `LogRecreated`."""
-        log_id = await self._namespace.find(self.name)
+        log_id = await self._find_name(self.name)
         if self._log_id is not None and log_id != self._log_id:
             raise LogRecreated(
                 f'log "{self.name}" was deleted and made again: {self.incarnation} was meant, it is '
@@ -391,11 +357,11 @@ class Log:
         except LogNotFound:
             if not self.options.create_if_missing or self._log_id is not None:
                 raise
-        return await self._namespace.create_or_find(self.name)
+        return await self._create(self.name)
 
     async def _follower(self) -> StateFollower:
         log_id = await self._find()
-        follower = StateFollower(self._namespace.metadata, log_id, self.name)
+        follower = StateFollower(self._context.metadata, log_id, self.name)
         await follower.load()
         return follower
 

@@ -23,11 +23,11 @@ from ..runtime.errors import (
 )
 from .batch import again
 from .containment import broken
-from .ledgers import Ledgers, LedgerWriter
+from .context import LogContext
+from .ledgers import LedgerWriter
 from .open_segment import OpenSegment
-from .options import LogOptions
 from .ownership import OwnedLog, may_pass
-from .recovery_turns import RETRY_FIRST_S, RETRY_MAX_S, RecoveryTurns
+from .recovery_turns import RETRY_FIRST_S, RETRY_MAX_S
 from .segments import SegmentRecord
 from .state import LogState
 from .takeover import SegmentOpening, close_segment, read_end, recover_segments
@@ -65,18 +65,15 @@ class SegmentKeeper:
     def __init__(
         self,
         writer: WriterSide,
+        context: LogContext,
         owned: OwnedLog,
-        ledgers: Ledgers,
-        options: LogOptions,
-        wall_ms: Callable[[], int],
-        turns: RecoveryTurns,
     ) -> None:
         self._writer = writer
         self._owned = owned
-        self._ledgers = ledgers
-        self._options = options
-        self._wall_ms = wall_ms
-        self._turns = turns
+        self._ledgers = context.ledgers
+        self._options = context.options
+        self._wall_ms = context.wall_ms
+        self._turns = context.turns
         self._wake = trio.Event()
         self._turn = trio.Lock()
         self._opening: SegmentOpening | None = None

@@ -28,16 +28,14 @@ from ..runtime.errors import (
     WriterFenced,
 )
 from .apps import AppVersion, LinkContent
+from .context import LogContext
 from .dlsn import DLSN
 from .keys import incarnation_text, loose_key, purge_key, segment_key, txn_key
-from .ledgers import FoundLedger, Ledgers
-from .lock import Claim, LockRecord, claim
-from .lock_session import LockSessions
-from .options import LogOptions
+from .ledgers import FoundLedger
+from .lock import Claim, claim
 from .ownership import may_pass
 from .ranges import SegmentToken
 from .record import TXID_MAX
-from .recovery_turns import RecoveryTurns
 from .segments import UNKNOWN, SegmentEnd, SegmentRecord
 from .state import LogState
 from .takeover import recover_patiently
@@ -84,33 +82,26 @@ class Linking:
 
     def __init__(
         self,
-        sessions: LockSessions,
-        turns: RecoveryTurns,
-        ledgers: Ledgers,
-        options: LogOptions,
+        context: LogContext,
         log_id: int,
         name: str,
-        record: LockRecord,
         *,
         app: str,
         version: int,
         identity: str,
-        now_ms: int,
-        truncate_before: bool = False,
-        content: LinkContent | None = None,
+        truncate_before: bool,
+        content: LinkContent | None,
     ) -> None:
-        self._sessions = sessions
-        self._turns = turns
-        self._metadata = sessions.metadata
-        self._ledgers = ledgers
-        self._options = options
+        self._context = context
+        self._metadata = context.metadata
+        self._ledgers = context.ledgers
+        self._options = context.options
         self._log_id = log_id
         self._name = name
-        self._record = record
         self._app = app
         self._version = version
         self._identity = identity
-        self._now_ms = now_ms
+        self._now_ms = context.wall_ms()
         self._truncate_before = truncate_before
         self._content = content
 
@@ -231,21 +222,10 @@ class Linking:
         takeover: bool,
         wait_s: float,
     ) -> LinkResult:
-        claimed = await claim(
-            self._sessions,
-            self._log_id,
-            self._record,
-            lease_s=self._options.lock_lease_s,
-            takeover=takeover,
-            wait_s=wait_s,
-        )
+        claimed = await claim(self._context, self._log_id, takeover=takeover, wait_s=wait_s)
         try:
             await recover_patiently(
-                claimed.owned,
-                self._ledgers,
-                self._turns,
-                closed_ms=self._now_ms,
-                timeout_s=self._options.recover_timeout_s,
+                self._context, claimed.owned, timeout_s=self._options.recover_timeout_s
             )
             return await self._link(claimed, ready, txn)
         finally:

@@ -22,6 +22,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import pack
 from ..runtime.schema import fit, number, row, text
+from .context import LogContext
 from .keys import lock_key, state_key
 from .lock_session import LOST, Leftover, LockSession, LockSessions
 from .ownership import OwnedLog
@@ -45,7 +46,14 @@ class LockRecord:
 
     owner: str
     writer_id: str
+    """Random, one a claim: for after an unknown outcome."""
     since_ms: int
+
+    @classmethod
+    def drawn(cls, context: LogContext) -> "LockRecord":
+        """Of a new claim by this process."""
+        writer_id = f"{context.random.getrandbits(64):016x}"
+        return cls(context.owner, writer_id, context.wall_ms())
 
     def encode(self) -> bytes:
         """As a packed list with a format number."""
@@ -133,11 +141,9 @@ def _nobody_asks(error: DistributedLogError) -> None:
 
 
 async def claim(
-    sessions: LockSessions,
+    context: LogContext,
     log_id: int,
-    record: LockRecord,
     *,
-    lease_s: float,
     takeover: bool,
     wait_s: float | None,
     raised: Callable[[LogState, str, str], LogState] = LogState.claimed,
@@ -148,7 +154,8 @@ async def claim(
     `OwnershipAcquireFailed` naming it; with ``takeover`` it does not wait. ``raised`` gives the claimed
     state from the one before, owner and writer id. Raises `LogNotFound`, `EndOfStream`.
     """
-    metadata = sessions.metadata
+    metadata, lease_s = context.metadata, context.options.lock_lease_s
+    record = LockRecord.drawn(context)
     patience = lease_s + WAIT_BEYOND_LEASE_S if wait_s is None else wait_s
     deadline = trio.current_time() + patience
     busy_until = max(deadline, trio.current_time() + BUSY_WAIT_S)
@@ -170,7 +177,7 @@ async def claim(
             await _changed(metadata, lock, deadline)
             continue
         try:
-            claimed = await _try(sessions, record, found, lock, int(lease_s * 1000), raised)
+            claimed = await _try(context.locks, record, found, lock, int(lease_s * 1000), raised)
         except TooBusy:  # nothing was done: a thousand others may be claimed at this moment
             if trio.current_time() + busy_s > busy_until:
                 raise

@@ -17,11 +17,12 @@ from ..runtime.errors import (
     LogExists,
     LogNotFound,
 )
+from .context import LogContext
 from .deletion import delete_claimed
 from .handle import Log
 from .keys import LOG_ID_BITS, decode_log_id, encode_log_id, name_key, name_of, state_key
 from .ledgers import Ledgers
-from .lock import LockRecord, claim
+from .lock import claim
 from .lock_session import LockSessions
 from .names import check_log_name
 from .opening import Opening
@@ -60,14 +61,21 @@ class Namespace:
         self.metadata = metadata
         self.ledgers = ledgers
         self.wall_ms = wall_ms
-        self.owner = owner
-        self.options = options if options is not None else LogOptions()
+        self.context = LogContext(
+            metadata,
+            ledgers,
+            LockSessions(metadata, self.start),
+            RecoveryTurns(),
+            self.start,
+            wall_ms,
+            random,
+            owner,
+            options if options is not None else LogOptions(),
+        )
         self._nursery = nursery
         self._random = random
         self._quorums = quorums
         self._closed = False
-        self.locks = LockSessions(metadata, self.start)
-        self.turns = RecoveryTurns()
 
     async def create_log(
         self, name: str, *, durability: Literal["standard", "all"] = "standard"
@@ -122,18 +130,14 @@ class Namespace:
         """
         log_id = await self.find(name)
         claimed = await claim(
-            self.locks,
+            self.context,
             log_id,
-            self.lock_record(),
-            lease_s=self.options.lock_lease_s,
             takeover=False,
             wait_s=wait_s,
             raised=LogState.claimed_for_deletion,
         )
         try:
-            await delete_claimed(
-                claimed.owned, self.ledgers, self.turns, self.path, now_ms=self.wall_ms()
-            )
+            await delete_claimed(self.context, claimed.owned, self.path)
         finally:
             await claimed.give_back()
 
@@ -150,7 +154,13 @@ class Namespace:
         another one has its name. Raises `InvalidLogName`, `InvalidRequest` for an unknown option.
         """
         self._check_open()
-        return Log(self, check_log_name(name), self.options.overlaid(config), incarnation)
+        return Log(
+            replace(self.context, options=self.context.options.overlaid(config)),
+            check_log_name(name),
+            find=self.find,
+            create=self.create_or_find,
+            incarnation=incarnation,
+        )
 
     # --- for the rest of the part -----------------------------------------------------------------
 
@@ -174,10 +184,6 @@ class Namespace:
             return await self._create(name, "standard")
         except LogExists:
             return await self.find(name)
-
-    def lock_record(self) -> LockRecord:
-        """A new writer's name: who it is, for people, and a random id, for after an unknown outcome."""
-        return LockRecord(self.owner, f"{self._random.getrandbits(64):016x}", self.wall_ms())
 
     def start(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run a task of a writer or reader."""

@@ -12,13 +12,11 @@ from typing import Literal
 
 import trio
 
-from ..metadata.interface import Metadata
 from ..runtime.errors import DistributedLogError, EndOfStream, InvalidRequest
 from .batch import again
+from .context import LogContext
 from .dlsn import DLSN
 from .fetcher import Fetcher
-from .ledgers import Ledgers
-from .options import LogOptions
 from .record import Columns, LogRecord
 
 TURN_BYTES = 512 * 1024
@@ -30,16 +28,9 @@ ENTRY_BYTES = 16 * 1024
 class LogReader:
     """Reads one log. Made by `Log.open_reader`; for one task at a time."""
 
-    def __init__(
-        self,
-        metadata: Metadata,
-        ledgers: Ledgers,
-        options: LogOptions,
-        log_id: int,
-        name: str,
-    ) -> None:
+    def __init__(self, context: LogContext, log_id: int, name: str) -> None:
         self._name = name
-        self._fetcher = Fetcher(metadata, ledgers, options, log_id, name)
+        self._fetcher = Fetcher(context, log_id, name)
         self._columns: Columns | None = None
         self._taken_in_turn = 0
         self._records: Iterator[LogRecord] = iter(())

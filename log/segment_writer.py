@@ -5,12 +5,11 @@ nobody reads them. `Log.link_segments` makes them the log's next segments, whole
 is never linked is deleted: by whoever gives it up (`abort`, `discard`), or later by `collect` (`loose.py`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 import trio
 
-from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, Put, Transaction
 from ..runtime.errors import (
     AlreadyClosed,
@@ -26,10 +25,10 @@ from ..runtime.errors import (
 )
 from ..runtime.host import Buffer
 from .admission import admit_columns, out_of_order
+from .context import LogContext
 from .keys import incarnation_text, loose_key, state_key
-from .ledgers import Ledgers, LedgerWriter
+from .ledgers import LedgerWriter
 from .loose import LooseLedger, delete_loose
-from .options import LogOptions
 from .packed import PACKED_BYTES_MAX, build_packed
 from .ranges import SegmentToken
 from .record import FLAG_TXID_AT_LINK, LogRecord, build
@@ -53,31 +52,28 @@ class SegmentWriter:
 
     def __init__(
         self,
-        metadata: Metadata,
-        ledgers: Ledgers,
+        context: LogContext,
         state: LogState,
-        options: LogOptions,
-        wall_ms: Callable[[], int],
         *,
-        app: str = "",
-        version: int = 0,
-        custom: Mapping[str, bytes] | None = None,
-        entry_bytes: int = ENTRY_BYTES,
+        app: str,
+        version: int,
+        custom: Mapping[str, bytes],
+        entry_bytes: int,
     ) -> None:
         if not 1 <= entry_bytes <= PACKED_BYTES_MAX:
             raise InvalidRequest(f"entry_bytes is 1 to {PACKED_BYTES_MAX}, not {entry_bytes}")
-        for key in custom or {}:
+        for key in custom:
             if key in RESERVED:
                 raise InvalidRequest(f"the custom metadata key {key!r} is reserved")
-        self._metadata = metadata
-        self._ledgers = ledgers
+        self._metadata = context.metadata
+        self._ledgers = context.ledgers
+        self._wall_ms = context.wall_ms
+        self._close_timeout_s = context.options.close_timeout_s
         self._state = state
-        self._options = options
-        self._wall_ms = wall_ms
-        self._loose = LooseLedger(app, version, wall_ms())
-        self._custom = dict(custom or {})
+        self._loose = LooseLedger(app, version, context.wall_ms())
+        self._custom = dict(custom)
         self._entry_bytes = entry_bytes
-        self._ordered = options.max_txid_check
+        self._ordered = context.options.max_txid_check
         self._floor = 0
         self._at_link: bool | None = None
         """Are the txids given when it is linked? None: no record has come yet."""
@@ -198,7 +194,7 @@ class SegmentWriter:
         if self.token is not None:
             return self.token
         await self.flush()
-        with trio.move_on_after(self._options.close_timeout_s) as scope:
+        with trio.move_on_after(self._close_timeout_s) as scope:
             await self._ledger.settle()
             await self._close_ledger()
         if scope.cancelled_caught:
@@ -206,7 +202,7 @@ class SegmentWriter:
             self._ledger.abort()
             raise WriteFailed(
                 f'log "{self._name}": a segment was not durable within '
-                f"{self._options.close_timeout_s:g} s of its end; it cannot be linked"
+                f"{self._close_timeout_s:g} s of its end; it cannot be linked"
             )
         end = self._end
         self._closed = True

@@ -15,11 +15,11 @@ from ..runtime.errors import (
     LogNotFound,
     VersionConflict,
 )
+from .context import LogContext
 from .keys import segment_key
 from .ledgers import ClosedLedger, LedgerReader, Ledgers, LedgerWriter, PreparedLedger
 from .ownership import OwnedLog
 from .record import EntryHeader, decode_header
-from .recovery_turns import RecoveryTurns
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd, SegmentRecord
 from .state import LogState
 
@@ -50,12 +50,10 @@ async def recover_segments(owned: OwnedLog, ledgers: Ledgers, *, closed_ms: int)
     return len(left)
 
 
-async def recover_patiently(
-    owned: OwnedLog, ledgers: Ledgers, turns: RecoveryTurns, *, closed_ms: int, timeout_s: float
-) -> None:
+async def recover_patiently(context: LogContext, owned: OwnedLog, *, timeout_s: float) -> None:
     """As `recover_segments`, when it is this log's turn, and again for ``timeout_s`` while that may help."""
-    await turns.patiently(
-        lambda: recover_segments(owned, ledgers, closed_ms=closed_ms),
+    await context.turns.patiently(
+        lambda: recover_segments(owned, context.ledgers, closed_ms=context.wall_ms()),
         name=owned.state.name,
         timeout_s=timeout_s,
     )

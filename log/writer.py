@@ -9,15 +9,13 @@ from ..runtime.errors import DistributedLogError, WriteCancelled, WriteFailed
 from .admission import admit, admit_columns, out_of_order
 from .batch import PendingBulk, PendingWrite, again
 from .containment import contained
+from .context import LogContext
 from .dlsn import DLSN
 from .follower import StateFollower
 from .keeper import SegmentKeeper
-from .ledgers import Ledgers
 from .lock import Claim
-from .options import LogOptions
 from .pipeline import Pipeline
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
-from .recovery_turns import RecoveryTurns
 from .state import LogState
 from .truncation import truncate
 
@@ -29,22 +27,16 @@ class LogWriter:
     normally closes it; on an exception it is aborted and the segment left for recovery.
     """
 
-    def __init__(
-        self,
-        claimed: Claim,
-        ledgers: Ledgers,
-        options: LogOptions,
-        wall_ms: Callable[[], int],
-        turns: RecoveryTurns,
-    ) -> None:
+    def __init__(self, context: LogContext, claimed: Claim) -> None:
+        options = context.options
         self._claim = claimed
-        self._ledgers = ledgers
-        self._options = options
+        self._ledgers = context.ledgers
+        self._close_timeout_s = options.close_timeout_s
         self._name = claimed.owned.state.name
         self._scope = trio.CancelScope()
-        self.pipeline = Pipeline(self._name, options, wall_ms, self._scope.cancel)
+        self.pipeline = Pipeline(self._name, options, context.wall_ms, self._scope.cancel)
         """What was taken. In the open: whoever takes records for it looks at `Pipeline.over` for each."""
-        self._keeper = SegmentKeeper(self.pipeline, claimed.owned, ledgers, options, wall_ms, turns)
+        self._keeper = SegmentKeeper(self.pipeline, context, claimed.owned)
         self.pipeline.keeper = self._keeper
         claimed.on_lost = self.pipeline.fail
         self._entry_bytes_max = options.entry_bytes_max
@@ -223,7 +215,7 @@ class LogWriter:
             raise again(error)
         pipeline.close("this writer is closed")
         try:
-            with trio.fail_after(self._options.close_timeout_s):
+            with trio.fail_after(self._close_timeout_s):
                 if pipeline.batch.txids:
                     pipeline.close_batch()
                 await pipeline.settle()
@@ -232,7 +224,7 @@ class LogWriter:
             await self.abort()
             raise WriteFailed(
                 f'log "{self._name}": not everything was durable within '
-                f"{self._options.close_timeout_s:g} s of closing; the segment is left for recovery"
+                f"{self._close_timeout_s:g} s of closing; the segment is left for recovery"
             ) from None
         except BaseException:
             await self.abort()

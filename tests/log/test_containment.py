@@ -221,7 +221,7 @@ async def test_what_is_shared_ends_the_namespace(world: World, autojump_clock: M
 
     async def live() -> None:
         async with world.process() as ns, ns.open_log("l").open_writer():
-            session = ns.locks._sessions[0]
+            session = ns.context.locks._sessions[0]
             session.ended = breaks_later  # type: ignore[method-assign]
             await world.metadata.revoke_lease(session.lease)
             await trio.sleep(60)

@@ -177,11 +177,9 @@ async def test_who_claimed_a_log_that_was_taken_meanwhile_is_told_once(
     world: World, autojump_clock: MockClock
 ) -> None:
     """Also where it writes nothing, and no bookie tells it."""
-    async with world.process("alpha") as a, world.process("beta") as b:
+    async with world.process("alpha", lock_lease_s=LEASE_S) as a, world.process("beta") as b:
         await a.create_log("l")
-        claimed = await claim(
-            a.locks, await a.find("l"), a.lock_record(), lease_s=LEASE_S, takeover=False, wait_s=0
-        )
+        claimed = await claim(a.context, await a.find("l"), takeover=False, wait_s=0)
         told: list[DistributedLogError] = []
         claimed.on_lost = told.append
         await world.metadata.revoke_lease(claimed.lease)

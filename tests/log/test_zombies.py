@@ -15,8 +15,7 @@ from trio.testing import MockClock
 
 from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.options import LedgerOptions
-from distributedlog.log.lock import LockRecord, claim
-from distributedlog.log.lock_session import LockSessions
+from distributedlog.log.lock import claim
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.options import LogOptions
 from distributedlog.log.record import LogRecord
@@ -194,15 +193,12 @@ async def test_a_zombie_opens_no_segment_in_a_log_that_is_being_deleted(
     world: World, autojump_clock: MockClock
 ) -> None:
     """H13: who deletes raises the epoch like a writer; else a ledger would be made that nobody deletes."""
-    async with world.process("alpha") as a:
+    async with world.process("alpha") as a, world.process("beta") as b:
         writer = await a.open_log("l").open_writer()
         await writer.write(LogRecord(0, b"x"))
-        log_id = await a.find("l")
         await claim(
-            LockSessions(world.metadata, a.start),
-            log_id,
-            LockRecord("beta", "its id", 0),
-            lease_s=5,
+            b.context,
+            await a.find("l"),
             takeover=True,
             wait_s=0,
             raised=LogState.claimed_for_deletion,

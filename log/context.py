@@ -1,0 +1,29 @@
+"""What all that is done with a log is done with: the clients and clocks of its namespace, its own options."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from ..metadata.interface import Metadata
+from .ledgers import Ledgers
+from .lock_session import LockSessions, Start
+from .options import LogOptions
+from .recovery_turns import RecoveryTurns
+
+
+@dataclass(frozen=True, slots=True)
+class LogContext:
+    """One a namespace, and one a log, which differs in the options. Made by `Namespace`."""
+
+    metadata: Metadata
+    ledgers: Ledgers
+    locks: LockSessions
+    turns: RecoveryTurns
+    start: Start
+    """Runs a task of a writer or reader. Raises `AlreadyClosed` once the namespace is closed."""
+    wall_ms: Callable[[], int]
+    """ms since 1970, by the clock of this machine."""
+    random: Random
+    owner: str
+    """What this process is called, in locks and in errors."""
+    options: LogOptions
