@@ -132,7 +132,7 @@ class LedgerWriter:
         The caller respects `room`. Raises `error`; an add that is never confirmed is unknown (G7).
         """
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
         window = self._window
         entry = window.last + 1
         length = self._length + payload_bytes
@@ -278,7 +278,7 @@ class LedgerWriter:
                 await self._next_ack()
         await self._until_decided()  # a slot may have failed while it lagged
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
         self._care.settled = True
 
     async def _until_decided(self) -> None:
@@ -303,7 +303,7 @@ class LedgerWriter:
         May be asked again.
         """
         if self.error is not None and not self._closing:
-            raise self.error
+            raise self.error.again()
         window = self._window
         assert window.lac == window.last, "a ledger is closed when nothing is in flight"
         assert self._change.round is None, "a ledger is closed between ensemble changes"
