@@ -6,7 +6,6 @@ One copier for all four, so that their rates add up to one; they take turns at t
 import trio
 
 from ..ledger.pool import BookiePool
-from ..ledger.transactions import live_candidates
 from ..metadata.client import MetadataClient
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
@@ -40,7 +39,7 @@ async def repair_all(
             pool,
             election,
             copier,
-            lambda: live_candidates(pool),
+            pool.candidates,
             host.random.random,
             lost_after_s=config.lost_after_s,
         )

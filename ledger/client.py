@@ -111,7 +111,7 @@ class LedgerClient:
         if not sizes[0] >= sizes[1] >= sizes[2] >= 1:
             raise InvalidRequest(f"quorums {sizes}: E >= Qw >= Qa >= 1 must hold")
         striping = Striping(*sizes)
-        live = transactions.live_candidates(self.pool)
+        live = self.pool.candidates()
         ids = {one.id for one in live}
         down = [
             Candidate(one, self.pool.rack(one), down=True)

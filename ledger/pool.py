@@ -12,16 +12,24 @@ from collections.abc import Callable
 import trio
 
 from ..bookie.client import BookieClient
-from ..metadata.interface import Metadata, WatchBatch, prefix_end
-from ..runtime.errors import Compacted, CorruptData, DistributedLogError, UnsupportedFormat
+from ..metadata.interface import Metadata, Scan, WatchBatch, prefix_end
+from ..runtime.backoff import Backoff
+from ..runtime.errors import (
+    Compacted,
+    ConnectionLost,
+    CorruptData,
+    DistributedLogError,
+    UnsupportedFormat,
+)
 from ..runtime.host import Address
 from ..runtime.rpc import Endpoint
 from . import keys
+from .placement import Candidate
 from .registration import BookieRegistration
 from .unreadable import Unreadable
 
-BACKOFF_FIRST_S = 0.05
-BACKOFF_MAX_S = 1.0
+REDIAL_FIRST_S = 0.05
+REDIAL_LONGEST_S = 1.0
 DIAL_S = 5.0
 RELIST_S = 0.5
 
@@ -55,6 +63,10 @@ class BookiePool:
         """Bookies that are registered and connected, read-only ones included, by id."""
         return [one for _, one in sorted(self._registered.items()) if self.get(one.id) is not None]
 
+    def candidates(self) -> list[Candidate]:
+        """Who may be chosen for a slot now: registered, connected, writable."""
+        return [Candidate(one.id, one.rack) for one in self.live() if not one.read_only]
+
     def known(self) -> list[str]:
         """The ids of all bookies that have a cookie or a registration, alive or not, in order."""
         return sorted({*self._known, *self._registered})
@@ -77,15 +89,17 @@ class BookiePool:
 
         return stop
 
-    async def connected(self, bookie_id: str, timeout_s: float) -> BookieClient | None:
-        """Wait up to ``timeout_s`` for a connection."""
-        with trio.move_on_after(timeout_s):
-            while True:
-                client = self.get(bookie_id)
-                if client is not None:
-                    return client
-                await self._changed.wait()
-        return None
+    async def connected(self, bookie_id: str, timeout_s: float) -> BookieClient:
+        """The connection to a bookie, waited for if need be. Raises `ConnectionLost` after ``timeout_s``."""
+        client = self.get(bookie_id)
+        if client is None:
+            with trio.move_on_after(timeout_s):
+                while client is None:
+                    await self._changed.wait()
+                    client = self.get(bookie_id)
+        if client is None:
+            raise ConnectionLost(f"no connection to bookie {bookie_id}")
+        return client
 
     async def wait_change(self) -> None:
         """Until who is there or connected changes."""
@@ -118,7 +132,7 @@ class BookiePool:
         started = False
         while True:
             try:
-                revision = await self._list(prefix, end, take, nursery)
+                revision = await self._list(prefix, take, nursery)
                 if not started:
                     started = True
                     task_status.started()
@@ -134,29 +148,21 @@ class BookiePool:
     async def _list(
         self,
         prefix: bytes,
-        end: bytes,
         take: Callable[[bytes, bytes | None, trio.Nursery], None],
         nursery: trio.Nursery,
     ) -> int:
         """Take all that is there, then drop what is not; the revision to watch from."""
         there: dict[bytes, None] = {}
-        start, revision = prefix, -1
-        while True:
-            page = await self._metadata.range(start, end)
-            # Changes behind the first page are seen again by the watch: taking twice is harmless.
-            revision = page.revision if revision < 0 else revision
-            for item in page.items:
-                there[item.key] = None
-                take(item.key, item.value, nursery)
-            if not page.more:
-                break
-            start = page.items[-1].key + b"\0"
+        scan = Scan(self._metadata, prefix)
+        async for item in scan:
+            there[item.key] = None
+            take(item.key, item.value, nursery)
         gone = self._registered if prefix == keys.BOOKIE_PREFIX else self._known
         for bookie_id in list(gone):
             if prefix + bookie_id.encode() not in there:
                 take(prefix + bookie_id.encode(), None, nursery)
         self._tell()
-        return revision
+        return scan.revision
 
     def _take_batch(
         self,
@@ -199,7 +205,7 @@ class BookiePool:
         self, bookie_id: str, tried: trio.Event, nursery: trio.Nursery
     ) -> None:
         """Dial while the bookie is registered, again whenever its connection ends."""
-        backoff_s = BACKOFF_FIRST_S
+        backoff = Backoff(REDIAL_FIRST_S, REDIAL_LONGEST_S)
         try:
             while True:
                 registration = self._registered.get(bookie_id)
@@ -208,15 +214,13 @@ class BookiePool:
                 if registration is not None:
                     address = registration.address(self._listener)
                     if address is not None and await self._dial(bookie_id, address, nursery):
-                        backoff_s = BACKOFF_FIRST_S
+                        backoff.reset()
                         tried.set()
                         await self._until_closed(bookie_id)
                         continue
                 tried.set()
-                draw = self._endpoint.host.random.random()
-                with trio.move_on_after(backoff_s * (0.5 + draw)):
+                with trio.move_on_after(backoff.next_s(self._endpoint.host.random.random())):
                     await self._until_moved(bookie_id, registration)
-                backoff_s = min(BACKOFF_MAX_S, backoff_s * 2)
         finally:
             tried.set()
             self._wanted.pop(bookie_id, None)

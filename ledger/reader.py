@@ -10,11 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from ..bookie.client import BookieClient
 from ..bookie.entry import EntryRecord, records
 from ..bookie.messages import ReadRequest
 from ..runtime.errors import (
-    ConnectionLost,
     CorruptData,
     DistributedLogError,
     InvalidRequest,
@@ -136,7 +134,7 @@ class LedgerReader:
 
         async def ask(slot: int, bookie: str) -> None:
             try:
-                client = await self._client(bookie)
+                client = await self._pool.connected(bookie, self._options.connect_timeout_s)
                 answer = await client.read_lac(
                     self.ledger_id, metadata.key, self._options.request_timeout_s
                 )
@@ -273,19 +271,11 @@ class LedgerReader:
             cls = NoSuchEntry
         return cls(f"ledger {self.ledger_id} entry {entry} cannot be read ({said})")
 
-    async def _client(self, bookie: str) -> BookieClient:
-        client = self._pool.get(bookie)
-        if client is None:
-            client = await self._pool.connected(bookie, self._options.connect_timeout_s)
-        if client is None:
-            raise ConnectionLost(f"no connection to bookie {bookie}")
-        return client
-
     async def _read_one(
         self, metadata: LedgerMetadata, bookie: str, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
         """The run from ``first`` that one bookie has; once more if the digest does not fit (H16)."""
-        client = await self._client(bookie)
+        client = await self._pool.connected(bookie, self._options.connect_timeout_s)
         timeout_s = self._options.request_timeout_s
         for again in (True, False):
             # This reader knows that they are confirmed; the bookie may not yet.
@@ -367,7 +357,9 @@ class LedgerReader:
             if start > last:
                 return
             try:
-                client = await self._client(fragment.bookies[slot])
+                client = await self._pool.connected(
+                    fragment.bookies[slot], self._options.connect_timeout_s
+                )
                 answer = await client.read(
                     self.ledger_id,
                     metadata.key,

@@ -5,14 +5,16 @@ it. A task a request; recoveries are rare.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
+from typing import TypeVar
 
 import trio
 
 from ..bookie.client import BookieClient
 from ..bookie.entry import records
 from ..metadata.interface import Metadata
+from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     ConnectionLost,
     CorruptData,
@@ -34,8 +36,9 @@ from .slot_streams import SlotStreams
 from .striping import Striping
 
 BUSY_FIRST_S = 0.1
-BUSY_MAX_S = 1.0
-STORE_RETRY_S = 0.2
+BUSY_LONGEST_S = 1.0
+
+T = TypeVar("T")
 
 log = logging.getLogger("distributedlog.ledger")
 
@@ -103,59 +106,45 @@ class RecoveryDriver:
         if self._core.phase in (Phase.DONE, Phase.FAILED):
             self._over.set()
 
-    async def _client(self, bookie: str) -> BookieClient:
-        client = await self._pool.connected(bookie, self._options.connect_timeout_s)
-        if client is None:
-            raise ConnectionLost(f"no connection to bookie {bookie}")
-        return client
-
-    async def _rest(self, busy_s: float) -> float:
-        """A bookie is too busy: leave it alone for about so long; return for how long the next time."""
-        await trio.sleep(busy_s * (0.5 + self._chance.random()))
-        return min(2 * busy_s, BUSY_MAX_S)
+    async def _asked(self, bookie: str, ask: Callable[[BookieClient], Awaitable[T]]) -> T:
+        """A bookie's answer; one that is too busy is asked again until the request's time is over."""
+        deadline = trio.current_time() + self._options.request_timeout_s
+        backoff = Backoff(BUSY_FIRST_S, BUSY_LONGEST_S)
+        while True:
+            client = await self._pool.connected(bookie, self._options.connect_timeout_s)
+            try:
+                return await ask(client)
+            except TooBusy:
+                if trio.current_time() >= deadline:
+                    raise
+            await trio.sleep(backoff.next_s(self._chance.random()))
 
     async def _fence(self, action: Fence) -> None:
-        deadline = trio.current_time() + self._options.request_timeout_s
-        busy_s = BUSY_FIRST_S
+        timeout_s = self._options.request_timeout_s
         try:
-            while True:
-                client = await self._client(action.bookie)
-                try:
-                    answer = await client.fence(
-                        self._ledger_id, self._key, self._options.request_timeout_s
-                    )
-                    break
-                except TooBusy:
-                    if trio.current_time() >= deadline:
-                        raise
-                    busy_s = await self._rest(busy_s)
+            answer = await self._asked(
+                action.bookie, lambda client: client.fence(self._ledger_id, self._key, timeout_s)
+            )
         except DistributedLogError as error:
             self._act(self._core.on_fence_failed(action.slot, error))
         else:
             self._act(self._core.on_fenced(action.slot, answer.lac, answer.known))
 
     async def _read(self, action: Read) -> None:
-        deadline = trio.current_time() + self._options.request_timeout_s
-        busy_s = BUSY_FIRST_S
         try:
-            while True:
-                client = await self._client(action.bookie)
-                try:
-                    answer = await client.read(
-                        self._ledger_id,
-                        self._key,
-                        action.first,
-                        action.last,
-                        action.bytes_max,
-                        fence=action.fence,
-                        past_lac=True,
-                        timeout_s=self._options.request_timeout_s,
-                    )
-                    break
-                except TooBusy:
-                    if trio.current_time() >= deadline:
-                        raise
-                    busy_s = await self._rest(busy_s)
+            answer = await self._asked(
+                action.bookie,
+                lambda client: client.read(
+                    self._ledger_id,
+                    self._key,
+                    action.first,
+                    action.last,
+                    action.bytes_max,
+                    fence=action.fence,
+                    past_lac=True,
+                    timeout_s=self._options.request_timeout_s,
+                ),
+            )
         except DistributedLogError as error:
             self._act(self._core.on_read_failed(action.request, error))
             return
@@ -187,7 +176,7 @@ class RecoveryDriver:
             self._striping,
             kept,
             slots,
-            transactions.live_candidates(self._pool),
+            self._pool.candidates(),
             self._chance.random,
             excluded=excluded,
             racks={bookie: self._pool.rack(bookie) for bookie in kept.values()},

@@ -37,7 +37,7 @@ from .keys import ledger_key
 from .lateness import Lateness, Leaving
 from .metadata import LedgerMetadata
 from .options import LedgerOptions
-from .placement import choose_replacements
+from .placement import Candidate, choose_replacements
 from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES
 from .slot_streams import SlotStreams
@@ -168,11 +168,11 @@ class SlotCare:
                 elif self._spares(excluded=()):
                     self._change.on_failure(number, slot.bookie)
 
-    def _spares(self, excluded: Sequence[str]) -> list[transactions.Candidate]:
+    def _spares(self, excluded: Sequence[str]) -> list[Candidate]:
         here = {slot.bookie for slot in self._window.slots}
         return [
             one
-            for one in transactions.live_candidates(self._pool)
+            for one in self._pool.candidates()
             if one.id not in here and one.id not in excluded and self._usable(one.id)
         ]
 
@@ -396,5 +396,5 @@ class SlotCare:
             return True
         if not self._window.holes and all(not slot.detached for slot in self._window.slots):
             return False
-        usable = sum(self._usable(one.id) for one in transactions.live_candidates(self._pool))
+        usable = sum(self._usable(one.id) for one in self._pool.candidates())
         return usable >= self._window.striping.ensemble_size

@@ -12,21 +12,6 @@ from .holes import Hole, ended
 from .holes import decode as decode_holes
 from .holes import encode as encode_holes
 from .metadata import LedgerMetadata
-from .placement import Candidate
-from .pool import BookiePool
-
-__all__ = [
-    "Candidate",
-    "KeyValue",
-    "change_share",
-    "closing_share",
-    "creation_share",
-    "deletion_share",
-    "link_share",
-    "live_candidates",
-    "note_share",
-    "recovered_share",
-]
 
 
 def creation_share(metadata: LedgerMetadata, holes: Iterable[Hole]) -> Transaction:
@@ -124,8 +109,3 @@ def link_share(metadata: LedgerMetadata, version: int, owner: tuple[int, int]) -
 def _note(ledger_id: int, holes: Iterable[Hole]) -> list[Put | Delete]:
     noted = tuple(holes)
     return [Put(keys.under_key(ledger_id), encode_holes(noted))] if noted else []
-
-
-def live_candidates(pool: BookiePool) -> list[Candidate]:
-    """Who may be chosen for a slot now: registered, connected, writable."""
-    return [Candidate(one.id, one.rack) for one in pool.live() if not one.read_only]

@@ -118,7 +118,6 @@ def _wait_until_noted(cluster: Cluster, name: str) -> None:
             )
             pool: BookiePool = namespace.ledgers.pool  # type: ignore[attr-defined]
             client = await pool.connected(found.id, 10.0)
-            assert client is not None
             synced = int(str((await client.info(10.0))["sequence"])) - 1
             with trio.fail_after(NOTED_S):  # another process's doing: there is no event to wait for
                 while (await known_reach(namespace.metadata, found.id))[0] < synced:  # noqa: ASYNC110

@@ -21,7 +21,7 @@ from distributedlog.cluster.audit import EntryAudit
 from distributedlog.cluster.copying import Copier
 from distributedlog.cluster.lost import LostBookies
 from distributedlog.cluster.repair import Repair
-from distributedlog.ledger import keys, transactions
+from distributedlog.ledger import keys
 from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
 from distributedlog.ledger.options import LedgerOptions
@@ -118,22 +118,22 @@ class OwnPool(ModelPool):
     def __init__(self, cluster: ModelCluster) -> None:
         super().__init__()
         self.nodes = cluster.pool.nodes
-        self._clients: dict[str, ModelClient] = {}
+        self._own: dict[str, ModelClient] = {}
         self._cut: dict[str, None] = {}
 
-    def get(self, bookie_id: str) -> ModelClient | None:
+    def get(self, bookie_id: str) -> Any:
         node = self.nodes.get(bookie_id)
         if node is None or node.client is None or bookie_id in self._cut:
             return None
-        client = self._clients.get(bookie_id)
+        client = self._own.get(bookie_id)
         if client is None or client.closed is not None:
-            client = self._clients[bookie_id] = ModelClient(node)
+            client = self._own[bookie_id] = ModelClient(node)
         return client
 
     def break_(self, bookie_id: str, *, cut: bool) -> None:
         if cut:
             self._cut[bookie_id] = None
-        client = self._clients.pop(bookie_id, None)
+        client = self._own.pop(bookie_id, None)
         if client is not None:
             client.close()
         self.tell()
@@ -227,7 +227,7 @@ class DriverWorld:
             request_timeout_s=1.0,
             connect_timeout_s=0.3,
         )
-        client = LedgerClient(host, unused, self.store, pool, options)  # type: ignore[arg-type]
+        client = LedgerClient(host, unused, self.store, pool, options)
         await nursery.start(client.run)
         return client
 
@@ -505,7 +505,7 @@ class DriverWorld:
             unused,
             Always(),  # type: ignore[arg-type]
             copier,
-            lambda: transactions.live_candidates(unused),
+            unused.candidates,
             self.chance.random,
             lost_after_s=0.0,
         )

@@ -7,6 +7,7 @@ import heapq
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import trio
 
@@ -16,6 +17,7 @@ from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.keys import ledger_key
 from distributedlog.ledger.metadata import LedgerMetadata
 from distributedlog.ledger.options import LedgerOptions
+from distributedlog.ledger.pool import BookiePool
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.local import LocalMetadata
@@ -354,15 +356,14 @@ class Node:
         self.reconnect()
 
 
-class ModelPool:
-    """What `ledger.pool.BookiePool` offers, over model bookies."""
+class ModelPool(BookiePool):
+    """Over model bookies: who is there and connected is theirs to say."""
 
     def __init__(self) -> None:
+        super().__init__(None, None)  # type: ignore[arg-type]
         self.nodes: dict[str, Node] = {}
-        self._callbacks: list[Callable[[], None]] = []
-        self._changed = trio.Event()
 
-    def get(self, bookie_id: str) -> ModelClient | None:
+    def get(self, bookie_id: str) -> Any:
         node = self.nodes.get(bookie_id)
         return None if node is None else node.client
 
@@ -379,30 +380,8 @@ class ModelPool:
     def registration(self, bookie_id: str) -> BookieRegistration | None:
         return next((one for one in self.live() if one.id == bookie_id), None)
 
-    def rack(self, bookie_id: str) -> str:
-        return ""
-
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        self._callbacks.append(callback)
-        return lambda: self._callbacks.remove(callback)
-
-    async def connected(self, bookie_id: str, timeout_s: float) -> ModelClient | None:
-        with trio.move_on_after(timeout_s):
-            while True:
-                client = self.get(bookie_id)
-                if client is not None:
-                    return client
-                await self._changed.wait()
-        return None
-
-    async def wait_change(self) -> None:
-        await self._changed.wait()
-
     def tell(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
-        for callback in list(self._callbacks):
-            callback()
+        self._tell()
 
 
 class FrozenMetadata(LocalMetadata):
@@ -485,7 +464,7 @@ class ModelCluster:
             host,
             None,  # type: ignore[arg-type]
             self.store,
-            self.pool,  # type: ignore[arg-type]
+            self.pool,
             LedgerOptions(**options),  # type: ignore[arg-type]
         )
         await self._nursery.start(client.run)

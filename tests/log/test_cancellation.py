@@ -91,7 +91,7 @@ async def test_openings_and_closings_cancelled_at_any_step(autojump_clock: MockC
             host,
             None,  # type: ignore[arg-type]
             cluster.store,
-            cluster.pool,  # type: ignore[arg-type]
+            cluster.pool,
             LedgerOptions(),
         )
         await nursery.start(ledgers.run)

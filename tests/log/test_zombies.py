@@ -85,7 +85,7 @@ async def process(
             host,
             None,  # type: ignore[arg-type]
             gate,
-            cluster.pool,  # type: ignore[arg-type]
+            cluster.pool,
             LedgerOptions(),
         )
         await nursery.start(ledgers.run)
