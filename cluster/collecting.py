@@ -14,8 +14,8 @@ from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.stored_ledger import StoredLedger
 from ..ledger.unreadable import Unreadable
 from ..log.apps import AppVersion
-from ..log.keys import LOOSE_PREFIX, ids_of_loose, txn_key
-from ..log.loose import LooseLedger, delete_loose
+from ..log.keys import UNLINKED_PREFIX, ids_of_unlinked, txn_key
+from ..log.unlinked import UnlinkedLedger, delete_unlinked
 from ..metadata.client import Metadata, prefix_end
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, NoSuchLedger, UnsupportedFormat
@@ -68,7 +68,7 @@ class Collector:
 
     async def work(self) -> None:
         """Look at every unlinked segment once."""
-        start, end = LOOSE_PREFIX, prefix_end(LOOSE_PREFIX)
+        start, end = UNLINKED_PREFIX, prefix_end(UNLINKED_PREFIX)
         now, seen = trio.current_time(), {}
         while True:
             page = await self._metadata.range(start, end, limit=PAGE)
@@ -88,14 +88,14 @@ class Collector:
 
     async def _passed(self, item: KeyValue) -> bool:
         """Has its application linked this version, or a later one?"""
-        loose = LooseLedger.decode(item.value)
-        if not loose.app:
+        unlinked = UnlinkedLedger.decode(item.value)
+        if not unlinked.app:
             return False
-        note = await self._metadata.get(txn_key(ids_of_loose(item.key)[0], loose.app))
-        return note is not None and AppVersion.decode(note.value).version >= loose.version
+        note = await self._metadata.get(txn_key(ids_of_unlinked(item.key)[0], unlinked.app))
+        return note is not None and AppVersion.decode(note.value).version >= unlinked.version
 
     async def _delete(self, item: KeyValue) -> None:
-        log_id, ledger_id = ids_of_loose(item.key)
-        if await delete_loose(self._metadata, Records(self._metadata), log_id, ledger_id):
+        log_id, ledger_id = ids_of_unlinked(item.key)
+        if await delete_unlinked(self._metadata, Records(self._metadata), log_id, ledger_id):
             self.collected_ledgers += 1
             log.info("log %016x: unlinked ledger %d deleted", log_id, ledger_id)

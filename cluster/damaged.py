@@ -13,12 +13,12 @@ from ..ledger.metadata import LedgerMetadata
 from ..ledger.registration import BookieRegistration
 from ..log import tombstone
 from ..log.apps import AppVersion
-from ..log.keys import LOOSE_PREFIX, PURGE_PREFIX, decode_log_id, ids_of_loose, log_id_of
+from ..log.keys import PURGE_PREFIX, UNLINKED_PREFIX, decode_log_id, ids_of_unlinked, log_id_of
 from ..log.lock import LockRecord
-from ..log.loose import LooseLedger
 from ..log.positions import Position
 from ..log.segments import SegmentRecord
 from ..log.state import LogState
+from ..log.unlinked import UnlinkedLedger
 from ..metadata.interface import Metadata
 from ..runtime.errors import CorruptData, DistributedLogError
 from .cookie import decode_cookie
@@ -73,7 +73,7 @@ FEW: Mapping[bytes, Decode] = {
     keys.DELETE_PREFIX: lambda key, _: (keys.ledger_id_of(key), keys.bookie_id_of(key)),
     SEEN_PREFIX: Reach.decode,
     keys.NEXT_LEDGER: lambda _, value: ids.next_of(value),
-    LOOSE_PREFIX: lambda key, value: (ids_of_loose(key), LooseLedger.decode(value)),
+    UNLINKED_PREFIX: lambda key, value: (ids_of_unlinked(key), UnlinkedLedger.decode(value)),
     PURGE_PREFIX: lambda key, _: log_id_of(key),
 }
 """What there is little of: read at each status."""

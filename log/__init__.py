@@ -21,6 +21,6 @@ Reading:
 
 Ends and positions: `truncation.py`, `purge.py`, `seal.py`, `positions.py`, `deletion.py`.
 For pipelines: `ranges.py` and `snapshot.py` (plans), `range_reader.py`, `segment_writer.py`, `link.py`,
-`apps.py`, `loose.py` (segments written beside a log, and joined to it).
+`apps.py`, `unlinked.py` (segments written beside a log, and joined to it).
 `options.py` says what can be set.
 """

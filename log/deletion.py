@@ -31,7 +31,6 @@ from .keys import (
     txn_key,
 )
 from .ledgers import Ledgers
-from .loose import delete_loose, list_loose
 from .ownership import OwnedLog
 from .state import LogState
 from .takeover import read_segment, recover_patiently
@@ -44,6 +43,7 @@ from .tombstone import (
     encode,
     gone_key,
 )
+from .unlinked import delete_unlinked, list_unlinked
 
 SEGMENTS_AT_ONCE = 200
 """A ledger's share is a handful of operations; a transaction has at most 4,096."""
@@ -65,8 +65,8 @@ async def sweep(metadata: Metadata, ledgers: Ledgers, log_id: int) -> None:
     for prefix in (position_key(log_id, ""), txn_key(log_id, "")):
         while (page := await metadata.range(prefix, prefix_end(prefix), limit=PAGE)).items:
             await metadata.transact(Transaction((), tuple(Delete(item.key) for item in page.items)))
-    for ledger_id, _ in await list_loose(metadata, log_id):
-        await delete_loose(metadata, ledgers, log_id, ledger_id)
+    for ledger_id, _ in await list_unlinked(metadata, log_id):
+        await delete_unlinked(metadata, ledgers, log_id, ledger_id)
 
 
 async def note_end(context: LogContext, owned: OwnedLog) -> None:

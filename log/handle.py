@@ -13,7 +13,6 @@ from .keys import incarnation_id, incarnation_text, lock_key
 from .link import Linking, LinkResult
 from .locate import all_segments, find_time, find_txid, last_readable
 from .lock import LockRecord, claim
-from .loose import collect, delete_loose
 from .opening import Opening
 from .positions import Positions
 from .range_reader import RangeReader
@@ -25,6 +24,7 @@ from .segments import SegmentRecord
 from .snapshot import take_snapshot
 from .state import LogState
 from .truncation import truncate
+from .unlinked import collect, delete_unlinked
 from .writer import LogWriter
 
 UNLINKED_S = 24 * 3600.0
@@ -272,7 +272,7 @@ class Log:
         context = self._context
         linked: list[SegmentToken] = []
         for one in segments:
-            if not await delete_loose(context.metadata, context.ledgers, log_id, one.ledger_id):
+            if not await delete_unlinked(context.metadata, context.ledgers, log_id, one.ledger_id):
                 linked.append(one)
         return linked
 

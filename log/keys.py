@@ -6,7 +6,7 @@ log/<id>/segment/<number, 16 hex>       -> SegmentRecord (segments.py)
 log/<id>/lock                           -> LockRecord (lock.py), under its process's lease
 log/<id>/position/<name>                -> Position (positions.py): where a subscriber goes on
 log/<id>/txn/<application>              -> AppVersion (apps.py): what it linked last
-loose/<log id>/<ledger id>              -> LooseLedger (loose.py): made for the log, not linked yet
+loose/<log id>/<ledger id>              -> UnlinkedLedger (unlinked.py): made for the log, not linked yet
 gone/<bucket>/<namespace path> 00 <name> -> Tombstones (tombstone.py): where deleted logs of this name ended
 purge/<log id>                          -> nothing: segments before the truncation point may be there
 """
@@ -80,10 +80,10 @@ def txn_key(log_id: int, app: str) -> bytes:
     return b"log/%016x/txn/" % log_id + app.encode()
 
 
-LOOSE_PREFIX = b"loose/"
+UNLINKED_PREFIX = b"loose/"
 
 
-def ids_of_loose(key: bytes) -> tuple[int, int]:
+def ids_of_unlinked(key: bytes) -> tuple[int, int]:
     """The log id and the ledger id in a ``loose/`` key. Raises `CorruptData`."""
     parts = key.split(b"/")
     if len(parts) != 3:
@@ -91,12 +91,12 @@ def ids_of_loose(key: bytes) -> tuple[int, int]:
     return _id_of(parts[1], key), _id_of(parts[2], key)
 
 
-def loose_key(log_id: int, ledger_id: int) -> bytes:
+def unlinked_key(log_id: int, ledger_id: int) -> bytes:
     """A ledger that was made for a log and is not linked."""
     return b"loose/%016x/%016x" % (log_id, ledger_id)
 
 
-def loose_prefix(log_id: int) -> bytes:
+def unlinked_prefix(log_id: int) -> bytes:
     """All ledgers that were made for a log and are not linked."""
     return b"loose/%016x/" % log_id
 

@@ -30,7 +30,7 @@ from ..runtime.errors import (
 from .apps import AppVersion, LinkContent
 from .context import LogContext
 from .dlsn import DLSN
-from .keys import incarnation_text, loose_key, purge_key, segment_key, txn_key
+from .keys import incarnation_text, purge_key, segment_key, txn_key, unlinked_key
 from .ledgers import FoundLedger
 from .lock import Claim, claim
 from .ownership import may_pass
@@ -342,7 +342,7 @@ class Linking:
                 (),
                 (
                     Put(segment_key(self._log_id, number), record.encode()),
-                    Delete(loose_key(self._log_id, one.ledger_id)),
+                    Delete(unlinked_key(self._log_id, one.ledger_id)),
                 ),
             )
         if self._truncate_before and state.last_segment >= state.first_segment:

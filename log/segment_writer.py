@@ -2,7 +2,7 @@
 
 Any number of processes write such ledgers at the same time, beside each other and beside the log's writer;
 nobody reads them. `Log.link_segments` makes them the log's next segments, whole, in one transaction. What
-is never linked is deleted: by whoever gives it up (`abort`, `discard`), or later by `collect` (`loose.py`).
+is never linked is deleted: by whoever gives it up (`abort`, `discard_segments`), or later (`unlinked.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ from ..runtime.errors import (
 from ..runtime.host import Buffer
 from .admission import admit_columns, out_of_order
 from .context import LogContext
-from .keys import incarnation_text, loose_key, state_key
+from .keys import incarnation_text, state_key, unlinked_key
 from .ledgers import LedgerWriter
-from .loose import LooseLedger, delete_loose
 from .packed import PACKED_BYTES_MAX, build_packed
 from .ranges import SegmentToken
 from .record import FLAG_TXID_AT_LINK, LogRecord, build
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd
 from .state import LogState
+from .unlinked import UnlinkedLedger, delete_unlinked
 
 ENTRY_BYTES = 256 * 1024
 CREATE_ATTEMPTS = 5
@@ -70,7 +70,7 @@ class SegmentWriter:
         self._wall_ms = context.wall_ms
         self._close_timeout_s = context.options.close_timeout_s
         self._state = state
-        self._loose = LooseLedger(app, version, context.wall_ms())
+        self._unlinked = UnlinkedLedger(app, version, context.wall_ms())
         self._custom = dict(custom)
         self._entry_bytes = entry_bytes
         self._ordered = context.options.max_txid_check
@@ -226,7 +226,7 @@ class SegmentWriter:
         self._ledger.abort()
         with trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S):
             try:
-                await delete_loose(
+                await delete_unlinked(
                     self._metadata, self._ledgers, self._state.log_id, self.ledger_id
                 )
             except DistributedLogError:
@@ -256,15 +256,15 @@ class SegmentWriter:
         custom = {
             **self._custom,
             "log": state.name.encode(),
-            "app": self._loose.app.encode(),
-            "version": b"%d" % self._loose.version,
+            "app": self._unlinked.app.encode(),
+            "version": b"%d" % self._unlinked.version,
         }
         log_at = state_key(state.log_id)
         for _ in range(CREATE_ATTEMPTS):
             prepared = await self._ledgers.prepare(
                 custom=custom, quorums=state.quorums, incarnation=state.log_id
             )
-            note = Put(loose_key(state.log_id, prepared.ledger_id), self._loose.encode())
+            note = Put(unlinked_key(state.log_id, prepared.ledger_id), self._unlinked.encode())
             try:
                 reply = await self._metadata.transact(
                     Transaction((Compare.exists(log_at),), (note,)) + prepared.transaction()

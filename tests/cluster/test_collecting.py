@@ -8,8 +8,8 @@ from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.ledger.transactions import creation_share
 from distributedlog.log.apps import AppVersion
-from distributedlog.log.keys import LOOSE_PREFIX, loose_key, txn_key
-from distributedlog.log.loose import LooseLedger
+from distributedlog.log.keys import UNLINKED_PREFIX, txn_key, unlinked_key
+from distributedlog.log.unlinked import UnlinkedLedger
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
@@ -34,7 +34,7 @@ async def unlinked(
         ledger_id, 1, 1, 1, (Fragment(0, ("b1",), 0),), bytes(16),
         owner=None if owner is None else (LOG, owner), incarnation=made_for,
     )  # fmt: skip
-    note = Put(loose_key(LOG, ledger_id), LooseLedger(app, version, 0).encode())
+    note = Put(unlinked_key(LOG, ledger_id), UnlinkedLedger(app, version, 0).encode())
     await metadata.transact(creation_share(made, ()) + Transaction((), (note,)))
 
 
@@ -67,8 +67,8 @@ async def test_what_is_passed_goes_at_once_and_what_is_old_later(
     await sleep(2)
     await collector.work()
     assert await states(metadata) == {0: gone, 1: gone, 2: gone, 3: gone, 4: there, 9: there}
-    page = await metadata.range(LOOSE_PREFIX, prefix_end(LOOSE_PREFIX))
-    assert [item.key for item in page.items] == [loose_key(LOG, 4), loose_key(LOG, 9)]
+    page = await metadata.range(UNLINKED_PREFIX, prefix_end(UNLINKED_PREFIX))
+    assert [item.key for item in page.items] == [unlinked_key(LOG, 4), unlinked_key(LOG, 9)]
     assert collector.collected_ledgers == 4
 
 
@@ -77,7 +77,7 @@ async def test_a_note_alone_deletes_no_ledger(autojump_clock: MockClock) -> None
     metadata = LocalMetadata()
     await unlinked(metadata, 1, "", 0, made_for=0)
     await unlinked(metadata, 2, "", 0, made_for=LOG + 1)
-    poison = (b"loose/x", b"loose/1/2/3", loose_key(LOG, 3) + b"0", b"loose/\xff/\xfe")
+    poison = (b"loose/x", b"loose/1/2/3", unlinked_key(LOG, 3) + b"0", b"loose/\xff/\xfe")
     await metadata.transact(Transaction((), tuple(Put(key, b"") for key in poison)))
     await unlinked(metadata, 4, "", 0)
     collector = Collector(metadata, Elected(), unlinked_s=100)

@@ -15,7 +15,7 @@ import trio
 from distributedlog import LogRecord, open_namespace
 from distributedlog.cluster.plan import PlannedNode
 from distributedlog.ledger import keys
-from distributedlog.log.keys import LOOSE_PREFIX, loose_key
+from distributedlog.log.keys import UNLINKED_PREFIX, unlinked_key
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.messages import NUMBER_MAX
@@ -185,7 +185,7 @@ async def _poison(cluster: Cluster) -> None:
                 b"on/\xff/1": b"",
             },
             **{
-                LOOSE_PREFIX + b"x": b"",
+                UNLINKED_PREFIX + b"x": b"",
                 b"name/default\x00\xff": b"x",
                 b"name/default\x00bad": NESTED,
             },
@@ -194,7 +194,7 @@ async def _poison(cluster: Cluster) -> None:
             poison[b"delete/%s/x" % bookie.encode()] = b""
             poison[b"on/%s/zz" % bookie.encode()] = b""
             poison |= {keys.delete_key(bookie, ledger): b"" for ledger in living}
-        poison |= {loose_key(7, ledger): b"" for ledger in living}
+        poison |= {unlinked_key(7, ledger): b"" for ledger in living}
         for key, value in poison.items():
             await metadata.transact(Transaction((), (Put(key, value),)))
         nursery.cancel_scope.cancel()

@@ -28,10 +28,10 @@ from distributedlog.log import record, tombstone
 from distributedlog.log.apps import AppVersion
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.lock import LockRecord
-from distributedlog.log.loose import LooseLedger
 from distributedlog.log.positions import Position
 from distributedlog.log.segments import SegmentEnd, SegmentRecord
 from distributedlog.log.state import LogEnd, LogState
+from distributedlog.log.unlinked import UnlinkedLedger
 from distributedlog.metadata import (
     answers,
     commands,
@@ -655,11 +655,11 @@ CODECS = [
         ("log/lock.py LockRecord.decode",),
     ),
     Codec(
-        "a loose ledger",
-        LooseLedger.decode,
-        [LooseLedger("etl", 4, 9).encode()],
+        "an unlinked ledger",
+        UnlinkedLedger.decode,
+        [UnlinkedLedger("etl", 4, 9).encode()],
         STORED,
-        ("log/loose.py LooseLedger.decode",),
+        ("log/unlinked.py UnlinkedLedger.decode",),
     ),
     Codec(
         "a link's note",
@@ -689,7 +689,7 @@ CODECS = [
             ),
             (b"cookie/", keys.cookie_key("b1"), keys.bookie_id_of),
             (b"purge/", log_keys.purge_key(7), log_keys.log_id_of),
-            (b"loose/", log_keys.loose_key(7, 8), log_keys.ids_of_loose),
+            (b"loose/", log_keys.unlinked_key(7, 8), log_keys.ids_of_unlinked),
             (b"name/", log_keys.name_key("ns", "log"), lambda b: log_keys.name_of("ns", b)),
         ]
     ),

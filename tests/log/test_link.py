@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from distributedlog.log.apps import LinkContent
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
-from distributedlog.log.keys import loose_prefix
+from distributedlog.log.keys import unlinked_prefix
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.packed import build_packed
 from distributedlog.log.ranges import SegmentRange, SegmentToken
@@ -76,8 +76,8 @@ async def test_linked_segments_are_read_as_if_they_had_been_written_there(
         assert [r.payload for r in found] == [b"1", b"5", b"6", b"6", b"7", b"8"]
         assert [r.sequence_id for r in found] == list(range(6))
         assert found[1].dlsn == DLSN(2, 0, 0)
-        loose = loose_prefix(int(first.incarnation, 16))
-        assert (await world.metadata.range(loose, prefix_end(loose))).items == ()
+        unlinked = unlinked_prefix(int(first.incarnation, 16))
+        assert (await world.metadata.range(unlinked, prefix_end(unlinked))).items == ()
 
 
 async def test_what_was_linked_is_behind_the_next_link_and_the_next_writer(
@@ -343,8 +343,8 @@ async def test_drivers_that_lose_answers_and_race_link_each_version_once(
         assert found == [(txid, n) for n, txid in enumerate(expected)]
         await log.collect_unlinked(older_than_s=0)
         assert await payloads(log) == [b"%d" % txid for txid in expected]
-        loose = loose_prefix(await one.find("orders"))
-        assert (await world.metadata.range(loose, prefix_end(loose))).items == ()
+        unlinked = unlinked_prefix(await one.find("orders"))
+        assert (await world.metadata.range(unlinked, prefix_end(unlinked))).items == ()
 
 
 async def test_no_application_is_forgotten_before_its_time(
@@ -387,7 +387,7 @@ async def test_what_is_given_up_is_deleted(world: World, autojump_clock: MockClo
     async with world.process() as ns:
         log = ns.open_log("orders")
         await ns.create_log("orders")
-        loose = loose_prefix(await ns.find("orders"))
+        unlinked = unlinked_prefix(await ns.find("orders"))
         writer = await log.open_segment_writer()
 
         async def fail_in_the_middle() -> None:
@@ -397,7 +397,7 @@ async def test_what_is_given_up_is_deleted(world: World, autojump_clock: MockClo
 
         with pytest.raises(ZeroDivisionError):
             await fail_in_the_middle()
-        assert (await world.metadata.range(loose, prefix_end(loose))).items == ()
+        assert (await world.metadata.range(unlinked, prefix_end(unlinked))).items == ()
         with pytest.raises(NoSuchLedger):
             await world.ledgers.find(writer.ledger_id)
 

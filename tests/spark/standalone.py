@@ -23,7 +23,7 @@ import pyspark
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.log.keys import incarnation_id, loose_prefix
+from distributedlog.log.keys import incarnation_id, unlinked_prefix
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.spark.settings import recommended_conf
 from distributedlog.spark.shipping import package_zip
@@ -131,9 +131,9 @@ def speculated(session: Any, uri: str) -> int:
         writer = writer.option("createLogs", "true").option("orphanTtl", "5s")
         writer.option("requestTimeout", "60s").save(uri)
 
-    async def loose(namespace: Any) -> set[bytes]:
+    async def unlinked(namespace: Any) -> set[bytes]:
         """Segments of the log that no link refers to."""
-        start = loose_prefix(
+        start = unlinked_prefix(
             incarnation_id((await namespace.open_log("twins").snapshot()).incarnation)
         )
         found = await namespace.metadata.range(start, prefix_end(start), limit=1_000)
@@ -144,7 +144,7 @@ def speculated(session: Any, uri: str) -> int:
             open_namespace(uri) as namespace,
             namespace.open_log("twins").open_reader(to="end") as reader,
         ):
-            return [one.txid async for one in reader], len(await loose(namespace))
+            return [one.txid async for one in reader], len(await unlinked(namespace))
 
     written: set[bytes] = set()
     linked = threading.Event()
@@ -154,7 +154,7 @@ def speculated(session: Any, uri: str) -> int:
         async with open_namespace(uri) as namespace:
             while not linked.is_set():
                 if await namespace.log_exists("twins"):
-                    written.update(await loose(namespace))
+                    written.update(await unlinked(namespace))
                 await trio.sleep(0.3)
 
     watcher = threading.Thread(target=trio.run, args=(watch,))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distributedlog import Log, LogRecord, Namespace, WriterFenced, blocking
-from distributedlog.log.keys import incarnation_id, loose_prefix
+from distributedlog.log.keys import incarnation_id, unlinked_prefix
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.runtime.errors import InvalidRequest, OutcomeUnknown
 from distributedlog.spark import plain_errors
@@ -51,7 +51,7 @@ def orphans(uri: str, name: str) -> int:
 
     async def count(namespace: Namespace) -> int:
         log_id = incarnation_id((await namespace.open_log(name).snapshot()).incarnation)
-        start = loose_prefix(log_id)
+        start = unlinked_prefix(log_id)
         return len((await namespace.metadata.range(start, prefix_end(start), limit=1000)).items)
 
     return on(uri, count)

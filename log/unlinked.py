@@ -13,7 +13,7 @@ from ..runtime.errors import CorruptData, NoSuchLedger, OutcomeUnknown, VersionC
 from ..runtime.frames import pack
 from ..runtime.schema import NUMBER_MAX, fit, number, row, text
 from .apps import AppVersion
-from .keys import ids_of_loose, incarnation_text, loose_key, loose_prefix, txn_key
+from .keys import ids_of_unlinked, incarnation_text, txn_key, unlinked_key, unlinked_prefix
 from .ledgers import LedgerFinder
 from .state import decode_fields
 
@@ -24,11 +24,11 @@ PAGE = 500
 ATTEMPTS = 5
 
 
-_LOOSE = row(text(4096), number(-NUMBER_MAX), number())
+_UNLINKED = row(text(4096), number(-NUMBER_MAX), number())
 
 
 @dataclass(frozen=True, slots=True)
-class LooseLedger:
+class UnlinkedLedger:
     """The value of ``loose/<log id>/<ledger id>``."""
 
     app: str
@@ -41,22 +41,22 @@ class LooseLedger:
         return pack([FORMAT, self.app, self.version, self.created_ms])
 
     @classmethod
-    def decode(cls, value: bytes) -> "LooseLedger":
+    def decode(cls, value: bytes) -> "UnlinkedLedger":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
-        fields = decode_fields(value, FORMAT, 4, "a loose ledger's note")[:3]
-        return cls(*fit(fields, _LOOSE, "a loose ledger's note"))
+        fields = decode_fields(value, FORMAT, 4, "an unlinked ledger's note")[:3]
+        return cls(*fit(fields, _UNLINKED, "an unlinked ledger's note"))
 
 
-async def list_loose(metadata: Metadata, log_id: int) -> list[tuple[int, LooseLedger]]:
+async def list_unlinked(metadata: Metadata, log_id: int) -> list[tuple[int, UnlinkedLedger]]:
     """The ledgers of a log that are not linked, by id, finished or not; without what cannot be read."""
-    start = loose_prefix(log_id)
+    start = unlinked_prefix(log_id)
     end = prefix_end(start)
-    found: list[tuple[int, LooseLedger]] = []
+    found: list[tuple[int, UnlinkedLedger]] = []
     while True:
         page = await metadata.range(start, end, limit=PAGE)
         for item in page.items:
             try:
-                found.append((ids_of_loose(item.key)[1], LooseLedger.decode(item.value)))
+                found.append((ids_of_unlinked(item.key)[1], UnlinkedLedger.decode(item.value)))
             except CorruptData as error:
                 log.warning("passed over: %s", error)
         if not page.more or not page.items:
@@ -64,7 +64,7 @@ async def list_loose(metadata: Metadata, log_id: int) -> list[tuple[int, LooseLe
         start = page.items[-1].key + b"\x00"
 
 
-async def delete_loose(
+async def delete_unlinked(
     metadata: Metadata, ledgers: LedgerFinder, log_id: int, ledger_id: int
 ) -> bool:
     """Delete a ledger unless a log refers to it. True: it is gone (also when it was already).
@@ -72,7 +72,7 @@ async def delete_loose(
     The note alone proves nothing, whoever wrote it: the ledger's own record says for which log it was made.
     Raises what the metadata raises: then it may be gone or not, and the call may be repeated.
     """
-    note = Transaction((), (Delete(loose_key(log_id, ledger_id)),))
+    note = Transaction((), (Delete(unlinked_key(log_id, ledger_id)),))
     for _ in range(ATTEMPTS):
         try:
             found = await ledgers.find(ledger_id)
@@ -107,13 +107,13 @@ async def collect(
     """
     versions: dict[str, int | None] = {}
     gone: list[int] = []
-    for ledger_id, loose in await list_loose(metadata, log_id):
-        if loose.app and loose.app not in versions:
-            note = await metadata.get(txn_key(log_id, loose.app))
-            versions[loose.app] = None if note is None else AppVersion.decode(note.value).version
-        last = versions.get(loose.app)
-        passed = last is not None and last >= loose.version
-        if (passed or now_ms - loose.created_ms > older_than_ms) and await delete_loose(
+    for ledger_id, unlinked in await list_unlinked(metadata, log_id):
+        if unlinked.app and unlinked.app not in versions:
+            note = await metadata.get(txn_key(log_id, unlinked.app))
+            versions[unlinked.app] = None if note is None else AppVersion.decode(note.value).version
+        last = versions.get(unlinked.app)
+        passed = last is not None and last >= unlinked.version
+        if (passed or now_ms - unlinked.created_ms > older_than_ms) and await delete_unlinked(
             metadata, ledgers, log_id, ledger_id
         ):
             gone.append(ledger_id)
