@@ -15,13 +15,7 @@ SLOT_DIGITS = 7
 _TEXT = re.compile(r"([0-9]{1,10})\.([0-9]{1,15})\.([0-9]{1,7})")
 
 
-class _Position(NamedTuple):
-    segment: int
-    entry: int
-    slot: int
-
-
-class DLSN(_Position):
+class DLSN(NamedTuple("DLSN", [("segment", int), ("entry", int), ("slot", int)])):
     """Segment (from 1), entry in it (from 0), slot in the entry (from 0). Ordered as the log is.
 
     A position need not hold a record: a reader that starts between two records begins with the next. It is
