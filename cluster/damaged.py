@@ -15,7 +15,7 @@ from ..log import tombstone
 from ..log.apps import AppVersion
 from ..log.keys import PURGE_PREFIX, UNLINKED_PREFIX, decode_log_id, ids_of_unlinked, log_id_of
 from ..log.lock import LockRecord
-from ..log.positions import Position
+from ..log.positions import PositionRecord
 from ..log.segments import SegmentRecord
 from ..log.state import LogState
 from ..log.unlinked import UnlinkedLedger
@@ -61,7 +61,7 @@ _OF_A_LOG: Mapping[bytes, Callable[[bytes], object]] = {
     b"state": LogState.decode,
     b"segment": SegmentRecord.decode,
     b"lock": LockRecord.decode,
-    b"position": Position.decode,
+    b"position": PositionRecord.decode,
     b"txn": AppVersion.decode,
 }
 

@@ -27,7 +27,7 @@ _POSITION = row(row(number(), number(), number()), number())
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class PositionRecord:
     """The value of ``log/<id>/position/<name>``."""
 
     dlsn: DLSN
@@ -40,7 +40,7 @@ class Position:
         return pack([FORMAT, list(self.dlsn), self.moved_ms])
 
     @classmethod
-    def decode(cls, value: bytes) -> "Position":
+    def decode(cls, value: bytes) -> "PositionRecord":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
         fields = decode_fields(value, FORMAT, 3, "a position")[:2]
         dlsn, moved_ms = fit(fields, _POSITION, "a position")
@@ -65,7 +65,7 @@ class Positions:
         found = await self._metadata.get(
             position_key(await self._find(), check_position_name(name))
         )
-        return None if found is None else Position.decode(found.value).dlsn
+        return None if found is None else PositionRecord.decode(found.value).dlsn
 
     async def advance(self, name: str, dlsn: DLSN) -> DLSN:
         """Move a position forwards, or make it; where it is then: never lower than before or than asked.
@@ -80,10 +80,10 @@ class Positions:
         while True:
             found = await self._metadata.get(key)
             if found is not None:
-                stands = Position.decode(found.value).dlsn
+                stands = PositionRecord.decode(found.value).dlsn
                 if stands >= wanted:
                     return stands
-            put = Put(key, Position(wanted, self._wall_ms()).encode())
+            put = Put(key, PositionRecord(wanted, self._wall_ms()).encode())
             compares = (
                 Compare.version(key, 0 if found is None else found.version),
                 Compare.exists(state_key(log_id)),
@@ -105,7 +105,7 @@ class Positions:
         while True:
             page = await self._metadata.range(start, end, limit=PAGE)
             for item in page.items:
-                found[item.key[len(prefix) :].decode()] = Position.decode(item.value).dlsn
+                found[item.key[len(prefix) :].decode()] = PositionRecord.decode(item.value).dlsn
             if not page.more or not page.items:
                 return found
             start = page.items[-1].key + b"\x00"

@@ -28,7 +28,7 @@ from distributedlog.log import record, tombstone
 from distributedlog.log.apps import AppVersion
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.lock import LockRecord
-from distributedlog.log.positions import Position
+from distributedlog.log.positions import PositionRecord
 from distributedlog.log.segments import SegmentEnd, SegmentRecord
 from distributedlog.log.state import LogEnd, LogState
 from distributedlog.log.unlinked import UnlinkedLedger
@@ -670,10 +670,10 @@ CODECS = [
     ),
     Codec(
         "a position",
-        Position.decode,
-        [Position(DLSN(1, 2, 3), 9).encode()],
+        PositionRecord.decode,
+        [PositionRecord(DLSN(1, 2, 3), 9).encode()],
         STORED,
-        ("log/positions.py Position.decode",),
+        ("log/positions.py PositionRecord.decode",),
     ),
     Codec("the next ledger's id", ids.next_of, [b"1000"], STORED, (), "bytes"),
     Codec("a log's id", log_keys.decode_log_id, [b"%016x" % 7], STORED, (), "bytes"),
