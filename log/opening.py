@@ -3,23 +3,9 @@
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-T = TypeVar("T", bound="Closable")
-
-
-class Closable(Protocol):
-    """A writer or a reader."""
-
-    async def __aenter__(self) -> Any:
-        """Itself."""
-        ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        """Close, or abort on an exception."""
-        ...
+T = TypeVar("T", bound=AbstractAsyncContextManager[Any, None])
 
 
 class Opening(AbstractAsyncContextManager[T], Generic[T]):
