@@ -8,7 +8,7 @@ from ..runtime.errors import DistributedLogError
 from ..runtime.host import Buffer
 
 
-class PreparedLedger(Protocol):
+class NewLedger(Protocol):
     """A ledger that is chosen and not yet stored anywhere."""
 
     @property
@@ -149,7 +149,7 @@ class LedgerReader(Protocol):
         ...
 
 
-class FoundLedger(Protocol):
+class StoredLedger(Protocol):
     """A ledger's record as it was read; shares made from it are conditional on its version."""
 
     @property
@@ -194,7 +194,7 @@ class FoundLedger(Protocol):
 class LedgerFinder(Protocol):
     """Who finds ledgers' records."""
 
-    async def find(self, ledger_id: int) -> FoundLedger:
+    async def find(self, ledger_id: int) -> StoredLedger:
         """The record, for whoever links or deletes it. Raises `NoSuchLedger`."""
         ...
 
@@ -209,7 +209,7 @@ class Ledgers(LedgerFinder, Protocol):
         owner: tuple[int, int] | None = None,
         quorums: tuple[int, int, int] | None = None,
         incarnation: int = 0,
-    ) -> PreparedLedger:
+    ) -> NewLedger:
         """Choose an id and an ensemble. Raises `NotEnoughBookies`."""
         ...
 

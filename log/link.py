@@ -31,7 +31,7 @@ from .apps import AppVersion, LinkContent
 from .context import LogContext
 from .dlsn import DLSN
 from .keys import incarnation_text, purge_key, segment_key, txn_key, unlinked_key
-from .ledgers import FoundLedger
+from .ledgers import StoredLedger
 from .lock import Claim, claim
 from .ownership import may_pass
 from .ranges import SegmentToken
@@ -73,7 +73,7 @@ class _Ready:
     """A ledger that may be linked, and what is in it."""
 
     ledger_id: int
-    found: FoundLedger
+    found: StoredLedger
     end: SegmentEnd
 
 

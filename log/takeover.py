@@ -17,7 +17,7 @@ from ..runtime.errors import (
 )
 from .context import LogContext
 from .keys import segment_key
-from .ledgers import ClosedLedger, LedgerReader, Ledgers, LedgerWriter, PreparedLedger
+from .ledgers import ClosedLedger, LedgerReader, Ledgers, LedgerWriter, NewLedger
 from .ownership import OwnedLog
 from .record import EntryHeader, decode_header
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd, SegmentRecord
@@ -163,8 +163,8 @@ class SegmentOpening:
         self._owned = owned
         self._ledgers = ledgers
         self._created_ms = created_ms
-        self._prepared: PreparedLedger | None = None
-        self._tried: dict[int, PreparedLedger] = {}
+        self._prepared: NewLedger | None = None
+        self._tried: dict[int, NewLedger] = {}
         self.segment = owned.state.last_segment + 1
 
     async def open(self) -> tuple[SegmentRecord, LedgerWriter]:
@@ -190,7 +190,7 @@ class SegmentOpening:
             return record, self._ledgers.writer(self._tried[record.ledger_id], 1)
         raise AssertionError("the last attempt has raised")
 
-    async def _register(self, prepared: PreparedLedger) -> None:
+    async def _register(self, prepared: NewLedger) -> None:
         async def share(state: LogState) -> Transaction:
             record = SegmentRecord(
                 self.segment,
