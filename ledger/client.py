@@ -146,19 +146,15 @@ class LedgerClient:
         registration = self.pool.registration(bookie)
         return registration is not None and registration.read_only
 
-    def writer(self, prepared: NewLedger | LedgerMetadata, version: int = 1) -> LedgerWriter:
+    def writer(self, prepared: NewLedger) -> LedgerWriter:
         """The writer of a ledger whose creating transaction succeeded; the only one there will be."""
         assert self._nursery is not None, "writers live while `run` runs"
-        if isinstance(prepared, LedgerMetadata):
-            prepared = NewLedger(prepared)
         writer = LedgerWriter(
-            prepared.metadata,
-            version,
+            prepared,
             store=self._store,
             pool=self.pool,
             options=self.options,
             chance=self._host.random,
-            detached=prepared.detached,
             kept=self._kept,
             sent=self._sent,
         )

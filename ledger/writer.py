@@ -32,6 +32,7 @@ from .options import LedgerOptions
 from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES, KeptBytes, SentBytes
 from .slot_care import SlotCare
+from .stored_ledger import NewLedger
 from .striping import Striping
 
 LAC_TURNS = 4
@@ -44,46 +45,38 @@ LAG_S = 0.2
 log = logging.getLogger("distributedlog.ledger")
 
 
-def _ignore_confirmed(lac: int) -> None:
-    pass
-
-
-def _ignore_failed(error: DistributedLogError) -> None:
-    pass
-
-
 class LedgerWriter:
     """Made by `LedgerClient.writer`. All but `close`, `settle` and `wait_room` is synchronous."""
 
     def __init__(
         self,
-        metadata: LedgerMetadata,
-        version: int,
+        new: NewLedger,
         *,
         store: Metadata,
         pool: BookiePool,
         options: LedgerOptions,
         chance: Random,
-        detached: Sequence[int] = (),
         kept: KeptBytes,
         sent: SentBytes,
     ) -> None:
+        """``new`` was created: its record is at version 1."""
+        metadata = new.metadata
         self.ledger_id = metadata.ledger_id
         self.lac = NO_ENTRY
         """The last entry that is confirmed, with all before it; -1 for none."""
         self.error: DistributedLogError | None = None
         """Why it takes no more entries; None while it does."""
-        self.on_confirmed: Callable[[int], None] = _ignore_confirmed
+        self.on_confirmed: Callable[[int], None] = lambda lac: None
         """Called with the new LAC from the ack path; must not block or raise."""
-        self.on_failed: Callable[[DistributedLogError], None] = _ignore_failed
+        self.on_failed: Callable[[DistributedLogError], None] = lambda error: None
         """Called once when the writer ends by an error; adds that are not confirmed are unknown."""
         self._store = store
         self._options = options
-        self._change = EnsembleChange(metadata, version)
+        self._change = EnsembleChange(metadata, 1)
         striping = Striping(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         fragment = metadata.last_fragment
         self._window = AddWindow(
-            striping, fragment.bookies, epoch=fragment.epoch, detached=detached
+            striping, fragment.bookies, epoch=fragment.epoch, detached=new.detached
         )
         self._length = 0
         self._lac_due = trio.Event()

@@ -213,7 +213,7 @@ class Ledgers(LedgerFinder, Protocol):
         """Choose an id and an ensemble. Raises `NotEnoughBookies`."""
         ...
 
-    def writer(self, prepared: Any, version: int) -> LedgerWriter:
+    def writer(self, prepared: Any) -> LedgerWriter:
         """The writer of a ledger whose creating transaction succeeded."""
         ...
 

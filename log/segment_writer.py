@@ -273,7 +273,7 @@ class SegmentWriter:
             except OutcomeUnknown:
                 created, gone = await self._exists(prepared.ledger_id), False
             if created:
-                self._ledger = self._ledgers.writer(prepared, 1)
+                self._ledger = self._ledgers.writer(prepared)
                 return
             if gone:
                 raise LogNotFound(f'log "{self._name}" was deleted')

@@ -187,7 +187,7 @@ class SegmentOpening:
             record = await read_segment(self._owned.metadata, self._owned.state, self.segment)
             # Of several tries it may be an earlier one's, which came in late.
             assert record.ledger_id in self._tried, "one epoch opens a segment once"
-            return record, self._ledgers.writer(self._tried[record.ledger_id], 1)
+            return record, self._ledgers.writer(self._tried[record.ledger_id])
         raise AssertionError("the last attempt has raised")
 
     async def _register(self, prepared: NewLedger) -> None:

@@ -114,7 +114,7 @@ class ModelFound:
 class ModelWriter:
     """Adds are durable ``DELAY_S`` after the last `tick`, unless the cluster holds them."""
 
-    def __init__(self, cluster: "ModelLedgers", prepared: ModelPrepared, version: int) -> None:
+    def __init__(self, cluster: "ModelLedgers", prepared: ModelPrepared) -> None:
         self.ledger_id = prepared.ledger_id
         self.lac = -1
         self.error: DistributedLogError | None = None
@@ -126,7 +126,6 @@ class ModelWriter:
         self._cluster = cluster
         self._key = prepared.key
         self._prepared = prepared
-        self._version = version
         self._lengths: list[int] = []
         self.over = self.closing = False
 
@@ -180,7 +179,7 @@ class ModelWriter:
         custom = {**made.custom, **(custom or {})}
         end = ["closed", self.lac, sum(self._lengths)]
         value = pack([*end, made.owner, made.incarnation, custom])
-        return Transaction((Compare.version(self._key, self._version),), (Put(self._key, value),))
+        return Transaction((Compare.version(self._key, 1),), (Put(self._key, value),))
 
     def abort(self) -> None:
         self.over = True
@@ -335,9 +334,9 @@ class ModelLedgers:
         self._next_id += 1
         return ModelPrepared(self._next_id - 1, owner, incarnation, custom)
 
-    def writer(self, prepared: ModelPrepared, version: int) -> ModelWriter:
+    def writer(self, prepared: ModelPrepared) -> ModelWriter:
         self.stores[prepared.ledger_id] = Store()
-        made = ModelWriter(self, prepared, version)
+        made = ModelWriter(self, prepared)
         self.writers.append(made)
         return made
 

@@ -31,7 +31,7 @@ class Side:
     async def create(self, **options: Any) -> LedgerWriter:
         prepared = await self.ledgers.prepare(**options)
         assert (await self.store.transact(prepared.transaction())).succeeded
-        writer: LedgerWriter = self.ledgers.writer(prepared, 1)
+        writer: LedgerWriter = self.ledgers.writer(prepared)
         assert writer.ledger_id == prepared.ledger_id
         return writer
 
