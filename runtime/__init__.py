@@ -10,7 +10,8 @@ Read `host.py` first: all that a node does not compute comes in through it.
         lmdb_map.py                 an ordered map
         memory.py                   disk and map in memory, where nothing is to be kept
     frames.py, hello.py         the envelope of every frame; the first words on a connection (pure)
-    link.py, reuse.py           one connection with frames: a queue out, whole frames in; large buffers
+    frame_reader.py, reuse.py   whole frames out of what comes in; large buffers (pure)
+    link.py                     one connection with frames: a queue out, a reader in
     client_link.py, rpc.py      requests pipelined; connections made and served
     blocks.py                   checksummed blocks in files: the journal and the Raft log stand on it (pure)
     identity.py, atomic_file.py whose a directory is; small files replaced whole

@@ -4,17 +4,18 @@
 A link that hears nothing for `SILENCE_PING_S` pings, and ends after `SILENCE_END_S`. Made by `rpc.Endpoint`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import trio
 
 from . import hello as hellos
 from .errors import ConnectionLost, DistributedLogError, ProtocolError, RequestTimeout
+from .frame_reader import Frame, ReceiveSpace
 from .frames import FRAME_BYTES_MAX, REPLY_MORE, Op, envelope, error_from
 from .hello import Greeting
 from .host import Buffer, Connection
-from .link import Link, ReceiveSpace
+from .link import Link
 
 SILENCE_PING_S = 2.0
 SILENCE_END_S = 6.0
@@ -52,13 +53,6 @@ class PendingReply:
 class ClientLink(Link):
     """A connection to a server, with any number of requests under way."""
 
-    # A server is trusted with its announced length, and a large reply is received where it will stay:
-    # only its first bytes pass through the shared buffer.
-    window_bytes = 64 * 1024
-    partial_first_bytes = FRAME_BYTES_MAX
-    partial_may_be_taken = False
-    rests_unread = False
-
     on_frame: Callable[[int, int, int, int, memoryview], None] | None = None
     """Gets op, flags, status, ident, body of frames that answer no request; body valid in the call."""
     on_batch: Callable[[], None] | None = None
@@ -70,13 +64,13 @@ class ClientLink(Link):
         space: ReceiveSpace,
         *,
         outgoing_bytes_max: int,
-        frame_bytes_max: int,
     ) -> None:
         super().__init__(
             connection,
             space,
             outgoing_bytes_max=outgoing_bytes_max,
-            frame_bytes_max=frame_bytes_max,
+            frame_bytes_max=FRAME_BYTES_MAX,
+            dialled=True,
         )
         self.on_closed: list[Callable[[DistributedLogError], None]] = []
         self._pending: dict[int, PendingReply] = {}
@@ -151,41 +145,42 @@ class ClientLink(Link):
 
     # --- driven by the endpoint -------------------------------------------------------------------
 
-    def _take_frame(
-        self,
-        op: int,
-        flags: int,
-        status: int,
-        ident: int,
-        deadline_ms: int,
-        body: memoryview,
-        owned: bool,
+    def _take(self, frames: Iterator[Frame]) -> None:
+        for op, flags, status, ident, _, body, owned in frames:
+            if op == Op.REPLY:
+                self._take_reply(flags, status, ident, body, owned)
+            elif self._greeting is None or not self._welcome.is_set():
+                self._take_greeting(op, status, body)
+            elif self.on_frame is not None:
+                self.on_frame(op, flags, status, ident, body)
+            if self.closed is not None:
+                return
+        if self.on_batch is not None:
+            self.on_batch()
+
+    def _take_reply(
+        self, flags: int, status: int, ident: int, body: memoryview, owned: bool
     ) -> None:
-        if op == Op.REPLY:
-            if ident == 0 and status:  # the server says why it is about to close
-                self.close(error_from(status, body))
-                return
-            pending = self._pending.get(ident)
-            if pending is None or pending.done.is_set():
-                return  # the one who asked has given up
-            if pending.on_reply is not None:
-                if status or not flags & REPLY_MORE:
-                    self.forget(pending)
-                pending.on_reply(
-                    error_from(status, body)
-                    if status
-                    else Reply(flags, body if owned else memoryview(bytes(body)))
-                )
-                return
-            if status:
-                pending.error = error_from(status, body)
-            else:
-                pending.reply = Reply(flags, body if owned else memoryview(bytes(body)))
-            pending.done.set()
-        elif self._greeting is None or not self._welcome.is_set():
-            self._take_greeting(op, status, body)
-        elif self.on_frame is not None:
-            self.on_frame(op, flags, status, ident, body)
+        if ident == 0 and status:  # the server says why it is about to close
+            self.close(error_from(status, body))
+            return
+        pending = self._pending.get(ident)
+        if pending is None or pending.done.is_set():
+            return  # the one who asked has given up
+        if pending.on_reply is not None:
+            if status or not flags & REPLY_MORE:
+                self.forget(pending)
+            pending.on_reply(
+                error_from(status, body)
+                if status
+                else Reply(flags, body if owned else memoryview(bytes(body)))
+            )
+            return
+        if status:
+            pending.error = error_from(status, body)
+        else:
+            pending.reply = Reply(flags, body if owned else memoryview(bytes(body)))
+        pending.done.set()
 
     def _take_greeting(self, op: int, status: int, body: memoryview) -> None:
         if status:
@@ -196,10 +191,6 @@ class ClientLink(Link):
             self._welcome.set()
         else:
             raise ProtocolError(f"{self.peer_address} sent operation {op} before HELLO and AUTH")
-
-    def _take_batch_end(self) -> None:
-        if self.on_batch is not None:
-            self.on_batch()
 
     async def greeted(self) -> Greeting:
         """Wait for the server's HELLO and AUTH. Raises what closed the link."""
@@ -212,7 +203,7 @@ class ClientLink(Link):
     async def receive(self) -> None:
         """Take what comes until the link ends, then tell all who wait."""
         try:
-            await self.receive_loop(self._take_frame, self._take_batch_end)
+            await self.receive_loop(self._take)
         finally:
             reason = self.closed
             if reason is None:
@@ -237,12 +228,12 @@ class ClientLink(Link):
             await trio.sleep(SWEEP_S)
             now = trio.current_time()
             if now - before > SWEEP_S + LATE_S:
-                self.received_at = now
+                self.reader.received_at = now
                 continue
             silent_s = now - self.received_at
             if silent_s >= SILENCE_END_S:
                 self.close(ConnectionLost(f"{self.peer_address} was silent for {silent_s:.1f} s"))
-            elif now > self.frame_deadline:
+            elif now > self.reader.deadline:
                 self.close(
                     ConnectionLost(f"{self.peer_address} did not finish a frame it had begun")
                 )

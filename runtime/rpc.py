@@ -14,7 +14,7 @@ trusted any more, and so no assert may be in reach of a peer's bytes.
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import trio
 
@@ -26,6 +26,7 @@ from .errors import (
     ProtocolError,
     WrongPeer,
 )
+from .frame_reader import Frame, ReceiveSpace
 from .frames import (
     ENVELOPE_BYTES,
     FRAME_BYTES_MAX,
@@ -35,7 +36,7 @@ from .frames import (
 )
 from .hello import Hello
 from .host import Address, Host, Listener
-from .link import Link, ReceiveSpace, Session
+from .link import Link, Session
 from .places import NODE_KINDS, Places
 from .refusals import CROWDED, FAULT, SILENT, UNFINISHED, Refusals, host_of, reason_of
 
@@ -70,9 +71,7 @@ class Endpoint:
     ) -> None:
         self.host = host
         self._hello = hello
-        self._space = ReceiveSpace(
-            memoryview(bytearray(ENVELOPE_BYTES + receive_bytes)), 0, partial_bytes_max
-        )
+        self._space = ReceiveSpace(receive_bytes, partial_bytes_max)
         self._outgoing_bytes_max = outgoing_bytes_max
         self._accepted = 0
         self.connections = 0
@@ -101,12 +100,7 @@ class Endpoint:
         place = f"{address[0]}:{address[1]}"
         with trio.move_on_after(HANDSHAKE_S):
             connection = await self.host.dial(address)
-            link = ClientLink(
-                connection,
-                self._space,
-                outgoing_bytes_max=self._outgoing_bytes_max,
-                frame_bytes_max=FRAME_BYTES_MAX,
-            )
+            link = ClientLink(connection, self._space, outgoing_bytes_max=self._outgoing_bytes_max)
             nursery.start_soon(link.receive)
             nursery.start_soon(link.send_loop)
             try:
@@ -213,7 +207,7 @@ class Endpoint:
         link = served.link
         links[serial] = link
         try:
-            await link.receive_loop(served.take_frame, served.take_batch_end)
+            await link.receive_loop(served.take)
         finally:
             del links[serial]
             places.leave(link)
@@ -232,12 +226,12 @@ class Endpoint:
             late_s = now - before - SWEEP_S
             for link in list(links.values()):
                 if late_s > LATE_S:
-                    link.received_at += late_s
-                    link.frame_deadline += late_s
+                    link.reader.received_at += late_s
+                    link.reader.deadline += late_s
                     link.handshake_deadline += late_s
                 elif now > link.handshake_deadline:
                     self._end(link, SILENT, "it did not say who it is in time")
-                elif now > link.frame_deadline:
+                elif now > link.reader.deadline:
                     self._end(link, UNFINISHED, "it did not finish a frame it had begun")
                 elif now - link.received_at > SILENCE_SERVER_S:
                     link.close(
@@ -268,30 +262,24 @@ class _Served:
         self._on_fault = on_fault
         self._greeted = False
 
-    def take_frame(
-        self,
-        op: int,
-        flags: int,
-        status: int,
-        ident: int,
-        deadline_ms: int,
-        body: memoryview,
-        owned: bool,
-    ) -> None:
-        session = self.session
-        try:
-            if session is None:
-                self._greet(op, body)
-            elif op == Op.PING:
-                self.link.reply(ident)
-            else:
-                session.on_frame(op, flags, status, ident, deadline_ms, body)
-        except (DistributedLogError, AssertionError):
-            raise
-        except Exception as error:
-            self._on_fault(self.link, error)
-
-    def take_batch_end(self) -> None:
+    def take(self, frames: Iterator[Frame]) -> None:
+        """Serve the frames of one receive; none after one that closed the link."""
+        link = self.link
+        for op, flags, status, ident, deadline_ms, body, _ in frames:
+            session = self.session
+            try:
+                if session is None:
+                    self._greet(op, body)
+                elif op == Op.PING:
+                    link.reply(ident)
+                else:
+                    session.on_frame(op, flags, status, ident, deadline_ms, body)
+            except (DistributedLogError, AssertionError):
+                raise
+            except Exception as error:
+                self._on_fault(link, error)
+            if link.closed is not None:
+                return
         if self.session is not None:
             self.session.on_batch_end()
 
@@ -315,7 +303,7 @@ class _Served:
         elif op == Op.AUTH and self._greeted:
             hellos.check_auth(body, link.peer_address)
             self._on_greeted()
-            link.frame_bytes_max = FRAME_BYTES_MAX
+            link.reader.frame_bytes_max = FRAME_BYTES_MAX
             link.handshake_deadline = float("inf")
             link.send(envelope(Op.AUTH, 0))
             self.session = self._make_session(link)

@@ -55,7 +55,9 @@ TYPES_ONLY = {"random"}
 """`random.Random` as a type is no chance: who hands one out is the seam."""
 
 PURE = {
-    "runtime": {"backoff", "blocks", "errors", "frames", "hello", "reasons", "reuse", "schema"},
+    "runtime": {
+        "backoff", "blocks", "errors", "frame_reader", "frames", "hello", "reasons", "reuse", "schema",
+    },
     "metadata": {
         "answers", "commands", "configuration", "forming", "history",
         "interface", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations", "membership",

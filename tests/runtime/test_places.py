@@ -8,8 +8,9 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.runtime.errors import TooBusy
+from distributedlog.runtime.frame_reader import ReceiveSpace
 from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.link import Link, ReceiveSpace
+from distributedlog.runtime.link import Link
 from distributedlog.runtime.places import HEALTH, OF_ONE_NODE_MAX, SILENT_S, Places
 
 from .pipe import PipeConnection, _Way
@@ -30,7 +31,7 @@ class Server:
         way = _Way(random.Random(1), 4096)
         link = Link(
             PipeConnection(f"{host}:{self.ports}", way, way),
-            ReceiveSpace(memoryview(bytearray(64)), 0, 0),
+            ReceiveSpace(64, 0),
             outgoing_bytes_max=4096,
             frame_bytes_max=4096,
         )
@@ -103,7 +104,7 @@ async def test_who_was_silent_for_long_gives_way_and_who_leaves_is_gone(
     await trio.sleep(SILENT_S)
     links = list(server.places.others)
     for link in links[1:]:
-        link.received_at = trio.current_time()
+        link.reader.received_at = trio.current_time()
 
     assert server.greet("new", Hello()) is links[0]
     with pytest.raises(TooBusy):
