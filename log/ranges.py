@@ -3,33 +3,72 @@
 All of it is numbers and text: it pickles, and `to_json` gives what ``json.dumps`` takes.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from ..runtime.errors import InvalidRequest
 from .dlsn import DLSN
+from .segments import UNKNOWN, SegmentRecord
 
-UNKNOWN = -1
+WHOLE = -1
+"""A range's ``stop_slot``: its last entry is read to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange:
     """Entries ``first_entry`` to ``last_entry`` of one segment, both included, that can be read now.
 
-    Made by `SegmentInfo.range`; read by `Log.open_ranges`, in any process.
+    Made by `SegmentInfo.range` and `ranges_between`; read by `Log.open_ranges`, in any process.
     """
 
     incarnation: str
     segment: int
     ledger_id: int
     start_sequence_id: int
+    """Of the segment."""
     first_entry: int
     last_entry: int
     given_txid: int = UNKNOWN
     """Of all its records, given when the segment was linked; -1: they have their own."""
     first_slot: int = 0
-    """Where it begins in its first entry: what is before was truncated when it was planned."""
+    """Where it begins in its first entry."""
+    stop_slot: int = WHOLE
+    """Where it stops in its last entry, without that slot; -1: at its end."""
+    size_bytes: int = 0
+    """Of its entries, about; 0: not known."""
+    log: str = ""
+    """The log's name, for whoever reads ranges of several."""
+
+    @property
+    def entries(self) -> int:
+        """How many."""
+        return self.last_entry - self.first_entry + 1
+
+    @property
+    def start(self) -> DLSN:
+        """The first position."""
+        return DLSN(self.segment, self.first_entry, self.first_slot)
+
+    def part(self, first: int, last: int) -> "SegmentRange":
+        """Only the entries ``first`` to ``last`` of it, which it has."""
+        assert self.first_entry <= first <= last <= self.last_entry
+        return replace(
+            self,
+            first_entry=first,
+            last_entry=last,
+            size_bytes=self.size_bytes * (last - first + 1) // self.entries,
+            first_slot=self.first_slot if first == self.first_entry else 0,
+            stop_slot=self.stop_slot if last == self.last_entry else WHOLE,
+        )
+
+    def cut(self, entries: int) -> "tuple[SegmentRange, SegmentRange]":
+        """The first ``entries`` entries, and the rest; there is a rest."""
+        assert 0 < entries < self.entries
+        middle = self.first_entry + entries
+        head = self.part(self.first_entry, middle - 1)
+        rest = self.part(middle, self.last_entry)
+        return head, replace(rest, size_bytes=self.size_bytes - head.size_bytes)
 
     def to_json(self) -> dict[str, Any]:
         """For ``json.dumps``."""
@@ -93,6 +132,7 @@ class SegmentInfo:
         return SegmentRange(
             self.incarnation, self.segment, self.ledger_id, self.start_sequence_id, first, last,
             self.given_txid, self.first_slot if first == self.first_entry else 0,
+            size_bytes=self.size_bytes * (last - first + 1) // max(1, self.last_entry + 1),
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
@@ -169,6 +209,31 @@ class SegmentToken:
     def from_json(cls, value: Mapping[str, Any]) -> "SegmentToken":
         """The other way round. Raises `InvalidRequest`."""
         return _made(cls, value)
+
+
+def ranges_between(
+    log: str, incarnation: str, segments: Iterable[SegmentRecord], start: DLSN, end: DLSN
+) -> list[SegmentRange]:
+    """What lies from ``start`` up to, and without, ``end``. ``segments`` ascend."""
+    found = []
+    for one in segments:
+        if one.segment < start.segment or one.segment > end.segment:
+            continue
+        first, first_slot, last, stop_slot = 0, 0, one.last_entry, WHOLE
+        if one.segment == start.segment:
+            first, first_slot = start.entry, start.slot
+        if one.segment == end.segment and end.entry <= last:
+            last, stop_slot = (end.entry, end.slot) if end.slot else (end.entry - 1, WHOLE)
+        if first > last or (first == last and stop_slot != WHOLE and first_slot >= stop_slot):
+            continue
+        size = int((last - first + 1) * max(1.0, one.size_bytes / (one.last_entry + 1)))
+        found.append(
+            SegmentRange(
+                incarnation, one.segment, one.ledger_id, one.start_sequence_id, first, last,
+                one.given_txid, first_slot, stop_slot, size, log,
+            )
+        )  # fmt: skip
+    return found
 
 
 T = TypeVar("T")

@@ -59,6 +59,11 @@ class SegmentRecord:
             return None
         return DLSN(self.segment, self.last_user_entry, self.last_slot)
 
+    @property
+    def end_sequence_id(self) -> int:
+        """Of the first record after it."""
+        return self.start_sequence_id + self.records
+
     def numbered(self, start_sequence_id: int) -> "SegmentRecord":
         """The segment before it is closed: now it is known where its sequence ids begin."""
         return replace(self, start_sequence_id=start_sequence_id)

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 import trio
 
 from ..log.dlsn import DLSN
-from ..log.keys import state_key
+from ..log.keys import incarnation_id, state_key
+from ..log.ranges import WHOLE, SegmentRange
 from ..log.record import Columns, Origin, decode, decode_header
 from ..log.state import LogState
 from ..runtime.errors import (
@@ -30,7 +31,6 @@ from ..runtime.errors import (
 )
 from .client import Client
 from .patience import RETRY_FIRST_S, RETRY_MAX_S
-from .planning import WHOLE, EntryRange, cut
 
 STRETCH_BYTES = 8 * 1024 * 1024
 STRETCHES_AT_ONCE = 3
@@ -48,7 +48,7 @@ log = logging.getLogger("distributedlog.spark")
 class Stretch:
     """A part of a range, as far as it has been fetched and not taken."""
 
-    range: EntryRange
+    range: SegmentRange
     ready: deque[list[Columns]] = field(default_factory=deque)
     done: bool = False
 
@@ -59,7 +59,7 @@ class Feed:
     def __init__(
         self,
         client: Client,
-        ranges: Sequence[EntryRange],
+        ranges: Sequence[SegmentRange],
         *,
         timeout_s: float,
         fail_on_data_loss: bool,
@@ -75,7 +75,7 @@ class Feed:
         self._next = 0
         self._waiting = 0
         self._room: trio.Event
-        self._states: dict[int, LogState | DistributedLogError] = {}
+        self._states: dict[str, LogState | DistributedLogError] = {}
         self._future: Future[None] | None = None
 
     def by_log(self) -> Iterator[tuple[str, Iterator[Columns]]]:
@@ -184,7 +184,7 @@ class Feed:
                     ledger.close()
                 return
             except (NoSuchLedger, NoSuchEntry) as error:
-                self._states.pop(one.log_id, None)
+                self._states.pop(one.incarnation, None)
                 if at == await self._check_state(one, at):
                     raise error  # the log says it is there: a loss, not a truncation (H30)
             except DistributedLogError as error:
@@ -207,16 +207,18 @@ class Feed:
             stretch.ready.append(parts)
             self._condition.notify()
 
-    async def _check_state(self, one: EntryRange, at: int) -> int:
+    async def _check_state(self, one: SegmentRange, at: int) -> int:
         """Where to read on: ``at``, or behind what was truncated since the plan was made.
 
         Raises `LogTruncated` or `LogNotFound` unless data loss is allowed.
         """
-        state = self._states.get(one.log_id)
+        state = self._states.get(one.incarnation)
         if state is None:
-            found = await self._client.namespace.metadata.get(state_key(one.log_id))
+            found = await self._client.namespace.metadata.get(
+                state_key(incarnation_id(one.incarnation))
+            )
             state = _state(one, None if found is None else LogState.decode(found.value))
-            self._states[one.log_id] = state
+            self._states[one.incarnation] = state
         if isinstance(state, DistributedLogError):
             if self._fail_on_data_loss:
                 raise state
@@ -236,19 +238,19 @@ class Feed:
         return first.entry if one.segment == first.segment else one.last_entry + 1
 
 
-def _state(one: EntryRange, state: LogState | None) -> LogState | DistributedLogError:
+def _state(one: SegmentRange, state: LogState | None) -> LogState | DistributedLogError:
     if state is None or state.deleting:
         return LogNotFound(f'log "{one.log}" was deleted while it was read')
     return state
 
 
-def _stretches(one: EntryRange) -> Iterator[EntryRange]:
+def _stretches(one: SegmentRange) -> Iterator[SegmentRange]:
     left = one
     while left.size_bytes > STRETCH_BYTES * 3 // 2 and left.entries > 1:
         entries = max(1, STRETCH_BYTES * left.entries // left.size_bytes)
         if entries >= left.entries:
             break
-        head, left = cut(left, entries)
+        head, left = left.cut(entries)
         yield head
     yield left
 
@@ -260,7 +262,7 @@ def _at_once(stretches: Sequence[Stretch]) -> int:
     return min(max(wanted, STRETCHES_AT_ONCE), SMALL_AT_ONCE, len(stretches))
 
 
-def _decoded(one: EntryRange, entry: int, payload: memoryview) -> Columns | None:
+def _decoded(one: SegmentRange, entry: int, payload: memoryview) -> Columns | None:
     """The records of an entry that are asked for; None for none."""
     header = decode_header(payload)
     if header.control:

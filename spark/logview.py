@@ -12,11 +12,11 @@ from ..ledger.reader import LedgerReader
 from ..log.dlsn import DLSN
 from ..log.keys import incarnation_text, segment_key, state_key
 from ..log.namespace import Namespace
+from ..log.ranges import SegmentRange, ranges_between
 from ..log.record import EntryHeader, Origin, decode, decode_header
-from ..log.segments import SegmentRecord
+from ..log.segments import UNKNOWN, SegmentRecord
 from ..log.state import LogState
 from ..runtime.errors import LogNotFound
-from .planning import EntryRange, Segment, ranges_between
 
 PAGE = 500
 MARKS_MAX = 64
@@ -37,8 +37,8 @@ class LogView:
         self.name = name
         self.log_id = log_id
         self.state: LogState
-        self.closed: list[Segment] = []
-        self.tail: Segment | None = None
+        self.closed: list[SegmentRecord] = []
+        self.tail: SegmentRecord | None = None
         """The oldest segment in progress, as far as it is confirmed; readers see no further (H11)."""
         self._namespace = namespace
         ledgers = namespace.ledgers
@@ -76,13 +76,13 @@ class LogView:
         return DLSN(self.state.last_segment + 1, 0, 0)
 
     @property
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[SegmentRecord]:
         """All that can be read, ascending."""
         return [*self.closed, *([self.tail] if self.tail is not None else [])]
 
-    def ranges(self, start: DLSN, end: DLSN) -> list[EntryRange]:
+    def ranges(self, start: DLSN, end: DLSN) -> list[SegmentRange]:
         """What lies between two positions, as far as it can be read."""
-        return ranges_between(self.name, self.log_id, self.segments, start, end)
+        return ranges_between(self.name, self.identity, self.segments, start, end)
 
     def prove(self, dlsn: DLSN) -> None:
         """Somebody was given ``dlsn`` as the end of what can be read, before a restart perhaps: then it is
@@ -128,7 +128,7 @@ class LogView:
                 size -= (await self._before(one, first)).segment_bytes
         return max(0, records), max(0, size)
 
-    async def _before(self, one: Segment, entry: int) -> Mark:
+    async def _before(self, one: SegmentRecord, entry: int) -> Mark:
         if entry <= 0:
             return Mark(one.start_sequence_id, 0)
         if entry > one.last_entry:
@@ -176,7 +176,14 @@ class LogView:
         return end
 
     async def _fitting(
-        self, one: Segment, first: int, behind: int, base: int, whole: int, left: int, count: bool
+        self,
+        one: SegmentRecord,
+        first: int,
+        behind: int,
+        base: int,
+        whole: int,
+        left: int,
+        count: bool,
     ) -> int:
         """The greatest entry before which at most ``left`` lies, counted from ``first``."""
         low, low_at, high, high_at = first, 0, behind, whole
@@ -216,7 +223,7 @@ class LogView:
                 return max(self.earliest, await self._slot_of(one, low, txid))
         return self.end
 
-    async def _slot_of(self, one: Segment, entry: int, txid: int) -> DLSN:
+    async def _slot_of(self, one: SegmentRecord, entry: int, txid: int) -> DLSN:
         reader = await self._open(one)
         try:
             payload = (await reader.read(entry, entry, bytes_max=1))[0].payload
@@ -230,7 +237,7 @@ class LogView:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def _segment(self, number: int) -> Segment | None:
+    def _segment(self, number: int) -> SegmentRecord | None:
         if self.tail is not None and self.tail.segment == number:
             return self.tail
         at = number - self.closed[0].segment if self.closed else -1
@@ -249,12 +256,12 @@ class LogView:
         """Read the closed segments that are new; False when some are gone meanwhile."""
         known = self.closed[-1].segment if self.closed else state.first_segment - 1
         known = max(known, state.first_segment - 1)
-        new: list[Segment] = []
+        new: list[SegmentRecord] = []
         start = segment_key(self.log_id, known + 1)
         end = segment_key(self.log_id, state.open_from)
         while known + len(new) + 1 < state.open_from:
             page = await self._namespace.metadata.range(start, end, limit=PAGE)
-            new += [_planned(SegmentRecord.decode(item.value)) for item in page.items]
+            new += [SegmentRecord.decode(item.value) for item in page.items]
             if not page.more or not page.items:
                 break
             start = page.items[-1].key + b"\x00"
@@ -264,7 +271,7 @@ class LogView:
         self.closed = kept + new
         return True
 
-    async def _read_tail(self, state: LogState, number: int) -> Segment | None:
+    async def _read_tail(self, state: LogState, number: int) -> SegmentRecord | None:
         """The segment in progress, as far as its bookies say that it is confirmed."""
         before = self.tail if self.tail is not None and self.tail.segment == number else None
         if before is None or self._reader is None or self._reader.ledger_id != before.ledger_id:
@@ -280,24 +287,23 @@ class LogView:
         lac = reader.lac
         if before is not None and before.last_entry >= lac:
             return before  # what was seen confirmed stays so, whatever the bookies remember (H24)
-        size = records = 0
-        first_txid = last_txid = -1
+        size, records, last_txid = 0, 0, UNKNOWN
         if lac >= 0:
             entry = (await reader.read(lac, lac, bytes_max=1))[0]
             header = decode_header(entry.payload)
             size, records, last_txid = entry.length_so_far, header.records_through, header.last_txid
-        return Segment(
-            number, reader.ledger_id, lac, size, records, state.next_sequence_id, first_txid, last_txid,
-            False,
+        return SegmentRecord(
+            number, reader.ledger_id, 0, 0, state.next_sequence_id, last_txid=last_txid,
+            records=records, size_bytes=size, last_entry=lac,
         )  # fmt: skip
 
-    async def _open(self, one: Segment) -> LedgerReader:
+    async def _open(self, one: SegmentRecord) -> LedgerReader:
         reader = await self._ledgers.open(one.ledger_id)
         if not reader.closed:
             reader.note_lac(one.last_entry)
         return reader
 
-    async def _header(self, one: Segment, entry: int) -> tuple[EntryHeader, int]:
+    async def _header(self, one: SegmentRecord, entry: int) -> tuple[EntryHeader, int]:
         """An entry's header, and the entry bytes of its segment up to and with it."""
         reader = await self._open(one)
         try:
@@ -305,14 +311,6 @@ class LogView:
             return decode_header(found.payload), found.length_so_far
         finally:
             reader.close()
-
-
-def _planned(record: SegmentRecord) -> Segment:
-    assert record.closed, "segments below the oldest in progress are closed"
-    return Segment(
-        record.segment, record.ledger_id, record.last_entry, record.size_bytes, record.records,
-        record.start_sequence_id, record.first_txid, record.last_txid, True, record.given_txid,
-    )  # fmt: skip
 
 
 def _amount(mark: Mark, count: bool) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .planning import Segment
+from ..log.segments import SegmentRecord
 
 LOW, HIGH = 0, 2**63 - 1
 
@@ -45,7 +45,7 @@ class Narrowing:
         """May a log be wanted?"""
         return self.logs is None or log in self.logs
 
-    def wants(self, one: Segment) -> bool:
+    def wants(self, one: SegmentRecord) -> bool:
         """May a segment hold a wanted record? Its txids are known only when it is closed."""
         if not self.bound("segment").meets(one.segment, one.segment):
             return False

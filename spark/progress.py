@@ -15,6 +15,7 @@ import trio
 from ..log.dlsn import DLSN
 from ..log.keys import incarnation_id
 from ..log.namespace import Namespace
+from ..log.ranges import SegmentRange
 from ..log.state import LogEnd
 from ..log.tombstone import Tombstone
 from ..runtime.errors import DistributedLogError
@@ -24,7 +25,6 @@ from .logview import LogView
 from .offsets import Offset
 from .options import SourceOptions
 from .patience import patiently
-from .planning import EntryRange
 from .sharing import shares, turn_of
 
 T = TypeVar("T")
@@ -185,11 +185,11 @@ class Progress:
 
     # --- what a micro-batch reads -----------------------------------------------------------------
 
-    async def ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
+    async def ranges(self, start: Offset, end: Offset) -> list[SegmentRange]:
         """Between two offsets that this source gave, perhaps before a restart."""
         return await self._patiently(partial(self._ranges, start, end))
 
-    async def _ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
+    async def _ranges(self, start: Offset, end: Offset) -> list[SegmentRange]:
         views = self._catalog.views
         absent = [name for name in end.logs if not self._is_there(name, end)]
         if absent:
@@ -199,7 +199,7 @@ class Progress:
         ]
         if behind:
             await self._catalog.refresh(now=True)
-        found: list[EntryRange] = []
+        found: list[SegmentRange] = []
         for name in sorted(end.logs):
             held = start.held(name)
             if held is not None and held.identity != end.ids[name]:

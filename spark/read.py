@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ..log.dlsn import DLSN
+from ..log.ranges import SegmentRange, ranges_between
 from .catalog import Catalog
 from .client import Client, client, run, settle
 from .feed import Feed
@@ -15,7 +16,7 @@ from .narrowing import HIGH, LOW, Narrowing, narrowed
 from .offsets import Offset
 from .options import TXID_UNITS, SourceOptions
 from .patience import PATIENCE_S, wait_for
-from .planning import EntryRange, kept, pack, ranges_between
+from .planning import pack
 from .schema import Projection
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class Task(InputPartition):
     """The ranges of one task, in order. Travels to it."""
 
-    def __init__(self, ranges: list[EntryRange]) -> None:
+    def __init__(self, ranges: list[SegmentRange]) -> None:
         self.value = None
         self.ranges = ranges
 
@@ -78,21 +79,21 @@ class BatchReader(DataSourceReader):
         tasks = pack(ranges, self.options.max_bytes_per_partition, self.options.min_partitions)
         return [Task(one) for one in tasks] or [Task([])]
 
-    async def plan(self, held: Client) -> list[EntryRange]:
+    async def plan(self, held: Client) -> list[SegmentRange]:
         """The ranges between the bounds that the options set. In the background loop."""
         catalog = Catalog(held.namespace, self.options)
         try:
             names = sorted(await catalog.discover())
             starts = await catalog.starts(names, "earliest")
             ends = await catalog.ends(names)
-            found: list[EntryRange] = []
+            found: list[SegmentRange] = []
             for name in names:
                 found += await self.log_ranges(catalog.views[name], starts[name], ends[name])
             return found
         finally:
             catalog.close()
 
-    async def log_ranges(self, view: LogView, start: DLSN, end: DLSN) -> list[EntryRange]:
+    async def log_ranges(self, view: LogView, start: DLSN, end: DLSN) -> list[SegmentRange]:
         """Of one log; what filters may narrow."""
         return view.ranges(start, end)
 
@@ -118,7 +119,7 @@ class NarrowedReader(BatchReader):
         self.narrowing = narrowed(filters, None if unit is None else TXID_UNITS[unit])
         return filters
 
-    async def log_ranges(self, view: LogView, start: DLSN, end: DLSN) -> list[EntryRange]:
+    async def log_ranges(self, view: LogView, start: DLSN, end: DLSN) -> list[SegmentRange]:
         """Of one log, what the filters leave."""
         narrowing = self.narrowing
         if not narrowing.allows(view.name):
@@ -126,10 +127,10 @@ class NarrowedReader(BatchReader):
         start, end = await self._within(view, start, end)
         segments = [one for one in view.segments if narrowing.wants(one)]
         found = []
-        for one in ranges_between(view.name, view.log_id, segments, start, end):
+        for one in ranges_between(view.name, view.identity, segments, start, end):
             first, last = narrowing.entries(one.first_entry, one.last_entry)
             if first <= last:
-                found.append(kept(one, first, last))
+                found.append(one.part(first, last))
         return found
 
     async def _within(self, view: LogView, start: DLSN, end: DLSN) -> tuple[DLSN, DLSN]:

@@ -8,13 +8,13 @@ import pytest
 
 from distributedlog import DLSN
 from distributedlog.blocking import local_cluster
+from distributedlog.log.ranges import SegmentRange
 from distributedlog.runtime.errors import LogNotFound, LogTruncated, RequestTimeout
 from distributedlog.spark import client as clients
 from distributedlog.spark import feed
 from distributedlog.spark.client import Client, client
 from distributedlog.spark.feed import Feed
 from distributedlog.spark.logview import LogView
-from distributedlog.spark.planning import EntryRange
 
 RECORDS = 3_000
 
@@ -30,10 +30,10 @@ def held(uri: str) -> Client:
     return client(uri, 30.0)
 
 
-def ranges(held: Client, name: str) -> list[EntryRange]:
+def ranges(held: Client, name: str) -> list[SegmentRange]:
     """All of a log as it is now."""
 
-    async def look() -> list[EntryRange]:
+    async def look() -> list[SegmentRange]:
         view = LogView(held.namespace, name, await held.namespace.find(name))
         await view.refresh()
         view.close()
@@ -53,7 +53,7 @@ def fill(held: Client, name: str, numbers: range, entry: int = 50) -> None:
     held.run(write)
 
 
-def taken(held: Client, plan: list[EntryRange], **options: Any) -> list[tuple[str, int]]:
+def taken(held: Client, plan: list[SegmentRange], **options: Any) -> list[tuple[str, int]]:
     """(log, txid) of everything that a task would get."""
     made = Feed(held, plan, **{"timeout_s": 30.0, "fail_on_data_loss": True, **options})
     try:
@@ -79,7 +79,7 @@ def taken(held: Client, plan: list[EntryRange], **options: Any) -> list[tuple[st
 )
 def test_small_stretches_are_fetched_more_at_once(sizes: list[int], at_once: int) -> None:
     """S22: thousands of logs of a few records are waiting, not bytes."""
-    parts = [EntryRange("a", 1, 1, 1, 0, 0, 0, size) for size in sizes]
+    parts = [SegmentRange("a", 1, 1, 0, 0, 0, size_bytes=size) for size in sizes]
     assert feed._at_once([feed.Stretch(part) for part in parts]) == at_once
 
 

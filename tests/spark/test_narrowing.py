@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from distributedlog.log.segments import SegmentRecord
 from distributedlog.spark.narrowing import Bound, narrowed
-from distributedlog.spark.planning import Segment
 
 
 @dataclass
@@ -30,7 +30,9 @@ class StringContains(EqualTo):
     pass
 
 
-SEGMENT = Segment(4, 9, 10, 1_000, 50, 200, 70, 90, True)
+SEGMENT = SegmentRecord(
+    4, 9, 1, 0, 200, True, first_txid=70, last_txid=90, records=50, size_bytes=1_000, last_entry=10
+)
 
 
 def test_bounds_meet() -> None:
