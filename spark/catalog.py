@@ -16,6 +16,7 @@ from ..log.keys import incarnation_id, state_key
 from ..log.namespace import Namespace
 from ..log.state import LogState
 from ..log.tombstone import Tombstone
+from ..log.view import LogView
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -23,7 +24,6 @@ from ..runtime.errors import (
     LogRecreated,
 )
 from .lifecycle import Decision, Found, Held, Rules, There, decide
-from .logview import LogView
 from .offsets import Wanted, Word, positions
 from .options import SourceOptions, Start
 

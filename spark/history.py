@@ -15,11 +15,11 @@ from uuid import uuid4
 
 from ..log.dlsn import DLSN
 from ..log.keys import incarnation_text
+from ..log.view import LogView
 from ..runtime.errors import ForeignData, LogRecreated, LogTruncated
 from . import archive
 from .catalog import Catalog
 from .client import Client, run
-from .logview import LogView
 from .manifest import Manifest
 from .offsets import Offset
 from .options import SourceOptions

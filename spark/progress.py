@@ -18,10 +18,10 @@ from ..log.namespace import Namespace
 from ..log.ranges import SegmentRange
 from ..log.state import LogEnd
 from ..log.tombstone import Tombstone
+from ..log.view import LogView
 from ..runtime.errors import DistributedLogError
 from .catalog import Catalog, each, seen
 from .lifecycle import Do, Found, Held, decide
-from .logview import LogView
 from .offsets import Offset
 from .options import SourceOptions
 from .patience import patiently

@@ -8,10 +8,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ..log.dlsn import DLSN
 from ..log.ranges import SegmentRange, ranges_between
+from ..log.view import LogView
 from .catalog import Catalog
 from .client import Client, client, run, settle
 from .feed import Feed
-from .logview import LogView
 from .narrowing import HIGH, LOW, Narrowing, narrowed
 from .offsets import Offset
 from .options import TXID_UNITS, SourceOptions

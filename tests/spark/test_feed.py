@@ -9,12 +9,12 @@ import pytest
 from distributedlog import DLSN
 from distributedlog.blocking import local_cluster
 from distributedlog.log.ranges import SegmentRange
+from distributedlog.log.view import LogView
 from distributedlog.runtime.errors import LogNotFound, LogTruncated, RequestTimeout
 from distributedlog.spark import client as clients
 from distributedlog.spark import feed
 from distributedlog.spark.client import Client, client
 from distributedlog.spark.feed import Feed
-from distributedlog.spark.logview import LogView
 
 RECORDS = 3_000
 

@@ -19,6 +19,7 @@ from distributedlog.log import deletion
 from distributedlog.log.keys import state_key
 from distributedlog.log.positions import Positions
 from distributedlog.log.state import LogState
+from distributedlog.log.view import LogView
 from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     LogNotFound,
@@ -28,7 +29,6 @@ from distributedlog.runtime.errors import (
 )
 from distributedlog.spark import catalog
 from distributedlog.spark.catalog import Catalog
-from distributedlog.spark.logview import LogView
 from distributedlog.spark.offsets import Offset
 from distributedlog.spark.options import SourceOptions
 from distributedlog.spark.progress import Limit, Progress

@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 
 from ..ledger.client import LedgerClient
 from ..ledger.reader import LedgerReader
-from ..log.dlsn import DLSN
-from ..log.keys import incarnation_text, segment_key, state_key
-from ..log.namespace import Namespace
-from ..log.ranges import SegmentRange, ranges_between
-from ..log.record import EntryHeader, Origin, decode, decode_header
-from ..log.segments import UNKNOWN, SegmentRecord
-from ..log.state import LogState
 from ..runtime.errors import LogNotFound
+from .dlsn import DLSN
+from .keys import incarnation_text, segment_key, state_key
+from .namespace import Namespace
+from .ranges import SegmentRange, ranges_between
+from .record import EntryHeader, Origin, decode, decode_header
+from .segments import UNKNOWN, SegmentRecord
+from .state import LogState
 
 PAGE = 500
 MARKS_MAX = 64
