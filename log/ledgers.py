@@ -130,6 +130,10 @@ class LedgerReader(Protocol):
         """Follow the ledger no longer."""
         ...
 
+    async def refresh_lac(self) -> int:
+        """Ask the bookies how far is confirmed. Raises `LedgerStateUnknown` when too few answer."""
+        ...
+
     async def read(self, first: int, last: int, *, bytes_max: int) -> Sequence[EntryRecord]:
         """Contiguous entries from ``first``, at least one."""
         ...

@@ -83,8 +83,15 @@ async def find_txid(
     """The position of the first record whose txid is at least this one; behind the end: where the next one
     will be. Never below the truncation point."""
     segments = await all_segments(metadata, follower.state)
+    return await search_txid(follower.state, ledgers, segments, txid)
+
+
+async def search_txid(
+    state: LogState, ledgers: Ledgers, segments: Sequence[SegmentRecord], txid: int
+) -> DLSN:
+    """As `find_txid`, for whoever knows the segments; the one in progress may say how far it is confirmed."""
     return await _search(
-        follower.state,
+        state,
         ledgers,
         segments[first_at_or_after(segments, txid) :],
         partial(_ends_below, txid),
@@ -128,6 +135,8 @@ async def _search(
             break  # behind one in progress: not readable yet (H11)
         reader = await ledgers.open(record.ledger_id)
         try:
+            if not reader.closed:
+                reader.note_lac(record.last_entry)
             entry = await _first_not(reader, partial(below, record))
             while entry <= reader.lac:
                 found = await reader.read(entry, entry, bytes_max=1)

@@ -16,7 +16,7 @@ from ..log.keys import incarnation_id, state_key
 from ..log.namespace import Namespace
 from ..log.state import LogState
 from ..log.tombstone import Tombstone
-from ..log.view import LogView
+from ..log.view import LogView, view_log
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -66,25 +66,28 @@ class Catalog:
         return [name for name in new if name in self.views]
 
     async def look_for(self, names: Sequence[str], *, required: bool = False) -> None:
-        """Have a view of each log of these names that is there."""
-        found: dict[str, int] = {}
+        """Have a view of each log of these names that is there.
 
-        async def find(name: str) -> None:
+        ``required``: one that is not there, or is being deleted, is an error.
+        """
+
+        async def look(name: str) -> None:
+            namespace = self._namespace
             try:
-                found[name] = await self._namespace.find(name)
+                log_id = await namespace.find(name)
             except LogNotFound as error:
                 if required:
                     raise LogNotFound(f"{error}{_meant(name)}") from None
+                return
+            try:
+                view = await view_log(namespace.metadata, namespace.ledgers, name, log_id)
+            except LogNotFound:
+                if required:
+                    raise
+                return
+            self.views[name] = view
 
-        await each(names, find)
-        for name, log_id in found.items():
-            self.views[name] = LogView(self._namespace, name, log_id)
-        try:
-            await self._refresh(list(found), required=required)
-        finally:
-            for name in found:  # one that gave no answer yet is as good as not found
-                if name in self.views and not hasattr(self.views[name], "state"):
-                    self.views.pop(name).close()
+        await each(names, look)
 
     def wanted(self, name: str) -> bool:
         """Do the options mean this log?"""
@@ -114,32 +117,25 @@ class Catalog:
         if not now and started - self._refreshed_at < max(REFRESH_S, REFRESH_SHARE * self._cost_s):
             return
         if now:
-            await self._refresh(list(self.views))
+            await self._refresh()
         else:
             with trio.move_on_after(ASK_S):
-                await self._refresh(list(self.views))
+                await self._refresh()
         self._refreshed_at = trio.current_time()
         self._cost_s = self._refreshed_at - started
 
-    async def _refresh(self, names: Sequence[str], *, required: bool = False) -> None:
-        """``required``: a log that is being deleted, whose name is still there, is an error as well."""
-
+    async def _refresh(self) -> None:
         async def look(name: str) -> None:
-            view = self.views.get(name)
-            if view is None:
-                return
             try:
-                await view.refresh()
+                await self.views[name].refresh()
             except LogNotFound:
                 self.views.pop(name).close()
-                if required:
-                    raise
             except DistributedLogError as error:
-                if not error.retryable or not hasattr(view, "state"):
+                if not error.retryable:
                     raise
                 log.info('log "%s": its end is not known anew: %s', name, error)
 
-        await each(names, look)
+        await each(list(self.views), look)
 
     def close(self) -> None:
         """Follow nothing more."""
@@ -221,14 +217,14 @@ class Catalog:
         if wanted.word is not None:
             return view.earliest if wanted.word == "earliest" else view.end
         assert wanted.dlsn is not None
-        if wanted.identity is not None and wanted.identity != view.identity:
+        if wanted.identity is not None and wanted.identity != view.incarnation:
             raise remade(view.name, f'option "{option}"')
         if wanted.dlsn > view.end and wanted.dlsn != DLSN(view.end.segment + 1, 0, 0):
             raise InvalidRequest(
                 f'option "{option}": log "{view.name}" ends at {view.end}, before {wanted.dlsn}'
             )
         if option == "startingPosition":
-            held = Held(wanted.dlsn, view.identity, wanted.sequence_id)
+            held = Held(wanted.dlsn, view.incarnation, wanted.sequence_id)
             return self.still_there(view, held)
         return max(wanted.dlsn, view.earliest)
 
@@ -242,7 +238,7 @@ class Catalog:
 def seen(view: LogView) -> There:
     """A log that is there, as far as `decide` asks."""
     sequence_id = view.state.truncated_sequence_id
-    return There(view.identity, view.earliest, sequence_id, view.end)
+    return There(view.incarnation, view.earliest, sequence_id, view.end)
 
 
 def _meant(name: str) -> str:

@@ -136,7 +136,7 @@ async def _around(
     try:
         await catalog.discover()
         view = catalog.views[log]
-        _check_ours(manifest, where, log, view.identity)
+        _check_ours(manifest, where, log, view.incarnation)
         lost = view.state.truncated_sequence_id - manifest.end_sequence_id
         if lost > 0:
             raise LogTruncated(
@@ -176,7 +176,7 @@ def _check_ours(manifest: Manifest, where: Path, log: str, incarnation: str) -> 
 
 def _position(view: LogView, dlsn: DLSN, sequence_id: int | None) -> str:
     found = Offset()
-    found.put(view.name, dlsn, view.identity, sequence_id)
+    found.put(view.name, dlsn, view.incarnation, sequence_id)
     return json.dumps(found.to_json())
 
 

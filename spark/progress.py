@@ -125,7 +125,7 @@ class Progress:
         for name, begin in starts.items():
             view = self._catalog.views[name]
             moved = bool(view.ranges(begin, ends[name]))
-            same = start.ids.get(name) == view.identity and start.logs.get(name) == begin
+            same = start.ids.get(name) == view.incarnation and start.logs.get(name) == begin
             if not moved and same:
                 found.keep(name, start)
             else:
@@ -150,7 +150,7 @@ class Progress:
                 begin, end, records=share if count else None, size=None if count else share
             )
             if name == whose and not view.ranges(begin, found[name]):
-                found[name] = min(end, view.entry_behind(begin))
+                found[name] = min(end, view.entry_after(begin))
         return found
 
     async def _backlog(
@@ -220,7 +220,7 @@ class Progress:
 
     def _is_there(self, name: str, end: Offset) -> bool:
         view = self._catalog.views.get(name)
-        return view is not None and view.identity == end.ids[name]
+        return view is not None and view.incarnation == end.ids[name]
 
     def _planned_and_gone(self, name: str, held: Held | None, end: Offset) -> None:
         """A log was deleted before a micro-batch that was to read it: is anything of the batch lost?
@@ -297,7 +297,7 @@ class Progress:
     async def _found(self, name: str, held: Held | None) -> Found:
         view = self._catalog.views.get(name)
         if held is not None:
-            if view is not None and view.identity == held.identity:
+            if view is not None and view.incarnation == held.identity:
                 view.prove(held.dlsn)
             return await self._catalog.found(name, held)
         if view is None:
@@ -312,7 +312,7 @@ class Progress:
     def _is_late(self, name: str) -> bool:
         """Was this log found after an AvailableNow run began? Then it is the next run's."""
         view = self._catalog.views[name]
-        return self._target is not None and self._target.ids.get(name) != view.identity
+        return self._target is not None and self._target.ids.get(name) != view.incarnation
 
     async def _put(self, offset: Offset, view: LogView, dlsn: DLSN) -> None:
         """Set a position, with its sequence id where that can be known now."""
@@ -322,4 +322,4 @@ class Progress:
         except DistributedLogError as error:
             if not error.retryable:
                 raise
-        offset.put(view.name, dlsn, view.identity, sequence_id)
+        offset.put(view.name, dlsn, view.incarnation, sequence_id)

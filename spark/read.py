@@ -127,7 +127,7 @@ class NarrowedReader(BatchReader):
         start, end = await self._within(view, start, end)
         segments = [one for one in view.segments if narrowing.wants(one)]
         found = []
-        for one in ranges_between(view.name, view.identity, segments, start, end):
+        for one in ranges_between(view.name, view.incarnation, segments, start, end):
             first, last = narrowing.entries(one.first_entry, one.last_entry)
             if first <= last:
                 found.append(one.part(first, last))
@@ -144,7 +144,7 @@ class NarrowedReader(BatchReader):
             low, high = max(0, ids.low - here), max(0, ids.high + 1 - here)
             if ids.high < HIGH:  # up to the end of the entry that holds the last one wanted
                 stop = await view.advance(start, end, records=high, size=None)
-                end = min(end, view.entry_behind(stop))
+                end = min(end, view.entry_after(stop))
             if low:
                 start = await view.advance(start, end, records=low, size=None)
         return start, end
@@ -177,7 +177,7 @@ def positions(
             for name in names:
                 view = catalog.views[name]
                 made.put(
-                    name, found[name], view.identity, (await view.mark(found[name])).sequence_id
+                    name, found[name], view.incarnation, (await view.mark(found[name])).sequence_id
                 )
             return made
         finally:

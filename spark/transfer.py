@@ -148,7 +148,7 @@ async def _bounds(held: Client, options: SourceOptions) -> tuple[Offset, Offset]
         found = Offset(), Offset()
         start = starts[view.name]
         for offset, dlsn in zip(found, (start, max(start, ends[view.name])), strict=True):
-            offset.put(view.name, dlsn, view.identity, (await view.mark(dlsn)).sequence_id)
+            offset.put(view.name, dlsn, view.incarnation, (await view.mark(dlsn)).sequence_id)
         return found
     finally:
         catalog.close()

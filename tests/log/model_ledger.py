@@ -215,6 +215,10 @@ class ModelReader:
     def close(self) -> None:
         self.over = True
 
+    async def refresh_lac(self) -> int:
+        await self.look()
+        return self.lac
+
     async def look(self) -> None:
         state, last, *_ = await self._cluster.record(self._ledger_id)
         if state == "closed":

@@ -9,7 +9,7 @@ import pytest
 from distributedlog import DLSN
 from distributedlog.blocking import local_cluster
 from distributedlog.log.ranges import SegmentRange
-from distributedlog.log.view import LogView
+from distributedlog.log.view import view_log
 from distributedlog.runtime.errors import LogNotFound, LogTruncated, RequestTimeout
 from distributedlog.spark import client as clients
 from distributedlog.spark import feed
@@ -34,8 +34,8 @@ def ranges(held: Client, name: str) -> list[SegmentRange]:
     """All of a log as it is now."""
 
     async def look() -> list[SegmentRange]:
-        view = LogView(held.namespace, name, await held.namespace.find(name))
-        await view.refresh()
+        ns = held.namespace
+        view = await view_log(ns.metadata, ns.ledgers, name, await ns.find(name))
         view.close()
         return view.ranges(DLSN.INITIAL, view.end)
 
@@ -207,8 +207,8 @@ def test_txids_that_were_given_at_the_link_are_read_and_found(held: Client) -> N
         return linked.first_segment
 
     async def find(txid: int) -> DLSN:
-        view = LogView(held.namespace, "linked", await held.namespace.find("linked"))
-        await view.refresh()
+        ns = held.namespace
+        view = await view_log(ns.metadata, ns.ledgers, "linked", await ns.find("linked"))
         view.close()
         return await view.first_with_txid(txid)
 

@@ -14,9 +14,9 @@ import pytest
 import trio
 
 from distributedlog import DLSN, Namespace, local_cluster, open_namespace
-from distributedlog.ledger.reader import LedgerReader
 from distributedlog.log import deletion
 from distributedlog.log.keys import state_key
+from distributedlog.log.ledgers import LedgerReader
 from distributedlog.log.positions import Positions
 from distributedlog.log.state import LogState
 from distributedlog.log.view import LogView
