@@ -26,6 +26,7 @@ from .messages import Message
 from .options import RaftOptions
 from .peers import Peers
 from .quorum import majority
+from .quorum_contact import QuorumContact
 from .ready import SendSnapshot
 from .receiving import SnapshotReceiver, restore
 from .replica import Replica
@@ -40,7 +41,6 @@ from .storage import (
     remove_leftovers,
     store_members,
 )
-from .touch import Touch
 from .wire import Row
 
 log = logging.getLogger("distributedlog.metadata.server")
@@ -73,7 +73,7 @@ class MetadataNode:
         self.leases: Leases
         self.receiver: SnapshotReceiver
         self.admission: Admission | None = None
-        self.touch: Touch | None = None
+        self.quorum_contact: QuorumContact | None = None
         self.peers: Peers | None = None
         self.damage = ""
         self.reasons = Reasons()
@@ -229,7 +229,7 @@ class MetadataNode:
             members.cluster_id,
         )
         self.admission = Admission(replica, self.endpoint, members.cluster_id)
-        self.touch = Touch(replica, self.sessions)
+        self.quorum_contact = QuorumContact(replica, self.sessions)
         self.leases = Leases(replica)
         self.receiver = SnapshotReceiver(replica)
         replica.on_role = self.leases.on_role
@@ -245,7 +245,7 @@ class MetadataNode:
             replica.mind_room,
             self._mind_quorum,
             self.admission.run,
-            self.touch.run,
+            self.quorum_contact.run,
             self.leases.run,
             self.receiver.run,
         ):

@@ -233,8 +233,9 @@ class MetadataSession:
 
     def _watch(self, state: KeyValueState, ident: int, body: memoryview) -> None:
         request = WatchRequest.decode(body)
-        if self._node.touch is not None and self._node.touch.lost is not None:
-            self._end_watch(ident, self._node.touch.lost)
+        contact = self._node.quorum_contact
+        if contact is not None and contact.lost is not None:
+            self._end_watch(ident, contact.lost)
             return
         if len(self._watches) >= WATCHES_MAX:
             self._end_watch(ident, TooBusy(f"{WATCHES_MAX} watches on one connection"))

@@ -18,7 +18,7 @@ CUT_OFF_STEPS = 6
 still has not been looking."""
 
 
-class Touch:
+class QuorumContact:
     """``lost``: why no watch can be served here, or None."""
 
     def __init__(self, replica: Replica, sessions: Iterable[MetadataSession]) -> None:
