@@ -25,7 +25,8 @@ A node, which drives both:
 
     server.py, replica.py           one node's life; persist, then send, then apply, then answer
     storage.py, log_operations.py, snapshot_files.py, members.py, room.py   its disk
-    sessions.py, wire.py, peers.py, strangers.py, receiving.py    its connections: clients, peers, snapshots
+    sessions.py, served_watches.py, wire.py             its connections: clients,
+    peers.py, strangers.py, receiving.py                peers, snapshots
     leases.py, quorum_contact.py, status.py  keep-alives; whether it hears a leader; what it tells of itself
     forming.py, admission.py        how a quorum comes to be (H5), and how its members change
 """

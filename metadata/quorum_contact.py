@@ -10,7 +10,7 @@ import trio
 
 from ..runtime.errors import NotReady
 from .replica import Replica
-from .sessions import MetadataSession
+from .served_watches import ServedWatches
 
 STEP_S = 0.5
 CUT_OFF_STEPS = 6
@@ -21,10 +21,10 @@ still has not been looking."""
 class QuorumContact:
     """``lost``: why no watch can be served here, or None."""
 
-    def __init__(self, replica: Replica, sessions: Iterable[MetadataSession]) -> None:
+    def __init__(self, replica: Replica, watches: Iterable[ServedWatches]) -> None:
         self.lost: NotReady | None = None
         self._replica = replica
-        self._sessions = sessions
+        self._watches = watches
 
     async def run(self) -> None:
         """Look, until cancelled."""
@@ -39,5 +39,5 @@ class QuorumContact:
                 self.lost = NotReady(
                     f"this metadata node has heard no leader for {CUT_OFF_STEPS * STEP_S:g} s"
                 )
-                for session in list(self._sessions):
-                    session.end_watches(self.lost)
+                for watches in list(self._watches):
+                    watches.end_all(self.lost)

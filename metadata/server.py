@@ -31,6 +31,7 @@ from .ready import SendSnapshot
 from .receiving import SnapshotReceiver, restore
 from .replica import Replica
 from .room import Room, is_short
+from .served_watches import ServedWatches
 from .sessions import MetadataSession
 from .status import StatusBoard
 from .storage import (
@@ -68,7 +69,8 @@ class MetadataNode:
 
     def __init__(self, host: Host, options: MetadataOptions, identity: NodeIdentity) -> None:
         self.identity = identity
-        self.sessions: dict[MetadataSession, None] = {}
+        self.watches: dict[ServedWatches, None] = {}
+        """Of each connection."""
         self.replica: Replica | None = None
         self.leases: Leases
         self.receiver: SnapshotReceiver
@@ -229,7 +231,7 @@ class MetadataNode:
             members.cluster_id,
         )
         self.admission = Admission(replica, self.endpoint, members.cluster_id)
-        self.quorum_contact = QuorumContact(replica, self.sessions)
+        self.quorum_contact = QuorumContact(replica, self.watches)
         self.leases = Leases(replica)
         self.receiver = SnapshotReceiver(replica)
         replica.on_role = self.leases.on_role
@@ -369,8 +371,8 @@ class MetadataNode:
 
     def _push_changes(self) -> None:
         assert self.replica is not None
-        for session in self.sessions:
-            session.push(self.replica.state)
+        for watches in self.watches:
+            watches.push(self.replica.state)
 
 
 async def serve_metadata(

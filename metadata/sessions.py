@@ -3,32 +3,29 @@
 Synchronous: a frame is decoded and handed on; its answer is sent when the state has it. No task a request.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..runtime.errors import (
-    Compacted,
     DistributedLogError,
     NotReady,
     ProtocolError,
     TooBusy,
     WrongPeer,
 )
-from ..runtime.frames import Op, envelope, error_body, pack
+from ..runtime.frames import Op, pack
 from ..runtime.rpc import Link
 from ..runtime.schema import message
 from .commands import Grant, Revoke, Transact, decode_command
 from .forming import Founding
-from .interface import Event, WatchBatch
 from .kv import Answer, KeyValueState
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
+from .served_watches import ServedWatches
 from .wire import (
     STATUS_QUESTION,
     MembersRequest,
     ReadRequest,
     WatchRequest,
     decode_lease,
-    encode_events,
     encode_item,
     encode_members,
     encode_outcome,
@@ -40,26 +37,6 @@ if TYPE_CHECKING:
     from .replica import Replica
     from .server import MetadataNode
 
-WATCHES_MAX = 10_000
-WATCH_BYTES_MAX = 4 * 1024 * 1024
-"""A connection that reads its changes too slowly is cut off here, and takes them up again."""
-PROGRESS_REVISIONS = 1000
-"""A quiet watch is told how far the state is, so that it need not list again after a reconnect."""
-EVENTS_BYTES_MAX = 1024 * 1024
-"""In one message, if they are not of one revision: that is never cut (and has bounds of its own)."""
-EVENTS_MAX = 10_000
-EVENT_BYTES = 40
-"""What an event takes beside its key and value, about."""
-
-
-@dataclass(slots=True)
-class _Watch:
-    request: WatchRequest
-    seen: int
-    """The revision up to which its changes were looked for."""
-    told: int | None = None
-    """The revision that its client knows of from here."""
-
 
 class MetadataSession:
     """One connection."""
@@ -67,9 +44,8 @@ class MetadataSession:
     def __init__(self, node: "MetadataNode", link: Link) -> None:
         self._node = node
         self._link = link
-        self._watches: dict[int, _Watch] = {}
-        """By the client's number."""
-        node.sessions[self] = None
+        self._watches = ServedWatches(link)
+        node.watches[self._watches] = None
 
     # --- runtime.link.Session ---------------------------------------------------------------------
 
@@ -97,7 +73,7 @@ class MetadataSession:
         elif op == Op.META_WATCH:
             self._watch(replica.state, ident, body)
         elif op == Op.META_WATCH_CANCEL:
-            self._watches.pop(ident, None)
+            self._watches.cancel(ident)
         elif op == Op.INFO:
             if self._has_credit(ident):
                 self._link.reply(ident, pack(self._node.info()))
@@ -113,7 +89,7 @@ class MetadataSession:
 
     def on_closed(self) -> None:
         """See `link.Session`."""
-        del self._node.sessions[self]
+        del self._node.watches[self._watches]
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -222,78 +198,17 @@ class MetadataSession:
 
     def _refuse(self, op: int, ident: int, error: DistributedLogError) -> None:
         if op == Op.META_WATCH:
-            self._end_watch(ident, error)
+            self._watches.end(ident, error)
         elif ident:  # Raft's messages have none, and are sent again
             self._link.reply_error(ident, error)
 
     def _led_from_here(self, error: DistributedLogError) -> DistributedLogError:
         return self._node.board.for_listener(error, self._link.listener)
 
-    # --- watches ----------------------------------------------------------------------------------
-
     def _watch(self, state: KeyValueState, ident: int, body: memoryview) -> None:
         request = WatchRequest.decode(body)
         contact = self._node.quorum_contact
         if contact is not None and contact.lost is not None:
-            self._end_watch(ident, contact.lost)
-            return
-        if len(self._watches) >= WATCHES_MAX:
-            self._end_watch(ident, TooBusy(f"{WATCHES_MAX} watches on one connection"))
-            return
-        self._watches[ident] = _Watch(request, request.after_revision)
-        self.push(state, ident)
-
-    def end_watches(self, error: DistributedLogError) -> None:
-        """No watch can be served here any more."""
-        for ident in list(self._watches):
-            self._end_watch(ident, error)
-
-    def push(self, state: KeyValueState, only: int | None = None) -> None:
-        """Send what has changed to the watches of this connection."""
-        if not self._watches:
-            return
-        for ident in [only] if only is not None else list(self._watches):
-            watch = self._watches[ident]
-            if state.revision <= watch.seen:
-                continue
-            if self._link.outgoing_bytes > WATCH_BYTES_MAX:
-                self._end_watch(ident, TooBusy("this watch's changes are read too slowly"))
-                continue
-            start, end = watch.request.start, watch.request.end
-            try:
-                found = state.events_after(watch.seen, start, end)
-            except Compacted as error:
-                self._end_watch(ident, error)
-                continue
-            # Looked at is not told: a quiet watch must not fall behind the history.
-            watch.seen = state.revision
-            new = watch.told is None
-            if found or new or watch.seen - (watch.told or 0) >= PROGRESS_REVISIONS:
-                watch.told = watch.seen
-                self._send_changes(ident, watch.seen, found)
-
-    def _send_changes(
-        self, ident: int, revision: int, found: list[tuple[int, tuple[Event, ...]]]
-    ) -> None:
-        """Changes and how far they go, cut between revisions so that each message is within its bound."""
-        events: list[Event] = []
-        size = last = 0
-        for at, changed in found:
-            more = sum(len(e.item.key) + len(e.item.value) + EVENT_BYTES for e in changed)
-            if events and (size + more > EVENTS_BYTES_MAX or len(events) > EVENTS_MAX):
-                self._send_events(ident, WatchBatch(last, tuple(events)))
-                events, size = [], 0
-            events += changed
-            size, last = size + more, at
-        self._send_events(ident, WatchBatch(revision, tuple(events)))
-
-    def _send_events(self, ident: int, batch: WatchBatch) -> None:
-        body = encode_events(batch)
-        self._link.send(envelope(Op.META_WATCH_EVENTS, len(body), ident=ident), body)
-
-    def _end_watch(self, ident: int, error: DistributedLogError) -> None:
-        self._watches.pop(ident, None)
-        body = error_body(error)
-        self._link.send(
-            envelope(Op.META_WATCH_EVENTS, len(body), ident=ident, status=error.code), body
-        )
+            self._watches.end(ident, contact.lost)
+        else:
+            self._watches.open(state, ident, request)

@@ -1,0 +1,112 @@
+"""The server's side of watches: which a connection has, and what each has been told (M6).
+
+A watch is told of each change once, in order, and how far the state is when nothing concerns it. Whose
+connection reads too slowly, or asks for changes that are forgotten, is told its end: the client takes it up
+again (`watching.py`).
+"""
+
+from dataclasses import dataclass
+
+from ..runtime.errors import Compacted, DistributedLogError, TooBusy
+from ..runtime.frames import Op, envelope, error_body
+from ..runtime.rpc import Link
+from .interface import Event, WatchBatch
+from .kv import KeyValueState
+from .wire import WatchRequest, encode_events
+
+WATCHES_MAX = 10_000
+WATCH_BYTES_MAX = 4 * 1024 * 1024
+"""A connection that reads its changes too slowly is cut off here, and takes them up again."""
+PROGRESS_REVISIONS = 1000
+"""A quiet watch is told how far the state is, so that it need not list again after a reconnect."""
+EVENTS_BYTES_MAX = 1024 * 1024
+"""In one message, if they are not of one revision: that is never cut (and has bounds of its own)."""
+EVENTS_MAX = 10_000
+EVENT_BYTES = 40
+"""What an event takes beside its key and value, about."""
+
+
+@dataclass(slots=True)
+class _Watch:
+    request: WatchRequest
+    seen: int
+    """The revision up to which its changes were looked for."""
+    told: int | None = None
+    """The revision that its client knows of from here."""
+
+
+class ServedWatches:
+    """Those of one connection."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._watches: dict[int, _Watch] = {}
+        """By the client's number."""
+
+    def open(self, state: KeyValueState, ident: int, request: WatchRequest) -> None:
+        """The client wants one more."""
+        if len(self._watches) >= WATCHES_MAX:
+            self.end(ident, TooBusy(f"{WATCHES_MAX} watches on one connection"))
+            return
+        self._watches[ident] = _Watch(request, request.after_revision)
+        self.push(state, ident)
+
+    def cancel(self, ident: int) -> None:
+        """The client wants it no more."""
+        self._watches.pop(ident, None)
+
+    def end_all(self, error: DistributedLogError) -> None:
+        """No watch can be served here any more."""
+        for ident in list(self._watches):
+            self.end(ident, error)
+
+    def end(self, ident: int, error: DistributedLogError) -> None:
+        """Tell the client why that one is served no more, or never was."""
+        self._watches.pop(ident, None)
+        body = error_body(error)
+        self._link.send(
+            envelope(Op.META_WATCH_EVENTS, len(body), ident=ident, status=error.code), body
+        )
+
+    def push(self, state: KeyValueState, only: int | None = None) -> None:
+        """Send what has changed to the watches of this connection."""
+        if not self._watches:
+            return
+        for ident in [only] if only is not None else list(self._watches):
+            watch = self._watches[ident]
+            if state.revision <= watch.seen:
+                continue
+            if self._link.outgoing_bytes > WATCH_BYTES_MAX:
+                self.end(ident, TooBusy("this watch's changes are read too slowly"))
+                continue
+            start, end = watch.request.start, watch.request.end
+            try:
+                found = state.events_after(watch.seen, start, end)
+            except Compacted as error:
+                self.end(ident, error)
+                continue
+            # Looked at is not told: a quiet watch must not fall behind the history.
+            watch.seen = state.revision
+            new = watch.told is None
+            if found or new or watch.seen - (watch.told or 0) >= PROGRESS_REVISIONS:
+                watch.told = watch.seen
+                self._send_changes(ident, watch.seen, found)
+
+    def _send_changes(
+        self, ident: int, revision: int, found: list[tuple[int, tuple[Event, ...]]]
+    ) -> None:
+        """Changes and how far they go, cut between revisions so that each message is within its bound."""
+        events: list[Event] = []
+        size = last = 0
+        for at, changed in found:
+            more = sum(len(e.item.key) + len(e.item.value) + EVENT_BYTES for e in changed)
+            if events and (size + more > EVENTS_BYTES_MAX or len(events) > EVENTS_MAX):
+                self._send_events(ident, WatchBatch(last, tuple(events)))
+                events, size = [], 0
+            events += changed
+            size, last = size + more, at
+        self._send_events(ident, WatchBatch(revision, tuple(events)))
+
+    def _send_events(self, ident: int, batch: WatchBatch) -> None:
+        body = encode_events(batch)
+        self._link.send(envelope(Op.META_WATCH_EVENTS, len(body), ident=ident), body)
