@@ -20,7 +20,7 @@ from ..runtime.rpc import ClientLink, Endpoint, Hello
 ASK_S = 2.0
 """A node that does not answer within this many seconds is not well."""
 DAMAGED = "damaged"
-"""How the role of a metadata node begins that never votes again (metadata/server.py)."""
+"""How the role of a metadata node begins that never votes again (metadata/node.py)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from ..ledger import keys
 from ..ledger.ids import next_of
 from ..ledger.registration import BookieRegistration
 from ..metadata.client import Metadata, MetadataClient
-from ..metadata.server import MetadataOptions, serve_metadata
+from ..metadata.options import MetadataOptions
+from ..metadata.server import serve_metadata
 from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest
 from ..runtime.host import Address, Host, Listener
 from ..runtime.identity import NodeIdentity

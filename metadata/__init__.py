@@ -23,7 +23,8 @@ The replicated state (pure):
 
 A node, which drives both:
 
-    server.py, replica.py           one node's life; persist, then send, then apply, then answer
+    server.py, node.py, member_node.py  its listeners; it forms and loads; it takes part
+    replica.py                      persist, then send, then apply, then answer
     storage.py, log_operations.py, snapshot_files.py, members.py, room.py   its disk
     sessions.py, served_watches.py, wire.py             its connections: clients,
     peers.py, strangers.py, receiving.py                peers, snapshots

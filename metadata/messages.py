@@ -5,7 +5,7 @@ for its type and range before a message is made, so that the core meets no malfo
 (`ProtocolError` otherwise). ``sender`` is a node id; the server compares it with the id of the
 connection's HELLO. Terms and indexes count from 1; 0 stands for "before the first".
 
-`SnapshotChunk` and `SnapshotChunkReply` are the driver's own (metadata/server.py): the core never sees
+`SnapshotChunk` and `SnapshotChunkReply` are the driver's own (receiving.py): the core never sees
 them, it only says whom to send a snapshot to and is told how that ended.
 """
 

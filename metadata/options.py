@@ -1,6 +1,9 @@
-"""The Raft core's times and bounds."""
+"""What a metadata node is told; the Raft core's times and bounds."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..runtime.host import Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +27,15 @@ class RaftOptions:
     """Committed entries in one Ready (at least one entry)."""
     lag_entries_max: int = 10_000
     """So far behind a living peer may be and still be fed from the log, whatever is compacted."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataOptions:
+    """What one node is told."""
+
+    name: str
+    peers: Mapping[str, Address]
+    """Every node of the quorum by name, this one included; the same list for all."""
+    advertised: Mapping[str, Address] = field(default_factory=dict)
+    """Our own addresses by listener name, for clients; default: the one in ``peers``."""
+    raft: RaftOptions = field(default_factory=RaftOptions)

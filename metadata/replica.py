@@ -79,8 +79,16 @@ class Replica:
         may_vote: bool,
         send: Callable[[str, Message], None],
         send_snapshot: Callable[[SendSnapshot], None],
-        name_leader: Callable[[str], str],
+        on_applied: Callable[[], None],
+        on_role: Callable[[bool], None],
+        on_late: Callable[[float], None],
+        on_members: Callable[[], None],
     ) -> None:
+        """It calls back, from `drain` and its tasks, never from here.
+
+        ``on_applied``: the state has changed. ``on_role``: this node begins or ends to lead. ``on_late``: it
+        was not run for so many seconds. ``on_members``: other members count, see ``raft.configuration``.
+        """
         self.state = state
         self.storage = storage
         self.room = room
@@ -98,16 +106,12 @@ class Replica:
         """The newest one that is durable here."""
         self.received: tuple[Snapshot, KeyValueState] | None = None
         """A leader's snapshot, durable and restored, until the core says what to do with it."""
-        self.on_applied: Callable[[], None] = lambda: None
-        """Called when the state has changed: watches are served."""
-        self.on_role: Callable[[bool], None] = lambda leads: None
-        """Called when this node begins or ends to lead."""
-        self.on_members: Callable[[], None] = lambda: None
-        """Called when other members count: `Raft.configuration`."""
-        self.on_late: Callable[[float], None] = lambda lateness_s: None
         self._send = send
         self._send_snapshot = send_snapshot
-        self._name_leader = name_leader
+        self._on_applied = on_applied
+        self._on_role = on_role
+        self._on_late = on_late
+        self._on_members = on_members
         self._proposals: dict[int, _Proposal] = {}
         self._by_request: dict[tuple[str, int], int] = {}
         """The proposals of clients' requests, by client and number."""
@@ -211,8 +215,12 @@ class Replica:
 
     def not_leader(self) -> NotLeader:
         """Says where the leader is, as far as it is known."""
-        leader = self._name_leader(self.raft.leader_id)
+        leader = self._name_of(self.raft.leader_id)
         return NotLeader(f"this metadata node does not lead; {leader or 'nobody'} does", leader)
+
+    def _name_of(self, node_id: str) -> str:
+        member = self.raft.configuration.member(node_id)
+        return member.name if member is not None else ""
 
     # --- output -----------------------------------------------------------------------------------
 
@@ -222,7 +230,7 @@ class Replica:
         while raft.has_ready:
             if self._members is not raft.configuration:
                 self._members = raft.configuration
-                self.on_members()
+                self._on_members()
             ready = raft.ready()
             for peer, message in ready.send_now:
                 self._send(peer, message)
@@ -258,7 +266,7 @@ class Replica:
                 for reply in proposal.replies:
                     reply(answer if same else self.not_leader())
         self.raft.on_applied(entries[-1].index)
-        self.on_applied()
+        self._on_applied()
         base = self.snapshot.index if self.snapshot is not None else 0
         entries_part = (self.state.index - base) / SNAPSHOT_ENTRIES
         bytes_part = self._applied_bytes / min(SNAPSHOT_BYTES, self.room.share_bytes)
@@ -281,7 +289,7 @@ class Replica:
         self.snapshot = snapshot
         self.received = None
         self.raft.on_applied(snapshot.index)
-        self.on_applied()
+        self._on_applied()
 
     def _note_role(self) -> None:
         if not self.leads:
@@ -293,7 +301,7 @@ class Replica:
         self._tell_leader()
         if self._leads != self.leads:
             self._leads = self.leads
-            self.on_role(self.leads)
+            self._on_role(self.leads)
 
     def _tell_leader(self) -> None:
         """Log whom this node follows, once a change: terms in which nobody comes to lead say nothing."""
@@ -304,7 +312,7 @@ class Replica:
         if not leader and self._told_leader[0] != raft.node_id:
             return  # silence, or an election: what comes of it is told
         self._told_leader = (leader, raft.term)
-        name = self._name_leader(leader) or leader[:8]
+        name = self._name_of(leader) or leader[:8]
         if self.leads:
             log.info("this metadata node %s leads in term %d", name, raft.term)
         elif leader:
@@ -371,7 +379,7 @@ class Replica:
                 await trio.lowlevel.checkpoint()  # first what lies in the sockets …
                 await trio.lowlevel.checkpoint()
                 self.raft.on_late(late_s, trio.current_time())  # … then what the silence means
-                self.on_late(late_s)
+                self._on_late(late_s)
             if self._persist_since is not None and now - self._persist_since > STALL_S:
                 self.raft.on_disk_stalled(True, now)
             self.raft.on_time(trio.current_time())

@@ -3,8 +3,6 @@
 Synchronous: a frame is decoded and handed on; its answer is sent when the state has it. No task a request.
 """
 
-from typing import TYPE_CHECKING
-
 from ..runtime.errors import (
     DistributedLogError,
     NotReady,
@@ -17,8 +15,10 @@ from ..runtime.rpc import Link
 from ..runtime.schema import message
 from .commands import Grant, Revoke, Transact, decode_command
 from .forming import Founding
-from .kv import Answer, KeyValueState
+from .kv import Answer
+from .member_node import MemberNode
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
+from .node import MetadataNode
 from .served_watches import ServedWatches
 from .wire import (
     STATUS_QUESTION,
@@ -33,15 +33,11 @@ from .wire import (
     encode_rows,
 )
 
-if TYPE_CHECKING:
-    from .replica import Replica
-    from .server import MetadataNode
-
 
 class MetadataSession:
     """One connection."""
 
-    def __init__(self, node: "MetadataNode", link: Link) -> None:
+    def __init__(self, node: MetadataNode, link: Link) -> None:
         self._node = node
         self._link = link
         self._watches = ServedWatches(link)
@@ -53,30 +49,30 @@ class MetadataSession:
         self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
     ) -> None:
         """See `link.Session`."""
-        replica = self._node.replica
+        member = self._node.member
         if op == Op.META_FORM:
             self._form(ident, body)
         elif op == Op.META_STATUS:
             self._status(ident, body)
         elif op == Op.META_MEMBERS:
             self._members(ident, body)
-        elif replica is None:
+        elif member is None:
             self._refuse(op, ident, NotReady(self._node.waiting_because))
         elif op == Op.META_RAFT:
-            self._raft(replica, ident, body)
+            self._raft(member, ident, body)
         elif op == Op.META_READ:
-            self._read(replica, ident, body)
+            self._read(member, ident, body)
         elif op == Op.META_TRANSACT:
-            self._transact(replica, ident, body)
+            self._transact(member, ident, body)
         elif op == Op.META_LEASE:
-            self._renew(ident, decode_lease(body))
+            self._renew(member, ident, decode_lease(body))
         elif op == Op.META_WATCH:
-            self._watch(replica.state, ident, body)
+            self._watch(member, ident, body)
         elif op == Op.META_WATCH_CANCEL:
             self._watches.cancel(ident)
         elif op == Op.INFO:
             if self._has_credit(ident):
-                self._link.reply(ident, pack(self._node.info()))
+                self._link.reply(ident, pack(member.info()))
         else:
             raise ProtocolError(
                 f"{self._link.peer_address} asked a metadata node for operation {op}"
@@ -84,8 +80,8 @@ class MetadataSession:
 
     def on_batch_end(self) -> None:
         """See `link.Session`."""
-        if self._node.replica is not None:
-            self._node.replica.drain()
+        if self._node.member is not None:
+            self._node.member.replica.drain()
 
     def on_closed(self) -> None:
         """See `link.Session`."""
@@ -93,30 +89,30 @@ class MetadataSession:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def _raft(self, replica: "Replica", ident: int, body: memoryview) -> None:
+    def _raft(self, member: MemberNode, ident: int, body: memoryview) -> None:
         peer = self._link.peer
-        if peer.kind != "metadata" or peer.cluster_id != self._node.hello().cluster_id:
+        if peer.kind != "metadata" or peer.cluster_id != self._node.cluster_id:
             raise WrongPeer(f"{self._link.peer_address} is no metadata node of this cluster")
         said = decode(body)
         if said.sender != peer.node_id:
             raise ProtocolError(f"{self._link.peer_address} speaks for {said.sender}")
         if isinstance(said, SnapshotChunkReply):
             raise ProtocolError("a snapshot's progress is a reply, not a message")
-        if not self._node.may_speak(peer.node_id, self._link):
+        if not member.peers.strangers.may_speak(peer.node_id, self._link.peer_address):
             return  # said again, when it is known that it is a member
         if isinstance(said, SnapshotChunk):
-            self._node.receiver.take(said, lambda offset: self._link.reply(ident, pack([offset])))
+            member.receiver.take(said, lambda offset: self._link.reply(ident, pack([offset])))
         else:
-            self._node.on_peer_heard(peer.node_id, self._link)
-            replica.on_message(said)
+            member.peers.on_heard(peer.node_id, self._link)
+            member.replica.on_message(said)
 
-    def _read(self, replica: "Replica", ident: int, body: memoryview) -> None:
+    def _read(self, member: MemberNode, ident: int, body: memoryview) -> None:
         request = ReadRequest.decode(body)
 
         def ready(error: DistributedLogError | None) -> None:
-            state = replica.state
+            state = member.replica.state
             if error is not None:
-                self._link.reply_error(ident, self._led_from_here(error))
+                self._link.reply_error(ident, self._led_from_here(member, error))
             elif not self._has_credit(ident):
                 return
             elif request.end is None:
@@ -126,9 +122,9 @@ class MetadataSession:
                 page = state.range(request.start, request.end, request.limit)
                 self._link.reply(ident, encode_page(state.index, page))
 
-        replica.read(ready)
+        member.replica.read(ready)
 
-    def _transact(self, replica: "Replica", ident: int, body: memoryview) -> None:
+    def _transact(self, member: MemberNode, ident: int, body: memoryview) -> None:
         command = bytes(body)
         try:
             meant = decode_command(command)
@@ -140,20 +136,20 @@ class MetadataSession:
 
         def done(answer: Answer | DistributedLogError) -> None:
             if isinstance(answer, DistributedLogError):
-                self._link.reply_error(ident, self._led_from_here(answer))
+                self._link.reply_error(ident, self._led_from_here(member, answer))
             else:
-                self._link.reply(ident, encode_outcome(replica.state.index, answer))
+                self._link.reply(ident, encode_outcome(member.replica.state.index, answer))
 
-        replica.request(command, meant, done)
+        member.replica.request(command, meant, done)
 
-    def _renew(self, ident: int, lease: int) -> None:
+    def _renew(self, member: MemberNode, ident: int, lease: int) -> None:
         def done(error: DistributedLogError | None) -> None:
             if error is None:
                 self._link.reply(ident, pack([]))
             else:
-                self._link.reply_error(ident, self._led_from_here(error))
+                self._link.reply_error(ident, self._led_from_here(member, error))
 
-        self._node.leases.renew(lease, done)
+        member.leases.renew(lease, done)
 
     def _form(self, ident: int, body: memoryview) -> None:
         if len(body):
@@ -164,30 +160,37 @@ class MetadataSession:
             self._link.reply(ident, self._node.form_answer().encode())
 
     def _status(self, ident: int, body: memoryview) -> None:
+        member = self._node.member
         if message(body, STATUS_QUESTION, "META_STATUS") == ("self",):
             if self._has_credit(ident):
-                self._link.reply(ident, encode_rows([self._node.board.row()]))
-        elif not self._node.ask_all(lambda rows: self._link.reply(ident, encode_rows(rows))):
+                self._link.reply(ident, encode_rows([self._node.row()]))
+        elif member is None:
+            self._link.reply(ident, encode_rows([self._node.row()]))
+        elif not member.board.ask_all(lambda rows: self._link.reply(ident, encode_rows(rows))):
             self._link.reply_error(ident, TooBusy("too many ask for the status of all nodes"))
 
     def _members(self, ident: int, body: memoryview) -> None:
         request = MembersRequest.decode(body)
+        member = self._node.member
         if request.kind == "show":
             if self._has_credit(ident):
-                reached = self._node.board.reach(self._link.listener)
-                self._link.reply(ident, encode_members(reached))
+                self._show_members(member, ident)
+            return
+        if member is None:
+            self._link.reply_error(ident, NotReady(self._node.waiting_because))
             return
 
         def done(error: DistributedLogError | None) -> None:
             if error is None:
-                self._link.reply(ident, encode_members(self._node.board.reach(self._link.listener)))
+                self._show_members(member, ident)
             else:
-                self._link.reply_error(ident, self._led_from_here(error))
+                self._link.reply_error(ident, self._led_from_here(member, error))
 
-        if self._node.admission is None:
-            self._link.reply_error(ident, NotReady(self._node.waiting_because))
-        else:
-            self._node.admission.ask(request, done)
+        member.admission.ask(request, done)
+
+    def _show_members(self, member: MemberNode | None, ident: int) -> None:
+        reached = member.board.reach(self._link.listener) if member is not None else []
+        self._link.reply(ident, encode_members(reached))
 
     def _has_credit(self, ident: int) -> bool:
         """May it be answered? Else the peer is told to read what it was sent, and to come again."""
@@ -202,13 +205,13 @@ class MetadataSession:
         elif ident:  # Raft's messages have none, and are sent again
             self._link.reply_error(ident, error)
 
-    def _led_from_here(self, error: DistributedLogError) -> DistributedLogError:
-        return self._node.board.for_listener(error, self._link.listener)
+    def _led_from_here(self, member: MemberNode, error: DistributedLogError) -> DistributedLogError:
+        return member.board.for_listener(error, self._link.listener)
 
-    def _watch(self, state: KeyValueState, ident: int, body: memoryview) -> None:
+    def _watch(self, member: MemberNode, ident: int, body: memoryview) -> None:
         request = WatchRequest.decode(body)
-        contact = self._node.quorum_contact
-        if contact is not None and contact.lost is not None:
-            self._watches.end(ident, contact.lost)
+        lost = member.quorum_contact.lost
+        if lost is not None:
+            self._watches.end(ident, lost)
         else:
-            self._watches.open(state, ident, request)
+            self._watches.open(member.replica.state, ident, request)

@@ -1,99 +1,116 @@
-"""What a metadata node tells of itself and of the other members: the lines of a status, and addresses."""
+"""What a member of the quorum tells of itself and of the others: the lines of a status, and addresses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import trio
 
 from ..runtime.errors import DistributedLogError, NotLeader
+from ..runtime.reasons import Reasons
+from ..runtime.rpc import Endpoint
 from .admission import who_is_at
 from .configuration import Member, parse_place
 from .interface import MemberStatus
+from .options import MetadataOptions
+from .peers import Peers
+from .replica import Replica
 from .wire import Reach, Row
-
-if TYPE_CHECKING:
-    from .server import MetadataNode
 
 QUESTIONS_MAX = 16
 EMPTY = "waiting, empty"
 """The role of a node that belongs to no cluster: it may be let in (`admission.py`)."""
 
 
-class StatusBoard:
-    """Of one node."""
+def own_row(
+    options: MetadataOptions,
+    node_id: str,
+    reasons: Reasons,
+    role: str,
+    *,
+    address: str = "",
+    term: int = 0,
+    applied: int = 0,
+) -> Row:
+    """A node's line about itself. ``address``: as the members know it, if they do."""
+    address = address or "{}:{}".format(*options.peers[options.name])
+    status = MemberStatus(
+        options.name, address, role, term, applied, True, node_id, reasons.texts()
+    )
+    return Row(status, {name: "{}:{}".format(*at) for name, at in options.advertised.items()})
 
-    def __init__(self, node: "MetadataNode") -> None:
-        self._node = node
+
+class StatusBoard:
+    """Of one member."""
+
+    def __init__(
+        self,
+        options: MetadataOptions,
+        reasons: Reasons,
+        replica: Replica,
+        peers: Peers,
+        endpoint: Endpoint,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._options = options
+        self._reasons = reasons
+        self._replica = replica
+        self._peers = peers
+        self._endpoint = endpoint
+        self._nursery = nursery
         self._questions = 0
+
+    @property
+    def _members(self) -> Sequence[Member]:
+        return self._replica.raft.configuration.members
 
     def row(self) -> Row:
         """Our own line."""
-        node = self._node
-        options, replica = node.options, node.replica
-        role, address, term, applied = EMPTY, "", 0, 0
-        if node.damage:
-            role = f"damaged: {node.damage}"
-        elif replica is not None:
-            raft = replica.raft
-            term, applied = raft.term, replica.state.index
-            known = raft.configuration.member(node.identity.node_id)
-            address = known.address if known is not None else ""
-            role = raft.role.value
-            if known is not None and not known.votes:
-                role = "learner"
-            elif known is None and raft.configuration.members:
-                role = "removed"
-        elif node.hello().cluster_id:
-            role = "starting"
-        address = address or "{}:{}".format(*options.peers[options.name])
-        status = MemberStatus(
-            *(options.name, address, role, term, applied, True, node.identity.node_id),
-            node.reasons.texts(),
+        raft = self._replica.raft
+        known = raft.configuration.member(raft.node_id)
+        role = raft.role.value
+        if known is not None and not known.votes:
+            role = "learner"
+        elif known is None and self._members:
+            role = "removed"
+        return own_row(
+            self._options,
+            raft.node_id,
+            self._reasons,
+            role,
+            address=known.address if known is not None else "",
+            term=raft.term,
+            applied=self._replica.state.index,
         )
-        return Row(status, {name: "{}:{}".format(*at) for name, at in options.advertised.items()})
 
-    def ask_all(self, nursery: trio.Nursery, reply: Callable[[list[Row]], None]) -> bool:
+    def ask_all(self, reply: Callable[[list[Row]], None]) -> bool:
         """Ask every member for its line; False when too many ask already."""
         if self._questions >= QUESTIONS_MAX:
             return False
         self._questions += 1
-        nursery.start_soon(self._ask_all, reply)
+        self._nursery.start_soon(self._ask_all, reply)
         return True
 
     def reach(self, listener: str) -> list[Reach]:
         """All members with the addresses that whoever came in on this listener can dial."""
-        replica = self._node.replica
-        members = replica.raft.configuration.members if replica is not None else ()
-        return [Reach(member, self._address(member, listener)) for member in members]
-
-    def name_of(self, node_id: str) -> str:
-        """A member's name, "" if it is none."""
-        replica = self._node.replica
-        member = replica.raft.configuration.member(node_id) if replica is not None else None
-        return member.name if member is not None else ""
+        return [Reach(member, self._address(member, listener)) for member in self._members]
 
     def for_listener(self, error: DistributedLogError, listener: str) -> DistributedLogError:
         """A redirection to the leader's address on the listener that the asker came in on."""
-        replica = self._node.replica
-        if not isinstance(error, NotLeader) or replica is None:
+        if not isinstance(error, NotLeader):
             return error
-        leader = replica.raft.configuration.member(replica.raft.leader_id)
+        raft = self._replica.raft
+        leader = raft.configuration.member(raft.leader_id)
         return NotLeader(str(error), self._address(leader, listener) if leader is not None else "")
 
     def _address(self, member: Member, listener: str) -> str:
-        node = self._node
-        if member.node_id == node.identity.node_id:
+        if member.node_id == self._replica.raft.node_id:
             return self.row().advertised.get(listener, member.address)
-        assert node.peers is not None, "only who knows members knows their addresses"
-        told = node.peers.advertised.get(member.node_id, {}).get(listener)
-        listed = node.options.peers.get(member.name)
+        told = self._peers.advertised.get(member.node_id, {}).get(listener)
+        listed = self._options.peers.get(member.name)
         return told or member.address or ("{}:{}".format(*listed) if listed else "")
 
     async def _ask_all(self, reply: Callable[[list[Row]], None]) -> None:
-        own = self._node.identity.node_id
-        replica = self._node.replica
-        members = replica.raft.configuration.members if replica is not None else ()
+        own, members = self._replica.raft.node_id, self._members
         known = {member.node_id for member in members}
         rows = {own: self.row()} if own in known or not known else {}
 
@@ -110,18 +127,16 @@ class StatusBoard:
             self._questions -= 1
 
     async def _row_of(self, member: Member) -> Row:
-        peers = self._node.peers
-        assert peers is not None
         address = self._address(member, "")
-        row = await peers.ask_status(member.node_id)
+        row = await self._peers.ask_status(member.node_id)
         if row is not None:
             return replace(row, status=replace(row.status, name=member.name, address=address))
-        why = peers.refusals.get(member.node_id, "")
+        why = self._peers.refusals.get(member.node_id, "")
         place = parse_place(address)
         alive = False
         if place is not None:
             try:
-                met = await who_is_at(self._node.endpoint, place)
+                met = await who_is_at(self._endpoint, place)
                 if met.name == member.name and not met.cluster_id:
                     why, alive = EMPTY, True  # its disk was emptied: who votes is no more
             except DistributedLogError:

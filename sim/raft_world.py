@@ -186,7 +186,7 @@ class RaftWorld:
             raise Crashed
 
     def turn(self, node: RaftNode) -> None:
-        """The driver's turn: what metadata/server.py does after every input."""
+        """The driver's turn: what metadata/replica.py does after every input."""
         core = node.core
         if core is None:
             return

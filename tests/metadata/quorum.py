@@ -9,7 +9,8 @@ import trio
 
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import MemberStatus
-from distributedlog.metadata.server import MetadataOptions, serve_metadata
+from distributedlog.metadata.options import MetadataOptions
+from distributedlog.metadata.server import serve_metadata
 from distributedlog.metadata.wire import decode_rows
 from distributedlog.runtime.errors import ConnectionLost
 from distributedlog.runtime.frames import Op, pack

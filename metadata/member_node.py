@@ -1,0 +1,166 @@
+"""A metadata node that has its part in a quorum: a replica, its peers, and what clients are served by.
+
+What the parts do is theirs; here they are made, know each other, and are run.
+"""
+
+from collections.abc import Iterable
+from random import Random
+
+import trio
+
+from ..runtime.reasons import Reasons
+from ..runtime.rpc import Endpoint
+from .admission import Admission
+from .forming import Founding
+from .kv import KeyValueState
+from .leases import Leases
+from .members import Members
+from .options import MetadataOptions
+from .peers import Peers
+from .quorum import majority
+from .quorum_contact import QuorumContact
+from .ready import SendSnapshot
+from .receiving import SnapshotReceiver
+from .replica import Replica
+from .room import Room, is_short
+from .served_watches import ServedWatches
+from .status import StatusBoard
+from .storage import Loaded, RaftStorage
+
+ASK_S = 1.0
+
+
+class MemberNode:
+    """A voter or a learner, or one that was put out and does not know it."""
+
+    def __init__(
+        self,
+        options: MetadataOptions,
+        node_id: str,
+        members: Members,
+        loaded: Loaded,
+        state: KeyValueState,
+        storage: RaftStorage,
+        room: Room,
+        *,
+        chance: Random,
+        endpoint: Endpoint,
+        reasons: Reasons,
+        watches: Iterable[ServedWatches],
+        nursery: trio.Nursery,
+    ) -> None:
+        """``watches``: those of all connections, as they come and go."""
+        self.endpoint = endpoint
+        self._watches = watches
+        self._nursery = nursery
+        self._members = members
+        self._snapshots_out: dict[str, None] = {}
+        self.replica = Replica(
+            node_id,
+            loaded,
+            state,
+            storage,
+            room,
+            options=options.raft,
+            chance=chance,
+            may_vote=members.may_vote,
+            send=lambda peer, message: self.peers.send(peer, message),
+            send_snapshot=self._send_snapshot,
+            on_applied=self._push_changes,
+            on_role=lambda leads: self.leases.on_role(leads),
+            on_late=lambda lateness_s: self.leases.on_late(lateness_s),
+            on_members=lambda: self.peers.on_members(),
+        )
+        self.peers = Peers(
+            endpoint, options.peers, self.replica, self._founding_for, nursery, members.cluster_id
+        )
+        self.leases = Leases(self.replica)
+        self.admission = Admission(self.replica, endpoint, members.cluster_id)
+        self.quorum_contact = QuorumContact(self.replica, watches)
+        self.receiver = SnapshotReceiver(self.replica)
+        self.board = StatusBoard(options, reasons, self.replica, self.peers, endpoint, nursery)
+
+    def start(self) -> None:
+        """Begin all that it does by itself, in the nursery."""
+        self.peers.on_members()
+        for task in (
+            self.replica.persist,
+            self.replica.run_clock,
+            self.replica.take_snapshots,
+            self.replica.mind_room,
+            self._mind_quorum,
+            self.admission.run,
+            self.quorum_contact.run,
+            self.leases.run,
+            self.receiver.run,
+        ):
+            self._nursery.start_soon(task)
+
+    def info(self) -> dict[str, int | str]:
+        """Counters and gauges."""
+        replica = self.replica
+        return {
+            "role": replica.raft.role.value,
+            "term": replica.raft.term,
+            "applied": replica.state.index,
+            "revision": replica.state.revision,
+            "leases": len(replica.state.leases),
+            "syncs": replica.storage.syncs,
+            "bytes_written": replica.storage.bytes_written,
+            "connections": self.endpoint.connections,
+            "refused": sum(self.endpoint.refusals.counts.values()),
+        }
+
+    def _founding_for(self, node_id: str) -> Founding:
+        """What a member that has no data yet is told: the founding, if it is of the founders (H5)."""
+        raft, cluster_id = self.replica.raft, self._members.cluster_id
+        if raft.log.base_index == 0:
+            founders = raft.log.configuration_at(0)
+            if node_id in founders.voters:
+                return Founding(cluster_id, {m.name: m.node_id for m in founders.members})
+        member = raft.configuration.member(node_id)
+        return Founding(cluster_id, {member.name if member else "": node_id}, let_in=True)
+
+    def _push_changes(self) -> None:
+        for watches in self._watches:
+            watches.push(self.replica.state)
+
+    def _send_snapshot(self, wanted: SendSnapshot) -> None:
+        if wanted.peer not in self._snapshots_out:
+            self._snapshots_out[wanted.peer] = None
+            self._nursery.start_soon(self._send_snapshot_to, wanted)
+
+    async def _send_snapshot_to(self, wanted: SendSnapshot) -> None:
+        replica = self.replica
+        delivered, index = False, wanted.index
+        if replica.snapshot is not None and replica.snapshot.index >= wanted.index:
+            index = replica.snapshot.index
+            delivered = await self.peers.send_snapshot(
+                replica.raft.term, replica.raft.node_id, wanted, replica.snapshot, replica.storage
+            )
+        if not delivered:
+            await trio.sleep(ASK_S)
+        self._snapshots_out.pop(wanted.peer, None)
+        replica.raft.on_snapshot_sent(wanted.peer, index, delivered, trio.current_time())
+        replica.drain()
+
+    async def _mind_quorum(self) -> None:
+        """While we lead: see which voters are short of room; let one lead that is not."""
+        replica = self.replica
+        while True:
+            await trio.sleep(ASK_S)
+            if not replica.leads:
+                replica.room.quorum_short = False
+                continue
+            voters = [v for v in replica.raft.voters if v != replica.raft.node_id]
+            well, short = [], int(replica.room.short)
+            for voter in voters:
+                row = await self.peers.ask_status(voter)
+                if row is not None and is_short(row.status.reasons):
+                    short += 1
+                elif row is not None:
+                    well.append(voter)
+            replica.room.quorum_short = short >= majority(len(voters) + 1)
+            if replica.room.short and well and not replica.room.quorum_short:
+                replica.raft.transfer_leadership(trio.current_time(), well[0])
+                replica.drain()

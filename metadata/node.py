@@ -1,0 +1,205 @@
+"""A metadata node before it has its part in a quorum: who it is, how it comes to a cluster, what it loads.
+
+A node that belongs to no cluster yet answers who it is and waits: to found one, to be told of one, or for
+ever (`forming.py` has the rules). Then it loads what its disk has and becomes a `MemberNode`, unless its disk
+is damaged.
+"""
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from ..runtime.backoff import Backoff
+from ..runtime.errors import DistributedLogError, ForeignData
+from ..runtime.host import Host
+from ..runtime.identity import NodeIdentity, new_node_id
+from ..runtime.reasons import Reasons
+from ..runtime.rpc import Endpoint, Hello
+from .admission import who_is_at
+from .configuration import Configuration, Member
+from .forming import FormAnswer, Founding, listed, may_found, may_join
+from .kv import KeyValueState
+from .member_node import MemberNode
+from .members import Members, load_members, new_members, store_members
+from .options import MetadataOptions
+from .receiving import restore
+from .room import Room
+from .served_watches import ServedWatches
+from .status import EMPTY, own_row
+from .storage import RaftStorage, remove_leftovers
+from .wire import Row
+
+log = logging.getLogger("distributedlog.metadata.node")
+
+PROBE_S = 0.05
+PROBE_MAX_S = 0.5
+
+
+class MetadataNode:
+    """One node: it forms, loads, and then is what `member` is."""
+
+    def __init__(self, host: Host, options: MetadataOptions, identity: NodeIdentity) -> None:
+        self.options = options
+        self.identity = identity
+        self.cluster_id = ""
+        """Said while it loads, too: a member must not pass for an empty node (H5)."""
+        self.member: MemberNode | None = None
+        """None while it forms and loads, and for ever where its disk is damaged."""
+        self.waiting_because = "this node has just started"
+        self.reasons = Reasons()
+        """What is wrong here: told in the status."""
+        self.watches: dict[ServedWatches, None] = {}
+        """Of each connection."""
+        self.endpoint = Endpoint(host, self.hello)
+        self._host = host
+        self._disk = host.disks["metadata"]
+        self._damage = ""
+        self._offer: tuple[Founding, Callable[[FormAnswer], None]] | None = None
+        self._offered = trio.Event()
+
+    # --- who we are -------------------------------------------------------------------------------
+
+    def hello(self) -> Hello:
+        """What every connection begins with."""
+        return Hello(
+            cluster_id=self.cluster_id,
+            node_id=self.identity.node_id,
+            kind="metadata",
+            label=self.options.name,
+            durability=self._disk.durability,
+        )
+
+    def form_answer(self) -> FormAnswer:
+        """What we say while a cluster forms."""
+        return FormAnswer(
+            self.options.name, self.identity.node_id, self.cluster_id, listed(self.options.peers)
+        )
+
+    def row(self) -> Row:
+        """Our line of a status."""
+        if self.member is not None:
+            return self.member.board.row()
+        role = "starting" if self.cluster_id else EMPTY
+        if self._damage:
+            role = f"damaged: {self._damage}"
+        return own_row(self.options, self.identity.node_id, self.reasons, role)
+
+    def is_node(self, hello: Hello) -> bool:
+        """Is a place kept for who says this? A metadata node must be a member; bookies we do not know."""
+        if not hello.cluster_id or hello.cluster_id != self.cluster_id:
+            return False
+        if hello.kind == "metadata" and self.member is not None:
+            return self.member.replica.raft.configuration.member(hello.node_id) is not None
+        return hello.kind == "bookie"
+
+    # --- how it comes to a cluster ----------------------------------------------------------------
+
+    def offer(self, founding: Founding, reply: Callable[[FormAnswer], None]) -> None:
+        """A founder says that we vote in its cluster; ``reply`` is told when that is durable, or not so."""
+        if self._offer is None and may_join(self.form_answer(), founding):
+            self._offer = (founding, reply)
+            self._offered.set()
+        else:
+            reply(self.form_answer())
+
+    async def members(self) -> Members | None:
+        """The cluster that this directory belongs to, if it does. Raises `ForeignData`, `CorruptData`."""
+        await remove_leftovers(self._disk)
+        members = await load_members(self._disk)
+        if members is None:
+            return None
+        if members.voters.get(self.options.name) != self.identity.node_id:
+            raise ForeignData(
+                f"this data directory belongs to node {self.identity.node_id} of cluster"
+                f" {members.cluster_id}, not to its {self.options.name}; give it its own, or an empty one"
+            )
+        self.cluster_id = members.cluster_id
+        return members
+
+    async def form(self) -> Members:
+        """Found a cluster, or wait until somebody says that we belong to one."""
+        backoff = Backoff(PROBE_S, PROBE_MAX_S, factor=1.5)
+        while True:
+            if self._offer is not None:
+                (founding, reply), self._offer = self._offer, None
+                members = await self._join(founding)
+                reply(self.form_answer())
+                return members
+            answers = await self._probe()
+            self.waiting_because = may_found(self.form_answer(), answers)
+            if not self.waiting_because and self._offer is None:
+                voters = {name: answer.node_id for name, answer in answers.items()}
+                voters[self.options.name] = self.identity.node_id
+                return await self._join(Founding(new_node_id(self._host.random), voters))
+            with trio.move_on_after(backoff.next_s()):
+                await self._offered.wait()
+
+    async def _join(self, founding: Founding) -> Members:
+        members = new_members(founding.cluster_id, founding.voters, self._host.random)
+        founders = [
+            Member(node_id, name, "{}:{}".format(*self.options.peers[name]), True)
+            for name, node_id in founding.voters.items()
+            if not founding.let_in and name in self.options.peers
+        ]
+        await RaftStorage(self._disk, members.seed).begin(Configuration.of(founders))
+        await store_members(self._disk, members)
+        self.cluster_id = members.cluster_id
+        log.info(
+            "metadata node %s %s cluster %s",
+            self.options.name,
+            "is let into" if founding.let_in else f"founds, with {', '.join(founding.voters)},",
+            founding.cluster_id,
+        )
+        return members
+
+    async def _probe(self) -> dict[str, FormAnswer]:
+        names = [name for name in sorted(self.options.peers) if name != self.options.name]
+        answers: dict[str, FormAnswer] = {}
+        if self.options.name != min(self.options.peers):
+            return answers  # somebody else founds: wait to be told
+
+        async def ask(name: str) -> None:
+            try:
+                answers[name] = await who_is_at(self.endpoint, self.options.peers[name])
+            except DistributedLogError:
+                return
+
+        async with trio.open_nursery() as asking:
+            for name in names:
+                asking.start_soon(ask, name)
+        return {name: answers[name] for name in names if name in answers}
+
+    # --- what it becomes --------------------------------------------------------------------------
+
+    async def become_member(self, members: Members, nursery: trio.Nursery) -> None:
+        """Load what the disk has, and take part; ``nursery`` holds the member's tasks."""
+        storage = RaftStorage(self._disk, members.seed)
+        loaded, members = await storage.load(members)
+        self._damage = loaded.damage or ("" if members.may_vote else "its log was damaged before")
+        if self._damage:
+            # No part in the quorum at all: it has forgotten in which terms it voted, and would confirm to
+            # an earlier leader what a later one, elected with its help, has decided otherwise (M1, M4).
+            log.error("metadata node %s takes no part: %s", self.options.name, self._damage)
+            self.waiting_because = f"this node's disk is damaged: {self._damage}"
+            return
+        state = KeyValueState()
+        if loaded.snapshot is not None:
+            state, _ = await restore(storage.snapshots.chunks(loaded.snapshot))
+        room = Room(self._disk, self.reasons, self.options.name)
+        await room.begin(storage)
+        self.member = MemberNode(
+            self.options,
+            self.identity.node_id,
+            members,
+            loaded,
+            state,
+            storage,
+            room,
+            chance=self._host.random,
+            endpoint=self.endpoint,
+            reasons=self.reasons,
+            watches=self.watches,
+            nursery=nursery,
+        )
+        self.member.start()
