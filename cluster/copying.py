@@ -16,7 +16,6 @@ from ..bookie.entry import EntryRecord, records
 from ..bookie.session_reads import LIST_RANGES_MAX
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
-from ..ledger.striping import Striping
 from ..runtime.errors import (
     ConnectionLost,
     CorruptData,
@@ -60,7 +59,7 @@ def held_by_slot(
 ) -> list[Missing]:
     """The entries from ``first`` to before ``to`` that a slot of fragment ``index`` holds, ascending."""
     assert metadata.last_entry is not None, "only a closed ledger is repaired"
-    striping = Striping(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+    striping = metadata.striping
     fragment_end = metadata.fragment_end(index)
     assert fragment_end is not None, "every fragment of a closed ledger ends"
     stop = min(fragment_end, metadata.last_entry + 1)
@@ -171,7 +170,7 @@ class Copier:
         self, metadata: LedgerMetadata, first: int, last: int, without_bookie: str
     ) -> list[EntryRecord]:
         """Consecutive entries from ``first`` on, at least one, from any other bookie that has them."""
-        striping = Striping(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        striping = metadata.striping
         bookies = metadata.fragment_of(first).bookies
         said: list[str] = []
         for slot in striping.write_set(first):

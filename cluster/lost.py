@@ -19,7 +19,6 @@ import trio
 from ..ledger import keys, transactions
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.placement import Candidate, Draw, choose_replacements
-from ..ledger.striping import Striping
 from ..ledger.unreadable import Unreadable
 from ..metadata.client import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, Transaction
@@ -238,7 +237,7 @@ class LostBookies:
                 return one
         candidates = [one for one in self._candidates() if one.id not in self.absences.lost]
         self._racks.update({one.id: one.rack for one in candidates})
-        striping = Striping(ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum)
+        striping = ledger.striping
         kept = {n: b for n, b in enumerate(fragment.bookies) if n != slot}
         chosen = choose_replacements(
             striping, kept, [slot], candidates, self._draw, excluded=here, racks=self._racks

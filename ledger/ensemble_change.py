@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 from ..runtime.errors import DistributedLogError, LedgerClosed, LedgerFenced, NoSuchLedger
 from .metadata import LedgerMetadata, LedgerState
-from .striping import Striping
 
 Choose = Callable[[list[int], dict[int, str], list[str]], Mapping[int, str]]
 """(slots to fill, slots that stay with their bookies, bookies not to take) -> slot: bookie."""
@@ -50,9 +49,7 @@ class EnsembleChange:
         """Slots whose failure the round deals with; the others failed meanwhile."""
         self.changes = 0
         """Rounds that wrote metadata; a ledger with many is better rolled (docs/invariants.md)."""
-        self._striping = Striping(
-            metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        )
+        self._striping = metadata.striping
 
     def on_failure(self, slot: int, bookie: str) -> bool:
         """A bookie failed in a slot. False: it is in that slot no more, so nothing is to be done."""

@@ -27,6 +27,7 @@ from ..runtime.schema import (
     word,
 )
 from .keys import ledger_id_of, shown
+from .striping import Striping
 
 FORMAT = 1
 KEY_BYTES = 16
@@ -111,6 +112,11 @@ class LedgerMetadata:
         if self.state in (LedgerState.OPEN, LedgerState.IN_RECOVERY):
             assert self.last_entry is None, "inv. 2: only a closed ledger knows its end"
         assert len(self.key) == KEY_BYTES, "a ledger's key is 16 bytes"
+
+    @property
+    def striping(self) -> Striping:
+        """Its quorum sizes, and what follows from them."""
+        return Striping(self.ensemble_size, self.write_quorum, self.ack_quorum)
 
     @property
     def last_fragment(self) -> Fragment:

@@ -27,7 +27,6 @@ from .metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
 from .options import LedgerOptions
 from .pool import BookiePool
 from .read_ahead import ReadAhead
-from .striping import Striping
 from .tail import TailPolls
 
 Take = Callable[[Sequence[EntryRecord]], int]
@@ -53,9 +52,7 @@ class LedgerReader:
         self._records = records
         self._pool = pool
         self._options = options
-        self._striping = Striping(
-            metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        )
+        self._striping = metadata.striping
         self._lac = NO_ENTRY
         # The same for all who read the ledger: then one bookie's page cache serves them all.
         self._replica = metadata.ledger_id

@@ -23,7 +23,6 @@ from .evidence import Evidence, said
 from .holes import merged
 from .metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState, change_last
 from .recovery_actions import Action, Close, Fence, Found, OpenStream, Send
-from .striping import Striping
 
 
 class Phase(enum.Enum):
@@ -54,9 +53,7 @@ class Recovery:
         """With the changes made here, which only the closing write makes visible."""
         self.window: AddWindow | None = None
         self._choose = choose
-        self._striping = Striping(
-            metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        )
+        self._striping = metadata.striping
         self._frozen = metadata.last_fragment
         self._evidence = Evidence(self._striping, self._frozen.bookies)
         self._fence_lacs: dict[int, int] = {}

@@ -33,7 +33,6 @@ from .pool import BookiePool
 from .recovery import Phase, Recovery
 from .recovery_actions import Action, Close, Fence, Found, OpenStream, Read, Send
 from .slot_streams import SlotStreams
-from .striping import Striping
 
 BUSY_FIRST_S = 0.1
 BUSY_LONGEST_S = 1.0
@@ -64,9 +63,7 @@ class RecoveryDriver:
         self._pool = pool
         self._options = options
         self._chance = chance
-        self._striping = Striping(
-            metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
-        )
+        self._striping = metadata.striping
         self._core = Recovery(metadata, self._choose)
         self._streams: SlotStreams | None = None
         self._over = trio.Event()

@@ -33,7 +33,6 @@ from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES, KeptBytes, SentBytes
 from .slot_care import SlotCare
 from .stored_ledger import NewLedger
-from .striping import Striping
 
 LAC_TURNS = 4
 """Turns of the loop in which an add may follow: its writer is woken, decides, and its batch is packed."""
@@ -73,10 +72,9 @@ class LedgerWriter:
         self._store = store
         self._options = options
         self._change = EnsembleChange(metadata, 1)
-        striping = Striping(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         fragment = metadata.last_fragment
         self._window = AddWindow(
-            striping, fragment.bookies, epoch=fragment.epoch, detached=new.detached
+            metadata.striping, fragment.bookies, epoch=fragment.epoch, detached=new.detached
         )
         self._length = 0
         self._lac_due = trio.Event()
