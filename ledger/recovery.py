@@ -51,10 +51,11 @@ class Recovery:
         """The last entry, once the absence of the next is proved."""
         self.ensembles: tuple[Fragment, ...] = metadata.ensembles
         """With the changes made here, which only the closing write makes visible."""
-        self.window: AddWindow | None = None
         self._choose = choose
         self._striping = metadata.striping
         self._frozen = metadata.last_fragment
+        self.window = self._window_after(self._frozen.first_entry - 1)
+        """What is written back; begins anew after ``start`` once that is known."""
         self._evidence = Evidence(self._striping, self._frozen.bookies)
         self._fence_lacs: dict[int, int] = {}
         self._fence_errors: dict[int, str] = {}
@@ -86,9 +87,7 @@ class Recovery:
         first = self._frozen.first_entry
         self.start = max(*self._fence_lacs.values(), first - 1)
         self.phase = Phase.READING
-        self.window = AddWindow(
-            self._striping, self._frozen.bookies, lac=self.start, epoch=self._frozen.epoch
-        )
+        self.window = self._window_after(self.start)
         actions: list[Action] = []
         if self.start == NO_ENTRY:
             self._note_length(NO_ENTRY, 0)
@@ -97,6 +96,10 @@ class Recovery:
         # The entry at the LAC is read for the ledger's length; its absence decides nothing.
         self._evidence.begin(max(self.start, first), self.start + 1)
         return self._end_input(actions + self._progress())
+
+    def _window_after(self, lac: int) -> AddWindow:
+        frozen = self._frozen
+        return AddWindow(self._striping, frozen.bookies, lac=lac, epoch=frozen.epoch)
 
     def on_fence_failed(self, slot: int, error: DistributedLogError) -> list[Action]:
         """No fence at this bookie: unknown."""
@@ -146,7 +149,6 @@ class Recovery:
 
     def _decide(self) -> list[Action]:
         """Decide entries in order, as far as the answers reach."""
-        assert self.window is not None
         actions: list[Action] = []
         before = self.window.last
         while self.end is None and self.error is None:
@@ -196,7 +198,6 @@ class Recovery:
 
     def _write_back(self, found: Found) -> list[Action]:
         window = self.window
-        assert window is not None
         actions: list[Action] = []
         if not self._streams_open:
             self._streams_open = True
@@ -211,7 +212,7 @@ class Recovery:
 
     def on_acked(self, stream: Stream, count: int) -> list[Action]:
         """The first ``count`` records of a write-back stream are durable. Raises `ProtocolError`."""
-        if self.window is None or self.phase is not Phase.READING:
+        if self.phase is not Phase.READING:
             return []
         self.window.on_acked(stream, count)
         return self._end_input(self._progress())
@@ -219,7 +220,7 @@ class Recovery:
     def on_write_failed(self, slot: int, bookie: str, error: DistributedLogError) -> list[Action]:
         """A bookie failed a write-back: replaced in the local ensemble only (inv. 18)."""
         window = self.window
-        if window is None or self.phase is not Phase.READING:
+        if self.phase is not Phase.READING:
             return []
         if window.slots[slot].bookie != bookie or window.slots[slot].detached:
             return []  # late news
@@ -251,7 +252,6 @@ class Recovery:
         if self.error is not None:
             return []
         window = self.window
-        assert window is not None
         if self.end is None or self._length is None:  # at the end only the length is still wanted
             last_wanted = None if self.end is None else self.start
             actions += self._evidence.ask(last_wanted, window.in_flight_bytes)
@@ -267,7 +267,6 @@ class Recovery:
 
     def _close(self, stored: LedgerMetadata) -> Close:
         assert self.end is not None
-        assert self.window is not None
         assert self.window.lac == self.end, "inv. 17: what is kept is written back before the close"
         assert self._length is not None, "the length is known before the close"
         closed = stored.close_by_recovery(self.end, self._length, self.ensembles)
@@ -307,11 +306,12 @@ class Recovery:
     def answers(self) -> str:
         """What each bookie of the frozen ensemble said, for messages."""
         answers = []
+        reading = self._striping.covered(self._fence_lacs)
         for slot, source in enumerate(self._evidence.sources):
             fence = self._fence_errors.get(slot, "did not answer the fence")
             if slot in self._fence_lacs:
                 fence = "fenced"
-            read = f", {source.last_answer}" if self.window is not None else ""
+            read = f", {source.last_answer}" if reading else ""
             answers.append(f"{source.bookie}: {fence}{read}")
         return "; ".join(answers)
 
@@ -334,7 +334,6 @@ class Recovery:
     def _check(self) -> None:
         if self.phase in (Phase.READING, Phase.CLOSING):
             window = self.window
-            assert window is not None, "a window while reading"
             assert self._striping.covered(self._fence_lacs), "inv. 14: the fence covers"
             assert self.start >= self._frozen.first_entry - 1, "D2: not below the last fragment"
             assert window.last == self._evidence.next - 1, "what is kept is written back, in order"

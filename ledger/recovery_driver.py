@@ -181,7 +181,6 @@ class RecoveryDriver:
 
     def _open(self, action: OpenStream) -> None:
         window = self._core.window
-        assert window is not None
         if self._streams is None:
             self._streams = SlotStreams(
                 window,
@@ -209,8 +208,7 @@ class RecoveryDriver:
     async def _sweep(self) -> None:
         """A bookie that owes acks and gives none has failed."""
         window, streams = self._core.window, self._streams
-        assert window is not None
-        assert streams is not None
+        assert streams is not None, "the streams are swept that were opened"
         before: dict[int, int] = {}
         while self._core.phase is Phase.READING:
             await trio.sleep(self._options.slot_silence_s)

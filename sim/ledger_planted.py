@@ -153,8 +153,7 @@ def _start_anywhere(self: Recovery, slot: int, lac: int, known: bool) -> list[Ac
 
 def _write_back_to_one(self: Recovery, slot: int, lac: int, known: bool) -> list[Action]:
     actions = _on_fenced(self, slot, lac, known)
-    if self.window is not None:
-        self.window.striping = replace(self.window.striping, ack_quorum=1)
+    self.window.striping = replace(self.window.striping, ack_quorum=1)
     return actions
 
 

@@ -162,7 +162,6 @@ class SimRecoverer:
 
     def _open(self, recovery: Recovery, action: OpenStream) -> None:
         window = recovery.window
-        assert window is not None
         if self.streams is None:
             self.streams = SlotStreams(
                 window,
@@ -196,7 +195,6 @@ class SimRecoverer:
         if self.recovery is not recovery or recovery.phase is not Phase.READING:
             return
         window = recovery.window
-        assert window is not None
         now = {n: slot.through for n, slot in enumerate(window.slots) if window.owed(n)}
         for number, through in now.items():
             if before.get(number) == through and self.streams is not None:
