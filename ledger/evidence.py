@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..runtime.errors import CorruptData, DistributedLogError, RecoveryIncomplete
-from .recovery_actions import Found, Read
+from .recovery_actions import FoundEntry, Read
 from .striping import Striping
 
 READ_IDS = 4096
@@ -23,7 +23,7 @@ DAMAGED_MAX = 1000
 
 
 @dataclass(slots=True)
-class Source:
+class AnswerSource:
     """One slot of the frozen ensemble, as a source of answers."""
 
     bookie: str
@@ -46,13 +46,13 @@ class Evidence:
     """The answers of one fragment's slots, and the entries found and not yet taken."""
 
     def __init__(self, striping: Striping, bookies: Sequence[str]) -> None:
-        self.sources = [Source(bookie) for bookie in bookies]
+        self.sources = [AnswerSource(bookie) for bookie in bookies]
         self.next = 0
         """The first entry that is not decided."""
         self.found_bytes = 0
         """Records found and not taken."""
         self._striping = striping
-        self._found: dict[int, Found] = {}
+        self._found: dict[int, FoundEntry] = {}
         self._requests: dict[int, tuple[int, Read]] = {}  # request -> (slot, read)
         self._last_request = 0
 
@@ -107,10 +107,10 @@ class Evidence:
         request: int,
         complete_to: int,
         known: bool,
-        found: Sequence[Found],
+        found: Sequence[FoundEntry],
         *,
         damaged: bool = False,
-    ) -> list[Found] | None:
+    ) -> list[FoundEntry] | None:
         """A reply, see `Recovery.on_read`: the records of it that count, or None where nobody asked."""
         slot, read = self._requests.pop(request, (-1, None))
         if read is None:
@@ -156,7 +156,7 @@ class Evidence:
             source.failed = error
         return True
 
-    def _on_damage(self, source: Source) -> None:
+    def _on_damage(self, source: AnswerSource) -> None:
         """Ask once more (H16); then this one entry is unknown here, and those behind it are asked for."""
         source.last_answer = f"entry {source.answered_to} is damaged"
         if source.damaged_at != source.answered_to:
@@ -170,7 +170,7 @@ class Evidence:
 
     # --- deciding ---------------------------------------------------------------------------------
 
-    def found(self) -> Found | None:
+    def found(self) -> FoundEntry | None:
         """A valid copy of the entry that is to be decided next, if anybody has sent one."""
         return self._found.get(self.next)
 

@@ -22,7 +22,7 @@ from .ensemble_change import Choose
 from .evidence import Evidence, said
 from .holes import merged
 from .metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState, change_last
-from .recovery_actions import Action, Close, Fence, Found, OpenStream, Send
+from .recovery_actions import Action, Close, Fence, FoundEntry, OpenStream, Send
 
 
 class Phase(enum.Enum):
@@ -118,7 +118,7 @@ class Recovery:
         request: int,
         complete_to: int,
         known: bool,
-        found: Sequence[Found],
+        found: Sequence[FoundEntry],
         *,
         damaged: bool = False,
     ) -> list[Action]:
@@ -181,7 +181,7 @@ class Recovery:
             actions.append(read)
         return actions
 
-    def _on_length(self, request: int, found: Sequence[Found]) -> list[Action]:
+    def _on_length(self, request: int, found: Sequence[FoundEntry]) -> list[Action]:
         bookie = self._length_requests.pop(request)
         if found and found[0].entry == self.start:
             self._note_length(self.start, found[0].length_so_far)
@@ -196,7 +196,7 @@ class Recovery:
 
     # --- writing back -----------------------------------------------------------------------------
 
-    def _write_back(self, found: Found) -> list[Action]:
+    def _write_back(self, found: FoundEntry) -> list[Action]:
         window = self.window
         actions: list[Action] = []
         if not self._streams_open:

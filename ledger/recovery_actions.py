@@ -58,7 +58,7 @@ Action = Fence | Read | OpenStream | Send | Close
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundEntry:
     """One digest-valid record of a read reply."""
 
     entry: int

@@ -31,7 +31,7 @@ from .options import LedgerOptions
 from .placement import choose_replacements
 from .pool import BookiePool
 from .recovery import Phase, Recovery
-from .recovery_actions import Action, Close, Fence, Found, OpenStream, Read, Send
+from .recovery_actions import Action, Close, Fence, FoundEntry, OpenStream, Read, Send
 from .slot_streams import SlotStreams
 
 BUSY_FIRST_S = 0.1
@@ -152,14 +152,14 @@ class RecoveryDriver:
             )
         )
 
-    def _parse(self, body: memoryview) -> tuple[list[Found], bool]:
+    def _parse(self, body: memoryview) -> tuple[list[FoundEntry], bool]:
         """The sound records before the first damaged one, and whether there was one."""
-        found: list[Found] = []
+        found: list[FoundEntry] = []
         try:
             for one in records(body):
                 if one.ledger != self._ledger_id or (found and one.entry <= found[-1].entry):
                     return found, True
-                found.append(Found(one.entry, one.length_so_far, len(one.payload), one.raw))
+                found.append(FoundEntry(one.entry, one.length_so_far, len(one.payload), one.raw))
         except (CorruptData, UnsupportedFormat):
             return found, True
         return found, False

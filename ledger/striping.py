@@ -77,7 +77,7 @@ class Striping:
     def covered(self, known: Collection[int]) -> bool:
         """Do the slots with a known answer reach into every possible ack quorum?
 
-        Then no entry can still reach its ack quorum behind them, and none that did is unseen (inv. 14).
+        Then no entry can still reach its ack quorum after them, and none that did is unseen (inv. 14).
         """
         need = self.absent_quorum
         return all(sum(slot in known for slot in window) >= need for window in self.windows())

@@ -72,7 +72,7 @@ class TailPolls:
         self._rests: dict[str, float] = {}
 
     def arm(self, metadata: LedgerMetadata, after: int) -> float:
-        """See to it that two bookies are asked for what lies behind ``after``; when to come again."""
+        """See to it that two bookies are asked for what lies past ``after``; when to come again."""
         now = trio.current_time()
         bookies = metadata.last_fragment.bookies
         for poll in (self._first, self._second):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.placement import Candidate, choose_replacements
 from ..ledger.recovery import Phase, Recovery
-from ..ledger.recovery_actions import Action, Close, Fence, Found, OpenStream, Read, Send
+from ..ledger.recovery_actions import Action, Close, Fence, FoundEntry, OpenStream, Read, Send
 from ..ledger.slot_streams import SlotStreams
 from ..runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout, TooBusy
 from .ledger_model import header_of
@@ -155,7 +155,9 @@ class SimRecoverer:
             if record != self.world.records[header.entry]:  # stands for the digest
                 damaged = True
                 break
-            found.append(Found(header.entry, header.length_so_far, header.payload_bytes, record))
+            found.append(
+                FoundEntry(header.entry, header.length_so_far, header.payload_bytes, record)
+            )
             if recovery.phase is Phase.READING and recovery.end is None:
                 self.seen.add(header.entry)
         return recovery.on_read(action.request, complete_to, known, found, damaged=damaged)

@@ -95,7 +95,7 @@ async def test_a_half_written_entry_and_a_late_fence(autojump_clock: MockClock) 
         first.loses_fences = True
         first.add_delay_s = 3.0  # entry 2 is on its way there for long
         second.swallow = lambda entry: entry == 2
-        third.read_delay_s = 2.0  # has it, and answers behind the two negatives
+        third.read_delay_s = 2.0  # has it, and answers after the two negatives
         writer.add([b"half"], 4)
         await trio.sleep(0.01)
         other = await cluster.client()
