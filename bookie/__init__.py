@@ -17,8 +17,7 @@ From the wire to the platter and back:
     journal_blocks.py           what the blocks hold (pure)
     index.py, runs.py, index_records.py     (ledger, entry) to a place in the journal; its bytes (pure)
     reads.py, cutting.py, read_sources.py  ring, page cache, or a worker that asks the device
-    opening.py, replay.py, replayed.py, beginning.py, seed.py   what a start believes, and what it writes
-                                again before it serves
+    opening.py, replay.py, seed.py      what a start believes, and what it writes again before it serves
     client.py                   the other end of a connection
     options.py                  what can be set
 

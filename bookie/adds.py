@@ -1,11 +1,11 @@
-"""How the records of an ADD frame are taken: verified, looked up, gathered, counted; all in one call.
+"""Adds: which streams may, and how the records of an ADD frame are taken: verified, looked up, gathered,
+counted; all in one call.
 
 The path that every entry goes: one loop over the records of a frame, one hash each, one copy for a stretch
 of consecutive ids; no await, nothing allocated per entry.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import xxhash
 
@@ -14,67 +14,123 @@ from ..runtime.errors import (
     DistributedLogError,
     EntryConflict,
     InvalidRequest,
+    LedgerFenced,
+    LedgerStateUnknown,
+    NoSuchLedger,
     ProtocolError,
     RecordTooLarge,
     TooBusy,
     UnsupportedFormat,
+    WrongLedgerKey,
 )
 from . import entry as entries
 from . import journal_blocks as jb
+from .commits import Commits
 from .cutting import find_record
 from .gather import GatheringBlock, GatherRing
+from .index import Index
+from .index_records import IndexDamaged
 from .journal import Journal
-from .ledgers import IncomingStream, Ledger, Note
+from .ledgers import IncomingStream, Ledger, Ledgers, Note, StreamOwner
 from .read_sources import Extent
 from .reads import ColdReader, Reader
 from .runs import Located
+from .space import Space
 from .stats import Stats
 
 
-class Gate(Protocol):
-    """What the store decides about adds."""
-
-    def refusal(self, stream: IncomingStream) -> DistributedLogError | None:
-        """Why the stream takes no more records; None: it does."""
-        ...
-
-    def refuse(self, stream: IncomingStream, error: DistributedLogError) -> None:
-        """Poison the stream."""
-        ...
-
-    def make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
-        """The first record of a ledger is about to be gathered in ``block``."""
-        ...
-
-    def find(self, ledger: Ledger, entry: int) -> Located | None:
-        """Where an entry is durable here."""
-        ...
-
-    def on_room(self, resume: Callable[[], None]) -> None:
-        """Call ``resume`` once when a sync has made room."""
-        ...
-
-
 class Adds:
-    """The adds of one bookie, into its gather ring."""
+    """The adds of one bookie, into its gather ring: who may add, and what is taken."""
 
     def __init__(
         self,
         ring: GatherRing,
         journal: Journal,
+        commits: Commits,
+        index: Index,
+        ledgers: Ledgers,
+        space: Space,
         reader: Reader,
         cold: ColdReader,
         unsynced_bytes_max: int,
         stats: Stats,
-        gate: Gate,
     ) -> None:
         self._ring = ring
         self._journal = journal
+        self._commits = commits
+        self._index = index
+        self._ledgers = ledgers
+        self._space = space
         self._reader = reader
         self._cold = cold
         self._unsynced_bytes_max = unsynced_bytes_max
         self._stats = stats
-        self._gate = gate
+        self.on_ledger_created: Callable[[int], None] | None = None
+        """Told of each ledger that an add makes known here (H21)."""
+
+    # --- streams ----------------------------------------------------------------------------------
+
+    def open_stream(
+        self,
+        owner: StreamOwner,
+        number: int,
+        ledger_id: int,
+        key: bytes,
+        *,
+        recovery: bool,
+        fragment_epoch: int,
+    ) -> IncomingStream:
+        """Adds of one connection to a ledger begin. A key that is not the ledger's refuses the stream."""
+        ledger = self._ledgers.get_or_make(ledger_id)
+        stream = IncomingStream(number, ledger, recovery, fragment_epoch, owner)
+        ledger.users += 1
+        try:
+            ledger.take_key(key)
+        except WrongLedgerKey as error:
+            self.refuse(stream, error)
+        return stream
+
+    def close_stream(self, stream: IncomingStream) -> None:
+        """The stream is over; what it gathered stays."""
+        stream.refused = True
+        stream.ledger.users -= 1
+        self._ledgers.release(stream.ledger)
+
+    def refusal(self, stream: IncomingStream) -> DistributedLogError | None:
+        """Why a stream takes no more records, by the state of its ledger and this bookie."""
+        ledger = stream.ledger
+        if ledger.flags:
+            if ledger.flags & jb.DELETED:
+                return NoSuchLedger(f"ledger {ledger.id} was deleted")
+            if ledger.flags & jb.LIMBO and not stream.recovery:
+                return _limbo_refusal(ledger)
+            if ledger.flags & jb.FENCED and not stream.recovery:
+                return LedgerFenced(f"ledger {ledger.id} was fenced by a recovery")
+        if not ledger.stored and ledger.id < self._ledgers.limbo_below and not stream.recovery:
+            return _limbo_refusal(ledger)
+        space = self._space
+        if space.read_only or space.index_is_behind:
+            return space.refusal(recovery=stream.recovery)
+        return None
+
+    def refuse(self, stream: IncomingStream, error: DistributedLogError) -> None:
+        """Poison a stream: its owner is told once, nothing more of it is taken (H1)."""
+        if not stream.refused:
+            stream.refused = True
+            self._stats.refusals += 1
+            stream.owner.on_refused(stream, error, stream.taken)
+
+    def _make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
+        """The first record of a ledger is about to be gathered: its key goes into the same block."""
+        if ledger.id < self._ledgers.limbo_below:
+            ledger.flags |= jb.FENCED | jb.LIMBO
+        ledger.stored = True
+        block.controls.append(ledger.state_record())
+        self._index.note_state(ledger)
+        if self.on_ledger_created is not None:
+            self.on_ledger_created(ledger.id)
+
+    # --- records ----------------------------------------------------------------------------------
 
     def take(self, stream: IncomingStream, body: memoryview, resume: Callable[[], None]) -> int:
         """Verify and gather the records of one ADD frame; return how many bytes of it were taken.
@@ -86,24 +142,24 @@ class Adds:
         if stream.refused:
             return size
         ledger = stream.ledger
-        refusal = self._gate.refusal(stream)
+        refusal = self.refusal(stream)
         if refusal is None and size > self._ring.entry_bytes_max:
             refusal = RecordTooLarge(
                 f"{size} bytes in one frame, allowed are {self._ring.entry_bytes_max}"
             )
-        if refusal is None and self._journal.space_low and not self._journal.has_room(size):
+        if refusal is None and self._space.no_next_file and not self._journal.has_room(size):
             refusal = TooBusy("the rest of the last journal file is kept for fences and deletions")
         if refusal is not None:
-            self._gate.refuse(stream, refusal)
+            self.refuse(stream, refusal)
             return size
         over = self._ring.unsynced_bytes + size > self._unsynced_bytes_max
         block = self._ring.room(size)
         if block is None or (over and self._ring.unsynced_bytes):
-            self._gate.on_room(resume)
+            self._commits.on_room(resume)
             self._journal.wake()
             return 0
         if not ledger.stored:
-            self._gate.make_known(ledger, block)
+            self._make_known(ledger, block)
         stats = self._stats
         ledger_id, top = ledger.id, ledger.top
         header_bytes, unpack_from = entries.HEADER_BYTES, entries.HEADER.unpack_from
@@ -181,7 +237,7 @@ class Adds:
             self._journal.wake()
         stats.adds += 1
         if error is not None:
-            self._gate.refuse(stream, error)
+            self.refuse(stream, error)
             return len(body)
         return size
 
@@ -223,7 +279,10 @@ class Adds:
             start = note.position
             view: memoryview | bytes = note.buffer[start : start + note.length]
         else:
-            found = self._gate.find(ledger, entry)
+            try:
+                found = self._index.find(ledger, entry)
+            except IndexDamaged as error:
+                raise self._index.note_damage(ledger, error) from error
             if found is None:
                 return -1
             run = found
@@ -234,7 +293,7 @@ class Adds:
                     if isinstance(answer, Extent):
                         stream.loaded = answer
                     else:
-                        self._gate.refuse(stream, answer)
+                        self.refuse(stream, answer)
                     resume()
 
                 self._cold.submit(stream.owner, run.file_number, run.offset, run.length, loaded)
@@ -243,3 +302,10 @@ class Adds:
         record = find_record(view, ledger.id, run, entry)
         entries.check(record)
         return int.from_bytes(record[:8], "little")
+
+
+def _limbo_refusal(ledger: Ledger) -> DistributedLogError:
+    """No fence is known: the writer goes on without this bookie, where one that knows ends it."""
+    return LedgerStateUnknown(
+        f"ledger {ledger.id}: this bookie lost data and may have been told to fence it (limbo)"
+    )

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 import trio
 
+from ..runtime.errors import LedgerStateUnknown
 from ..runtime.host import OrderedMap
 from .index_records import (
     META_KEY,
@@ -54,6 +55,8 @@ class Index:
         self.file_ends: dict[int, int] = {}
         """As of `load`: how long a file must be at least, for the last record in it that is kept."""
         self.map_runs = 0
+        self.damage: IndexDamaged | None = None
+        """What a look-up met: the node ends with it soon."""
 
     # --- looking up -------------------------------------------------------------------------------
 
@@ -109,6 +112,11 @@ class Index:
                 merged.append((first, count))
             at = found.last + 1
         return merged, at
+
+    def note_damage(self, ledger: Ledger, error: IndexDamaged) -> LedgerStateUnknown:
+        """A look-up met damage; the answer for whoever asked."""
+        self.damage = error
+        return LedgerStateUnknown(f"ledger {ledger.id}: the index is damaged")
 
     # --- changing ---------------------------------------------------------------------------------
 
@@ -257,14 +265,11 @@ class Index:
         deletes: list[bytes] = []
         freed: dict[int, int] = {}
         for ledger in dict.fromkeys(doomed):
-            start = RUN_KEY.pack(b"r", ledger.id, 0)
-            while page := self._map.scan(start, ledger_end(ledger.id), PAGE):
-                for key, value in page:
-                    deletes.append(key)
-                    run = located(key, value)
-                    freed[run.file_number] = freed.get(run.file_number, 0) + run.length
-                start = page[-1][0] + b"\0"
-                await trio.lowlevel.checkpoint()
+            first = RUN_KEY.pack(b"r", ledger.id, 0)
+            async for key, value in self._pairs(first, ledger_end(ledger.id)):
+                deletes.append(key)
+                run = located(key, value)
+                freed[run.file_number] = freed.get(run.file_number, 0) + run.length
         return deletes, freed
 
     async def _add_gone_keys(

@@ -19,8 +19,10 @@ from ..runtime.errors import DiskFull, TooBusy
 from ..runtime.host import Disk, File
 from . import journal_blocks as jb
 from .gather import GatheringBlock, GatherRing
+from .ledgers import Ledgers
 from .options import BESIDE_BLOCK_BYTES, BookieOptions
 from .reserve import Reserve
+from .space import Space
 from .zero_ahead import ZeroAhead
 
 FILE_S = 5.0
@@ -79,21 +81,18 @@ class Journal:
         *,
         bookie_id: str,
         seed: int,
-        states: Callable[[], list[bytes]],
-        limbo_below: Callable[[], int],
+        ledgers: Ledgers,
+        space: Space,
         reserve: Reserve,
-        on_space: Callable[[], None],
     ) -> None:
         self._disk = disk
+        self._space = space
         self._reserve = reserve
-        self._on_space = on_space
-        """Called when there is no room for another file, and when there is again."""
         self._ring = ring
         self._options = options
-        self._bookie_id = bookie_id
-        self._seed = seed
-        self._states = states
-        self._limbo_below = limbo_below
+        self.bookie_id = bookie_id
+        self.seed = seed
+        self._ledgers = ledgers
         self._service = disk.aligned_buffer(SERVICE_BYTES)
         self._wake = trio.Event()
         self._ahead: deque[NewFile] = deque()
@@ -127,8 +126,6 @@ class Journal:
         """The last block that matters has no block behind it that says it was synced."""
         self.file_bytes: dict[int, int] = {}
         """Sizes of the files that are there, by number."""
-        self.space_low = False
-        """There was no room for another file."""
         self.last_sync_at = 0.0
         self.syncs = 0
         self.commits = 0
@@ -232,7 +229,7 @@ class Journal:
             durable_to=self.durable_to,
             file_number=self.number,
             file_offset=offset,
-            seed=self._seed,
+            seed=self.seed,
         )
         self._ring.placed(block, self.number, offset)
         if not self.zeros.take(offset, offset + length):
@@ -281,12 +278,10 @@ class Journal:
         """
         if size >= self._options.first_file_bytes:
             size = max(size, self._least_bytes)
-        name = file_name(number)
         try:
-            file = await self._disk.create(name, size=size, direct=True)
+            file = await self._disk.create(file_name(number), size=size, direct=True)
         except DiskFull:
-            if name in self._disk.list():
-                await self._disk.delete(name)
+            await self.delete(number)
             raise
         return NewFile(number, file, size)
 
@@ -322,14 +317,14 @@ class Journal:
         number, self.next_number = self.next_number, self.next_number + 1
         try:
             new_file = await self.create(number, self._next_bytes)
-            self._note_space(low=False)
+            self._space.note_next_file(missing=False)
             return new_file
         except TooBusy as error:  # no descriptor: the disk is well, and one comes free
             log.warning("no journal file can be made now: %s", error)
             self.next_number = number
             return None
         except DiskFull:
-            self._note_space(low=True)
+            self._space.note_next_file(missing=True)
         if self._next_bytes > self._options.first_file_bytes:
             self._next_bytes = self._options.first_file_bytes
         if self._starved.is_set():
@@ -342,24 +337,19 @@ class Journal:
     @property
     def waits_for_space(self) -> bool:
         """A block waits for a file, and there is no room for one."""
-        return self.space_low and self._starved.is_set()
+        return self._space.no_next_file and self._starved.is_set()
 
     @property
     def stored_bytes(self) -> int:
         """Of all files, the one made ahead included."""
         return sum(self.file_bytes.values()) + sum(each.size for each in self._ahead)
 
-    def _note_space(self, *, low: bool) -> None:
-        if self.space_low != low:
-            self.space_low = low
-            self._on_space()
-
     def has_room(self, length: int) -> bool:
         """Is there room for so many bytes of records, beside what has gathered?
 
         Always, unless no other file can be made: then the end of the last one is kept for control records.
         """
-        if not self.space_low:
+        if not self._space.no_next_file:
             return True
         kept = min(CONTROL_BYTES_MAX, self._limit // 4)
         rest = self._limit - self._offset - _footer_bytes(len(self._footer)) - jb.TRAILER_SPACE
@@ -397,7 +387,13 @@ class Journal:
         """After a while without a commit: give back what was made for a rate that is gone."""
         rested = trio.current_time() - max(self.last_sync_at, self._begun_at) >= REST_S
         long = self._limit > 2 * self._least_bytes
-        if rested and long and self._ahead and not self.space_low and not self._ring.has_work:
+        if (
+            rested
+            and long
+            and self._ahead
+            and not self._space.no_next_file
+            and not self._ring.has_work
+        ):
             self._give_back_wanted = True
             self._wake.set()
 
@@ -407,7 +403,7 @@ class Journal:
         while self._ahead:
             made = self._ahead.popleft()
             made.file.close()
-            await self._remove(made.number)
+            await self.delete(made.number)
         self._ahead_changed.set()
         self._ahead_changed = trio.Event()
         await self._roll(cut=True)
@@ -444,14 +440,14 @@ class Journal:
         self._last_offset = -1
         self._first_sequence = self.sequence
         self._footer = []
-        states = jb.state_payloads(self._states(), STATE_BYTES_MAX)
+        states = jb.state_payloads(self._ledgers.state_records(), STATE_BYTES_MAX)
         self._state_bytes = sum(map(len, states))
         head = jb.Head(
-            self._bookie_id,
+            self.bookie_id,
             self.start_count,
             predecessor,
             end,
-            self._limbo_below(),
+            self._ledgers.limbo_below,
             tuple((file, first, last) for file, (first, last) in sorted(self.sealed.items())),
             len(states),
             sealing_blocks,
@@ -511,22 +507,25 @@ class Journal:
             durable_to=self.durable_to,
             file_number=number,
             file_offset=offset,
-            seed=self._seed,
+            seed=self.seed,
         )
         await file.write_synced(offset, self._service[:length])
         self._written(length)
         return length
 
     async def delete(self, *numbers: int) -> None:
-        """Remove files of which nothing is needed; that they are gone is in the journal already."""
-        await self._remove(*numbers)
+        """Remove the files; one that somebody else has removed is no reason to end.
+
+        Nothing else deletes a journal file, and three may ask: `Upkeep`, for sealed files without a live
+        record, behind the last checkpoint, once a durable record says that they are gone; a start
+        (`opening.py`), for those of which nothing counts, where nothing is missed; and the journal itself,
+        for a file that it has made and not begun.
+        """
+        there = self._disk.list()
+        if names := [name for name in map(file_name, numbers) if name in there]:
+            await self._disk.delete(*names)
         for number in numbers:
             self.file_bytes.pop(number, None)
-
-    async def _remove(self, *numbers: int) -> None:
-        """Remove the files; one that somebody else has removed is no reason to end."""
-        there = self._disk.list()
-        await self._disk.delete(*(name for name in map(file_name, numbers) if name in there))
 
     def close(self) -> None:
         """Close the files that are open for writing."""

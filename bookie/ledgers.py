@@ -4,15 +4,24 @@ There is one `Ledger` object an id, whoever asks for it: fence and add meet on t
 the reference).
 """
 
+import hmac
 from bisect import bisect_right
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Protocol
 
-from ..runtime.errors import DistributedLogError
+from ..runtime.errors import (
+    DistributedLogError,
+    LedgerStateUnknown,
+    NoSuchLedger,
+    WrongLedgerKey,
+)
 from . import journal_blocks as jb
 from .read_sources import Extent
 from .runs import Runs
+
+LIMBO_ALL = 0xFFFF_FFFF_FFFF_FFFF
+"""All that are not known here are in limbo."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +100,17 @@ class Ledger:
         """A tombstone."""
         return bool(self.flags & jb.DELETED)
 
+    def check_key(self, key: bytes) -> None:
+        """Raise `WrongLedgerKey` unless it is the ledger's, or that is not known yet."""
+        if self.key and not hmac.compare_digest(self.key, key):
+            raise WrongLedgerKey(f"ledger {self.id}: the key shown is not the ledger's")
+
+    def take_key(self, key: bytes) -> None:
+        """From now on it is this one, where none was known. Raises `WrongLedgerKey`."""
+        self.check_key(key)
+        if not self.key:
+            self.key = bytes(key)
+
     def set_state(self, flags: int, lac: int, key: bytes) -> None:
         """Take a state from the disk: flags and key are the last written, the LAC never moves back."""
         self.flags = flags
@@ -131,6 +151,49 @@ class Ledger:
             if note.first <= entry < note.first + note.count:
                 return note
         return None
+
+
+class Ledgers:
+    """All ledgers of a bookie, and what is said of those that it does not know."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Ledger] = {}
+        self.limbo_below = 0
+        """Those with a lower id that are not known here are in limbo."""
+
+    def ids(self) -> list[int]:
+        """Of the ledgers that are here, ascending, tombstones not included."""
+        return sorted(
+            id for id, ledger in self.by_id.items() if ledger.stored and not ledger.deleted
+        )
+
+    def state_records(self) -> list[bytes]:
+        """The state of each that is stored, as every journal file begins with it (H7)."""
+        return [ledger.state_record() for ledger in self.by_id.values() if ledger.stored]
+
+    def look_up(self, ledger_id: int, key: bytes) -> Ledger:
+        """One that is known here. Raises `NoSuchLedger`, `LedgerStateUnknown`, `WrongLedgerKey`."""
+        ledger = self.by_id.get(ledger_id)
+        if ledger is None or not ledger.stored:
+            if ledger_id < self.limbo_below:
+                raise LedgerStateUnknown(f"ledger {ledger_id}: this bookie lost data (limbo)")
+            raise NoSuchLedger(f"ledger {ledger_id} is not known here")
+        ledger.check_key(key)
+        if ledger.deleted:
+            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+        return ledger
+
+    def get_or_make(self, ledger_id: int) -> Ledger:
+        """The one object of this id."""
+        ledger = self.by_id.get(ledger_id)
+        if ledger is None:
+            ledger = self.by_id[ledger_id] = Ledger(ledger_id)
+        return ledger
+
+    def release(self, ledger: Ledger) -> None:
+        """Nobody waits on it any more: an unknown ledger without users is forgotten."""
+        if not (ledger.stored or ledger.users or ledger.waiters):
+            self.by_id.pop(ledger.id, None)
 
 
 class StreamOwner(Protocol):

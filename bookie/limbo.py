@@ -5,53 +5,46 @@ bound are taken for marked. The bound falls to the cluster's next ledger id; a m
 who knows the ledger's end has seen that all of it is here.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import trio
 
 from ..runtime.errors import NoSuchLedger
 from . import journal_blocks as jb
+from .commits import Commits
 from .gather import GatheringBlock
-
-if TYPE_CHECKING:
-    from .ledgers import Ledger
-    from .store import Store
+from .ledgers import Ledgers
 
 
 class Limbo:
-    """The limbo of one store."""
+    """The limbo of one bookie. ``lost``: what its start missed, in words; empty: nothing."""
 
-    def __init__(self, store: "Store", ledgers: "dict[int, Ledger]") -> None:
-        self._store = store
+    def __init__(self, ledgers: Ledgers, commits: Commits, lost: str) -> None:
         self._ledgers = ledgers
-        self.below = 0
-        """Ledgers with a lower id that are not known here are in limbo; see `confine`."""
-        self.lost = ""
-        """What this start missed, in words; empty: nothing."""
+        self._commits = commits
+        self._lost = lost
 
     @property
     def any_limbo(self) -> bool:
         """May a ledger, known or not, be in limbo here?"""
-        return self.below > 0 or self.ledgers > 0
+        return self._ledgers.limbo_below > 0 or self.ledgers > 0
 
     @property
     def reason(self) -> str:
         """Why ledgers are in limbo here, for people; empty: none is."""
         if not self.any_limbo:
             return ""
-        return self.lost or "an earlier start missed data, and its log says what"
+        return self._lost or "an earlier start missed data, and its log says what"
 
     @property
     def ledgers(self) -> int:
         """How many known ledgers are in limbo."""
-        return sum(1 for ledger in self._ledgers.values() if ledger.limbo and not ledger.deleted)
+        known = self._ledgers.by_id.values()
+        return sum(1 for ledger in known if ledger.limbo and not ledger.deleted)
 
     def in_limbo(self, ledger_id: int) -> bool:
         """Is this one?"""
-        ledger = self._ledgers.get(ledger_id)
+        ledger = self._ledgers.by_id.get(ledger_id)
         if ledger is None or not ledger.stored:
-            return ledger_id < self.below
+            return ledger_id < self._ledgers.limbo_below
         return ledger.limbo and not ledger.deleted
 
     async def confine(self, below: int) -> None:
@@ -59,16 +52,16 @@ class Limbo:
 
         To be called with the cluster's next ledger id, after a start that found a loss. Durable.
         """
-        if below >= self.below:
+        if below >= self._ledgers.limbo_below:
             return
         durable = trio.Event()
-        self.below = below
+        self._ledgers.limbo_below = below
 
         def write(block: GatheringBlock) -> None:
             block.controls.append(jb.limbo_below_record(below))
             block.after_sync.append(durable.set)
 
-        self._store.commits.with_block(write)
+        self._commits.with_block(write)
         await durable.wait()
 
     async def lift_limbo(self, ledger_id: int, key: bytes) -> None:
@@ -77,13 +70,13 @@ class Limbo:
         Call when the ledger is closed, and all that its record wants here was read back and is sound: then
         no entry that this bookie denies was ever acknowledged by it. Raises `NoSuchLedger`, `WrongLedgerKey`.
         """
-        ledger = self._store.known(ledger_id, key)
+        ledger = self._ledgers.get_or_make(ledger_id)
+        ledger.take_key(key)
         if ledger.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
         ledger.flags = (ledger.flags & ~jb.LIMBO) | jb.FENCED
         ledger.stored = True
         durable = trio.Event()
-        written: Callable[[], None] = durable.set
-        self._store.commits.write_state(ledger, written)
+        self._commits.write_state(ledger, durable.set)
         await durable.wait()
         ledger.fence_durable = True

@@ -13,34 +13,35 @@ reaches as far as the cluster was told that it was durable.
 import logging
 from collections.abc import Iterable
 
+from ..runtime import blocks
 from ..runtime.atomic_file import read_file, replace_file
-from ..runtime.errors import CorruptData, DiskFailed, ForeignData
+from ..runtime.errors import CorruptData, DiskFailed, DiskFull, ForeignData
 from ..runtime.host import Disk, Host, OrderedMap
 from . import entry as entries
 from . import journal_blocks as jb
-from .beginning import Beginning
 from .gather import GatherRing
 from .index import MAP_NAME, Index
 from .index_records import Saved
-from .journal import PREFIX, Journal, file_number
-from .ledgers import Ledger
+from .journal import FILE_NUMBER_MAX, PREFIX, Journal, NewFile, file_name, file_number
+from .ledgers import LIMBO_ALL, Ledger, Ledgers, Note
 from .options import BookieOptions
-from .reads import JournalFiles
 from .replay import (
     Decision,
     Replayed,
+    ReplayedJournal,
     decide,
     is_within,
     open_file,
     read_footer,
     read_one,
+    read_records,
     scan_file,
     skipped_ranges,
 )
-from .replayed import ReplayedJournal
 from .reserve import Reserve
 from .seed import SEED_NAME, Seed, seed_of
-from .store import LIMBO_ALL, Store
+from .space import Facts, Space
+from .store import Store
 
 log = logging.getLogger("distributedlog.bookie.opening")
 
@@ -49,33 +50,199 @@ RANGES_NAMED = 3
 """Of what is missing; the rest is counted."""
 LEAP_MAX = 1 << 40
 """Blocks that may be gone at the end: no journal comes so far. What says so is not believed its number."""
+SHORT_FILE_BYTES = 64 * 1024
+"""The shortest journal file that a start on a full disk makes do with."""
+
+LOST_PREFIX = "lost-"
+"""In place of ``journal-``: set aside by a start that missed data, for the operator to look at."""
 
 
 async def open_store(
-    host: Host, options: BookieOptions, bookie_id: str, *, witnessed: int = 0, doubt: str = ""
+    host: Host,
+    options: BookieOptions | None = None,
+    *,
+    bookie_id: str = "",
+    witnessed: int = 0,
+    doubt: str = "",
 ) -> Store:
-    """See `Store.open`."""
-    opening = _Opening(host, options, bookie_id, witnessed)
-    if doubt:
-        opening.losses.append(doubt)
-    return await opening.open()
+    """Replay what is on ``host.disks["journal"]`` and ``["index"]``, and be ready to serve.
+
+    ``witnessed``: somebody else knows that the block of this sequence was synced here (`durable_to`).
+    ``doubt``: why nobody can say, in words; then nothing is denied.
+    All that was acknowledged is there, or what may have lost it is in limbo. Raises `ForeignData` for
+    another bookie's data, `UnsupportedFormat`, `DiskFailed`, `CorruptData`.
+    """
+    options = options or BookieOptions()
+    disk = host.disks["journal"]
+    names = _journal_names(disk)
+    data, found = await _read_seed(disk, bookie_id)
+    ledgers = Ledgers()
+    index, saved = await _open_index(host.disks["index"], ledgers, found, bookie_id)
+    try:
+        seed = _seed_to_take(host, data, found, saved, bookie_id, bool(names))
+        if data != seed.encode():
+            await replace_file(disk, SEED_NAME, seed.encode())
+        opening = _Opening(disk, names, ledgers, index, seed, witnessed)
+        if doubt:
+            opening.losses.append(doubt)
+        replay = await opening.believe(saved)
+        ring = GatherRing(
+            disk.aligned_buffer,
+            buffers=options.gather_buffers,
+            bytes_each=options.gather_bytes,
+            block_max=options.block_bytes_max,
+        )
+        reserves = {
+            role: Reserve(host.disks[role], role, options.first_file_bytes)
+            for role in ("journal", "index")
+        }
+        space = Space(seed.bookie_id, lambda: _measure(host, options, index, reserves))
+        journal = Journal(
+            disk,
+            ring,
+            options,
+            bookie_id=seed.bookie_id,
+            seed=seed.seed,
+            ledgers=ledgers,
+            space=space,
+            reserve=reserves["journal"],
+        )
+        store = Store(
+            disk,
+            journal,
+            ring,
+            index,
+            ledgers,
+            space,
+            reserves,
+            options,
+            lost="; ".join(opening.losses),
+        )
+        store.stats.corrupt_ranges = len(replay.decision.corrupt)
+        worthless = opening.blank | opening.removed if opening.losses else set(names)
+        first = _FirstFile(disk, names, store, journal, ring, index)
+        await first.begin(replay, saved, opening.blank, worthless)
+        if not seed.started:  # from now on adds may be acknowledged
+            started = Seed(seed.bookie_id, seed.seed, True)
+            await replace_file(disk, SEED_NAME, started.encode())
+        await store.upkeep.make_reserves()
+        return store
+    except BaseException:
+        index.close()
+        raise
+
+
+def _measure(
+    host: Host, options: BookieOptions, index: Index, reserves: dict[str, Reserve]
+) -> Facts:
+    """What is to be looked at of a bookie's room."""
+    return Facts(
+        journal_free_bytes=host.disks["journal"].free_bytes(),
+        index_free_bytes=host.disks["index"].free_bytes(),
+        free_bytes_min=options.free_bytes_min,
+        reserves_missing=tuple(role for role, reserve in reserves.items() if not reserve.held),
+        runs_in_memory=index.runs_in_memory + index.runs_frozen,
+        checkpoint_runs=options.checkpoint_runs,
+    )
+
+
+def _journal_names(disk: Disk) -> dict[int, str]:
+    """The journal files that are there, by number."""
+    names: dict[int, str] = {}
+    for name in disk.list():
+        number = file_number(name)
+        if number is not None:
+            names[number] = name
+        elif name.startswith(PREFIX):
+            log.warning("%s is no journal file of a bookie's: it is left alone", name)
+    return names
+
+
+async def _read_seed(disk: Disk, bookie_id: str) -> tuple[bytes | None, Seed | None]:
+    """The seed's file and what it says, None where it is missing or damaged. Raises `ForeignData`."""
+    try:
+        data = await read_file(disk, SEED_NAME)
+    except (CorruptData, DiskFailed) as error:  # as a damaged one: the index may know it
+        log.error("bookie %s: %s cannot be read: %s", bookie_id, SEED_NAME, error)
+        data = b""
+    found = seed_of(data) if data is not None else None
+    if found is not None:
+        _check_owner(found, bookie_id)
+    return data, found
+
+
+async def _open_index(
+    disk: Disk, ledgers: Ledgers, seed: Seed | None, bookie_id: str
+) -> tuple[Index, Saved | None]:
+    stored: OrderedMap | None = None
+    try:
+        stored = await disk.open_map(MAP_NAME)
+        index = Index(stored, ledgers.by_id)
+        saved = await index.load()
+        if saved is not None and seed is not None and saved.seed != seed.seed:
+            # Its position may fit all the same: bookies that store the same grow alike (H80).
+            raise CorruptData(f"it belongs to another journal, of bookie {saved.bookie_id}")
+        return index, saved
+    except CorruptData as error:
+        log.error("bookie %s: the index is built again: %s", bookie_id, error)
+        if stored is not None:
+            stored.close()
+        ledgers.by_id.clear()
+        await disk.delete_map(MAP_NAME)
+        return Index(await disk.open_map(MAP_NAME), ledgers.by_id), None
+
+
+def _seed_to_take(
+    host: Host,
+    data: bytes | None,
+    found: Seed | None,
+    saved: Saved | None,
+    bookie_id: str,
+    any_file: bool,
+) -> Seed:
+    """The seed of block digests: made once, kept in a file of its own and in the index."""
+    if found is None and saved is not None:
+        found = Seed(saved.bookie_id, saved.seed, True)
+    elif found is None and (data is not None or any_file):
+        raise CorruptData(
+            f"{SEED_NAME} is missing or damaged, and so is the index: nothing in the journal can be"
+            " verified. Start it with empty directories, as a new bookie, then decommission the old id"
+            ' (docs/operations.md, "A bookie does not start any more")'
+        )
+    elif found is None:
+        found = Seed(bookie_id, host.random.getrandbits(63), False)
+    _check_owner(found, bookie_id)
+    return found
+
+
+def _check_owner(found: Seed, bookie_id: str) -> None:
+    if bookie_id and found.bookie_id != bookie_id:
+        raise ForeignData(f"the journal of bookie {found.bookie_id}, this is {bookie_id}")
 
 
 class _Opening:
-    def __init__(self, host: Host, options: BookieOptions, bookie_id: str, witnessed: int) -> None:
-        self.host = host
-        self.options = options
-        self.disk: Disk = host.disks["journal"]
-        self.index_disk: Disk = host.disks["index"]
-        self.bookie_id = bookie_id
+    """What a start believes of the journal that it finds."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        names: dict[int, str],
+        ledgers: Ledgers,
+        index: Index,
+        seed: Seed,
+        witnessed: int,
+    ) -> None:
+        self.disk = disk
+        self.names = names
+        """The journal files that were found, by number."""
+        self.ledgers = ledgers
+        self.index = index
+        self.bookie_id, self.seed = seed.bookie_id, seed.seed
+        self.started = seed.started
+        """This bookie has served: an empty journal is a loss, not a first start that was cut short."""
         self.witnessed = witnessed
         """A block of this sequence was synced, others say; 0: they know of none."""
-        self.seed = 0
-        self.ledgers: dict[int, Ledger] = {}
         self.removed: set[int] = set()
-        self.limbo_below = 0
-        self.started = False
-        """This bookie has served: an empty journal is a loss, not a first start that was cut short."""
         self.losses: list[str] = []
         """Why it cannot be shown that nothing is gone that was synced."""
         self.unreadable: set[int] = set()
@@ -85,154 +252,23 @@ class _Opening:
         self.blank: set[int] = set()
         """Files of zeros: made ahead and never used, or what is left of a lost one."""
 
-    async def open(self) -> Store:
-        names: dict[int, str] = {}
-        for name in self.disk.list():
-            number = file_number(name)
-            if number is not None:
-                names[number] = name
-            elif name.startswith(PREFIX):
-                log.warning("%s is no journal file of a bookie's: it is left alone", name)
-        data, seed = await self._read_seed()
-        index, saved = await self._open_index(seed)
-        try:
-            await self._take_seed(data, seed, saved, bool(names))
-            return await self._open_behind(index, saved, names)
-        except BaseException:
-            index.close()
-            raise
-
-    async def _open_behind(self, index: Index, saved: Saved | None, names: dict[int, str]) -> Store:
-        ring = GatherRing(
-            self.disk.aligned_buffer,
-            buffers=self.options.gather_buffers,
-            bytes_each=self.options.gather_bytes,
-            block_max=self.options.block_bytes_max,
-        )
-        files = JournalFiles(self.disk, self.options.open_files_max)
-        reserves = {
-            role: Reserve(self.host.disks[role], role, self.options.first_file_bytes)
-            for role in ("journal", "index")
-        }
-        journal = Journal(
-            self.disk,
-            ring,
-            self.options,
-            bookie_id=self.bookie_id,
-            seed=self.seed,
-            states=lambda: [
-                ledger.state_record() for ledger in self.ledgers.values() if ledger.stored
-            ],
-            limbo_below=lambda: store.limbo.below,
-            reserve=reserves["journal"],
-            on_space=lambda: store.look_at_space(),
-        )
-        store = Store(
-            self.disk,
-            journal,
-            ring,
-            index,
-            self.ledgers,
-            files,
-            self.options,
-            bookie_id=self.bookie_id,
-            seed=self.seed,
-            index_disk=self.index_disk,
-            reserves=reserves,
-        )
-        if saved is not None:
-            replay = await self._replay(index, saved, names)
-        else:
-            replay = await self._rebuild(index, names)
+    async def believe(self, saved: Saved | None) -> ReplayedJournal:
+        """Replay the journal; all is in limbo afterwards if something that was synced may be gone."""
+        replay = await (self._rebuild() if saved is None else self._replay(saved))
         self._ask_what_is_missing(replay.decision)
         if self.losses:
-            await self._forget_gone_files(index, replay, names)
-            self._into_limbo(index)
-        store.limbo.below = self.limbo_below
-        store.limbo.lost = "; ".join(self.losses)
-        store.stats.corrupt_ranges = len(replay.decision.corrupt)
-        beginning = Beginning(self.disk, names, store, journal, ring, index, self.ledgers)
-        worthless = self.blank | self.removed if self.losses else set(names)
-        await beginning.begin(replay, saved, self.blank, worthless)
-        await self._note_started()
-        await store.make_reserves()
-        files.close()
-        return store
+            await self._forget_gone_files(replay)
+            self._into_limbo()
+        return replay
 
-    # --- the index --------------------------------------------------------------------------------
-
-    async def _open_index(self, seed: Seed | None) -> tuple[Index, Saved | None]:
-        stored: OrderedMap | None = None
-        try:
-            stored = await self.index_disk.open_map(MAP_NAME)
-            index = Index(stored, self.ledgers)
-            saved = await index.load()
-            if saved is not None and seed is not None and saved.seed != seed.seed:
-                # Its position may fit all the same: bookies that store the same grow alike (H80).
-                raise CorruptData(f"it belongs to another journal, of bookie {saved.bookie_id}")
-            return index, saved
-        except CorruptData as error:
-            log.error("bookie %s: the index is built again: %s", self.bookie_id, error)
-            if stored is not None:
-                stored.close()
-            self.ledgers.clear()
-            await self.index_disk.delete_map(MAP_NAME)
-            return Index(await self.index_disk.open_map(MAP_NAME), self.ledgers), None
-
-    async def _read_seed(self) -> tuple[bytes | None, Seed | None]:
-        """The seed's file and what it says, None where it is missing or damaged. Raises `ForeignData`."""
-        try:
-            data = await read_file(self.disk, SEED_NAME)
-        except (CorruptData, DiskFailed) as error:  # as a damaged one: the index may know it
-            log.error("bookie %s: %s cannot be read: %s", self.bookie_id, SEED_NAME, error)
-            data = b""
-        found = seed_of(data) if data is not None else None
-        if found is not None:
-            self._check_owner(found)
-        return data, found
-
-    async def _take_seed(
-        self, data: bytes | None, found: Seed | None, saved: Saved | None, any_file: bool
-    ) -> None:
-        """The seed of block digests: made once, kept in a file of its own and in the index."""
-        if found is not None:
-            self.started = found.started
-        elif saved is not None:
-            found = Seed(saved.bookie_id, saved.seed, True)
-            self.started = True
-        elif data is not None or any_file:
-            raise CorruptData(
-                f"{SEED_NAME} is missing or damaged, and so is the index: nothing in the journal can be"
-                " verified. Start it with empty directories, as a new bookie, then decommission the old id"
-                ' (docs/operations.md, "A bookie does not start any more")'
-            )
-        else:
-            found = Seed(self.bookie_id, self.host.random.getrandbits(63), False)
-        self._check_owner(found)
-        self.bookie_id, self.seed = found.bookie_id, found.seed
-        if data != found.encode():
-            await replace_file(self.disk, SEED_NAME, found.encode())
-
-    def _check_owner(self, found: Seed) -> None:
-        if self.bookie_id and found.bookie_id != self.bookie_id:
-            raise ForeignData(f"the journal of bookie {found.bookie_id}, this is {self.bookie_id}")
-
-    async def _note_started(self) -> None:
-        """From now on adds may be acknowledged."""
-        if not self.started:
-            seed = Seed(self.bookie_id, self.seed, True)
-            await replace_file(self.disk, SEED_NAME, seed.encode())
-
-    # --- the journal ------------------------------------------------------------------------------
-
-    async def _scan(self, names: dict[int, str], number: int, start: int = 0) -> list[Replayed]:
+    async def _scan(self, number: int, start: int = 0) -> list[Replayed]:
         def on_unreadable(error: CorruptData) -> None:
             # Not a torn tail, whatever comes behind it: what cannot be read may have been synced.
-            self._lose(f"{names[number]} cannot be read ({error})", number)
+            self._lose(f"{self.names[number]} cannot be read ({error})", number)
 
         scanned = await scan_file(
             self.disk,
-            names[number],
+            self.names[number],
             number,
             self.seed,
             self.bookie_id,
@@ -281,14 +317,14 @@ class _Opening:
             )
         self._lose(reason)
 
-    async def _replay(self, index: Index, saved: Saved, names: dict[int, str]) -> ReplayedJournal:
+    async def _replay(self, saved: Saved) -> ReplayedJournal:
         """The blocks behind the index's position."""
-        self.limbo_below = saved.limbo_below
+        self.ledgers.limbo_below = saved.limbo_below
         found: list[Replayed] = []
-        for number in sorted(names):
+        for number in sorted(self.names):
             if number >= saved.file_number:
                 start = saved.offset if number == saved.file_number else 0
-                found += await self._scan(names, number, start)
+                found += await self._scan(number, start)
         decision = decide(
             found, from_sequence=saved.sequence, witnessed=self._believed(found, saved.sequence)
         )
@@ -297,48 +333,50 @@ class _Opening:
             decision, sealed, saved.file_number, saved.offset, saved.start_count
         )
         replay.note_files(found, decision, saved)
-        self._take_states((*decision.durable, *decision.survivors), index)
-        self._know_survivors(decision, index)
+        self._take_states((*decision.durable, *decision.survivors))
+        self._know_survivors(decision)
         for block in decision.durable:
             for run in block.runs:
-                await self._add_run(index, run, block.file_number, names)
-        await self._prove_position(saved, names)
-        self._miss_files(replay, names)
-        await self._miss_older(index, saved, names)
+                await self._add_run(run, block.file_number)
+        await self._prove_position(saved)
+        self._miss_files(replay)
+        await self._miss_older(saved)
         return replay
 
-    async def _prove_position(self, saved: Saved, names: dict[int, str]) -> None:
+    async def _prove_position(self, saved: Saved) -> None:
         """The index knows a file, its first block and the last one before the position: are they there?"""
         number = saved.file_number
         if number in self.removed:
             return
         where = f"journal file {number}, which the index knows up to {saved.offset},"
-        if number not in names:
+        if number not in self.names:
             self.missing.add(number)
             self._lose(f"{where} is gone")
             return
-        head = await self._read_one(names, number, 0)
+        head = await self._read_one(number, 0)
         if head is None or head.head is None or head.sequence != saved.first_sequence:
             self._lose(f"{where} does not begin as it did")
         elif saved.last_offset >= 0:
-            last = await self._read_one(names, number, saved.last_offset)
+            last = await self._read_one(number, saved.last_offset)
             if last is None or last.sequence != saved.sequence - 1:
                 self._lose(f"{where} is not whole there: it was cut, damaged, or is an older copy")
 
-    async def _read_one(self, names: dict[int, str], number: int, offset: int) -> Replayed | None:
-        return await read_one(self.disk, names[number], number, self.seed, self.bookie_id, offset)
+    async def _read_one(self, number: int, offset: int) -> Replayed | None:
+        return await read_one(
+            self.disk, self.names[number], number, self.seed, self.bookie_id, offset
+        )
 
-    async def _rebuild(self, index: Index, names: dict[int, str]) -> ReplayedJournal:
+    async def _rebuild(self) -> ReplayedJournal:
         """No index: runs from footers, states from the newest file head that is whole (H7)."""
-        if not names:
+        if not self.names:
             if self.started:
                 self._lose("there is no journal file, and no index")
             decision = decide([], from_sequence=1, witnessed=self._believed([], 1))
             return ReplayedJournal(decision, {}, 0, 0, 0)
         scanned: dict[int, list[Replayed]] = {}
         base: int | None = None
-        for number in sorted(names, reverse=True):
-            scanned[number] = await self._scan(names, number)
+        for number in sorted(self.names, reverse=True):
+            scanned[number] = await self._scan(number)
             if _whole_head(scanned[number]):
                 base = number if base is None else base
                 if _all_before_is_durable(scanned, number):
@@ -355,34 +393,32 @@ class _Opening:
         replay = ReplayedJournal(decision, sealed, base or 0, 0, 0)
         replay.note_files(found, decision, None)
         if head is not None:
-            self.limbo_below = head.limbo_below
-        self._take_states((*decision.durable, *decision.survivors), index)
-        self._know_survivors(decision, index)
+            self.ledgers.limbo_below = head.limbo_below
+        self._take_states((*decision.durable, *decision.survivors))
+        self._know_survivors(decision)
         removed = self.removed
         skipped = skipped_ranges((*decision.durable, *decision.survivors))
-        for number in sorted(set(names) - set(scanned) - removed):
+        for number in sorted(set(self.names) - set(scanned) - removed):
             if number in sealed:
-                await self._rebuild_file(index, names, number, sealed[number], skipped)
+                await self._rebuild_file(number, sealed[number], skipped)
         for block in decision.durable:
             for run in block.runs:
-                await self._add_run(index, run, block.file_number, names)
-        self._miss_files(replay, names)
+                await self._add_run(run, block.file_number)
+        self._miss_files(replay)
         return replay
 
     async def _rebuild_file(
         self,
-        index: Index,
-        names: dict[int, str],
         number: int,
         span: tuple[int, int],
         skipped: list[tuple[int, int]],
     ) -> None:
-        footer = await read_footer(self.disk, names[number], number, self.seed)
+        footer = await read_footer(self.disk, self.names[number], number, self.seed)
         if footer is not None:
             for run in footer[1]:
-                await self._add_run(index, run, number, names)
+                await self._add_run(run, number)
             return
-        scanned = await self._scan(names, number)
+        scanned = await self._scan(number)
         skipped = [*skipped, *skipped_ranges(scanned)]
         counting = [n for n in range(span[0], span[1] + 1) if not is_within(n, skipped)]
         blocks = [
@@ -391,31 +427,31 @@ class _Opening:
             if span[0] <= block.sequence <= span[1] and not is_within(block.sequence, skipped)
         ]
         if len(blocks) != len(counting):
-            self._lose(f"{len(counting) - len(blocks)} blocks of {names[number]} are gone")
+            self._lose(f"{len(counting) - len(blocks)} blocks of {self.names[number]} are gone")
         for block in blocks:
             for run in block.runs:
-                await self._add_run(index, run, number, names)
+                await self._add_run(run, number)
 
-    def _miss_files(self, replay: ReplayedJournal, names: dict[int, str]) -> None:
+    def _miss_files(self, replay: ReplayedJournal) -> None:
         """A sealed file that should be there and is not: what it held is lost."""
         for number in self.removed:
             replay.sealed.pop(number, None)
         for number in [*replay.sealed]:
-            if number not in names:
+            if number not in self.names:
                 del replay.sealed[number]
                 self.missing.add(number)
                 self._lose(f"journal file {number} is gone")
 
-    async def _miss_older(self, index: Index, saved: Saved, names: dict[int, str]) -> None:
+    async def _miss_older(self, saved: Saved) -> None:
         """Files from before the index's position, which no start reads: what shows without reading them.
 
         Else a file that was emptied costs a copy of all that lay in it, and nobody would know before a read.
         """
-        for number, end in sorted(index.file_ends.items()):
-            if number >= saved.file_number or number not in names:
+        for number, end in sorted(self.index.file_ends.items()):
+            if number >= saved.file_number or number not in self.names:
                 continue
             try:
-                file = await open_file(self.disk, names[number])
+                file = await open_file(self.disk, self.names[number])
             except CorruptData as error:
                 self._lose(str(error), number)
                 continue
@@ -423,115 +459,105 @@ class _Opening:
             file.close()
             if size < end:
                 self._lose(f"journal file {number} ends at {size}, and held records up to {end}")
-            elif await self._read_one(names, number, 0) is None:
+            elif await self._read_one(number, 0) is None:
                 self._lose(f"journal file {number} does not begin as it did")
 
-    async def _forget_gone_files(
-        self, index: Index, replay: ReplayedJournal, names: dict[int, str]
-    ) -> None:
+    async def _forget_gone_files(self, replay: ReplayedJournal) -> None:
         """What lay in files of which nothing is left is absent, so that it can be copied here again.
 
         Only where all is in limbo: absent is denied nowhere. A file that cannot be opened may come back.
         """
         gone = set(self.missing)
-        for number in sorted({*replay.sealed, replay.number} & set(names)):
-            if await self._is_gone(names, number):
+        for number in sorted({*replay.sealed, replay.number} & set(self.names)):
+            if await self._is_gone(number):
                 gone.add(number)
                 replay.leave_out(number)
-        index.forget_files(gone)
+        self.index.forget_files(gone)
 
-    async def _is_gone(self, names: dict[int, str], number: int) -> bool:
-        if await self._read_one(names, number, 0) is not None:
+    async def _is_gone(self, number: int) -> bool:
+        if await self._read_one(number, 0) is not None:
             return False
-        return not await self._scan(names, number) and number not in self.unreadable
+        return not await self._scan(number) and number not in self.unreadable
 
-    def _take_states(self, blocks: Iterable[Replayed], index: Index) -> None:
+    def _take_states(self, blocks: Iterable[Replayed]) -> None:
         for block in blocks:
             if block.head is not None:
-                self.limbo_below = block.head.limbo_below
+                self.ledgers.limbo_below = block.head.limbo_below
             for control in block.controls:
                 if control.kind == jb.STATE:
-                    ledger = self._ledger(control.subject)
+                    ledger = self.ledgers.get_or_make(control.subject)
                     was_deleted = ledger.deleted
                     ledger.set_state(control.flags, control.a, control.key)
-                    index.note_state(ledger)
+                    self.index.note_state(ledger)
                     if ledger.deleted and not was_deleted:
-                        index.forget_runs(ledger)
+                        self.index.forget_runs(ledger)
                 elif control.kind == jb.LIMBO_BELOW:
-                    self.limbo_below = control.subject
+                    self.ledgers.limbo_below = control.subject
                 elif control.kind == jb.FILE_REMOVED:
                     self.removed.add(control.subject)
             for ledger_id, lac in block.lacs.items():
-                ledger = self._ledger(ledger_id)
+                ledger = self.ledgers.get_or_make(ledger_id)
                 if lac > ledger.lac:
                     ledger.lac = lac
-                    index.note_state(ledger)
+                    self.index.note_state(ledger)
 
-    def _know_survivors(self, decision: Decision, index: Index) -> None:
+    def _know_survivors(self, decision: Decision) -> None:
         """Their ledgers are known before limbo is marked, not only when they are copied (inv. 22)."""
         for block in decision.survivors:
             for run in block.runs:
-                self._know(self._ledger(run.ledger), index)
+                self._know(self.ledgers.get_or_make(run.ledger))
 
-    def _know(self, ledger: Ledger, index: Index) -> None:
+    def _know(self, ledger: Ledger) -> None:
         """An entry of it is here, and so was its state, in that block or before."""
         if not ledger.deleted and not ledger.stored:
             self._lose("a block with the state of a ledger is gone")
             ledger.stored = True
-            index.note_state(ledger)
+            self.index.note_state(ledger)
 
-    async def _add_run(self, index: Index, run: jb.Run, number: int, names: dict[int, str]) -> None:
+    async def _add_run(self, run: jb.Run, number: int) -> None:
         """Index a run; ids that are known already (survivors and their copies) keep their first place."""
-        ledger = self._ledger(run.ledger)
+        ledger = self.ledgers.get_or_make(run.ledger)
         if ledger.deleted:
             return
-        self._know(ledger, index)
+        self._know(ledger)
         if run.first > ledger.top:
-            index.add(ledger, run.first, run.count, number, run.offset, run.length)
+            self.index.add(ledger, run.first, run.count, number, run.offset, run.length)
             ledger.top = run.first + run.count - 1
             return
         ids = range(run.first, run.first + run.count)
-        if any(index.find(ledger, entry) is not None for entry in ids):
-            await self._add_missing(index, ledger, run, number, names)
+        if any(self.index.find(ledger, entry) is not None for entry in ids):
+            await self._add_missing(ledger, run, number)
         else:
-            index.add(ledger, run.first, run.count, number, run.offset, run.length)
+            self.index.add(ledger, run.first, run.count, number, run.offset, run.length)
             ledger.top = max(ledger.top, ids[-1])
 
-    async def _add_missing(
-        self, index: Index, ledger: Ledger, run: jb.Run, number: int, names: dict[int, str]
-    ) -> None:
+    async def _add_missing(self, ledger: Ledger, run: jb.Run, number: int) -> None:
         try:
-            file = await open_file(self.disk, names[number])
+            file = await open_file(self.disk, self.names[number])
             try:
                 data = await file.read_cold(run.offset, run.length)
             finally:
                 file.close()
         except CorruptData as error:
-            self._lose(f"{names[number]} cannot be read ({error})", number)
+            self._lose(f"{self.names[number]} cannot be read ({error})", number)
             return
         position = 0
         for entry in range(run.first, run.first + run.count):
             length = entries.HEADER.unpack_from(data, position)[1]
-            if index.find(ledger, entry) is None:
-                index.add(ledger, entry, 1, number, run.offset + position, length)
+            if self.index.find(ledger, entry) is None:
+                self.index.add(ledger, entry, 1, number, run.offset + position, length)
                 ledger.top = max(ledger.top, entry)
             position += length
 
-    def _ledger(self, ledger_id: int) -> Ledger:
-        ledger = self.ledgers.get(ledger_id)
-        if ledger is None:
-            ledger = self.ledgers[ledger_id] = Ledger(ledger_id)
-        return ledger
-
-    def _into_limbo(self, index: Index) -> None:
+    def _into_limbo(self) -> None:
         """Lost blocks may have held entries, fences, tombstones of any ledger, known or not."""
-        self.limbo_below = LIMBO_ALL
-        for ledger in self.ledgers.values():
+        self.ledgers.limbo_below = LIMBO_ALL
+        for ledger in self.ledgers.by_id.values():
             if not ledger.deleted:
                 ledger.flags |= jb.FENCED | jb.LIMBO
                 ledger.fence_durable = True  # by the state in the new file's head, before serving
                 ledger.stored = True
-                index.note_state(ledger)
+                self.index.note_state(ledger)
 
 
 def _all_before_is_durable(scanned: dict[int, list[Replayed]], number: int) -> bool:
@@ -553,3 +579,194 @@ def _whole_head(found: list[Replayed]) -> bool:
     return len(states) == wanted and all(
         block.sequence == found[0].sequence + place for place, block in enumerate(states, 1)
     )
+
+
+class _FirstFile:
+    """The new journal file that every start begins, and the copies of survivors in it (H4).
+
+    Nothing is appended behind a replayed tail. What counts and is not known synced is written again; until
+    its copy is durable it counts where it was found, and never again there afterwards.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        names: dict[int, str],
+        store: Store,
+        journal: Journal,
+        ring: GatherRing,
+        index: Index,
+    ) -> None:
+        self._disk = disk
+        self._names = names
+        self._store = store
+        self._journal = journal
+        self._ring = ring
+        self._index = index
+        self._ledgers = store.ledgers
+
+    async def begin(
+        self,
+        replay: ReplayedJournal,
+        saved: Saved | None,
+        blank: set[int],
+        worthless: set[int],
+    ) -> None:
+        """Begin a file, copy survivors, checkpoint, remove what does not count.
+
+        To the ``blank`` files nothing was ever written. Of those that do not count the ``worthless`` are
+        deleted, the others are set aside. Raises `DiskFull`, `DiskFailed`, `CorruptData`.
+        """
+        decision = replay.decision
+        if replay.number in self._names and replay.number not in replay.sealed and replay.first:
+            replay.sealed[replay.number] = (replay.first, decision.tail_from - 1)
+        for number in sorted(self._names):
+            if number in replay.sealed and (saved is None or number >= saved.file_number):
+                await self._sync(self._names[number])
+        gone = sorted(blank & worthless - replay.sealed.keys())
+        for number in gone:  # room for the new file, also on a full disk (H28)
+            await self._journal.delete(number)
+        following = max(*self._names, replay.number, saved.next_file - 1 if saved else 0, 0, 0) + 1
+        if following > FILE_NUMBER_MAX:
+            raise CorruptData(
+                f"{file_name(following - 1)} is no file that this bookie made: move it out of the directory"
+            )
+        await self._journal.start(
+            start_count=replay.start_count + 1,
+            sequence=decision.tail_from,
+            durable_to=decision.durable_to,
+            new_file=await self._new_file(following, replay),
+            predecessor=replay.number,
+            predecessor_end=replay.end,
+            sealed=dict(replay.sealed),
+        )
+        for survivor in decision.survivors:
+            await self._copy(survivor)
+        controls = [jb.skip_record(first, last) for first, last in decision.corrupt]
+        if decision.survivors:
+            controls.append(jb.skip_record(decision.durable_to + 1, decision.tail_from - 1))
+        if self._ledgers.limbo_below:
+            controls.append(jb.limbo_below_record(self._ledgers.limbo_below))
+        for control in controls:
+            block = self._ring.control_block()
+            if block is None:
+                await self._journal.flush(self._store.commits.on_synced)
+                block = self._ring.control_block()
+                assert block is not None, "an empty ring takes any record"
+            block.controls.append(control)
+        await self._journal.flush(self._store.commits.on_synced)
+        self._journal.prove_survivors()
+        _leave_survivors(self._journal.sealed, decision.durable_to)
+        proof = self._ring.newest()
+        assert proof is not None, "an empty ring has room"
+        proof.watermark = True
+        await self._journal.flush(self._store.commits.on_synced)
+        await self._cut(replay)
+        await self._note_sizes()
+        if not await self._store.upkeep.checkpoint_if_room():
+            return  # the position stays where it was, and so does all that lies behind it
+        for number in sorted(self._names):
+            if number in replay.sealed or number in gone:
+                continue
+            name = self._names[number]
+            if number in worthless:
+                await self._journal.delete(number)
+            else:
+                await self._disk.rename(name, f"{LOST_PREFIX}{number:012d}")
+
+    async def _new_file(self, number: int, replay: ReplayedJournal) -> NewFile:
+        """The file that this start begins; on a full disk of what can be given up. Raises `DiskFull`."""
+        size = self._store.options.first_file_bytes
+        try:
+            return await self._journal.create(number, size)
+        except DiskFull:
+            reserved = await self._journal.from_reserve(number)
+            if reserved is not None:
+                return reserved
+        await self._cut(replay)
+        size = min(size, self._disk.free_bytes() * 15 // 16 // blocks.ALIGN * blocks.ALIGN)
+        while size // 2 >= SHORT_FILE_BYTES:
+            try:
+                return await self._journal.create(number, size)
+            except DiskFull:
+                size = size // 2 // blocks.ALIGN * blocks.ALIGN
+        return await self._journal.create(number, SHORT_FILE_BYTES)
+
+    async def _cut(self, replay: ReplayedJournal) -> None:
+        """Give back what lies behind the ends of files that starts left, this one and those replayed.
+
+        Nothing there counts, by the heads of the files behind them (H4). Before the index's position moves
+        on: a start that dies in between leaves it to the next.
+        """
+        if replay.decision.corrupt or self._ledgers.limbo_below == LIMBO_ALL:
+            return  # something is missing: nothing is thrown away that may be looked at
+        ends = {replay.number: replay.end}
+        for block in (*replay.decision.durable, *replay.decision.survivors):
+            head = block.head
+            if head is not None and not head.sealing_blocks:
+                ends[head.predecessor] = head.predecessor_end
+        for number, end in ends.items():
+            if number not in self._names or number not in replay.sealed or not end:
+                continue
+            file = await self._disk.open(self._names[number])
+            try:
+                if file.size() > end:
+                    file.truncate(end)
+                    await file.sync()
+            finally:
+                file.close()
+
+    async def _note_sizes(self) -> None:
+        for number in self._journal.sealed.keys() & self._names.keys():
+            try:
+                file = await open_file(self._disk, self._names[number])
+            except CorruptData:
+                continue  # who reads in it is told
+            self._journal.file_bytes[number] = file.size()
+            file.close()
+
+    async def _sync(self, name: str) -> None:
+        """What a killed process wrote may be in the page cache only: make it durable before it counts."""
+        try:
+            file = await open_file(self._disk, name)
+        except CorruptData:
+            return  # the scan has met it too: nothing that it held counts
+        try:
+            await file.sync()
+        finally:
+            file.close()
+
+    async def _copy(self, block: Replayed) -> None:
+        """Write the records of a survivor again, those that are not here yet."""
+        if not block.runs:
+            return
+        data = await read_records(self._disk, self._names[block.file_number], block)
+        view = memoryview(data)
+        for record in entries.records(view):
+            ledger = self._ledgers.get_or_make(record.ledger)
+            if ledger.deleted:
+                continue
+            if record.entry <= ledger.top and (
+                ledger.find_pending(record.entry) or self._index.find(ledger, record.entry)
+            ):
+                continue
+            target = self._ring.room(len(record.raw))
+            if target is None:
+                await self._journal.flush(self._store.commits.on_synced)
+                target = self._ring.room(len(record.raw))
+                assert target is not None, "an empty ring takes any record"
+            position = self._ring.append(target, record.raw)
+            ledger.stored = True
+            note = Note(ledger, record.entry, 1, target.buffer.view, position, len(record.raw))
+            target.notes.append(note)
+            ledger.add_pending(note)
+
+
+def _leave_survivors(sealed: dict[int, tuple[int, int]], durable_to: int) -> None:
+    """Survivors are copied and synced: from now on they count there, never again where they were found.
+
+    Their own sync may have failed; then the cache shows what the next power cut takes away (H4).
+    """
+    for number, (first, last) in [*sealed.items()]:
+        if last > durable_to:
+            sealed[number] = (first, max(durable_to, first - 1))

@@ -62,7 +62,7 @@ class LedgerChecks:
         self._ledger_exists = ledger_exists
         self._unchecked: deque[int] = deque(maxlen=CHECK_LEDGERS_MAX)
         self._wake = trio.Event()
-        store.on_ledger_created = self._on_ledger_created
+        store.adds.on_ledger_created = self._on_ledger_created
 
     def _on_ledger_created(self, ledger_id: int) -> None:
         self._unchecked.append(ledger_id)

@@ -26,6 +26,9 @@ class BookieSession:
         self, store: Store, turns: ReadTurns, link: Link, info: Callable[[], dict[str, object]]
     ) -> None:
         self._store = store
+        self._adds = store.adds
+        self._commits = store.commits
+        self._ledgers = store.ledgers
         self._options = store.options
         self._turns = turns
         self._link = link
@@ -68,19 +71,19 @@ class BookieSession:
 
     def on_batch_end(self) -> None:
         """All frames of one receive were taken: is there room for more?"""
-        if self._store.congested and not self._deferred:
+        if self._commits.congested and not self._deferred:
             self._link.hold()
-            self._store.on_room(self._resume)
+            self._commits.on_room(self._resume)
 
     def on_closed(self) -> None:
         """The connection is gone, and its streams die with it (H1)."""
         self._closed = True
         for stream in self._streams.values():
-            self._store.close_stream(stream)
+            self._adds.close_stream(stream)
         self._streams.clear()
         for waiter in self._waiters:
             self._store.waiters.forget(waiter)
-            self._store.release(waiter.ledger)
+            self._ledgers.release(waiter.ledger)
         self._waiters.clear()
         self._reads.close()
         self._store.cold.forget(self)
@@ -94,7 +97,7 @@ class BookieSession:
         if request.close:
             stream = self._streams.pop(number, None)
             if stream is not None:
-                self._store.close_stream(stream)
+                self._adds.close_stream(stream)
             return
         if number <= self._highest_stream:
             raise ProtocolError(
@@ -103,7 +106,7 @@ class BookieSession:
         if len(self._streams) >= self._options.streams_max:
             raise TooBusy(f"{len(self._streams)} add streams are open on this connection")
         self._highest_stream = number
-        self._streams[number] = self._store.open_stream(
+        self._streams[number] = self._adds.open_stream(
             self,
             number,
             request.ledger,
@@ -120,7 +123,7 @@ class BookieSession:
             raise ProtocolError(f"{self._link.peer_address} adds to stream {number}, not opened")
         taken = 0
         if not self._deferred:
-            taken = self._store.add_records(stream, body, self._resume)
+            taken = self._adds.take(stream, body, self._resume)
         if taken < len(body):
             self._defer(stream, body[taken:])
 
@@ -128,7 +131,7 @@ class BookieSession:
         """The ring is full: keep what was received already, and read on when there is room."""
         self._link.hold()
         if self._store.stats.deferred_bytes + len(body) > self._options.deferred_bytes_max:
-            self._store.refuse(
+            self._adds.refuse(
                 stream,
                 TooBusy(f"{self._store.stats.deferred_bytes} bytes wait for the journal here"),
             )
@@ -142,7 +145,7 @@ class BookieSession:
             return
         while self._deferred:
             stream, body = self._deferred[0]
-            taken = self._store.add_records(stream, memoryview(body), self._resume)
+            taken = self._adds.take(stream, memoryview(body), self._resume)
             self._store.stats.deferred_bytes -= taken
             if taken < len(body):
                 self._deferred[0] = (stream, body[taken:])
@@ -151,8 +154,8 @@ class BookieSession:
         late_lacs, self._late_lacs = self._late_lacs, {}
         for stream, lac in late_lacs.items():
             self._store.write_lac(stream, lac)
-        if self._store.congested:
-            self._store.on_room(self._resume)
+        if self._commits.congested:
+            self._commits.on_room(self._resume)
         else:
             self._link.release()
 
@@ -199,7 +202,7 @@ class BookieSession:
 
     def _on_read_lac(self, ident: int, request: m.LedgerRequest) -> None:
         try:
-            self._reply_ends(ident, self._store.look_up(request.ledger, request.key))
+            self._reply_ends(ident, self._ledgers.look_up(request.ledger, request.key))
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
 
@@ -242,7 +245,7 @@ class BookieSession:
             return ledger.top >= ledger.lac
         bytes_max = min(waiter.bytes_max, self._options.reply_bytes_max)
         try:
-            self._store.check_waiter(waiter)
+            ledger.check_key(waiter.key)
             found = self._store.collect(ledger, waiter.previous_lac + 1, lac, bytes_max)
         except DistributedLogError:
             return False  # `on_wait_over` says it
@@ -266,7 +269,7 @@ class BookieSession:
         try:
             if error is not None:
                 raise error
-            self._store.check_waiter(waiter)
+            ledger.check_key(waiter.key)
             bytes_max = min(waiter.bytes_max, self._options.reply_bytes_max)
             if bytes_max and ledger.lac > waiter.previous_lac and self._reads.has_credit:
                 found = self._store.collect(ledger, waiter.previous_lac + 1, ledger.lac, bytes_max)
@@ -279,4 +282,4 @@ class BookieSession:
             self._link.reply(
                 waiter.ident, m.encode_wait_head(ledger.lac, ledger.fence_durable), *parts
             )
-        self._store.release(ledger)
+        self._ledgers.release(ledger)

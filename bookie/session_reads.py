@@ -150,7 +150,7 @@ class SessionReads:
 
     def _read(self, read: _Read) -> int:
         request = read.request
-        ledger = self._store.look_up(request.ledger, request.key)
+        ledger = self._store.ledgers.look_up(request.ledger, request.key)
         last = request.last if request.past_lac else min(request.last, ledger.lac)
         bytes_max = min(request.bytes_max, self._options.reply_bytes_max)
         found = self._store.collect(ledger, request.first, last, bytes_max, read.extent)
@@ -191,7 +191,7 @@ class SessionReads:
         return found.size + found.runs * RUN_BYTES
 
     def _list(self, listing: _Listing) -> int:
-        ledger = self._store.look_up(listing.request.ledger, listing.request.key)
+        ledger = self._store.ledgers.look_up(listing.request.ledger, listing.request.key)
         more, listing.at = self._store.ranges(ledger, listing.at, RUNS_MAX)
         cost = RUNS_MAX * RUN_BYTES
         last = listing.last

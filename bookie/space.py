@@ -1,10 +1,14 @@
-"""Whether a bookie takes new entries: a function of facts, each of which has a name (pure, H28).
+"""Whether a bookie takes new entries: decided here alone, from facts, each of which has a name (pure, H28).
 
 A bookie that is read-only serves reads, fences and deletions, and recovery adds as long as there is room.
 The texts hold no numbers that move: they are in the registration, which is told again when it changed.
 """
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ..runtime.errors import BookieReadOnly, DistributedLogError, TooBusy
 
 MIB = 1024 * 1024
 INDEX_FREE_BYTES_MIN = 64 * MIB
@@ -20,16 +24,76 @@ class Facts:
     journal_free_bytes: int
     index_free_bytes: int
     free_bytes_min: int
-    no_next_file: bool
-    """There is no room for another journal file."""
     reserves_missing: tuple[str, ...]
     """Disks, by role, whose reserve was given up."""
-    checkpoint_failed: bool
-    """The last one found no room on the index's disk."""
     runs_in_memory: int
     checkpoint_runs: int
-    asked: bool
+    no_next_file: bool = False
+    """There is no room for another journal file."""
+    checkpoint_failed: bool = False
+    """The last one found no room on the index's disk."""
+    asked: bool = False
     """By the operator, or it is to leave."""
+
+
+log = logging.getLogger("distributedlog.bookie.space")
+
+
+class Space:
+    """The room of one bookie: is it read-only, and why.
+
+    Its parts tell what they have met; ``measure`` gives the facts that are not told, and is asked at each
+    `look`.
+    """
+
+    def __init__(self, bookie_id: str, measure: Callable[[], Facts]) -> None:
+        self.bookie_id = bookie_id
+        self.read_only = False
+        """No normal adds."""
+        self.reasons: dict[str, str] = {}
+        """Why, by name."""
+        self.index_is_behind = False
+        """No adds at all: too much of the index waits in memory."""
+        self.asked = False
+        """Set by the operator: `read_only` stays on whatever the space."""
+        self.no_next_file = False
+        self.checkpoint_failed = False
+        self._measure = measure
+
+    def note_next_file(self, *, missing: bool) -> None:
+        """The journal found no room for another file, or room again."""
+        if self.no_next_file != missing:
+            self.no_next_file = missing
+            self.look()
+
+    def look(self) -> None:
+        """Is there room for normal adds? Fences and recovery adds go on without."""
+        facts = replace(
+            self._measure(),
+            no_next_file=self.no_next_file,
+            checkpoint_failed=self.checkpoint_failed,
+            asked=self.asked,
+        )
+        reasons = read_only_reasons(facts)
+        before = self.reasons
+        if new := [text for name, text in reasons.items() if name not in before]:
+            log.warning("bookie %s: %s", self.bookie_id, "; ".join(new))
+        elif before and not reasons:
+            log.info("bookie %s takes new entries again", self.bookie_id)
+        self.reasons = reasons
+        self.read_only = bool(reasons)
+        self.index_is_behind = index_is_behind(facts)
+
+    def refusal(self, *, recovery: bool) -> DistributedLogError | None:
+        """Why no add is taken now, or none that is not a recovery's; None: they are."""
+        if self.read_only and not recovery:
+            why = "; ".join(self.reasons.values())
+            return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: {why}")
+        if self.index_is_behind:
+            return TooBusy(
+                f"bookie {self.bookie_id}: its index cannot follow, its disk may be full"
+            )
+        return None
 
 
 def read_only_reasons(facts: Facts) -> dict[str, str]:

@@ -3,24 +3,23 @@
 import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
 from ..runtime.errors import DiskFull
-from ..runtime.host import Disk
+from ..runtime.reasons import Reasons
 from . import journal_blocks as jb
+from .commits import Commits
 from .gather import GatheringBlock, GatherRing
 from .index import Index
 from .index_records import Saved
 from .journal import Journal
+from .ledgers import Ledgers
 from .options import BookieOptions
 from .reads import JournalFiles
 from .reserve import Reserve
-from .space import Facts, index_is_behind, read_only_reasons
-
-if TYPE_CHECKING:
-    from .store import Store
+from .space import Space
+from .stats import Stats
 
 TICK_S = 0.25
 LAG_TICKS = 240
@@ -40,31 +39,29 @@ class Upkeep:
 
     def __init__(
         self,
-        store: "Store",
-        disk: Disk,
         journal: Journal,
         ring: GatherRing,
         index: Index,
+        ledgers: Ledgers,
         files: JournalFiles,
-        options: BookieOptions,
-        seed: int,
-        *,
-        index_disk: Disk,
+        commits: Commits,
+        space: Space,
         reserves: dict[str, Reserve],
+        options: BookieOptions,
+        stats: Stats,
+        reasons: Reasons,
     ) -> None:
-        self._store = store
-        self._disk = disk
-        self._index_disk = index_disk
-        self._reserves = reserves
-        self._checkpoint_failed = False
         self._journal = journal
         self._ring = ring
         self._index = index
+        self._ledgers = ledgers
         self._files = files
+        self._commits = commits
+        self._space = space
+        self._reserves = reserves
         self._options = options
-        self._seed = seed
-        self._stats = store.stats
-        self._commits = store.commits
+        self._stats = stats
+        self._reasons = reasons
         self._checkpoint_lock = trio.Lock()
         self._index_written_at = trio.current_time()
         self._checkpointed = 0
@@ -72,7 +69,6 @@ class Upkeep:
 
     async def run(self) -> None:
         """Until cancelled. Raises what ends the node."""
-        self.look_at_space()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._idle_blocks)
             nursery.start_soon(self._checkpoints)
@@ -110,10 +106,10 @@ class Upkeep:
             self._index_written_at = now
         lag_s = now - self._index_written_at
         if lag_s < INDEX_LAG_S:
-            self._store.reasons.clear("index lag")
+            self._reasons.clear("index lag")
         else:
             minutes = int(lag_s // 60)
-            self._store.reasons.set("index lag", f"its index was last written {minutes} min ago")
+            self._reasons.set("index lag", f"its index was last written {minutes} min ago")
 
     async def checkpoint_if_room(self) -> bool:
         """Write the index as it stands; False where its disk is full: this bookie is read-only then."""
@@ -129,14 +125,14 @@ class Upkeep:
             try:
                 await self._checkpoint()
             except DiskFull:
-                self._checkpoint_failed = True
+                self._space.checkpoint_failed = True
                 # With it deletions and fences get through, and what had been taken before.
                 given_up = await self._reserves["index"].give_up()
-                self.look_at_space()
+                self._space.look()
                 if not given_up:
                     raise
                 await self._checkpoint()
-            self._checkpoint_failed = False
+            self._space.checkpoint_failed = False
 
     async def _checkpoint(self) -> None:
         saved = self._saved()
@@ -147,14 +143,14 @@ class Upkeep:
     def _saved(self) -> Saved:
         applied = self._commits.applied
         return Saved(
-            bookie_id=self._store.bookie_id,
-            seed=self._seed,
+            bookie_id=self._space.bookie_id,
+            seed=self._journal.seed,
             sequence=applied.sequence,
             file_number=applied.file_number,
             offset=applied.offset,
             first_sequence=applied.first_sequence,
             start_count=self._journal.start_count,
-            limbo_below=self._store.limbo.below,
+            limbo_below=self._ledgers.limbo_below,
             next_file=self._journal.next_number,
             files=[(number, *span) for number, span in sorted(self._journal.sealed.items())],
             last_offset=applied.last_offset,
@@ -206,10 +202,10 @@ class Upkeep:
             await trio.sleep(TICK_S)
             late_ms.append((trio.current_time() - before - TICK_S) * 1000)
             self._stats.loop_lag_max_ms = max(late_ms)
-            if self._store.failure is not None:
-                raise self._store.failure
+            if self._index.damage is not None:
+                raise self._index.damage
             await self.make_reserves()
-            self.look_at_space()
+            self._space.look()
             self._journal.look_at_rest()
 
     async def make_reserves(self) -> None:
@@ -217,31 +213,6 @@ class Upkeep:
         for reserve in self._reserves.values():
             if not reserve.held:
                 await reserve.make()
-
-    def look_at_space(self) -> None:
-        """Is there room for normal adds? Fences and recovery adds go on without (H28)."""
-        facts = Facts(
-            journal_free_bytes=self._disk.free_bytes(),
-            index_free_bytes=self._index_disk.free_bytes(),
-            free_bytes_min=self._options.free_bytes_min,
-            no_next_file=self._journal.space_low,
-            reserves_missing=tuple(
-                role for role, reserve in self._reserves.items() if not reserve.held
-            ),
-            checkpoint_failed=self._checkpoint_failed,
-            runs_in_memory=self._index.runs_in_memory + self._index.runs_frozen,
-            checkpoint_runs=self._options.checkpoint_runs,
-            asked=self._store.read_only_asked,
-        )
-        reasons = read_only_reasons(facts)
-        before = self._store.read_only_reasons
-        if new := [text for name, text in reasons.items() if name not in before]:
-            log.warning("bookie %s: %s", self._store.bookie_id, "; ".join(new))
-        elif before and not reasons:
-            log.info("bookie %s takes new entries again", self._store.bookie_id)
-        self._store.read_only_reasons = reasons
-        self._store.read_only = bool(reasons)
-        self._store.index_is_behind = index_is_behind(facts)
 
 
 def _mark_watermark(block: GatheringBlock) -> None:

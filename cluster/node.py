@@ -12,6 +12,7 @@ from functools import partial
 
 import trio
 
+from ..bookie.opening import open_store
 from ..bookie.options import BookieOptions
 from ..bookie.server import serve_bookie_protocol
 from ..bookie.store import Store
@@ -157,18 +158,18 @@ class _Bookie:
             self.identity = identity
             before = trio.current_time()
             witnessed, doubt = await known_reach(metadata, identity.node_id)
-            store = await Store.open(
+            store = await open_store(
                 host, options, bookie_id=identity.node_id, witnessed=witnessed, doubt=doubt
             )
             log.info(
                 "bookie %s: start %d of this directory, %d ledgers, opened in %.2f s",
                 identity.node_id,
                 identity.incarnation,
-                len(store.ledgers()),
+                len(store.ledgers.ids()),
                 trio.current_time() - before,
             )
             await keep(store.run)
-            if store.limbo.below:
+            if store.ledgers.limbo_below:
                 await confine(store, metadata)
             addresses = advertised(listeners, config.advertise)
             guard = cookie_guard(identity.node_id, cookie_revision)
@@ -254,10 +255,10 @@ class _Bookie:
             identity.incarnation,
             self.config.rack,
             self.config.labels,
-            store.read_only,
+            store.space.read_only,
             disk.free_bytes() // step * step,
             store.stored_bytes,
-            len(store.ledgers()),
+            len(store.ledgers.ids()),
             store.what_is_wrong(),
         )
 
@@ -265,11 +266,11 @@ class _Bookie:
         """A bookie that is to leave takes no new entries; what it holds is stored elsewhere."""
         assert self.identity is not None
         key = keys.leaving_key(self.identity.node_id)
-        asked_before = store.read_only_asked
+        asked_before = store.space.asked
 
         async def look() -> None:
             leaving = await metadata.get(key) is not None
-            store.read_only_asked = leaving or asked_before
+            store.space.asked = leaving or asked_before
 
         await at_each_change(metadata, (key,), look, every_s=LEAVING_EVERY_S)
 

@@ -54,7 +54,7 @@ class BookieNodeConfig:
     purge_grace_s: float = 60.0
     """A segment's bytes go this long after a truncation has passed all of it."""
     store: Mapping[str, Any] = field(default_factory=dict)
-    """Options of bookie/store.py that differ from their defaults."""
+    """Options of bookie/options.py that differ from their defaults."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import trio
 
 from ..bookie.client import AddStream, BookieClient
 from ..bookie.entry import encode, records
+from ..bookie.opening import open_store
 from ..bookie.options import BookieOptions
 from ..bookie.server import serve_bookie_protocol
 from ..bookie.store import Store
@@ -179,7 +180,7 @@ class BookieWorld:
     async def _serve(self, host: Host) -> None:
         for disk in dict.fromkeys(host.disks.values()):
             disk.lock()
-        store = await Store.open(host, self.options, bookie_id=BOOKIE_ID, witnessed=self.witnessed)
+        store = await open_store(host, self.options, bookie_id=BOOKIE_ID, witnessed=self.witnessed)
         listener = await host.listen(ADDRESS)
         hello = Hello("cluster", BOOKIE_ID, "bookie", "b1", "fdatasync")
         endpoint = Endpoint(host, lambda: hello)

@@ -10,6 +10,7 @@ import trio
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie.journal import file_number
 from distributedlog.bookie.ledgers import IncomingStream, Ledger, Waiter
+from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.read_sources import Extent
 from distributedlog.bookie.runs import Located
@@ -220,7 +221,7 @@ async def running(
     journal: Disk, options: BookieOptions = OPTIONS, index: Disk | None = None
 ) -> AsyncIterator[Store]:
     """A store that serves; killed at the end, without a goodbye."""
-    store = await Store.open(host_of(journal, index), options, bookie_id="b1")
+    store = await open_store(host_of(journal, index), options, bookie_id="b1")
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
@@ -248,7 +249,7 @@ class Adder:
 
     def __post_init__(self) -> None:
         self.late: list[bytes] = []
-        self.stream = self.store.open_stream(
+        self.stream = self.store.adds.open_stream(
             self, 1, self.ledger, self.key, recovery=self.recovery, fragment_epoch=0
         )
 
@@ -275,7 +276,7 @@ class Adder:
         if self.late:
             self.late.append(body)
             return
-        taken = self.store.add_records(self.stream, memoryview(body), self.resume)
+        taken = self.store.adds.take(self.stream, memoryview(body), self.resume)
         if taken < len(body):
             self.late.append(body[taken:])
 
@@ -283,7 +284,7 @@ class Adder:
         late, self.late = self.late, []
         while late:
             body = late.pop(0)
-            taken = self.store.add_records(self.stream, memoryview(body), self.resume)
+            taken = self.store.adds.take(self.stream, memoryview(body), self.resume)
             if taken < len(body):
                 self.late = [body[taken:], *late]
                 return
@@ -336,7 +337,7 @@ async def read_all(
     store: Store, ledger: int, first: int = 0, last: int = 1 << 40
 ) -> dict[int, bytes]:
     """All that is here, as {entry: record}."""
-    found = store.look_up(ledger, KEY)
+    found = store.ledgers.look_up(ledger, KEY)
     records: dict[int, bytes] = {}
     extent: Extent | None = None
     while first <= last:

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import DiskFull, NoSuchLedger, TooBusy
 
@@ -65,7 +66,7 @@ class _Crashes:
     async def open(self) -> Store:
         """A start that misses nothing."""
         host = host_of(self.journal, self.index)
-        store = await Store.open(host, OPTIONS, bookie_id="b1", witnessed=self.witnessed)
+        store = await open_store(host, OPTIONS, bookie_id="b1", witnessed=self.witnessed)
         assert store.limbo.reason == ""
         self.witnessed = max(self.witnessed, store.durable_to)
         return store
@@ -124,12 +125,12 @@ class _Crashes:
             for ledger, records in self.acked.items():
                 found = await read_all(store, ledger)
                 assert [found.get(n) for n in range(len(records))] == records
-            assert all(store.look_up(ledger, KEY).fenced for ledger in self.fenced)
+            assert all(store.ledgers.look_up(ledger, KEY).fenced for ledger in self.fenced)
             for ledger in self.deleted:
                 with pytest.raises(NoSuchLedger):
-                    store.look_up(ledger, KEY)
+                    store.ledgers.look_up(ledger, KEY)
             await trio.sleep(30)
-            assert store.read_only_reasons == {}
+            assert store.space.reasons == {}
             nursery.cancel_scope.cancel()
 
 

@@ -47,7 +47,7 @@ async def test_a_deleted_ledger_stays_deleted(autojump_clock: Clock) -> None:
             other.send(record(8, 0))
             await other.all_acked()
             with pytest.raises(NoSuchLedger):
-                store.look_up(7, KEY)
+                store.ledgers.look_up(7, KEY)
             await trio.sleep(10)
             disk = disk.cut(random.Random(0))
 
@@ -66,7 +66,7 @@ async def test_dead_files_go_and_their_fences_stay(autojump_clock: Clock) -> Non
         assert store.stats.files_removed > 2
 
     async with running(journal, SMALL, CutDisk()) as store:
-        assert store.limbo.below == 0
+        assert store.ledgers.limbo_below == 0
         for ledger, wanted in ((1, LedgerFenced), (7, NoSuchLedger)):
             again = Adder(store, ledger)
             again.send(record(ledger, 0))

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.reserve import Reserve, give_up, reserve_name
 from distributedlog.bookie.store import Store
@@ -57,9 +58,9 @@ async def _fill(disk: MemoryDisk) -> None:
 async def _until_writable(store: Store) -> None:
     for _ in range(600):
         await trio.sleep(0.1)
-        if not store.read_only:
+        if not store.space.read_only:
             return
-    raise AssertionError(store.read_only_reasons)
+    raise AssertionError(store.space.reasons)
 
 
 async def _refused(store: Store, ledger: int, entry: int, *, recovery: bool = False) -> Exception:
@@ -89,8 +90,8 @@ async def test_a_full_bookie_starts_and_serves_and_goes_on_when_there_is_room(
     for start in range(6):
         disk = disk.cut(random.Random(start))
         async with running(disk, options) as store:
-            assert "journal space" in store.read_only_reasons
-            assert store.limbo.below == 0
+            assert "journal space" in store.space.reasons
+            assert store.ledgers.limbo_below == 0
             assert list((await read_all(store, 7)).values()) == adder.sent
             error = await _refused(store, 8, 0)
             assert isinstance(error, BookieReadOnly)
@@ -104,13 +105,13 @@ async def test_a_full_bookie_starts_and_serves_and_goes_on_when_there_is_room(
     async with running(disk, options) as store:
         await disk.delete(BALLAST)
         await _until_writable(store)
-        assert store.read_only_reasons == {}
+        assert store.space.reasons == {}
         other = Adder(store, 8)
         other.send(record(8, 0))
         await other.all_acked()
-        assert all(store.look_up(ledger, KEY).fenced for ledger in range(20, 26))
+        assert all(store.ledgers.look_up(ledger, KEY).fenced for ledger in range(20, 26))
         with pytest.raises(NoSuchLedger):
-            store.look_up(40, KEY)
+            store.ledgers.look_up(40, KEY)
 
 
 async def test_a_start_on_a_full_disk_that_dies_at_any_step_loses_nothing(
@@ -135,8 +136,8 @@ async def test_a_start_on_a_full_disk_that_dies_at_any_step_loses_nothing(
         disk = disk.cut(random.Random(steps), survive=0.5)
         async with running(disk, SMALL) as store:
             assert list((await read_all(store, 7)).values()) == adder.sent, steps
-            assert store.look_up(9, KEY).fenced
-            assert store.limbo.below == 0
+            assert store.ledgers.look_up(9, KEY).fenced
+            assert store.ledgers.limbo_below == 0
         steps += 1
     assert steps > 8
 
@@ -149,7 +150,7 @@ async def test_a_start_without_room_for_its_checkpoint_serves(autojump_clock: Cl
     index.full_maps = True
     for _ in range(3):
         async with running(journal, SMALL, index) as store:
-            assert "checkpoint" in store.read_only_reasons
+            assert "checkpoint" in store.space.reasons
             assert list((await read_all(store, 7)).values()) == adder.sent
             assert isinstance(await _refused(store, 8, 0), BookieReadOnly)
             await trio.sleep(5)
@@ -157,7 +158,7 @@ async def test_a_start_without_room_for_its_checkpoint_serves(autojump_clock: Cl
     async with running(journal, SMALL, index) as store:
         index.full_maps = False
         await _until_writable(store)
-        assert store.look_up(9, KEY).fenced
+        assert store.ledgers.look_up(9, KEY).fenced
         assert list((await read_all(store, 7)).values()) == adder.sent
 
 
@@ -190,7 +191,7 @@ async def test_a_directory_without_a_reserve_makes_do_with_what_its_files_leave(
     await disk.delete(reserve_name("journal"), reserve_name("index"))
     await _fill(disk)
     async with running(disk, SMALL) as store:
-        assert store.read_only
+        assert store.space.read_only
         assert list((await read_all(store, 7)).values()) == adder.sent
         await fence(store, 9)
 
@@ -202,7 +203,7 @@ async def test_a_start_without_any_room_says_so_and_destroys_nothing(
     await _fill(disk)
     for _ in range(2):
         with pytest.raises(DiskFull):
-            await Store.open(host_of(disk), SMALL, bookie_id="b1")
+            await open_store(host_of(disk), SMALL, bookie_id="b1")
     await disk.delete(BALLAST)
     async with running(disk, SMALL) as store:
         adder = Adder(store, 7)
@@ -213,7 +214,7 @@ async def test_a_start_without_any_room_says_so_and_destroys_nothing(
 async def test_a_block_longer_than_a_short_file_is_sealed_whole(autojump_clock: Clock) -> None:
     """What seals a file is never written over a block that was longer than the file was made."""
     disk = CutDisk(bytes_max=20 * MIB)
-    store = await Store.open(host_of(disk), OPTIONS, bookie_id="b1")
+    store = await open_store(host_of(disk), OPTIONS, bookie_id="b1")
     await give_up(disk, "journal", OPTIONS.journal_file_bytes - (64 << 10))
     await _fill_file(disk, BALLAST, disk.free_bytes() - (600 << 10))
     adder = Adder(store, 7)
@@ -235,7 +236,7 @@ async def test_a_block_longer_than_a_short_file_is_sealed_whole(autojump_clock: 
 
     async with running(disk.cut(random.Random(1)), OPTIONS, CutDisk()) as store:
         assert list((await read_all(store, 7)).values()) == adder.sent + more.sent
-        assert store.limbo.below == 0
+        assert store.ledgers.limbo_below == 0
 
 
 @pytest.mark.parametrize("error", [TooBusy, DiskFailed])
@@ -259,16 +260,16 @@ async def test_a_reserve_that_cannot_be_opened_ends_no_bookie(
         await _fill(disk)
         index.full_maps = True
         await fence(store, 9)
-        assert not await store.checkpoint_if_room()
+        assert not await store.upkeep.checkpoint_if_room()
         await trio.sleep(5)
         index.full_maps = False
         await disk.delete(BALLAST)
         await store.checkpoint()
         await trio.sleep(5)
-        assert store.look_up(9, KEY).fenced
+        assert store.ledgers.look_up(9, KEY).fenced
     async with running(disk, options, index) as store:
-        assert store.look_up(9, KEY).fenced
-        assert store.limbo.below == 0
+        assert store.ledgers.look_up(9, KEY).fenced
+        assert store.ledgers.limbo_below == 0
 
 
 async def test_a_reserve_that_cannot_become_a_file_stays_the_reserve(
@@ -377,7 +378,7 @@ async def test_when_even_the_reserve_is_used_up_it_waits_and_lives(autojump_cloc
         for each in range(101, ledger + 1):
             assert (await fence(store, each)).fence_durable
     async with running(disk.cut(random.Random(1)), SMALL) as store:
-        assert all(store.look_up(each, KEY).fenced for each in range(101, ledger + 1))
+        assert all(store.ledgers.look_up(each, KEY).fenced for each in range(101, ledger + 1))
 
 
 async def test_a_full_index_disk_stays_a_reason_until_a_checkpoint_succeeds(
@@ -392,8 +393,8 @@ async def test_a_full_index_disk_stays_a_reason_until_a_checkpoint_succeeds(
         index.full_maps = True
         await trio.sleep(10)  # its checkpoint is due
         for _ in range(40):
-            assert "checkpoint" in store.read_only_reasons
-            assert store.info()["read_only_reasons"] == store.read_only_reasons
+            assert "checkpoint" in store.space.reasons
+            assert store.info()["read_only_reasons"] == store.space.reasons
             assert any("no room for the last checkpoint" in text for text in store.what_is_wrong())
             await trio.sleep(0.1)
         assert isinstance(await _refused(store, 7, 1), BookieReadOnly)
@@ -426,8 +427,8 @@ async def test_a_reason_stays_while_what_would_end_it_is_tried_again(
         await trio.sleep(10)
         monkeypatch.setattr(CutMap, "apply", apply_slowly)
         for _ in range(100):
-            assert "checkpoint" in store.read_only_reasons
-            assert store.read_only
+            assert "checkpoint" in store.space.reasons
+            assert store.space.read_only
             await trio.sleep(0.1)
         monkeypatch.undo()
 
@@ -451,7 +452,7 @@ async def test_what_the_index_disk_does_not_take_is_bounded_in_memory(
                 n += 1
         assert isinstance(healing.refused[0][0], TooBusy)
         assert 80 < n < 90
-        assert "index memory" in store.read_only_reasons
+        assert "index memory" in store.space.reasons
         await fence(store, 9)
 
         index.full_maps = False
@@ -485,7 +486,7 @@ async def test_the_indexs_reserve_lets_one_more_checkpoint_through(autojump_cloc
 
         assert store.info()["live_bytes"] == 0
         assert reserve_name("index") not in index.list()
-        assert store.read_only_reasons
+        assert store.space.reasons
         await _until_writable(store)
         assert reserve_name("index") in index.list()
 
@@ -620,7 +621,7 @@ async def test_at_rest_a_bookie_gives_back_what_a_rate_had_asked_for(
     async with running(disk, GROWING, CutDisk() if lost_index else index) as store:
         assert list((await read_all(store, 7)).values()) == adder.sent
         assert list((await read_all(store, 8)).values()) == more.sent
-        assert store.limbo.below == 0
+        assert store.ledgers.limbo_below == 0
 
 
 async def test_the_power_goes_off_at_every_step_of_giving_back(autojump_clock: Clock) -> None:
@@ -645,7 +646,7 @@ async def test_the_power_goes_off_at_every_step_of_giving_back(autojump_clock: C
         disk = disk.cut(random.Random(steps), survive=0.5)
         async with running(disk, GROWING, index if steps % 2 else CutDisk()) as store:
             assert list((await read_all(store, 7)).values()) == adder.sent, steps
-            assert store.limbo.below == 0
+            assert store.ledgers.limbo_below == 0
         steps += 1
     assert steps > 10
 
@@ -655,7 +656,7 @@ async def test_a_start_with_more_to_copy_than_a_file_holds_makes_the_next_one(
 ) -> None:
     """Before it serves nobody makes files ahead."""
     disk = CutDisk()
-    store = await Store.open(host_of(disk), SMALL, bookie_id="b1")
+    store = await open_store(host_of(disk), SMALL, bookie_id="b1")
     adder = Adder(store, 7)
     for n in range(60):
         adder.send(record(7, n, bytes(5000)))

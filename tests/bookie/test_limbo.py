@@ -47,7 +47,7 @@ async def test_a_lifted_mark_stays_lifted_and_the_fence_stays(autojump_clock: Cl
         async with running(disk) as store:
             assert store.limbo.in_limbo(7)
             for ledger in (8, 9):
-                assert not store.look_up(ledger, KEY).limbo
+                assert not store.ledgers.look_up(ledger, KEY).limbo
                 adder = Adder(store, ledger)
                 adder.send(record(ledger, 2))
                 error, _ = await adder.refusal()
@@ -61,7 +61,7 @@ async def test_a_bound_that_was_lowered_stays_low(autojump_clock: Clock) -> None
         disk = disk.cut(random.Random(1), survive=0.0)
     async with running(disk) as store:
         with pytest.raises(NoSuchLedger):
-            store.look_up(99, KEY)
+            store.ledgers.look_up(99, KEY)
         assert store.limbo.in_limbo(8)
 
 
@@ -103,7 +103,7 @@ async def test_a_fence_on_an_unknown_ledger_lifts_no_limbo(autojump_clock: Clock
             found = await fence(store, 9)
             assert found.limbo
             assert store.limbo.in_limbo(9)
-            assert store.look_up(9, KEY).limbo
+            assert store.ledgers.look_up(9, KEY).limbo
             await store.limbo.confine(9)
             assert store.limbo.in_limbo(9)
             disk = disk.cut(random.Random(1))

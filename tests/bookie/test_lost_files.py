@@ -10,8 +10,10 @@ import trio
 import trio.testing
 
 from distributedlog.bookie.journal import FILE_NUMBER_MAX, file_name
+from distributedlog.bookie.ledgers import LIMBO_ALL
+from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.seed import SEED_NAME
-from distributedlog.bookie.store import LIMBO_ALL, Store
+from distributedlog.bookie.store import Store
 from distributedlog.cluster.reach import SEQUENCE_MAX, Reach
 from distributedlog.runtime.errors import (
     CorruptData,
@@ -112,7 +114,7 @@ async def _judge(served: Served, witnessed: int) -> tuple[str, int]:
     """Start; nothing acknowledged may be denied, no fence forgotten. Why it is in limbo, how much is read."""
     read, reason = 0, ""
     for _ in range(2):  # what was marked stays marked
-        store = await Store.open(
+        store = await open_store(
             host_of(served.journal, served.index), MANUAL, bookie_id="b1", witnessed=witnessed
         )
         async with trio.open_nursery() as nursery:
@@ -134,7 +136,7 @@ async def _judge(served: Served, witnessed: int) -> tuple[str, int]:
 async def _read(store: Store, ledger: int, records: list[bytes]) -> int:
     """How many of the records are read; the others must be unknown, each by itself."""
     try:
-        known = store.look_up(ledger, KEY)
+        known = store.ledgers.look_up(ledger, KEY)
     except LedgerStateUnknown:
         return 0
     read = 0
@@ -262,7 +264,7 @@ async def test_what_lay_in_a_file_of_which_nothing_is_left_can_be_copied_here_ag
     async with running(served.journal, MANUAL, served.index) as store:
         for ledger, records in served.acked.items():
             assert list((await read_all(store, ledger)).values()) == records
-            assert store.look_up(ledger, KEY).limbo
+            assert store.ledgers.look_up(ledger, KEY).limbo
         live = store._index.live_bytes
 
         assert sum(live.values()) == sum(len(r) for rs in served.acked.values() for r in rs)
@@ -312,7 +314,7 @@ async def _one_of_many_alike(name: str, ledger: int) -> tuple[CutDisk, CutDisk, 
     """One entry a block, and a clean end: what bookies that store the same look like."""
     journal, index = CutDisk(), CutDisk()
     host = host_of(journal, index, seed=ledger)
-    store = await Store.open(host, MANUAL, bookie_id=name)
+    store = await open_store(host, MANUAL, bookie_id=name)
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         adder = Adder(store, ledger)
@@ -334,14 +336,14 @@ async def test_an_index_of_another_bookies_is_built_again(autojump_clock: Clock)
             assert store.limbo.reason == ""
             assert list((await read_all(store, 1)).values()) == sent
             with pytest.raises(NoSuchLedger):
-                store.look_up(2, KEY)
+                store.ledgers.look_up(2, KEY)
 
 
 async def test_a_note_that_cannot_be_is_limbo_once_and_no_sequence(autojump_clock: Clock) -> None:
     """Whoever wrote it: the journal goes on where it ends, and the next note is sound again."""
     served = await _serve("between")
 
-    store = await Store.open(
+    store = await open_store(
         host_of(served.journal, served.index), MANUAL, bookie_id="b1", witnessed=SEQUENCE_MAX - 1
     )
 
@@ -391,7 +393,7 @@ async def test_what_was_told_to_be_durable_is_found_after_a_power_cut_at_any_ste
         journal.fuse = steps
         try:
             for _ in range(2):
-                store = await Store.open(
+                store = await open_store(
                     host_of(journal, index), MANUAL, bookie_id="b1", witnessed=told
                 )
                 told = max(told, store.durable_to)
@@ -412,7 +414,7 @@ async def test_what_was_told_to_be_durable_is_found_after_a_power_cut_at_any_ste
             died = True
         journal = journal.cut(random.Random(steps), survive=0.0)
 
-        store = await Store.open(host_of(journal, index), MANUAL, bookie_id="b1", witnessed=told)
+        store = await open_store(host_of(journal, index), MANUAL, bookie_id="b1", witnessed=told)
 
         assert store.limbo.reason == "", steps
         store.close()
@@ -487,7 +489,7 @@ async def test_a_number_behind_which_there_is_none_is_refused_by_name(
     await served.journal.create(file_name(FILE_NUMBER_MAX), size=8192)
 
     with pytest.raises(CorruptData, match=r"journal-002147483647 .* move it out"):
-        await Store.open(host_of(served.journal, served.index), MANUAL, bookie_id="b1")
+        await open_store(host_of(served.journal, served.index), MANUAL, bookie_id="b1")
 
 
 async def test_a_lost_file_with_something_in_it_is_set_aside_and_a_limbo_is_for_all(
@@ -501,7 +503,7 @@ async def test_a_lost_file_with_something_in_it_is_set_aside_and_a_limbo_is_for_
     data[4096:] = data[:4096] * (len(data) // 4096 - 1)
 
     async with running(served.journal, MANUAL, served.index) as store:
-        assert store.limbo.below == LIMBO_ALL
+        assert store.ledgers.limbo_below == LIMBO_ALL
 
     assert names[-1].replace("journal", "lost") in served.journal.list()
     assert names[-1] not in served.journal.list()

@@ -11,6 +11,7 @@ import trio.testing
 
 from distributedlog.bookie.index import MAP_NAME
 from distributedlog.bookie.journal import file_number
+from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.seed import SEED_NAME
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import CorruptData, DiskFailed
@@ -55,7 +56,7 @@ async def test_a_start_that_dies_at_any_step_leaves_the_survivors_to_the_next(
 
         async with running(disk, SMALL, CutDisk() if lost_index else index) as store:
             assert (await _read(store))[: len(acked)] == acked, steps
-            assert store.limbo.below == 0
+            assert store.ledgers.limbo_below == 0
         steps += 1
     assert steps > 10
 
@@ -80,7 +81,7 @@ async def test_a_survivor_whose_sync_failed_counts_where_it_was_copied_to(
 
     async with running(disk, SMALL, CutDisk() if lost_index else index) as store:
         assert await _read(store) == served
-        assert store.limbo.below == 0
+        assert store.ledgers.limbo_below == 0
 
 
 async def _die_of_a_failed_sync(disk: CutDisk, index: CutDisk, entry: int) -> None:
@@ -184,9 +185,9 @@ async def test_without_seed_and_index_it_does_not_start_and_with_the_seed_restor
 
     for _ in range(2):
         with pytest.raises(CorruptData, match="decommission the old id"):
-            await Store.open(host_of(disk, index), SMALL, bookie_id="b1")
+            await open_store(host_of(disk, index), SMALL, bookie_id="b1")
 
     disk._files[SEED_NAME].data[:] = backup
     async with running(disk, SMALL, index) as store:
         assert await _read(store) == acked
-        assert store.limbo.below == 0
+        assert store.ledgers.limbo_below == 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
-from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import BookieReadOnly
 from distributedlog.runtime.files import DirectoryDisk
 from distributedlog.runtime.machine import real_host
@@ -34,7 +34,7 @@ async def test_rolls_restarts_and_a_lost_index(tmp_path: Path, sync: SyncMode) -
         async with running(journal, SMALL, index) as store:
             if sent:
                 assert list((await read_all(store, 7)).values()) == sent
-                assert store.look_up(8, KEY).fenced
+                assert store.ledgers.look_up(8, KEY).fenced
             adder = Adder(store, 7)
             for n in range(30):
                 adder.send(record(7, len(sent) + n, bytes([n]) * 5000))
@@ -42,7 +42,7 @@ async def test_rolls_restarts_and_a_lost_index(tmp_path: Path, sync: SyncMode) -
             sent += adder.sent
             assert list((await read_all(store, 7)).values()) == sent
             await fence(store, 8)
-            assert store.limbo.below == 0
+            assert store.ledgers.limbo_below == 0
             assert store.info()["sync_mode"] == sync
         await journal.close()
         await index.close()
@@ -53,9 +53,9 @@ async def test_the_defaults_open(tmp_path: Path) -> None:
     disk = DirectoryDisk(tmp_path)
     host = real_host("b1", disks={"journal": disk, "index": disk})
 
-    store = await Store.open(host, replace(BookieOptions(), journal_file_bytes=1 << 20))
+    store = await open_store(host, replace(BookieOptions(), journal_file_bytes=1 << 20))
 
-    assert store.ledgers() == []
+    assert store.ledgers.ids() == []
     store.close()
     await disk.close()
 
@@ -89,7 +89,7 @@ async def test_a_full_device_is_started_on_and_served_from(tmp_path: Path, full:
             async with running(disks["journal"], options, disks["index"]) as store:
                 if sent:
                     assert list((await read_all(store, 7)).values()) == sent
-                    assert store.look_up(8, KEY).fenced
+                    assert store.ledgers.look_up(8, KEY).fenced
                 adder = Adder(store, 7)
                 if start in (0, 4):
                     for n in range(20):
@@ -111,7 +111,7 @@ async def test_a_full_device_is_started_on_and_served_from(tmp_path: Path, full:
                         await store.checkpoint()
                     for each in filled:
                         _fill(each / "ballast")
-                assert store.limbo.below == 0
+                assert store.ledgers.limbo_below == 0
             for disk in disks.values():
                 await disk.close()
 

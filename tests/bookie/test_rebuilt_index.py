@@ -4,7 +4,7 @@ import trio
 import trio.testing
 
 from distributedlog.bookie import journal_blocks as jb
-from distributedlog.bookie.store import LIMBO_ALL
+from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.runtime.errors import (
     LedgerFenced,
     LedgerStateUnknown,
@@ -44,10 +44,10 @@ async def test_the_index_is_built_again_from_footers_and_blocks(autojump_clock: 
         await trio.sleep(0.1)
 
     async with running(journal, SMALL, CutDisk()) as store:
-        assert store.limbo.below == 0
+        assert store.ledgers.limbo_below == 0
         for adder in adders:
             assert list((await read_all(store, adder.ledger)).values()) == adder.sent
-            assert store.look_up(adder.ledger, KEY).lac == 118
+            assert store.ledgers.look_up(adder.ledger, KEY).lac == 118
         for ledger, wanted in ((1, LedgerFenced), (2, NoSuchLedger)):
             again = Adder(store, ledger)
             again.send(record(ledger, 0))
@@ -64,9 +64,9 @@ async def test_a_rebuild_without_a_file_of_the_chain_is_limbo(autojump_clock: Cl
     await journal.delete(journal_names(journal)[1])
 
     async with running(journal, SMALL, CutDisk()) as store:
-        assert store.limbo.below == LIMBO_ALL
-        assert store.look_up(7, KEY).limbo
-        assert store.look_up(7, KEY).fenced
+        assert store.ledgers.limbo_below == LIMBO_ALL
+        assert store.ledgers.look_up(7, KEY).limbo
+        assert store.ledgers.look_up(7, KEY).fenced
 
 
 async def test_a_bad_footer_means_a_scan(autojump_clock: Clock) -> None:
@@ -97,7 +97,7 @@ async def test_a_damaged_index_is_dropped_and_built_again(autojump_clock: Clock)
             pairs.values[key] = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
             async with running(journal, SMALL, index) as store:
                 assert list((await read_all(store, 7)).values()) == adder.sent
-                assert store.limbo.below == 0
+                assert store.ledgers.limbo_below == 0
             pairs = index._maps["bookie"]
             good = pairs.values.get(key, good)
 
@@ -111,7 +111,7 @@ async def test_a_journal_and_an_index_that_vanished_are_a_loss(autojump_clock: C
         await journal.delete(name)
 
     async with running(journal, SMALL, CutDisk()) as store:
-        assert store.limbo.below == LIMBO_ALL
+        assert store.ledgers.limbo_below == LIMBO_ALL
 
 
 async def test_a_journal_without_a_whole_head_and_an_index_that_vanished_are_a_loss(
@@ -133,7 +133,7 @@ async def test_a_journal_without_a_whole_head_and_an_index_that_vanished_are_a_l
     )  # the head, and states behind it
 
     async with running(journal, SMALL, CutDisk()) as store:
-        assert store.limbo.below == LIMBO_ALL
+        assert store.ledgers.limbo_below == LIMBO_ALL
         again = Adder(store, 7)
         again.send(record(7, 0))
         error, _ = await again.refusal()

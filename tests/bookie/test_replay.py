@@ -126,8 +126,8 @@ async def test_starts_that_are_cut_short_at_every_step(autojump_clock: Clock) ->
                 disk = disk.cut(draw, survive)
             async with running(disk, SMALL) as store:
                 assert list((await read_all(store, 7)).values())[: len(acked)] == acked
-                assert store.limbo.below == 0
-                assert store.look_up(8, KEY).fenced
+                assert store.ledgers.limbo_below == 0
+                assert store.ledgers.look_up(8, KEY).fenced
                 # And the new file's own tail: what was served stays.
                 again = Adder(store, 7, recovery=True)
                 again.send(record(7, 20))

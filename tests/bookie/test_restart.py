@@ -6,7 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.store import LIMBO_ALL, Store
+from distributedlog.bookie.ledgers import LIMBO_ALL
+from distributedlog.bookie.opening import open_store
 from distributedlog.runtime import blocks
 from distributedlog.runtime.errors import (
     DiskFailed,
@@ -50,7 +51,7 @@ async def test_ack_means_durable(autojump_clock: Clock) -> None:
         assert 0 < acked < 30
         assert list(found.values()) == adder.sent[: len(found)]
         assert len(found) >= acked
-        assert store.limbo.below == 0
+        assert store.ledgers.limbo_below == 0
 
 
 @pytest.mark.parametrize("mode_sync_s", [0.0, 0.002])
@@ -110,7 +111,7 @@ async def test_kills_around_rolls_lose_nothing_acked(autojump_clock: Clock) -> N
                         n = len(adder.sent) + len(found_records)
                         adder.send(record(adder.ledger, n, draw.randbytes(draw.randrange(2000))))
                     await trio.sleep(draw.random() * 0.002)
-                assert store.limbo.below == 0
+                assert store.ledgers.limbo_below == 0
                 for adder, before, found_records in adders:
                     assert not adder.refused
                     before[:] = found_records + adder.sent[: adder.acked]
@@ -132,7 +133,7 @@ async def test_a_killed_process_and_then_a_power_cut(autojump_clock: Clock) -> N
             disk = disk.cut(random.Random(seed), survive=0.0)
         async with running(disk, SMALL) as store:
             assert (await read_all(store, 7)) == served
-            assert store.limbo.below == 0
+            assert store.ledgers.limbo_below == 0
 
 
 async def test_a_torn_tail_is_cut_and_junk_behind_it_ignored(autojump_clock: Clock) -> None:
@@ -157,7 +158,7 @@ async def test_a_torn_tail_is_cut_and_junk_behind_it_ignored(autojump_clock: Clo
 
         async with running(disk) as store:
             assert list(await read_all(store, 7)) == ([0, 1, 2] if damage == "junk" else [0, 1])
-            assert store.limbo.below == 0
+            assert store.ledgers.limbo_below == 0
 
 
 @pytest.mark.parametrize("field_", range(6))
@@ -174,7 +175,7 @@ async def test_absurd_lengths_do_not_hurt(autojump_clock: Clock, field_: int) ->
 
     async with running(disk) as store:
         with pytest.raises((NoSuchLedger, LedgerStateUnknown)):
-            store.look_up(7, KEY)
+            store.ledgers.look_up(7, KEY)
 
 
 async def test_rot_in_a_synced_block_is_limbo_and_never_no(autojump_clock: Clock) -> None:
@@ -197,14 +198,14 @@ async def test_rot_in_a_synced_block_is_limbo_and_never_no(autojump_clock: Clock
         disk.flip(name, hit, draw.randrange(8))
         for _ in range(2):
             async with running(disk) as store:
-                assert store.limbo.below == LIMBO_ALL
+                assert store.ledgers.limbo_below == LIMBO_ALL
                 with pytest.raises(LedgerStateUnknown):
-                    store.look_up(99, KEY)
+                    store.ledgers.look_up(99, KEY)
                 adder = Adder(store, 7)
                 adder.send(record(7, 6))
                 error, _ = await adder.refusal()
                 assert isinstance(error, LedgerStateUnknown)
-                assert store.look_up(7, KEY).limbo
+                assert store.ledgers.look_up(7, KEY).limbo
 
 
 async def test_rot_in_a_block_of_a_fence_alone_is_limbo(autojump_clock: Clock) -> None:
@@ -216,9 +217,9 @@ async def test_rot_in_a_block_of_a_fence_alone_is_limbo(autojump_clock: Clock) -
         await trio.sleep(0.1)
     disk.flip(journal_names(disk)[0], offset + 70)
     async with running(disk) as store:
-        assert store.limbo.below == LIMBO_ALL
+        assert store.ledgers.limbo_below == LIMBO_ALL
         with pytest.raises(LedgerStateUnknown):
-            store.look_up(7, KEY)
+            store.ledgers.look_up(7, KEY)
 
 
 async def test_a_ledger_that_only_a_survivor_tells_of_is_in_limbo_too(
@@ -236,7 +237,7 @@ async def test_a_ledger_that_only_a_survivor_tells_of_is_in_limbo_too(
     disk.flip(journal_names(disk)[0], offset + 70)
     for _ in range(2):
         async with running(disk) as store:
-            ledger = store.look_up(7, KEY)
+            ledger = store.ledgers.look_up(7, KEY)
             assert ledger.limbo
             assert ledger.fenced
 
@@ -253,7 +254,7 @@ async def test_limbo_is_confined_to_the_ledgers_of_before(autojump_clock: Clock)
     disk.flip(journal_names(disk)[0], offset + 70)
     async with running(disk) as store:
         await store.limbo.confine(100)
-        assert store.limbo.below == 100
+        assert store.ledgers.limbo_below == 100
     async with running(disk) as store:
         new, old = Adder(store, 100), Adder(store, 99)
         new.send(record(100, 0))
@@ -266,8 +267,8 @@ async def test_limbo_is_confined_to_the_ledgers_of_before(autojump_clock: Clock)
 
         assert isinstance(error, LedgerStateUnknown)
         assert list(await read_all(store, 7)) == [0]
-        assert store.look_up(7, KEY).limbo
-        assert not store.look_up(100, KEY).limbo
+        assert store.ledgers.look_up(7, KEY).limbo
+        assert not store.ledgers.look_up(100, KEY).limbo
 
 
 @pytest.mark.parametrize("entries_before", [0, 3])
@@ -293,7 +294,7 @@ async def test_a_fence_survives_the_kill_right_after_its_reply(
         error, position = await adder.refusal()
 
         assert (type(error), position) == (LedgerFenced, 0)
-        assert store.look_up(7, KEY).last_entry == entries_before - 1
+        assert store.ledgers.look_up(7, KEY).last_entry == entries_before - 1
 
 
 async def test_an_explicit_lac_survives_a_restart(autojump_clock: Clock) -> None:
@@ -303,13 +304,13 @@ async def test_an_explicit_lac_survives_a_restart(autojump_clock: Clock) -> None
         adder = Adder(store, 7)
         adder.send(record(7, 0), record(7, 1))
         await adder.all_acked()
-        assert store.look_up(7, KEY).lac == 0
+        assert store.ledgers.look_up(7, KEY).lac == 0
         store.write_lac(adder.stream, 1)
-        assert store.look_up(7, KEY).lac == 1
+        assert store.ledgers.look_up(7, KEY).lac == 1
         await trio.sleep(0.1)
         disk = disk.cut(random.Random(1), survive=0.0)
     async with running(disk) as store:
-        assert store.look_up(7, KEY).lac == 1
+        assert store.ledgers.look_up(7, KEY).lac == 1
 
 
 async def test_a_bookie_that_lost_its_journal_gives_no_negative_answers(
@@ -324,10 +325,10 @@ async def test_a_bookie_that_lost_its_journal_gives_no_negative_answers(
         await store.checkpoint()
 
     async with running(CutDisk(), SMALL, index) as store:
-        assert store.look_up(7, KEY).limbo
-        assert store.limbo.below == LIMBO_ALL
+        assert store.ledgers.look_up(7, KEY).limbo
+        assert store.ledgers.limbo_below == LIMBO_ALL
         with pytest.raises(LedgerStateUnknown):
-            store.look_up(8, KEY)
+            store.ledgers.look_up(8, KEY)
 
 
 async def test_files_of_another_bookie_are_refused(autojump_clock: Clock) -> None:
@@ -336,7 +337,7 @@ async def test_files_of_another_bookie_are_refused(autojump_clock: Clock) -> Non
     async with running(disk):
         pass
     with pytest.raises(ForeignData):
-        await Store.open(host_of(disk), OPTIONS, bookie_id="b2")
+        await open_store(host_of(disk), OPTIONS, bookie_id="b2")
 
 
 async def test_a_stored_copy_of_the_journal_plants_no_blocks(autojump_clock: Clock) -> None:
@@ -355,8 +356,8 @@ async def test_a_stored_copy_of_the_journal_plants_no_blocks(autojump_clock: Clo
 
     async with running(disk) as store:
         assert list((await read_all(store, 7)).values()) == adder.sent
-        assert store.limbo.below == 0
-        assert store.ledgers() == [7, 8]
+        assert store.ledgers.limbo_below == 0
+        assert store.ledgers.ids() == [7, 8]
 
 
 async def test_a_failed_sync_ends_the_node_without_an_ack(autojump_clock: Clock) -> None:
@@ -407,14 +408,14 @@ async def test_the_power_goes_off_at_every_step(
                         await trio.sleep(0.001)
                     await store.checkpoint()
                     await trio.sleep(6)
-                    assert store.limbo.below == 0
+                    assert store.ledgers.limbo_below == 0
             except* PowerCut:
                 died = True
             disk = disk.cut(draw, survive)
         async with running(disk, SMALL) as store:
             found = await read_all(store, 7) if acked else {}
             assert list(found.values())[: len(acked)] == acked
-            assert store.limbo.below == 0
+            assert store.ledgers.limbo_below == 0
     assert steps > 50
 
 
@@ -435,7 +436,7 @@ async def test_more_state_than_a_file_holds(autojump_clock: Clock) -> None:
         await adder.all_acked()
         assert store._journal.rolls > 1
     async with running(disk, SMALL, CutDisk()) as store:
-        assert store.limbo.below == 0
-        assert len(store.ledgers()) == 4001
-        assert all(store.look_up(ledger, KEY).fenced for ledger in range(4000))
+        assert store.ledgers.limbo_below == 0
+        assert len(store.ledgers.ids()) == 4001
+        assert all(store.ledgers.look_up(ledger, KEY).fenced for ledger in range(4000))
         assert list((await read_all(store, 5000)).values()) == adder.sent

@@ -11,6 +11,7 @@ import trio
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie import messages as m
 from distributedlog.bookie.client import AddStream, BookieClient, WaitAnswer
+from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
@@ -54,7 +55,7 @@ async def served(
 ) -> AsyncIterator[tuple[Bookie, trio.Nursery]]:
     disk = disk or MemoryDisk()
     host = real_host("b1", disks={"journal": disk, "index": disk})
-    store = await Store.open(host, options, bookie_id="b1")
+    store = await open_store(host, options, bookie_id="b1")
     listener = await host.listen(("127.0.0.1", 0))
     with trio.fail_after(T):
         async with trio.open_nursery() as nursery:
@@ -368,7 +369,8 @@ async def test_junk_ends_the_connection_and_nothing_else(seed: int) -> None:
 
         await writing.until_acked(1)
         assert [
-            bytes(p) for p in bookie.store.collect(bookie.store.look_up(7, KEY), 0, 9, 9999).parts
+            bytes(p)
+            for p in bookie.store.collect(bookie.store.ledgers.look_up(7, KEY), 0, 9, 9999).parts
         ] == [record(7, 0)]
 
 
@@ -385,7 +387,7 @@ async def test_a_ledger_that_does_not_exist_is_removed_again() -> None:
         ghost, real = Writing(client, 8), Writing(client, 7)
         ghost.stream.send(record(8, 0))
         real.stream.send(record(7, 0))
-        while bookie.store.ledgers() != [7] or len(asked) < 2:
+        while bookie.store.ledgers.ids() != [7] or len(asked) < 2:
             await trio.lowlevel.checkpoint()
         ghost.stream.send(record(8, 1))
 

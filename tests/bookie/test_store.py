@@ -47,7 +47,7 @@ async def test_reads_hand_out_memory_of_their_own(autojump_clock: Clock) -> None
         for n in range(100):
             adder.send(record(7, n, bytes([n]) * 3000))
             await adder.all_acked()
-            kept += store.collect(store.look_up(7, KEY), n, n, 9999).parts
+            kept += store.collect(store.ledgers.look_up(7, KEY), n, n, 9999).parts
 
         assert kept == adder.sent
 
@@ -75,7 +75,7 @@ async def test_a_lack_of_descriptors_holds_up_the_next_file_and_ends_nothing(
             await trio.sleep(0.01)
         await trio.sleep(5)
         assert 0 < adder.acked < 150
-        assert not store.read_only
+        assert not store.space.read_only
 
         disk.starved = False
         await adder.all_acked()
@@ -90,7 +90,7 @@ async def test_damage_that_a_read_meets_is_told(autojump_clock: Clock) -> None:
         adder.send(record(7, 0))
         await adder.all_acked()
         await store.checkpoint()
-        place = store._index.find(store.look_up(7, KEY), 0)
+        place = store._index.find(store.ledgers.look_up(7, KEY), 0)
         assert place is not None
         await trio.sleep(1)
     disk._files[file_name(place.file_number)].write(place.offset, [bytes(64)], 64, "rot")
@@ -197,14 +197,14 @@ async def test_little_space_means_read_only(autojump_clock: Clock) -> None:
     disk = CutDisk(bytes_max=4 << 20)
     options = replace(SMALL, free_bytes_min=2 << 20)
     async with running(disk, options) as store:
-        assert not store.read_only
+        assert not store.space.read_only
         ballast = await disk.create("ballast", size=3 << 20)
         await trio.sleep(1)
-        assert store.read_only
+        assert store.space.read_only
         ballast.close()
         await disk.delete("ballast")
         await trio.sleep(1)
-        assert not store.read_only
+        assert not store.space.read_only
 
 
 async def test_gathered_bytes_are_bounded_and_all_is_acked(autojump_clock: Clock) -> None:
@@ -225,8 +225,8 @@ async def test_ledgers_nobody_wrote_to_are_not_remembered(autojump_clock: Clock)
     """Bounds: streams and long polls on unknown ledgers leave nothing behind."""
     async with running(CutDisk()) as store:
         for ledger in range(100):
-            store.close_stream(Adder(store, ledger).stream)
-        assert store.ledgers() == []
+            store.adds.close_stream(Adder(store, ledger).stream)
+        assert store.ledgers.ids() == []
         assert store.info()["ledgers"] == 0
 
 
@@ -237,7 +237,7 @@ async def test_keys_are_checked_before_anything_is_said(autojump_clock: Clock) -
         await adder.all_acked()
 
         with pytest.raises(WrongLedgerKey):
-            store.look_up(7, b"x" * 16)
+            store.ledgers.look_up(7, b"x" * 16)
         with pytest.raises(WrongLedgerKey):
             await fence(store, 7, b"x" * 16)
         assert not adder.stream.ledger.fenced
@@ -251,7 +251,7 @@ async def test_rot_under_a_read_is_said_and_never_served_as_absent(autojump_cloc
         for n in range(60):
             adder.send(record(7, n, bytes(5000)))
         await adder.all_acked()
-        run = store.find(adder.stream.ledger, 0)
+        run = store._index.find(adder.stream.ledger, 0)
         assert run is not None
         await store.checkpoint()  # replayed no more, so nobody looked at it before it is read
         disk.flip(file_name(run.file_number), run.offset + 24)

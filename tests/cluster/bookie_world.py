@@ -9,6 +9,7 @@ import trio
 
 from distributedlog.bookie.client import BookieClient
 from distributedlog.bookie.entry import encode, records
+from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
@@ -56,7 +57,7 @@ class World:
     async def start_bookie(self, name: str) -> None:
         host = real_host(name, disks={"journal": MemoryDisk(), "index": MemoryDisk()})
         endpoint = Endpoint(host, lambda: Hello("c", name, "bookie", name, "memory"))
-        store = self.stores[name] = await Store.open(host, OPTIONS, bookie_id=name)
+        store = self.stores[name] = await open_store(host, OPTIONS, bookie_id=name)
         listener = await host.listen(("127.0.0.1", 0))
         await self.nursery.start(store.run)
         await self.nursery.start(partial(serve_bookie_protocol, endpoint, {"": listener}, store))

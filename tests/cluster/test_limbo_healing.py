@@ -17,9 +17,9 @@ def _healing(w: World, bookie: str = "b3") -> LimboHealing:
 async def _in_limbo(w: World, bookie: str = "b3") -> None:
     """As a start does that found a loss."""
     store = w.stores[bookie]
-    for ledger in store._ledgers.values():
+    for ledger in store.ledgers.by_id.values():
         ledger.flags |= jb.FENCED | jb.LIMBO
-    store.limbo.below = 100
+    store.ledgers.limbo_below = 100
 
 
 async def test_a_closed_ledger_is_copied_verified_and_taken_out_of_limbo() -> None:
@@ -36,8 +36,8 @@ async def test_a_closed_ledger_is_copied_verified_and_taken_out_of_limbo() -> No
         client = w.pool.clients["b3"]
         absent = await client.read(LEDGER, KEY, 40, 40, 1000, past_lac=True, timeout_s=5)
         assert absent.known
-        assert w.stores["b3"].limbo.below == 0
-        assert w.stores["b3"].look_up(LEDGER, KEY).fenced
+        assert w.stores["b3"].ledgers.limbo_below == 0
+        assert w.stores["b3"].ledgers.look_up(LEDGER, KEY).fenced
 
 
 async def test_an_open_ledger_stays_in_limbo_and_so_does_what_is_not_known() -> None:
@@ -52,7 +52,7 @@ async def test_an_open_ledger_stays_in_limbo_and_so_does_what_is_not_known() -> 
 
         assert w.stores["b3"].limbo.in_limbo(LEDGER)
         with pytest.raises(LedgerStateUnknown):
-            w.stores["b3"].look_up(99, KEY)
+            w.stores["b3"].ledgers.look_up(99, KEY)
 
 
 async def test_what_no_other_replica_has_now_keeps_the_mark() -> None:
@@ -102,7 +102,7 @@ async def test_a_ledger_of_which_all_is_lost_here_is_known_again() -> None:
 
         assert await _healing(w).work()
 
-        ledger = w.stores["b3"].look_up(LEDGER, KEY)
+        ledger = w.stores["b3"].ledgers.look_up(LEDGER, KEY)
         assert ledger.fenced
         assert not ledger.limbo
 
@@ -118,4 +118,4 @@ async def test_a_ledger_that_is_elsewhere_now_is_no_business_of_this_bookie() ->
 
         assert w.stores["b3"].limbo.in_limbo(LEDGER)  # nobody asks it
         with pytest.raises(NoSuchLedger):
-            w.stores["b3"].look_up(99, KEY)
+            w.stores["b3"].ledgers.look_up(99, KEY)

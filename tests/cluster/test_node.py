@@ -11,8 +11,8 @@ import trio
 
 from distributedlog.bookie.client import BookieClient
 from distributedlog.bookie.entry import encode
+from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
-from distributedlog.bookie.store import Store
 from distributedlog.cluster.child import first_of
 from distributedlog.cluster.node import confine, serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
@@ -242,11 +242,11 @@ async def _write_something(world: _World, ready: NodeReady) -> None:
 async def test_a_loss_stays_unconfined_where_nobody_knows_the_next_ledger() -> None:
     """H7: ``next/ledger`` holds something else, whoever wrote it: unknown is not "no", and no end either."""
     disks: dict[str, Disk] = {"journal": MemoryDisk(), "index": MemoryDisk()}
-    store = await Store.open(real_host("b", disks=disks), BookieOptions(**STORE), bookie_id="b1")
-    store.limbo.below = 1 << 40
+    store = await open_store(real_host("b", disks=disks), BookieOptions(**STORE), bookie_id="b1")
+    store.ledgers.limbo_below = 1 << 40
     metadata = LocalMetadata()
     await metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, "²".encode()),)))
 
     await confine(store, metadata)
 
-    assert store.limbo.below == 1 << 40
+    assert store.ledgers.limbo_below == 1 << 40

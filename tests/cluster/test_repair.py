@@ -158,7 +158,7 @@ async def test_a_replica_in_limbo_does_not_keep_another_from_serving_the_copies(
     """A source that says nothing is passed over, as one that is down."""
     async with _world("b1", "b2", "b3") as world:
         await world.write("b2", range(10))
-        world.stores["b1"].limbo.below = 100
+        world.stores["b1"].ledgers.limbo_below = 100
         await world.ledger(9, ensembles=(Fragment(0, ("b1", "b2", "b3"), 0),))
         note = await world.note(Hole("b3", 0, None))
 

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from distributedlog.bookie import messages as m
+from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.server import serve_bookie_protocol
-from distributedlog.bookie.store import Store
 from distributedlog.metadata import commands, wire
 from distributedlog.metadata.configuration import Configuration
 from distributedlog.metadata.messages import encode as encode_raft
@@ -146,7 +146,7 @@ async def storm(
 async def test_no_frame_ends_a_bookie(seed: int, autojump_clock: trio.testing.MockClock) -> None:
     network, disk = PipeNetwork(seed), MemoryDisk()
     host = network.host("b", journal=disk, index=disk)
-    store = await Store.open(host, OPTIONS, bookie_id="b1")
+    store = await open_store(host, OPTIONS, bookie_id="b1")
     server = Endpoint(host, lambda: Hello("c1", "b1", "bookie"))
     stranger = Endpoint(network.host("s"), Hello)
     listener = await host.listen(("b", 1))

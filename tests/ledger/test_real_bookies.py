@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.bookie import entry as entries
+from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
@@ -56,7 +57,7 @@ class RealCluster:
         endpoint = Endpoint(host, lambda: Hello("c1", bookie_id, "bookie"))
         with trio.CancelScope() as scope:
             self.scopes[bookie_id] = scope
-            store = self.stores[bookie_id] = await Store.open(host, OPTIONS, bookie_id=bookie_id)
+            store = self.stores[bookie_id] = await open_store(host, OPTIONS, bookie_id=bookie_id)
             listener = await host.listen((bookie_id, port))
             try:
                 async with trio.open_nursery() as nursery:

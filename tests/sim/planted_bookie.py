@@ -6,7 +6,6 @@ import trio
 
 from distributedlog.bookie import opening, replay
 from distributedlog.bookie.adds import Adds
-from distributedlog.bookie.beginning import Beginning
 from distributedlog.bookie.commits import Commits
 from distributedlog.bookie.journal import Journal
 from distributedlog.bookie.reads import Reader
@@ -59,7 +58,7 @@ def fence_answered_before_it_is_durable() -> None:
                 done(ledger, error)
 
         original(self, ledger_id, key, once)
-        once(self._ledger(ledger_id), None)
+        once(self.ledgers.get_or_make(ledger_id), None)
 
     patch(Store, "fence", fence)
 
@@ -87,7 +86,7 @@ def fence_kept_in_memory_only() -> None:
 @bug("bookie")
 def fence_not_asked_by_adds() -> None:
     """G4: adds do not look at the fence."""
-    original = Store.refusal
+    original = Adds.refusal
 
     def refusal(self: Any, stream: Any) -> Any:
         recovery, stream.recovery = stream.recovery, True
@@ -96,7 +95,7 @@ def fence_not_asked_by_adds() -> None:
         finally:
             stream.recovery = recovery
 
-    patch(Store, "refusal", refusal)
+    patch(Adds, "refusal", refusal)
 
 
 @bug("bookie")
@@ -115,7 +114,7 @@ def page_cache_trusted_after_a_failed_sync() -> None:
         await trio.lowlevel.checkpoint()
 
     patch(opening, "decide", decide)
-    patch(Beginning, "sync", no_sync)
+    patch(opening._FirstFile, "_sync", no_sync)
 
 
 @bug("bookie")
@@ -188,7 +187,7 @@ def a_duplicate_is_acknowledged_at_once() -> None:
 def losses_do_not_lead_to_limbo() -> None:
     """Inv. 22: after corruption the bookie denies what it may have held."""
 
-    def nothing(self: Any, index: Any) -> None:
+    def nothing(self: Any) -> None:
         return
 
     patch(opening._Opening, "_into_limbo", nothing)
@@ -246,8 +245,8 @@ def the_end_is_where_the_blocks_end() -> None:
     """H80: nobody asks whether the newest file is gone."""
     original = replay.decide
 
-    async def prove_nothing(self: Any, saved: Any, names: Any) -> None:
-        if saved.file_number not in names and saved.file_number not in self.removed:
+    async def prove_nothing(self: Any, saved: Any) -> None:
+        if saved.file_number not in self.names and saved.file_number not in self.removed:
             self._lose("the file is gone")
 
     def decide(found: Any, *, from_sequence: int, witnessed: int = 0) -> Any:
