@@ -32,7 +32,8 @@ from .context import LogContext
 from .dlsn import DLSN
 from .keys import incarnation_text, purge_key, segment_key, txn_key, unlinked_key
 from .ledgers import StoredLedger
-from .lock import Claim, claim
+from .lock import claim
+from .lock_session import Claim
 from .ownership import may_pass
 from .ranges import SegmentToken
 from .record import TXID_MAX

@@ -24,7 +24,7 @@ from ..runtime.frames import pack
 from ..runtime.schema import fit, number, row, text
 from .context import LogContext
 from .keys import lock_key, state_key
-from .lock_session import LOST, Leftover, LockSession, LockSessions
+from .lock_session import Claim, Leftover, LockSessions
 from .ownership import OwnedLog
 from .state import LogState, decode_fields
 
@@ -64,80 +64,6 @@ class LockRecord:
         """Raises `CorruptData`, or `UnsupportedFormat`."""
         fields = decode_fields(value, FORMAT, 4, "a lock's record")[:3]
         return cls(*fit(fields, _LOCK, "a lock's record"))
-
-
-class Claim:
-    """A log that was claimed: its state under our epoch, and the lock on it. Whoever claims gives back."""
-
-    def __init__(
-        self,
-        owned: OwnedLog,
-        session: LockSession,
-        record: LockRecord,
-        previous: str,
-        held_at: int,
-    ) -> None:
-        self.owned = owned
-        self.previous = previous
-        """The owner that was named before, "" for none."""
-        self.held_at = held_at
-        self.on_lost: Callable[[DistributedLogError], None] = _nobody_asks
-        """Told when the log turns out to be another one's, or gone."""
-        self._session = session
-        self._value = record.encode()
-        self._given_back = trio.Event()
-        session.add(self)
-
-    @property
-    def lease(self) -> int:
-        """The lease under the lock, which this process's other locks share."""
-        return self._session.lease
-
-    async def take_again(self) -> None:
-        """See `SessionLock`. The log's state is a condition: nobody locks a log that is not theirs."""
-        owned, session = self.owned, self._session
-        await owned.refresh()
-        key = lock_key(owned.log_id)
-        lease = session.lease
-        reply = await owned.metadata.transact(
-            Transaction(
-                (Compare.version(state_key(owned.log_id), owned.version), Compare.version(key, 0)),
-                (Put(key, self._value, lease),),
-            )
-        )
-        held = reply.revision if reply.succeeded else 0
-        if not reply.succeeded:
-            found = reply.current[1]  # of an earlier try, perhaps, that was not answered
-            if found is not None and found.value == self._value and found.lease == lease:
-                held = found.mod_revision
-        if lease == session.lease:
-            self.held_at = held
-
-    def lost(self, error: DistributedLogError) -> None:
-        """See `SessionLock`."""
-        self.on_lost(error)
-
-    async def give_back(self) -> None:
-        """Free the log for its next writer. Raises nothing; who asks again waits for the first."""
-        if not self._session.holds(self):
-            await self._given_back.wait()
-            return
-        self._session.take_out(self)
-        held_at = self.held_at
-        try:
-            if held_at == LOST:
-                await self._session.leave()
-            else:
-                # Not known to be there: a try to take it again may be under way, for the version we know.
-                version = 0 if held_at else self.owned.version
-                left = Leftover(self.owned.log_id, self._value, version)
-                await self._session.leave(left, held_at)
-        finally:
-            self._given_back.set()
-
-
-def _nobody_asks(error: DistributedLogError) -> None:
-    pass
 
 
 async def claim(
@@ -221,7 +147,7 @@ async def _try(
         if reply.succeeded:
             owned = OwnedLog(metadata, state, found.version + 1)
             held_at = reply.revision if lease == session.lease else 0
-            claimed = Claim(owned, session, record, before.owner, held_at)
+            claimed = Claim(owned, session, record.encode(), held_at)
     except LeaseExpired:  # the store was away for longer than that: again, with another one
         left = None
         await session.ended(lease)
@@ -231,7 +157,7 @@ async def _try(
         if again is None or LogState.decode(again.value) != state:
             raise
         owned = OwnedLog(metadata, state, again.version)
-        claimed = Claim(owned, session, record, before.owner, held_at=0)
+        claimed = Claim(owned, session, record.encode(), held_at=0)
     finally:
         if claimed is None:
             await session.leave(left)

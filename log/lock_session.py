@@ -11,15 +11,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import trio
 
 from ..metadata.interface import Metadata
-from ..metadata.transaction import Compare, Delete, Transaction
+from ..metadata.transaction import Compare, Delete, Put, Transaction
 from ..runtime.errors import DistributedLogError, LeaseExpired, LogNotFound
 from .containment import broken
 from .keys import lock_key, state_key
+from .ownership import OwnedLog
 
 LOCKS_MAX = 2000
 """Of one lease, claims under way included; the next lock gets another lease. A lease holds 4,096 keys."""
@@ -34,22 +34,81 @@ Start = Callable[[Callable[[], Awaitable[None]]], None]
 """Runs a task as long as its process uses the logs."""
 
 
-class SessionLock(Protocol):
-    """A lock that is held, as its session sees it."""
+class Claim:
+    """A log that was claimed: its state under our epoch, and the lock on it. Whoever claims gives back."""
 
-    held_at: int
-    """The revision that put the key; 0: whether it is there is not known; `LOST`: it is another one's."""
+    def __init__(self, owned: OwnedLog, session: "LockSession", value: bytes, held_at: int) -> None:
+        self.owned = owned
+        self.held_at = held_at
+        """The revision that put the key; 0: whether it is there is not known; `LOST`: it is another one's."""
+        self._session = session
+        self._value = value
+        self._lost: DistributedLogError | None = None
+        self._on_lost: Callable[[DistributedLogError], None] | None = None
+        self._given_back = trio.Event()
+        session.add(self)
+
+    @property
+    def lease(self) -> int:
+        """The lease under the lock, which this process's other locks share."""
+        return self._session.lease
+
+    def when_lost(self, call: Callable[[DistributedLogError], None]) -> None:
+        """Have it told, once, when the log turns out to be another one's, or gone, or has already."""
+        self._on_lost = call
+        if self._lost is not None:
+            call(self._lost)
+
+    async def give_back(self) -> None:
+        """Free the log for its next writer. Raises nothing; who asks again waits for the first."""
+        if not self._session.holds(self):
+            await self._given_back.wait()
+            return
+        self._session.take_out(self)
+        held_at = self.held_at
+        try:
+            if held_at == LOST:
+                await self._session.leave()
+            else:
+                # Not known to be there: a try to take it again may be under way, for the version we know.
+                version = 0 if held_at else self.owned.version
+                left = Leftover(self.owned.log_id, self._value, version)
+                await self._session.leave(left, held_at)
+        finally:
+            self._given_back.set()
+
+    # --- for its session --------------------------------------------------------------------------
 
     async def take_again(self) -> None:
         """Put the key under the session's lease, if the log is still ours.
 
-        Raises `WriterFenced`, `LogNotFound`, and whatever the metadata client raises.
+        The log's state is a condition: nobody locks a log that is not theirs. Raises `WriterFenced`,
+        `LogNotFound`, and whatever the metadata client raises.
         """
-        ...
+        owned, session = self.owned, self._session
+        await owned.refresh()
+        key = lock_key(owned.log_id)
+        lease = session.lease
+        reply = await owned.metadata.transact(
+            Transaction(
+                (Compare.version(state_key(owned.log_id), owned.version), Compare.version(key, 0)),
+                (Put(key, self._value, lease),),
+            )
+        )
+        held = reply.revision if reply.succeeded else 0
+        if not reply.succeeded:
+            found = reply.current[1]  # of an earlier try, perhaps, that was not answered
+            if found is not None and found.value == self._value and found.lease == lease:
+                held = found.mod_revision
+        if lease == session.lease:
+            self.held_at = held
 
     def lost(self, error: DistributedLogError) -> None:
         """The log is another one's."""
-        ...
+        self.held_at = LOST
+        self._lost = error
+        if self._on_lost is not None:
+            self._on_lost(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +135,21 @@ class LockSession:
         self.users = 1
         """Locks, and claims under way. With the last one the session ends."""
         self._on_over = on_over
-        self._locks: dict[SessionLock, None] = {}
+        self._locks: dict[Claim, None] = {}
         self._leftovers: list[Leftover] = []
         self._replacing = trio.Lock()
         self._untidy = trio.Event()
         self._scope = trio.CancelScope()
 
-    def add(self, lock: SessionLock) -> None:
+    def add(self, lock: Claim) -> None:
         """A claim has become a lock."""
         self._locks[lock] = None
 
-    def holds(self, lock: SessionLock) -> bool:
+    def holds(self, lock: Claim) -> bool:
         """Was it added, and not taken out?"""
         return lock in self._locks
 
-    def take_out(self, lock: SessionLock) -> None:
+    def take_out(self, lock: Claim) -> None:
         """From here on it is not taken again; `leave` follows."""
         del self._locks[lock]
 
@@ -162,7 +221,7 @@ class LockSession:
                     if not lock.held_at and lock in self._locks:
                         await self._take_again(lock)
 
-    async def _take_again(self, lock: SessionLock) -> None:
+    async def _take_again(self, lock: Claim) -> None:
         try:
             await lock.take_again()
         except Exception as raised:  # of one log: the lease is everybody's
@@ -170,7 +229,6 @@ class LockSession:
             if not (error.fatal_to_writer or isinstance(error, LogNotFound)):
                 raise error from raised
             if lock in self._locks:
-                lock.held_at = LOST
                 lock.lost(error)
 
     async def _clear(self, left: Leftover) -> None:

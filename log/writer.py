@@ -13,7 +13,7 @@ from .context import LogContext
 from .dlsn import DLSN
 from .follower import StateFollower
 from .keeper import SegmentKeeper
-from .lock import Claim
+from .lock_session import Claim
 from .pipeline import Pipeline
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
 from .state import LogState
@@ -38,7 +38,7 @@ class LogWriter:
         """What was taken. In the open: whoever takes records for it looks at `Pipeline.over` for each."""
         self._keeper = SegmentKeeper(self.pipeline, context, claimed.owned)
         self.pipeline.keeper = self._keeper
-        claimed.on_lost = self.pipeline.fail
+        claimed.when_lost(self.pipeline.fail)
         self._entry_bytes_max = options.entry_bytes_max
         self._ordered = options.max_txid_check
         self._floor = 0

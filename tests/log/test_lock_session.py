@@ -181,11 +181,14 @@ async def test_who_claimed_a_log_that_was_taken_meanwhile_is_told_once(
         await a.create_log("l")
         claimed = await claim(a.context, await a.find("l"), takeover=False, wait_s=0)
         told: list[DistributedLogError] = []
-        claimed.on_lost = told.append
+        claimed.when_lost(told.append)
         await world.metadata.revoke_lease(claimed.lease)
         async with b.open_log("l").open_writer(wait_s=0):
             await trio.sleep(60)
         assert [type(error) for error in told] == [WriterFenced]
+        late: list[DistributedLogError] = []
+        claimed.when_lost(late.append)
+        assert late == told
         await claimed.give_back()
         assert world.metadata.state.leases == {}
 
