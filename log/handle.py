@@ -23,6 +23,7 @@ from .segment_writer import ENTRY_BYTES, SegmentWriter
 from .segments import SegmentRecord
 from .snapshot import take_snapshot
 from .state import LogState
+from .takeover import take_over
 from .truncation import truncate
 from .unlinked import collect, delete_unlinked
 from .writer import LogWriter
@@ -295,12 +296,12 @@ class Log:
     async def _open_writer(self, takeover: bool, wait_s: float | None) -> LogWriter:
         log_id = await self._find_or_create()
         claimed = await claim(self._context, log_id, takeover=takeover, wait_s=wait_s)
-        writer = LogWriter(self._context, claimed)
         try:
-            await writer.open()
+            first = await take_over(self._context, claimed.owned)
+            writer = LogWriter(self._context, claimed, first)
             self._context.start(writer.run)
         except BaseException:
-            await writer.abort()
+            await claimed.give_back()
             raise
         return writer
 

@@ -1,7 +1,7 @@
-"""The segments under a writer: begins, rolls, replaces and completes them.
+"""The segments under a writer: rolls, replaces and completes them.
 
 A roll (H11): the next segment is created and registered while this one is written on; then nothing more is
-sent here until all of it is acknowledged; then entries go to the next one, and this one is closed behind,
+sent here until all of it is acknowledged; then entries go to the next one, and after that this one is closed,
 in the transaction that also writes where the next one's sequence ids begin. At most two are in progress.
 
 After a ledger's error the writer recovers its own segment, so that it learns its end: what is below is
@@ -12,7 +12,6 @@ writes: the old segment is written on, and the roll is tried again.
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import trio
 
@@ -30,7 +29,7 @@ from .ownership import OwnedLog, may_pass
 from .recovery_turns import RETRY_FIRST_S, RETRY_MAX_S
 from .segments import SegmentRecord
 from .state import LogState
-from .takeover import SegmentOpening, close_segment, read_end, recover_segments
+from .takeover import SegmentOpening, close_segment, read_end
 
 TICK_S = 5.0
 """An idle writer looks this often whether its segment should end (H22: within 60 s)."""
@@ -39,36 +38,27 @@ ROOM_WAIT_S = 1.0
 log = logging.getLogger("distributedlog.log")
 
 
-class WriterSide(Protocol):
-    """What the keeper tells the writer. All of it is synchronous."""
-
-    def confirmed(self, segment: OpenSegment, lac: int) -> None:
-        """Entries of the segment up to ``lac`` are durable."""
-        ...
-
-    def take_back(self) -> None:
-        """What is in flight must be sent again."""
-        ...
-
-    def wake(self) -> None:
-        """Entries may go."""
-        ...
-
-    def fail(self, error: DistributedLogError) -> None:
-        """The writer is over."""
-        ...
-
-
 class SegmentKeeper:
-    """The segment in progress of one writer, the one before it, and the one behind it."""
+    """The segment in progress of one writer, the one before it, and the next one."""
 
     def __init__(
         self,
-        writer: WriterSide,
         context: LogContext,
         owned: OwnedLog,
+        first: tuple[SegmentRecord, LedgerWriter],
+        *,
+        on_confirmed: Callable[[OpenSegment, int], None],
+        on_replaced: Callable[[], None],
+        on_sendable: Callable[[], None],
+        on_failed: Callable[[DistributedLogError], None],
     ) -> None:
-        self._writer = writer
+        """Tells, in this order: entries of a segment up to one are durable; what is in flight must be sent
+        again, to another; entries may go; the writer is over. None of it waits.
+        """
+        self._on_confirmed = on_confirmed
+        self._on_replaced = on_replaced
+        self._on_sendable = on_sendable
+        self._on_failed = on_failed
         self._owned = owned
         self._ledgers = context.ledgers
         self._options = context.options
@@ -78,29 +68,14 @@ class SegmentKeeper:
         self._turn = trio.Lock()
         self._opening: SegmentOpening | None = None
         self._next: OpenSegment | None = None
-        self._behind: OpenSegment | None = None
+        self._drained: OpenSegment | None = None
+        """The one before it, while it waits for its close."""
         self._why_roll = ""
         self._room_wanted = False
         self._retry_s = RETRY_FIRST_S
-        self._not_before = 0.0
         self._trouble_since: float | None = None
         self._over = False
-        self.current: OpenSegment
-
-    async def begin(self) -> None:
-        """Recover what earlier writers left, open a segment; tries for ``recover_timeout_s``.
-
-        Raises `RecoveryIncomplete`, `NotEnoughBookies`, `WriterFenced`, `LogNotFound`, `CorruptData`.
-        """
-
-        async def attempt() -> None:
-            if self._opening is None:  # else an earlier try may have registered what is ours
-                await recover_segments(self._owned, self._ledgers, closed_ms=self._wall_ms())
-            self.current = await self._open()
-
-        await self._turns.patiently(
-            attempt, name=self._owned.state.name, timeout_s=self._options.recover_timeout_s
-        )
+        self.current = self._attach(*first)
 
     @property
     def sendable(self) -> bool:
@@ -112,7 +87,7 @@ class SegmentKeeper:
         if self._next is not None:
             if drained and self.current.ledger.error is None:
                 self.current.publish()
-                self._behind, self.current, self._next = self.current, self._next, None
+                self._drained, self.current, self._next = self.current, self._next, None
                 self._wake.set()
         elif not self._why_roll:
             self._why_roll = self.current.why_roll(self._options)
@@ -130,10 +105,9 @@ class SegmentKeeper:
 
     def abort(self) -> None:
         """Send nothing more. Synchronous and idempotent."""
-        self._over = (
-            True  # a step that waits may come back in this very turn, before it is cancelled
-        )
-        for segment in (self._behind, getattr(self, "current", None), self._next):
+        # A step that waits may come back in this very turn, before it is cancelled.
+        self._over = True
+        for segment in (self._drained, self.current, self._next):
             if segment is not None:
                 segment.ledger.abort()
 
@@ -151,7 +125,7 @@ class SegmentKeeper:
                 self._retry_s = RETRY_FIRST_S
             except DistributedLogError as error:
                 if not may_pass(error) or self._in_trouble_too_long():
-                    self._writer.fail(error)
+                    self._on_failed(error)
                     return
                 log.warning('log "%s": %s; it is tried again', self._owned.state.name, error)
                 await self._pause()
@@ -181,16 +155,16 @@ class SegmentKeeper:
             self._room_wanted = False
             with trio.move_on_after(ROOM_WAIT_S):
                 await self.current.ledger.wait_room()
-            self._writer.wake()
+            self._on_sendable()
         if self.current.ledger.error is not None:
             await self._replace_in_turn(self.current.ledger.error)
-        elif self._behind is not None:
-            await self._complete_behind()
+        elif self._drained is not None:
+            await self._complete_drained()
         elif self._why_roll and self._next is None:
             log.info('log "%s": next segment, for %s', self._owned.state.name, self._why_roll)
             self._next = await self._open()
             self._why_roll = ""
-            self._writer.wake()
+            self._on_sendable()
 
     async def _replace_in_turn(self, error: DistributedLogError) -> None:
         asked = trio.current_time()
@@ -213,12 +187,12 @@ class SegmentKeeper:
         """The segment in progress failed: make its end certain, acknowledge or take back, go on."""
         segment = self.current
         await self._owned.refresh()
-        await self._complete_behind()
+        await self._complete_drained()
         ledger = await self._ledgers.recover(segment.record.ledger_id)
         self._check_not_over()  # else what was in flight is nobody's any more
         assert ledger.last_entry is not None, "a recovered ledger knows its end"
-        self._writer.confirmed(segment, ledger.last_entry)
-        self._writer.take_back()
+        self._on_confirmed(segment, ledger.last_entry)
+        self._on_replaced()
         segment.ledger.abort()
         end = segment.end()
         assert end.last_entry == ledger.last_entry, "only this writer wrote this ledger"
@@ -226,12 +200,12 @@ class SegmentKeeper:
         if self._next is None:
             self._next = await self._open()
         self.current, self._next, self._why_roll = self._next, None, ""
-        self._writer.wake()
+        self._on_sendable()
 
-    async def _complete_behind(self) -> None:
-        if self._behind is not None:
-            await self._complete(self._behind)
-            self._behind = None
+    async def _complete_drained(self) -> None:
+        if self._drained is not None:
+            await self._complete(self._drained)
+            self._drained = None
 
     async def _complete(
         self, segment: OpenSegment, then: Callable[[LogState], LogState] | None = None
@@ -255,7 +229,7 @@ class SegmentKeeper:
     async def _finish(self, then: Callable[[LogState], LogState]) -> None:
         if self._next is not None and self.current.ledger.error is None:
             self.look(drained=True)
-        await self._complete_behind()
+        await self._complete_drained()
         if self._next is not None:
             await self._complete(self.current)
             self.current, self._next = self._next, None
@@ -280,9 +254,9 @@ class SegmentKeeper:
 
         def on_confirmed(lac: int) -> None:
             try:
-                self._writer.confirmed(segment, lac)
+                self._on_confirmed(segment, lac)
             except Exception as error:  # this is a call of a connection that other logs share
-                self._writer.fail(broken(f'the writer of log "{self._owned.state.name}"', error))
+                self._on_failed(broken(f'the writer of log "{self._owned.state.name}"', error))
 
         ledger.on_confirmed = on_confirmed
         ledger.on_failed = lambda _: self.wake()

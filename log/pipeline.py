@@ -12,10 +12,13 @@ import trio
 
 from ..runtime.errors import AlreadyClosed, DistributedLogError, WriteFailed
 from .batch import Batch, again
+from .context import LogContext
 from .dlsn import DLSN
 from .keeper import SegmentKeeper
+from .ledgers import LedgerWriter
 from .open_segment import OpenSegment
-from .options import LogOptions
+from .ownership import OwnedLog
+from .segments import SegmentRecord
 
 
 class Pipeline:
@@ -23,14 +26,22 @@ class Pipeline:
 
     def __init__(
         self,
-        name: str,
-        options: LogOptions,
-        wall_ms: Callable[[], int],
+        context: LogContext,
+        owned: OwnedLog,
+        first: tuple[SegmentRecord, LedgerWriter],
         on_failed: Callable[[], None],
     ) -> None:
-        self.name = name
-        self.keeper: SegmentKeeper
-        """Where the entries go; set before the first record is taken."""
+        self.name = owned.state.name
+        self.keeper = SegmentKeeper(
+            context,
+            owned,
+            first,
+            on_confirmed=self.confirmed,
+            on_replaced=self.take_back,
+            on_sendable=self.wake,
+            on_failed=self.fail,
+        )
+        """Where the entries go."""
         self.batch = Batch()
         """The open one: `LogWriter.submit` appends to it."""
         self.pause = False
@@ -41,10 +52,10 @@ class Pipeline:
         """Why the writer has failed; sticks."""
         self.over: DistributedLogError | None = None
         """What the next call raises, once the writer has failed or was closed."""
-        self.last_txid = -1
-        """Of the batches behind the open one, or of the log before."""
-        self._options = options
-        self._wall_ms = wall_ms
+        self.last_txid = owned.state.last_txid
+        """Of the batches before the open one, or of the log before."""
+        self._options = context.options
+        self._wall_ms = context.wall_ms
         self._on_failed = on_failed
         self._wake = trio.Event()
         self._room = trio.Event()
@@ -164,9 +175,8 @@ class Pipeline:
             return
         in_flight = self._in_flight
         while in_flight and in_flight[0].entry <= lac:
-            batch = in_flight[
-                0
-            ]  # it leaves when its outcome is known: what breaks here fails it, too
+            batch = in_flight[0]
+            # It leaves when its outcome is known: what breaks here fails it, too.
             segment.confirm(batch)
             in_flight.popleft()
             self._held_bytes -= batch.bytes

@@ -59,6 +59,25 @@ async def recover_patiently(context: LogContext, owned: OwnedLog, *, timeout_s: 
     )
 
 
+async def take_over(context: LogContext, owned: OwnedLog) -> tuple[SegmentRecord, LedgerWriter]:
+    """Recover what earlier writers left, open a segment; tries for ``recover_timeout_s``.
+
+    Raises `RecoveryIncomplete`, `NotEnoughBookies`, `WriterFenced`, `LogNotFound`, `CorruptData`.
+    """
+    opening: SegmentOpening | None = None
+
+    async def attempt() -> tuple[SegmentRecord, LedgerWriter]:
+        nonlocal opening
+        if opening is None:  # else an earlier try may have registered what is ours
+            await recover_segments(owned, context.ledgers, closed_ms=context.wall_ms())
+            opening = SegmentOpening(owned, context.ledgers, context.wall_ms())
+        return await opening.open()
+
+    return await context.turns.patiently(
+        attempt, name=owned.state.name, timeout_s=context.options.recover_timeout_s
+    )
+
+
 async def read_end(ledgers: Ledgers, record: SegmentRecord, ledger: ClosedLedger) -> SegmentEnd:
     """What a closed ledger holds, from its last entries and its first ones.
 

@@ -12,10 +12,11 @@ from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN
 from .follower import StateFollower
-from .keeper import SegmentKeeper
+from .ledgers import LedgerWriter
 from .lock_session import Claim
 from .pipeline import Pipeline
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
+from .segments import SegmentRecord
 from .state import LogState
 from .truncation import truncate
 
@@ -27,22 +28,23 @@ class LogWriter:
     normally closes it; on an exception it is aborted and the segment left for recovery.
     """
 
-    def __init__(self, context: LogContext, claimed: Claim) -> None:
+    def __init__(
+        self, context: LogContext, claimed: Claim, first: tuple[SegmentRecord, LedgerWriter]
+    ) -> None:
         options = context.options
         self._claim = claimed
         self._ledgers = context.ledgers
         self._close_timeout_s = options.close_timeout_s
         self._name = claimed.owned.state.name
         self._scope = trio.CancelScope()
-        self.pipeline = Pipeline(self._name, options, context.wall_ms, self._scope.cancel)
+        self.pipeline = Pipeline(context, claimed.owned, first, self._scope.cancel)
         """What was taken. In the open: whoever takes records for it looks at `Pipeline.over` for each."""
-        self._keeper = SegmentKeeper(self.pipeline, context, claimed.owned)
-        self.pipeline.keeper = self._keeper
-        claimed.when_lost(self.pipeline.fail)
+        self._keeper = self.pipeline.keeper
         self._entry_bytes_max = options.entry_bytes_max
         self._ordered = options.max_txid_check
-        self._floor = 0
+        self._floor = max(0, claimed.owned.state.last_txid) if self._ordered else 0
         self._closed = False
+        claimed.when_lost(self.pipeline.fail)
 
     # --- for the caller ---------------------------------------------------------------------------
 
@@ -256,13 +258,6 @@ class LogWriter:
             await self.abort()
 
     # --- its tasks --------------------------------------------------------------------------------
-
-    async def open(self) -> None:
-        """Recover what was left, open the first segment (steps 2 to 4 of a takeover)."""
-        await self._keeper.begin()
-        last_txid = self.pipeline.last_txid = self._claim.owned.state.last_txid
-        if self._ordered:
-            self._floor = max(0, last_txid)
 
     def fail(self, error: DistributedLogError) -> None:
         """End it: what is not durable yet is unknown. The first error sticks."""

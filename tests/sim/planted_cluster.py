@@ -123,11 +123,11 @@ def a_failed_segment_is_sent_again_whole() -> None:
     original = SegmentKeeper._replace
 
     async def replace(self: Any) -> None:
-        confirmed, self._writer.confirmed = self._writer.confirmed, lambda *args: None
+        confirmed, self._on_confirmed = self._on_confirmed, lambda *args: None
         try:
             await original(self)
         finally:
-            self._writer.confirmed = confirmed
+            self._on_confirmed = confirmed
 
     patch(SegmentKeeper, "_replace", replace)
 
