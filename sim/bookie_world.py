@@ -126,7 +126,7 @@ class BookieWorld:
         result = self.result
         result.failures = self.simulation.failures
         result.virtual_s = self.simulation.lasted_s
-        result.starts = self.bookie.incarnation
+        result.starts = self.bookie.state.incarnation
         result.acked = sum(ledger.acked for ledger in self._ledgers)
         result.trace = self.simulation.trace
         result.trace_hash = self.simulation.trace_hash
@@ -136,7 +136,7 @@ class BookieWorld:
         chance = simulation.chance("faults")
         network = SimNetwork(simulation, draw_network_faults(chance))
         self.bookie = SimHost(simulation, network, "b1", ADDRESS[0])
-        disk = SimDisk(simulation, self.bookie, "journal", draw_disk_faults(chance))
+        disk = SimDisk(simulation, self.bookie.state, "journal", draw_disk_faults(chance))
         for role in ("journal", "index"):
             self.bookie.add_disk(role, disk)
         client = SimHost(simulation, network, "c1", "10.0.3.1")
@@ -145,7 +145,7 @@ class BookieWorld:
         oracles.add_machine(self.bookie, "bookie")
         network.taps.append(oracles)
         self.bookie.start(self._serve)
-        self.bookie.crash_after(self.crash_at, power=True)
+        self.bookie.state.crash_after(self.crash_at, power=True)
         simulation.nursery.start_soon(self._supervise)
         client.start(self._clients)
         with trio.move_on_after(self.chaos_s):
@@ -156,7 +156,7 @@ class BookieWorld:
         client.kill()
         disk.faults.failing_syncs = 0
         disk.stalled_until = 0.0
-        self.bookie.crash_after(0, power=False)
+        self.bookie.state.crash_after(0, power=False)
         await trio.sleep(1.5)
         done = trio.Event()
 
@@ -203,7 +203,7 @@ class BookieWorld:
         chance = self.simulation.chance("supervisor")
         while True:
             await trio.sleep(chance.uniform(0.01, 0.4))
-            if not self.bookie.running:
+            if not self.bookie.state.running:
                 self.bookie.start(self._serve)
 
     async def _nemesis(self, chance: Random) -> None:
@@ -219,8 +219,8 @@ class BookieWorld:
                 self.bookie.power_cut()
             elif kind == "kill":
                 self.bookie.kill()
-            elif kind == "crash point" and self.bookie.running:
-                self.bookie.crash_after(chance.randrange(1, 60), power=chance.random() < 0.7)
+            elif kind == "crash point" and self.bookie.state.running:
+                self.bookie.state.crash_after(chance.randrange(1, 60), power=chance.random() < 0.7)
             elif kind == "EIO":
                 disk.faults.failing_syncs += 1
             elif kind == "slow disk":

@@ -17,10 +17,9 @@ from ..cluster.options import BookieNodeConfig, MetadataNodeConfig
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Address, Host
-from .connection import NetworkFaults, Tap
 from .disk import DiskFaults, DiskWatcher, SimDisk
 from .host import SimHost
-from .network import SimNetwork
+from .network import NetworkFaults, SimNetwork, Tap
 from .scheduler import Simulation
 from .taps import Oracles
 
@@ -108,7 +107,7 @@ class SimCluster:
         for role in roles:
             faults = disks()
             faults.bytes_max = self.shape.disk_bytes
-            host.add_disk(role, SimDisk(self.simulation, host, role, faults))
+            host.add_disk(role, SimDisk(self.simulation, host.state, role, faults))
         self._mains[name] = main
         self.oracles.add_machine(host, kind)
 
@@ -148,7 +147,7 @@ class SimCluster:
     def start_all(self) -> None:
         """Start every node that does not run."""
         for name in self.nodes:
-            if not self.machines[name].running:
+            if not self.machines[name].state.running:
                 self.start(name)
 
     async def supervise(self) -> None:
@@ -159,9 +158,9 @@ class SimCluster:
                 host = self.machines[name]
                 if (
                     self.supervised
-                    and not host.running
+                    and not host.state.running
                     and host.ended_by is not None
-                    and host.powered
+                    and host.state.powered
                 ):
                     self.restarts += 1
                     self.start(name)
@@ -174,8 +173,8 @@ class SimCluster:
         """From their next start on each of two bookies, both down now, listens where the other did (H6)."""
         self._address[one], self._address[other] = self._address[other], self._address[one]
         for name in (one, other):
-            assert not self.machines[name].running, f"{name} still runs"
-            self.network.machines[self._address[name][0]] = self.machines[name]
+            assert not self.machines[name].state.running, f"{name} still runs"
+            self.network.machines[self._address[name][0]] = self.machines[name].state
         self.simulation.note("swap addresses", one, other)
 
     async def _serve_metadata(self, name: str, host: Host) -> None:
@@ -247,7 +246,7 @@ class SimCluster:
         calm = self.network.faults
         calm.slow_chance = 0.0
         for name in self.nodes:
-            self.machines[name].crash_after(0, power=False)
+            self.machines[name].state.crash_after(0, power=False)
             for disk in self.machines[name].devices():
                 disk.faults.failing_syncs = 0
                 disk.faults.slow_chance = 0.0

@@ -9,10 +9,11 @@
 - Names: create, rename and delete return when the directory is synced; until then a power cut may undo them.
 - A map is one synced transaction an apply: LMDB's promise, and its faults (full, slow, damaged).
 
-Each life of a process works through a `DiskHandle`, dead with it: later calls raise `HostDown`.
+What a process does with it goes through a handle of its own (`disk_handle.py`).
 """
 
 import random
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,9 +22,7 @@ from typing import Protocol
 import trio
 
 from ..runtime.errors import DiskFailed
-from .connection import NetworkHost
-from .disk_files import DiskHandle, FileContent, put
-from .disk_map import StoredMap
+from .machine_state import MachineState
 from .scheduler import Simulation
 
 SECTOR_BYTES = 512
@@ -32,6 +31,8 @@ SPARED = 3
 NEWEST_BYTES = 48 * 1024
 ROT_TRIES = 30
 """Places looked at for one that was written."""
+
+Pairs = list[tuple[bytes, bytes]]
 
 
 @dataclass(slots=True)
@@ -50,6 +51,111 @@ class DiskFaults:
     """That `read_hot` finds a stretch cold."""
 
 
+def draw_disk_faults(chance: random.Random) -> DiskFaults:
+    """A mix for the disks of one seed."""
+    return DiskFaults(
+        sync_s=chance.choice(((0.0003, 0.003), (0.0003, 0.003), (0.005, 0.04))),
+        slow_chance=chance.choice((0.0, 0.01, 0.05)),
+        slow_s=chance.choice(((0.03, 0.3), (0.2, 1.0))),
+        survive_chance=chance.choice((0.0, 0.1, 0.5, 0.9)),
+        cold_chance=chance.choice((0.0, 0.1, 0.5)),
+    )
+
+
+class FileContent:
+    """A file's bytes, which outlive its name: the cache, the durable ones, the writes between them."""
+
+    __slots__ = (
+        "cache",
+        "durable",
+        "durable_size",
+        "failed",
+        "pending",
+        "size",
+        "sized_by",
+        "writes",
+    )
+
+    def __init__(self) -> None:
+        self.cache = bytearray()
+        self.durable = bytearray()
+        self.size = 0
+        self.durable_size = 0
+        self.pending: list[tuple[int, int, bytes]] = []
+        """(number, offset, data) of writes that no finished sync covers, ascending."""
+        self.failed: list[tuple[int, int]] = []
+        """(offset, length) of what looks written and is not: a sync failed over it."""
+        self.writes = 0
+        self.sized_by = 0
+        """The number of the sync that made ``durable_size`` durable."""
+
+    def show(self, offset: int, length: int) -> bytes:
+        """What a read finds: the cache's bytes, fewer at the end."""
+        end = min(offset + length, self.size)
+        if end <= offset:
+            return b""
+        with memoryview(self.cache) as view:
+            found = bytes(view[offset:end])
+        return found + bytes(end - offset - len(found))
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Change the cache; the write waits for a sync."""
+        put(self.cache, offset, data)
+        self.size = max(self.size, offset + len(data))
+        self.writes += 1
+        self.pending.append((self.writes, offset, data))
+
+
+def put(target: bytearray, offset: int, data: bytes) -> None:
+    """Overwrite in place; a hole before the end reads as zeros."""
+    if offset > len(target):
+        target.extend(bytes(offset - len(target)))
+    target[offset : offset + len(data)] = data
+
+
+class StoredMap:
+    """What a map holds, ordered; it outlives processes and power cuts."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.keys: list[bytes] = []
+        self.bytes = 0
+        self.damaged = False
+        """Seen when it is opened: `CorruptData`."""
+        self.committing: list[tuple[Pairs, list[bytes]]] = []
+        """Transactions whose sync runs: after a power cut or a kill each is there wholly or not at all."""
+
+    def commit(self, puts: Pairs, deletes: list[bytes]) -> None:
+        """Delete, then put: a key in both is put, the last put of a key counts."""
+        values, keys = self.values, self.keys
+        for key in deletes:
+            old = values.pop(key, None)
+            if old is not None:
+                self.bytes -= len(key) + len(old)
+                del keys[bisect_left(keys, key)]
+        added = []
+        for key, value in puts:
+            before = values.get(key)
+            if before is None:
+                added.append(key)
+                self.bytes += len(key)
+            else:
+                self.bytes -= len(before)
+            values[key] = value
+            self.bytes += len(value)
+        if added:
+            keys += added
+            keys.sort()
+
+    def on_power_cut(self, chance: random.Random) -> None:
+        """The first few of the commits under way were through."""
+        for puts, deletes in self.committing[: chance.randint(0, len(self.committing))]:
+            self.commit(puts, deletes)
+        self.committing.clear()
+
+    on_kill = on_power_cut
+
+
 class DiskWatcher(Protocol):
     """Told of every durable stretch, and of what begins: for oracles, and to strike there."""
 
@@ -63,12 +169,12 @@ class DiskWatcher(Protocol):
 
 
 class SimDisk:
-    """One device of one machine. `handle` gives what a process uses."""
+    """One device of one machine."""
 
     def __init__(
         self,
         simulation: Simulation,
-        host: NetworkHost,
+        host: MachineState,
         name: str,
         faults: DiskFaults | None = None,
     ) -> None:
@@ -83,7 +189,8 @@ class SimDisk:
         self.files: dict[str, FileContent] = {}
         self.maps: dict[str, StoredMap] = {}
         self.durable_files: dict[str, FileContent] = {}
-        self.locked_by: DiskHandle | None = None
+        self.locked_by: object | None = None
+        """The handle that took it."""
         self.blamed = False
         """A fault that may end its node was planted here: `DiskFailed` or `CorruptData` is explained."""
         self.syncs = 0
@@ -92,10 +199,6 @@ class SimDisk:
         self._steps = 0
         self._names_pending: list[tuple[int, Callable[[dict[str, FileContent]], None]]] = []
         self._name_changes = 0
-
-    def handle(self) -> "DiskHandle":
-        """The disk as the present life of its machine's process sees it."""
-        return DiskHandle(self)
 
     # --- faults -----------------------------------------------------------------------------------
 
@@ -321,14 +424,3 @@ class SimDisk:
         for kept, pending in [item for item in self._names_pending if item[0] <= number]:
             pending(self.durable_files)  # the directory's journal keeps their order
             self._names_pending = [item for item in self._names_pending if item[0] != kept]
-
-
-def draw_disk_faults(chance: random.Random) -> DiskFaults:
-    """A mix for the disks of one seed."""
-    return DiskFaults(
-        sync_s=chance.choice(((0.0003, 0.003), (0.0003, 0.003), (0.005, 0.04))),
-        slow_chance=chance.choice((0.0, 0.01, 0.05)),
-        slow_s=chance.choice(((0.03, 0.3), (0.2, 1.0))),
-        survive_chance=chance.choice((0.0, 0.1, 0.5, 0.9)),
-        cold_chance=chance.choice((0.0, 0.1, 0.5)),
-    )

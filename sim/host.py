@@ -9,14 +9,15 @@ explains is a failure of the run.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 import trio
 
 from ..runtime.errors import CorruptData, DiskFailed, DistributedLogError
 from ..runtime.host import Address, Connection, Host, Listener
-from .connection import HostDown
 from .disk import SimDisk
+from .disk_handle import DiskHandle
+from .machine_state import HostDown, MachineState
 from .network import SimNetwork
 from .scheduler import EPOCH_S, Simulation
 from .stalls import count_stall, machine_of_task
@@ -35,21 +36,15 @@ class SimHost:
         self.name = name
         self.ip = ip
         self.disks: dict[str, SimDisk] = {}
-        self.incarnation = 0
-        self.powered = True
-        self.running = False
-        self.stalled = False
+        self.state = MachineState(name, self._crash)
         self.wall_offset_ms = 0
         self.ended_by: BaseException | None = None
         """What ended the process, if not we; None while one runs."""
         self.last_end: BaseException | None = None
         """As `ended_by`, of whichever process last ended by itself."""
-        self.steps = 0
-        self._crash_in = 0
-        self._crash_power = False
         self._stall_ends = 0.0
         self._scope: trio.CancelScope | None = None
-        network.machines[ip] = self
+        network.machines[ip] = self.state
 
     def add_disk(self, role: str, disk: SimDisk) -> None:
         """Give the machine a disk; several roles may share one."""
@@ -63,55 +58,50 @@ class SimHost:
 
     def start(self, main: Main) -> None:
         """Power on if need be, and run ``main`` as a new process."""
-        assert not self.running, f"{self.name} runs already"
-        was_off = not self.powered
-        self.powered = True
-        self.running = True
+        state = self.state
+        assert not state.running, f"{self.name} runs already"
+        was_off = not state.powered
+        state.powered = state.running = True
         self.ended_by = None
-        self.incarnation += 1
-        self._crash_in = 0
-        self.simulation.note("start", self.name, self.incarnation)
+        state.incarnation += 1
+        state.crash_after(0, power=False)
+        self.simulation.note("start", self.name, state.incarnation)
         if was_off:
             self.network.kick()
         self.simulation.nursery.start_soon(
-            self._run, main, self.incarnation, name=f"node {self.name}"
+            self._run, main, state.incarnation, name=f"node {self.name}"
         )
 
     def power_cut(self) -> None:
         """The machine goes off at once. Idempotent."""
-        if not self.powered:
+        if not self.state.powered:
             return
-        self.simulation.note("power cut", self.name, self.incarnation)
-        self.powered = False
-        self.running = False
+        self.simulation.note("power cut", self.name, self.state.incarnation)
+        self.state.powered = self.state.running = False
         for disk in self.devices():
             disk.on_power_cut()
-        self.network.on_power_cut(self)
+        self.network.on_power_cut(self.state)
         self._end()
 
     def kill(self) -> None:
         """The process ends at once; the machine, and its page cache, stay. Idempotent."""
-        if not self.running:
+        if not self.state.running:
             return
-        self.simulation.note("kill", self.name, self.incarnation)
-        self.running = False
+        self.simulation.note("kill", self.name, self.state.incarnation)
+        self.state.running = False
         for disk in self.devices():
             disk.on_kill()
-        self.network.on_kill(self)
+        self.network.on_kill(self.state)
         self._end()
-
-    def crash_after(self, steps: int, *, power: bool) -> None:
-        """Die at the ``steps``-th disk or network step from now (1: the very next)."""
-        self._crash_in, self._crash_power = steps, power
 
     def stall(self, seconds: float) -> None:
         """Nothing of the process runs for so long: timers, deliveries, finished syncs all come late."""
-        if not self.running:
+        if not self.state.running:
             return
         self._stall_ends = max(self._stall_ends, self.simulation.now + seconds)
         self.simulation.note("stall", self.name, f"{seconds:.3f}")
-        if not self.stalled:
-            self.stalled = True
+        if not self.state.stalled:
+            self.state.stalled = True
             count_stall(1)
         self.simulation.at(self._stall_ends, self._end_stall)
 
@@ -121,23 +111,23 @@ class SimHost:
         self.wall_offset_ms += milliseconds
 
     def _end_stall(self) -> None:
-        if self.stalled and self.simulation.now >= self._stall_ends:
-            self.stalled = False
+        if self.state.stalled and self.simulation.now >= self._stall_ends:
+            self.state.stalled = False
             count_stall(-1)
             self.simulation.release_stalled()
 
     def _end(self) -> None:
         self._stall_ends = 0.0
         self._end_stall()
-        self._crash_in = 0
+        self.state.crash_after(0, power=False)
         if self._scope is not None:
             self._scope.cancel()
             self._scope = None
 
     async def _run(self, main: Main, incarnation: int) -> None:
-        machine_of_task.set(self)
+        machine_of_task.set(self.state)
         with trio.CancelScope() as scope:
-            if not self.lives(incarnation):
+            if not self.state.lives(incarnation):
                 return
             self._scope = scope
             try:
@@ -147,7 +137,7 @@ class SimHost:
                 causes = [cause for cause in leaves(error) if not isinstance(cause, HostDown)]
                 if causes and all(isinstance(cause, trio.Cancelled) for cause in causes):
                     return  # we, or the end of the run
-            if self.lives(incarnation):
+            if self.state.lives(incarnation):
                 self._ended(causes)
             else:
                 self._judge_dead(causes)
@@ -155,14 +145,14 @@ class SimHost:
     def _ended(self, causes: list[BaseException]) -> None:
         """The process ended by itself."""
         cause = next((c for c in causes if not isinstance(c, trio.Cancelled)), None)
-        self.simulation.note("ended", self.name, self.incarnation, type(cause).__name__)
+        self.simulation.note("ended", self.name, self.state.incarnation, type(cause).__name__)
         if self.simulation.trace is not None:
             log.warning("%s ended", self.name, exc_info=cause)
         self.ended_by = self.last_end = cause
-        self.running = False
+        self.state.running = False
         for disk in self.devices():
             disk.on_kill()
-        self.network.on_kill(self)
+        self.network.on_kill(self.state)
         self._scope = None
         for found in causes:
             if not self._explained(found):
@@ -182,40 +172,25 @@ class SimHost:
             return any(disk.blamed for disk in self.devices())
         return isinstance(cause, DistributedLogError) and cause.retryable
 
-    # --- what handles ask -------------------------------------------------------------------------
+    def _crash(self, what: str, power: bool) -> None:
+        self.simulation.note("crash point", self.name, what)
+        if power:
+            self.power_cut()
+        else:
+            self.kill()
 
-    def lives(self, incarnation: int) -> bool:
-        """Does this life of the process go on?"""
-        return self.running and self.incarnation == incarnation
-
-    def check(self, incarnation: int) -> None:
-        """Raise `HostDown` unless this life of the process goes on."""
-        if not self.running or self.incarnation != incarnation:
-            raise HostDown(self.name)
-
-    def step(self, what: str) -> None:
-        """Every contact with the world passes here: a crash point."""
-        self.steps += 1
-        if self._crash_in:
-            self._crash_in -= 1
-            if not self._crash_in:
-                self.simulation.note("crash point", self.name, what)
-                if self._crash_power:
-                    self.power_cut()
-                else:
-                    self.kill()
-                raise HostDown(self.name)
+    # --- what a process is given ------------------------------------------------------------------
 
     def host(self) -> Host:
         """The `Host` of the present life."""
-        incarnation = self.incarnation
-        handles = {disk: disk.handle() for disk in self.devices()}
+        incarnation = self.state.incarnation
+        handles = {disk: DiskHandle(disk) for disk in self.devices()}
 
         async def dial(address: Address) -> Connection:
-            return await self.network.dial(self, incarnation, address)
+            return await self.network.dial(self.state, incarnation, address)
 
         async def listen(address: Address) -> Listener:
-            return await self.network.listen(self, incarnation, address)
+            return await self.network.listen(self.state, incarnation, address)
 
         return Host(
             name=self.name,
@@ -236,10 +211,3 @@ def leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         return [leaf for inner in error.exceptions for leaf in leaves(inner)]
     return [error]
-
-
-def make_hosts(
-    simulation: Simulation, network: SimNetwork, names: Mapping[str, str]
-) -> dict[str, SimHost]:
-    """Machines by name, from name to IP."""
-    return {name: SimHost(simulation, network, name, ip) for name, ip in names.items()}

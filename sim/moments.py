@@ -19,8 +19,8 @@ from ..runtime.atomic_file import ASIDE
 from ..runtime.errors import DistributedLogError
 from ..runtime.frames import Op
 from ..verify.oracles import FrameCutter
-from .connection import SimConnection
 from .disk import SimDisk
+from .network import SimConnection
 
 REQUESTS = (
     "ledger created",

@@ -101,7 +101,7 @@ class Nemesis:
 
         def on() -> None:
             for name in names:
-                if not self.cluster.machines[name].running and not self.over:
+                if not self.cluster.machines[name].state.running and not self.over:
                     if name in self.cluster.clients:
                         self.cluster.restart_client(name)
                     else:
@@ -127,13 +127,13 @@ class Nemesis:
     def crash_soon(self, chance: Random, name: str, steps: int, *, power: bool) -> None:
         """Have a machine die at a step of its disk or network, within 2 s at the latest."""
         host = self.cluster.machines[name]
-        host.crash_after(steps, power=power)
-        lives = host.incarnation
+        host.state.crash_after(steps, power=power)
+        lives = host.state.incarnation
 
         def look() -> None:
             if self.over:
                 return
-            if host.running and host.incarnation == lives:
+            if host.state.running and host.state.incarnation == lives:
                 host.kill()  # too idle to get there
             self.later_on(chance, [name])
 

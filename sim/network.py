@@ -4,23 +4,77 @@ A way is held for one direction at a time, as routes fail. Whoever sends towards
 hears nothing; after power returns its kernel answers with a reset. Addresses belong to whoever listens
 there now: nothing else ties a port to a node (H6, H43g).
 
+Bytes split and merge anywhere (H43c); a full send buffer takes a part or nothing; what cannot be delivered
+waits, as TCP's does, and breaks its connection in the end.
+
 No task and no timer scope a message: a send is one event on the run's heap.
 """
 
 import random
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
 
 import trio
+import xxhash
 
 from ..runtime.errors import AddressInUse, ConnectionLost
-from ..runtime.host import Address, Connection
-from .connection import FIN, NetworkFaults, NetworkHost, SimConnection, Tap
-from .listener import SimListener
+from ..runtime.host import Address, Buffer, Connection
+from .machine_state import HostDown, MachineState
+from .parking import ParkingSpace
 from .scheduler import Simulation
 
 FIRST_PORT = 30_000
 BACKLOG = 128
 SYN_SECONDS_MAX = 20.0
+FIN = b""
+"""Says, in a queue of pieces, that no more comes."""
+
+
+@dataclass(slots=True)
+class NetworkFaults:
+    """How the network behaves; times in seconds, chances from 0 to 1."""
+
+    latency_s: tuple[float, float] = (0.0001, 0.001)
+    slow_chance: float = 0.01
+    slow_s: tuple[float, float] = (0.01, 0.15)
+    split_chance: float = 0.1
+    """A send arrives in two pieces, at different times."""
+    short_read_chance: float = 0.1
+    """A receive gets only a part of what is there."""
+    short_send_chance: float = 0.05
+    """A send takes only a part of what it was given."""
+    send_buffer_bytes: int = 256 * 1024
+    give_up_s: float = 15.0
+    """Bytes that cannot be delivered for so long break their connection."""
+
+
+def draw_network_faults(chance: random.Random) -> NetworkFaults:
+    """A mix for one seed (swarm testing: rare mixes must happen)."""
+    return NetworkFaults(
+        latency_s=chance.choice(((0.0001, 0.001), (0.0001, 0.001), (0.001, 0.02))),
+        slow_chance=chance.choice((0.0, 0.01, 0.05)),
+        slow_s=chance.choice(((0.01, 0.15), (0.1, 1.0))),
+        split_chance=chance.choice((0.0, 0.1, 0.5)),
+        short_read_chance=chance.choice((0.0, 0.1, 0.5)),
+        short_send_chance=chance.choice((0.0, 0.05, 0.3)),
+        send_buffer_bytes=chance.choice((8 * 1024, 64 * 1024, 256 * 1024)),
+        give_up_s=chance.choice((5.0, 15.0, 60.0)),
+    )
+
+
+class Tap(Protocol):
+    """Sees every byte stream, in order, from its begin: for oracles."""
+
+    def on_sent(self, end: "SimConnection", data: bytes) -> None:
+        """``end`` has handed these bytes to its machine."""
+        ...
+
+    def on_arrived(self, end: "SimConnection", data: bytes) -> None:
+        """These bytes have arrived at ``end``'s machine."""
+        ...
 
 
 class SimNetwork:
@@ -31,7 +85,7 @@ class SimNetwork:
         self.faults = faults or NetworkFaults()
         self.chance = simulation.chance("network")
         self.taps: list[Tap] = []
-        self.machines: dict[str, NetworkHost] = {}
+        self.machines: dict[str, MachineState] = {}
         """By IP; may be given to another machine. Decides whether a knock is refused or unheard."""
         self.listeners: dict[Address, SimListener] = {}
         self.ends: dict[int, SimConnection] = {}
@@ -80,26 +134,26 @@ class SimNetwork:
         end.far.mute = True
         end.break_("was lost by a box in the middle")
 
-    def on_power_cut(self, machine: NetworkHost) -> None:
+    def on_power_cut(self, machine: MachineState) -> None:
         """A machine is off: what its kernel had not sent is gone, its peers hear nothing."""
         for end in [end for end in self.ends.values() if end.host is machine]:
             end.go_down(0 if end.is_stuck else self.chance.randint(0, len(end.outgoing)))
         self._drop_listeners(machine)
 
-    def on_kill(self, machine: NetworkHost) -> None:
+    def on_kill(self, machine: MachineState) -> None:
         """A process is gone: its kernel closes its sockets."""
         for end in [end for end in self.ends.values() if end.host is machine]:
             end.go_down(len(end.outgoing))
             end.queue(FIN)
         self._drop_listeners(machine)
 
-    def _drop_listeners(self, machine: NetworkHost) -> None:
+    def _drop_listeners(self, machine: MachineState) -> None:
         for address in [a for a, found in self.listeners.items() if found.host is machine]:
             self.listeners.pop(address).go_down()
 
     # --- what machines use ------------------------------------------------------------------------
 
-    async def dial(self, host: NetworkHost, incarnation: int, address: Address) -> Connection:
+    async def dial(self, host: MachineState, incarnation: int, address: Address) -> Connection:
         """Connect; see `Host.dial`."""
         host.check(incarnation)
         host.step("dial")
@@ -132,7 +186,7 @@ class SimNetwork:
         listener.arrive(far)
         return near
 
-    async def listen(self, host: NetworkHost, incarnation: int, address: Address) -> SimListener:
+    async def listen(self, host: MachineState, incarnation: int, address: Address) -> "SimListener":
         """Listen; see `Host.listen`."""
         await trio.lowlevel.checkpoint()
         host.check(incarnation)
@@ -150,7 +204,7 @@ class SimNetwork:
         return listener
 
     def _pair(
-        self, host: NetworkHost, other: NetworkHost, place: str
+        self, host: MachineState, other: MachineState, place: str
     ) -> tuple["SimConnection", "SimConnection"]:
         self._serial += 2
         ip = next((ip for ip, machine in self.machines.items() if machine is host), host.name)
@@ -169,15 +223,265 @@ class SimNetwork:
         return low + (high - low) * chance.random()
 
 
-def draw_network_faults(chance: random.Random) -> NetworkFaults:
-    """A mix for one seed (swarm testing: rare mixes must happen)."""
-    return NetworkFaults(
-        latency_s=chance.choice(((0.0001, 0.001), (0.0001, 0.001), (0.001, 0.02))),
-        slow_chance=chance.choice((0.0, 0.01, 0.05)),
-        slow_s=chance.choice(((0.01, 0.15), (0.1, 1.0))),
-        split_chance=chance.choice((0.0, 0.1, 0.5)),
-        short_read_chance=chance.choice((0.0, 0.1, 0.5)),
-        short_send_chance=chance.choice((0.0, 0.05, 0.3)),
-        send_buffer_bytes=chance.choice((8 * 1024, 64 * 1024, 256 * 1024)),
-        give_up_s=chance.choice((5.0, 15.0, 60.0)),
-    )
+class SimListener:
+    """A listening address of one life of a process."""
+
+    def __init__(
+        self, network: "SimNetwork", host: MachineState, incarnation: int, address: Address
+    ) -> None:
+        self.address = address
+        self.host = host
+        self.waiting: deque[SimConnection] = deque()
+        self._network = network
+        self._incarnation = incarnation
+        self._acceptor = ParkingSpace()
+        self._closed = False
+
+    def arrive(self, end: "SimConnection") -> None:
+        """A connection was made to here."""
+        self.waiting.append(end)
+        self._acceptor.wake()
+
+    async def accept(self) -> Connection:
+        """Wait for the next connection."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            self.host.check(self._incarnation)
+            if self._closed:
+                raise ConnectionLost(f"{self.address[0]}:{self.address[1]} listens no more")
+            if self.waiting:
+                return self.waiting.popleft()
+            await self._acceptor.park()
+
+    def close(self) -> None:
+        """Stop listening; who was not accepted yet is reset. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._network.listeners.get(self.address) is self:
+            del self._network.listeners[self.address]
+        for end in self.waiting:
+            self._network.reset(end)
+        self._acceptor.wake()
+
+    def go_down(self) -> None:
+        """The process is gone."""
+        self._closed = True
+        self._acceptor.wake(HostDown())
+
+
+class EndState(Enum):
+    """Whether an end can still be used, and why not."""
+
+    OPEN = 0
+    CLOSED = 1
+    BROKEN = 2
+    DOWN = 3
+
+
+class SimConnection:
+    """One end of a stream. See `runtime.host.Connection`."""
+
+    far: "SimConnection"
+
+    def __init__(self, network: "SimNetwork", serial: int, host: MachineState, peer: str) -> None:
+        self.peer = peer
+        self.serial = serial
+        self.host = host
+        self.incarnation = host.incarnation
+        self.dialled = False
+        """This end made the connection."""
+        self.outgoing: deque[bytes] = deque()
+        """On the way to the other end, in order; an empty one says that no more comes."""
+        self.mute = False
+        """What is sent here vanishes (half-open)."""
+        self._network = network
+        self._state = EndState.OPEN
+        self._why = ""
+        self._inbox = bytearray()
+        self._at_end = False
+        self._unread = 0
+        """Bytes sent that the far end has not taken yet."""
+        self._last_arrival = 0.0
+        self.is_stuck = False
+        self._stuck_since = 0.0
+        self._reader = ParkingSpace()
+        self._writer = ParkingSpace()
+
+    # --- what the process uses --------------------------------------------------------------------
+
+    async def receive_into(self, *buffers: memoryview) -> int:
+        """Fill the buffers with what has arrived; 0: the peer has closed. Raises `ConnectionLost`."""
+        if self._inbox or self._at_end or self._state is not EndState.OPEN:
+            await trio.lowlevel.checkpoint()
+        while self._state is EndState.OPEN and not self._inbox and not self._at_end:
+            await self._reader.park()
+        if self._state is not EndState.OPEN:
+            raise self._error()
+        inbox = self._inbox
+        if not inbox:
+            return 0
+        self.host.step("receive")
+        have = len(inbox)
+        chance, faults = self._network.chance, self._network.faults
+        if faults.short_read_chance and chance.random() < faults.short_read_chance:
+            have = chance.randint(1, have)
+        taken = 0
+        for buffer in buffers:
+            size = min(len(buffer), have - taken)
+            buffer[:size] = inbox[taken : taken + size]
+            taken += size
+        del inbox[:taken]
+        self.far._unread -= taken
+        self.far._writer.wake()
+        return taken
+
+    def try_send(self, buffers: Sequence[Buffer]) -> int:
+        """Hand over what the connection takes now. Raises `ConnectionLost`."""
+        if self._state is not EndState.OPEN:
+            raise self._error()
+        faults, chance = self._network.faults, self._network.chance
+        room = faults.send_buffer_bytes - self._unread
+        if room <= 0:
+            return 0
+        self.host.step("send")
+        if len(buffers) == 1 and len(buffers[0]) <= room:
+            data = bytes(buffers[0])
+        else:
+            taken, parts = 0, []
+            for buffer in buffers:
+                part = buffer if len(buffer) <= room - taken else memoryview(buffer)[: room - taken]
+                parts.append(part)
+                taken += len(part)
+                if taken == room:
+                    break
+            data = b"".join(parts)
+        if not data:
+            return 0
+        if faults.short_send_chance and chance.random() < faults.short_send_chance:
+            data = data[: chance.randint(1, len(data))]
+        for tap in self._network.taps:
+            tap.on_sent(self, data)
+        self._unread += len(data)
+        if len(data) > 1 and faults.split_chance and chance.random() < faults.split_chance:
+            at = chance.randrange(1, len(data))
+            self.queue(data[:at])
+            self.queue(data[at:])
+        else:
+            self.queue(data)
+        return len(data)
+
+    async def wait_writable(self) -> None:
+        """Return when `try_send` may take bytes again. Raises `ConnectionLost`."""
+        if self._state is not EndState.OPEN or self._has_room():
+            await trio.lowlevel.checkpoint()
+        while self._state is EndState.OPEN and not self._has_room():
+            await self._writer.park()
+        if self._state is not EndState.OPEN:
+            raise self._error()
+
+    def close(self) -> None:
+        """Close now. Idempotent. With unread bytes here, the peer gets a reset (as TCP does)."""
+        if self._state is not EndState.OPEN:
+            return
+        self._state, self._why = EndState.CLOSED, "was closed here"
+        if self._inbox:
+            self._network.simulation.after(self._network.latency(), self.far.break_, "was reset")
+        else:
+            self.queue(FIN)
+        self._end_here(None)
+
+    def _has_room(self) -> bool:
+        return self._unread < self._network.faults.send_buffer_bytes
+
+    def _error(self) -> BaseException:
+        if self._state is EndState.DOWN:
+            return HostDown()
+        return ConnectionLost(f"the connection to {self.peer} {self._why}")
+
+    # --- what the network does --------------------------------------------------------------------
+
+    def queue(self, data: bytes) -> None:
+        """Send bytes, or the end, on their way."""
+        if self.mute:
+            return
+        network = self._network
+        self.outgoing.append(data)
+        when = network.simulation.now + network.latency()
+        if when < self._last_arrival:
+            when = self._last_arrival
+        self._last_arrival = when
+        network.simulation.at(when, self._deliver)
+
+    def _deliver(self) -> None:
+        """The next piece arrives, if the way is open."""
+        if not self.outgoing or self.is_stuck:
+            return
+        network, far = self._network, self.far
+        if not far.host.powered or (self.host.name, far.host.name) in network.cut_ways:
+            self._stuck_since = network.simulation.now
+            self.is_stuck = True
+            network.stuck[self.serial] = self
+            network.simulation.after(network.faults.give_up_s, self._give_up, self._stuck_since)
+            return
+        data = self.outgoing.popleft()
+        network.messages += 1
+        network.bytes += len(data)
+        network.simulation.mix(self.serial, xxhash.xxh3_64_intdigest(data))
+        if far._state is not EndState.OPEN:
+            if data and not network.is_cut(far.host.name, self.host.name):
+                network.simulation.after(network.latency(), self.break_, "was reset by the peer")
+            return
+        if data:
+            for tap in network.taps:
+                tap.on_arrived(far, data)
+            far._inbox += data
+        else:
+            far._at_end = True
+        far._reader.wake()
+
+    def retransmit(self) -> None:
+        """Try again what was stuck."""
+        if not self.is_stuck:
+            return
+        self.is_stuck = False
+        self._network.stuck.pop(self.serial, None)
+        for _ in range(len(self.outgoing)):
+            self._deliver()
+            if self.is_stuck:
+                return
+
+    def _give_up(self, stuck_since: float) -> None:
+        if self.is_stuck and self._stuck_since == stuck_since:
+            self.break_("timed out: nothing was acknowledged by the peer's machine")
+            self._forget_outgoing()
+
+    def _forget_outgoing(self) -> None:
+        self.outgoing.clear()
+        self._network.stuck.pop(self.serial, None)
+
+    def break_(self, why: str) -> None:
+        """The connection is broken at this end."""
+        if self._state is not EndState.OPEN:
+            return
+        self._state, self._why = EndState.BROKEN, why
+        self._forget_outgoing()
+        self._end_here(None)
+
+    def go_down(self, keep: int) -> None:
+        """The process is gone; of what it sent the first ``keep`` pieces are on the wire already."""
+        if self._state is EndState.OPEN:
+            self._state = EndState.DOWN
+        while len(self.outgoing) > keep:
+            self.outgoing.pop()
+        if not self.outgoing:
+            self._forget_outgoing()
+        self._end_here(HostDown())
+
+    def _end_here(self, error: BaseException | None) -> None:
+        self._inbox.clear()
+        self._reader.wake(error)
+        self._writer.wake(error)
+        if self.far._state is not EndState.OPEN:
+            self._network.ends.pop(self.serial, None)
+            self._network.ends.pop(self.far.serial, None)

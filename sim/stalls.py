@@ -8,16 +8,11 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
+from .machine_state import MachineState
 
-class Machine(Protocol):
-    """What the scheduler knows of a simulated machine."""
-
-    stalled: bool
-
-
-machine_of_task: ContextVar[Machine | None] = ContextVar("machine_of_task", default=None)
+machine_of_task: ContextVar[MachineState | None] = ContextVar("machine_of_task", default=None)
 """Set at the root of each node; inherited by its tasks."""
 
 

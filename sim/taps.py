@@ -10,9 +10,9 @@ from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..metadata.kv import KeyValueState
 from ..verify.checkers import Violation
 from ..verify.oracles import BookieOracle, FrameCutter, MetadataOracle
-from .connection import SimConnection
 from .disk import SimDisk
 from .host import SimHost
+from .network import SimConnection
 from .scheduler import Simulation
 from .stalls import machine_of_task
 
@@ -79,7 +79,7 @@ class Oracles:
 
         def apply(state: KeyValueState, index: int, command: bytes) -> Any:
             machine = machine_of_task.get()
-            oracle.on_applied(getattr(machine, "name", "?"), index, command)
+            oracle.on_applied("?" if machine is None else machine.name, index, command)
             answer, events = original(state, index, command)
             for event in events:  # from here on a bookie may deny it, and must some day
                 if event.kind == "put" and event.item.key.startswith(b"delete/"):

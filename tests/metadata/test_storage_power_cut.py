@@ -13,10 +13,9 @@ from distributedlog.metadata.raft_log import RaftLog
 from distributedlog.metadata.ready import HardState, Ready, Snapshot
 from distributedlog.metadata.storage import Loaded, RaftStorage
 from distributedlog.runtime.errors import DiskFull
-from distributedlog.sim.connection import HostDown
 from distributedlog.sim.disk import DiskFaults, SimDisk
-from distributedlog.sim.host import SimHost
-from distributedlog.sim.network import SimNetwork
+from distributedlog.sim.disk_handle import DiskHandle
+from distributedlog.sim.machine_state import HostDown
 
 from ..runtime.sim_sides import Unwalled, running
 from .test_storage import ready
@@ -142,20 +141,20 @@ async def test_what_was_durable_is_there_after_a_power_cut_on_a_full_disk(
 
 async def live_through_power_cuts(seed: int, *, fills: bool = False) -> None:
     simulation, chance = Unwalled(), random.Random(seed)
-    host = running(SimHost(simulation, SimNetwork(simulation), "m1", "10.0.0.1"))
-    disk = SimDisk(simulation, host, "metadata", DiskFaults(slow_chance=0.0))
+    machine = running("m1")
+    disk = SimDisk(simulation, machine, "metadata", DiskFaults(slow_chance=0.0))
     disk.chance = random.Random(seed + 1)
     writer = Writer(chance)
-    first = RaftStorage(disk.handle(), seed)
+    first = RaftStorage(DiskHandle(disk), seed)
     await first.begin()
-    await store_members(disk.handle(), Members("c", {"m1": "id"}, True, seed))
+    await store_members(DiskHandle(disk), Members("c", {"m1": "id"}, True, seed))
     writer.allowed = [state_of(HardState(), RaftLog())]
 
     async def live() -> None:
         try:
-            members = await load_members(disk.handle())
+            members = await load_members(DiskHandle(disk))
             assert members is not None
-            storage = RaftStorage(disk.handle(), members.seed)
+            storage = RaftStorage(DiskHandle(disk), members.seed)
             loaded, members = await storage.load(members)
             assert members.may_vote, loaded.damage
             writer.take(loaded)
@@ -173,6 +172,6 @@ async def live_through_power_cuts(seed: int, *, fills: bool = False) -> None:
             nursery.start_soon(live)
             nursery.start_soon(fill)
             await trio.sleep(chance.choice((0.005, 0.02, 0.2)) * (1 + chance.random()))
-            host.incarnation += 1  # the process is gone
+            machine.incarnation += 1  # the process is gone
             disk.on_power_cut()
             nursery.cancel_scope.cancel()

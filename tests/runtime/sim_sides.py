@@ -7,10 +7,11 @@ from typing import Any
 import trio
 
 from distributedlog.runtime.host import Address, Disk, Host
-from distributedlog.sim.connection import NetworkFaults
 from distributedlog.sim.disk import DiskFaults, SimDisk
+from distributedlog.sim.disk_handle import DiskHandle
 from distributedlog.sim.host import SimHost
-from distributedlog.sim.network import SimNetwork
+from distributedlog.sim.machine_state import MachineState
+from distributedlog.sim.network import NetworkFaults, SimNetwork
 from distributedlog.sim.scheduler import Simulation
 
 
@@ -36,21 +37,27 @@ class Unwalled(Simulation):
         trio.lowlevel.spawn_system_task(later)
 
 
-def running(host: SimHost) -> SimHost:
-    host.running = True
-    host.incarnation = 1
-    return host
+def running(name: str) -> MachineState:
+    def die(what: str, power: bool) -> None:
+        raise AssertionError("nobody asked for a crash point")
+
+    return started(MachineState(name, die))
+
+
+def started(machine: MachineState) -> MachineState:
+    machine.running = True
+    machine.incarnation = 1
+    return machine
 
 
 class SimDiskWorld:
     def __init__(self, path: Path) -> None:
         simulation = Unwalled()
-        host = running(SimHost(simulation, SimNetwork(simulation), "b1", "10.0.0.1"))
         faults = DiskFaults(sync_s=(0.0, 0.0002), slow_chance=0.0, cold_chance=0.5)
-        self.disk = SimDisk(simulation, host, "journal", faults)
+        self.disk = SimDisk(simulation, running("b1"), "journal", faults)
 
     def look(self) -> Disk:
-        return self.disk.handle()
+        return DiskHandle(self.disk)
 
     async def close(self) -> None:
         pass
@@ -68,7 +75,8 @@ class SimNetworkWorld:
     def _machine(self, name: str) -> SimHost:
         if name not in self.hosts:
             ip = f"10.0.0.{len(self.hosts) + 1}"
-            self.hosts[name] = running(SimHost(self.simulation, self.network, name, ip))
+            self.hosts[name] = SimHost(self.simulation, self.network, name, ip)
+            started(self.hosts[name].state)
         return self.hosts[name]
 
     def host(self, name: str) -> Host:

@@ -5,8 +5,9 @@ import trio
 
 from distributedlog.runtime.errors import CorruptData, DiskFailed, DiskFull
 from distributedlog.runtime.host import Disk, File, Host
-from distributedlog.sim.connection import HostDown
 from distributedlog.sim.disk import SECTOR_BYTES, SimDisk
+from distributedlog.sim.disk_handle import DiskHandle
+from distributedlog.sim.machine_state import HostDown
 from tests.sim.toy import ToyWorld, run
 
 
@@ -15,10 +16,10 @@ async def idle(host: Host) -> None:
 
 
 def booted(world: ToyWorld) -> tuple[SimDisk, Disk]:
-    if not world.server.running:
+    if not world.server.state.running:
         world.server.start(idle)
     disk = world.server.disks["journal"]
-    return disk, disk.handle()
+    return disk, DiskHandle(disk)
 
 
 def test_a_power_cut_keeps_what_was_synced_and_a_part_of_the_rest() -> None:

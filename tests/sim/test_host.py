@@ -61,7 +61,7 @@ def test_a_crash_point_ends_the_machine_at_any_step() -> None:
 
         async def main(world: ToyWorld, steps: int = steps) -> None:
             world.server.start(world.serve)
-            world.server.crash_after(steps, power=True)
+            world.server.state.crash_after(steps, power=True)
             await trio.sleep(0.5)
             done = trio.Event()
 
@@ -71,7 +71,7 @@ def test_a_crash_point_ends_the_machine_at_any_step() -> None:
                 done.set()
                 await trio.sleep_forever()
 
-            if world.server.powered:
+            if world.server.state.powered:
                 world.client.start(write)
                 await done.wait()
             if "log" in world.server.disks["journal"].durable_files:
@@ -190,7 +190,7 @@ def test_a_process_that_ends_by_itself_must_have_an_excuse(
         world.server.disks["journal"].blamed = planted
         world.server.start(node)
         await trio.sleep(2.0)
-        assert not world.server.running
+        assert not world.server.state.running
         assert world.server.ended_by is error
 
     if fails:

@@ -5,8 +5,9 @@ import trio
 
 from distributedlog.runtime.errors import AddressInUse, ConnectionLost
 from distributedlog.runtime.host import Connection, Host
-from distributedlog.sim.connection import HostDown, SimConnection
 from distributedlog.sim.host import SimHost
+from distributedlog.sim.machine_state import HostDown
+from distributedlog.sim.network import SimConnection
 from tests.sim.toy import PORT, SERVER_IP, ToyWorld, run, send_all
 
 
@@ -29,7 +30,9 @@ async def two_ends(world: ToyWorld) -> tuple[SimConnection, SimConnection]:
     world.server.start(serve)
     world.client.start(dial)
     await trio.sleep(1.0)
-    near = next(end for end in ends if isinstance(end, SimConnection) and end.host is world.client)
+    near = next(
+        end for end in ends if isinstance(end, SimConnection) and end.host is world.client.state
+    )
     return near, near.far
 
 
@@ -205,7 +208,7 @@ def test_an_address_can_move_to_another_machine() -> None:
         await trio.sleep(1.0)
         world.server.kill()
         world.client.kill()
-        world.network.machines[SERVER_IP] = other
+        world.network.machines[SERVER_IP] = other.state
         other.start(serve("other"))
         await trio.sleep(0.1)
         world.client.start(dial)

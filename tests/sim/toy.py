@@ -31,7 +31,7 @@ class ToyWorld:
     def __post_init__(self) -> None:
         self.network = SimNetwork(self.simulation)
         self.server = SimHost(self.simulation, self.network, "server", SERVER_IP)
-        self.server.add_disk("journal", SimDisk(self.simulation, self.server, "journal"))
+        self.server.add_disk("journal", SimDisk(self.simulation, self.server.state, "journal"))
         self.client = SimHost(self.simulation, self.network, "client", "10.0.0.9")
 
     async def serve(self, host: Host) -> None:

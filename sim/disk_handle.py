@@ -1,71 +1,19 @@
-"""What a process holds of a simulated disk: a `DiskHandle` for one life, and its files.
+"""What a process holds of a simulated disk: a `DiskHandle` for one life, its files and its maps.
 
 Each life of a process works through a handle of its own, dead with it: later calls raise `HostDown`.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import trio
 
 from ..runtime.errors import AlreadyClosed, CorruptData, DataDirectoryInUse, DiskFailed, DiskFull
 from ..runtime.host import Buffer, File, OrderedMap
-from ..runtime.memory import DIRECT_ALIGN, aligned_memory, check_file_name
-from .disk_map import SimMap, StoredMap
+from ..runtime.memory import DIRECT_ALIGN, KEY_BYTES_MAX, aligned_memory, check_file_name
+from .disk import FileContent, SimDisk, StoredMap
 
-if TYPE_CHECKING:
-    from .disk import SimDisk
-
-
-class FileContent:
-    """A file's bytes, which outlive its name: the cache, the durable ones, the writes between them."""
-
-    __slots__ = (
-        "cache",
-        "durable",
-        "durable_size",
-        "failed",
-        "pending",
-        "size",
-        "sized_by",
-        "writes",
-    )
-
-    def __init__(self) -> None:
-        self.cache = bytearray()
-        self.durable = bytearray()
-        self.size = 0
-        self.durable_size = 0
-        self.pending: list[tuple[int, int, bytes]] = []
-        """(number, offset, data) of writes that no finished sync covers, ascending."""
-        self.failed: list[tuple[int, int]] = []
-        """(offset, length) of what looks written and is not: a sync failed over it."""
-        self.writes = 0
-        self.sized_by = 0
-        """The number of the sync that made ``durable_size`` durable."""
-
-    def show(self, offset: int, length: int) -> bytes:
-        """What a read finds: the cache's bytes, fewer at the end."""
-        end = min(offset + length, self.size)
-        if end <= offset:
-            return b""
-        with memoryview(self.cache) as view:
-            found = bytes(view[offset:end])
-        return found + bytes(end - offset - len(found))
-
-    def write(self, offset: int, data: bytes) -> None:
-        """Change the cache; the write waits for a sync."""
-        put(self.cache, offset, data)
-        self.size = max(self.size, offset + len(data))
-        self.writes += 1
-        self.pending.append((self.writes, offset, data))
-
-
-def put(target: bytearray, offset: int, data: bytes) -> None:
-    """Overwrite in place; a hole before the end reads as zeros."""
-    if offset > len(target):
-        target.extend(bytes(offset - len(target)))
-    target[offset : offset + len(data)] = data
+MAP_BYTES_MAX = 64 << 20
 
 
 class DiskHandle:
@@ -73,7 +21,7 @@ class DiskHandle:
 
     durability = "fdatasync"
 
-    def __init__(self, disk: "SimDisk") -> None:
+    def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
         self.incarnation = disk.host.incarnation
         self._open_maps: dict[str, list[SimMap]] = {}
@@ -298,3 +246,74 @@ class SimFile:
     def close(self) -> None:
         """Close. Idempotent."""
         self._closed = True
+
+
+class SimMap:
+    """An `OrderedMap` for one life of a process; all handles of a name show the same pairs."""
+
+    def __init__(self, disk: SimDisk, incarnation: int, name: str, stored: StoredMap) -> None:
+        self.name = name
+        self.closed = False
+        self._disk = disk
+        self._incarnation = incarnation
+        self._stored = stored
+
+    async def apply(
+        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+    ) -> None:
+        """One synced transaction, all or nothing. Raises `DiskFull`, `DiskFailed`."""
+        pairs = [(bytes(key), bytes(value)) for key, value in puts]
+        gone = [bytes(key) for key in deletes]
+        for key in (*(key for key, _ in pairs), *gone):
+            assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
+        self._check()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        disk, stored = self._disk, self._stored
+        disk.begin("map", self.name)
+        disk.step("map", len(pairs))
+        size = sum(len(key) + len(value) for key, value in pairs)
+        if stored.bytes + size > MAP_BYTES_MAX or size > disk.faults.bytes_max - disk.used_bytes():
+            disk.blamed = True
+            raise DiskFull(f"map {self.name}: no room for {size} bytes more")
+        transaction = (pairs, gone)
+        stored.committing.append(transaction)
+        while stored.committing[0] is not transaction:  # one writer at a time, in order
+            await disk.wait(self._incarnation)
+        await disk.wait(self._incarnation)
+        del stored.committing[0]
+        if disk.faults.failing_syncs > 0:
+            disk.faults.failing_syncs -= 1
+            disk.blamed = True
+            disk.simulation.note("EIO", disk.host.name, disk.name, self.name)
+            raise DiskFailed(f"map {self.name}: input/output error during a commit (simulated)")
+        stored.commit(pairs, gone)
+        disk.step("map synced", len(pairs))
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        self._check()
+        return self._stored.values.get(key)
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The pair with the greatest key <= ``key``, or None."""
+        self._check()
+        keys, values = self._stored.keys, self._stored.values
+        at = bisect_right(keys, key)
+        return (keys[at - 1], values[keys[at - 1]]) if at else None
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Up to ``limit`` pairs with start <= key < end, in order."""
+        self._check()
+        keys, values = self._stored.keys, self._stored.values
+        first = bisect_left(keys, start)
+        last = min(bisect_left(keys, end), first + limit)
+        return [(key, values[key]) for key in keys[first:last]]
+
+    def close(self) -> None:
+        """Close. Idempotent."""
+        self.closed = True
+
+    def _check(self) -> None:
+        self._disk.host.check(self._incarnation)
+        if self.closed:
+            raise AlreadyClosed(f"map {self.name} is closed")
