@@ -11,9 +11,9 @@
 What the worlds in trio stand on, from the ground up:
 
     scheduler.py, stalls.py, wall.py    time, order and chance from a seed; stalled machines; no real world
-    network.py, connection.py, listener.py, parking.py  streams that are cut, split, reset, half open
-    disk.py, disk_files.py, disk_map.py     a page cache above durable sectors; LMDB's promise
-    host.py                             a machine: power cuts before the process may tidy up
+    network.py, parking.py              streams that are cut, split, reset, half open
+    disk.py, disk_handle.py             a page cache above durable sectors; LMDB's promise; handles
+    host.py, machine_state.py           a machine: power cuts before the process may tidy up
     taps.py                             the oracles of verify/ on the wire
 
 Files with `planted` in their name hold bugs that seeds must find: the simulator's own exam.

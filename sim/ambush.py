@@ -7,14 +7,11 @@ one. What is done there is drawn too, and kept within the promise as everything 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 import trio
 
 from .moments import KINDS, MESSAGES, REQUESTS, STEPS
-
-if TYPE_CHECKING:
-    from .nemesis import Nemesis
+from .nemesis import Nemesis
 
 KINDS_DRAWN = (6, 12, 20)
 """So often a kind is drawn for a seed, those of `WORST` more readily."""
@@ -58,7 +55,7 @@ class _Ambush:
 class Ambushes:
     """Lies in wait in one run."""
 
-    def __init__(self, nemesis: "Nemesis", chance: Random) -> None:
+    def __init__(self, nemesis: Nemesis, chance: Random) -> None:
         self._nemesis = nemesis
         self._cluster = nemesis.cluster
         self._chance = chance

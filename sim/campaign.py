@@ -11,9 +11,9 @@ from pathlib import Path
 
 from .pipeline import PipelineRun
 from .scheduler import BusyLoop, Deadlock, OutOfTime
-from .seed import CHAOS_S, Result, SeedRun
+from .seed import CHAOS_S, LogRun, Result, SeedRun
 
-WORKLOADS: dict[str, type[SeedRun]] = {"log": SeedRun, "pipeline": PipelineRun}
+WORKLOADS: dict[str, type[SeedRun]] = {"log": LogRun, "pipeline": PipelineRun}
 AT = "at "
 """So faults are counted that struck at a moment (`ambush.py`)."""
 CHUNK_SEEDS = 25

@@ -15,9 +15,7 @@ from random import Random
 import trio
 
 from ..runtime.errors import CorruptData
-from .ambush import Ambushes
 from .cluster import SimCluster
-from .moments import Moments
 
 MACHINE_KINDS = (
     "power cut", "kill", "crash point", "all crash", "stall", "swap addresses", "client crash",
@@ -48,20 +46,14 @@ class Nemesis:
         """The cluster is healed: what was to be restarted later is not this object's business any more."""
         self._wiped = False
         self._pause_s = chance.choice((3.0, 5.0, 9.0))
-        self._ambushes = Ambushes(self, cluster.simulation.chance("ambush"))
-        self.moments = Moments(cluster.role_of, cluster.serves, self._ambushes.on_moment)
-        cluster.watch(self.moments)
 
-    async def run(self) -> None:
+    def start(self, nursery: trio.Nursery) -> None:
         """Plague the cluster until cancelled."""
-        async with trio.open_nursery() as nursery:
-            for number, kinds in enumerate((MACHINE_KINDS, NETWORK_KINDS, DISK_KINDS)):
-                drawn = [kind for kind in kinds if kind in self.kinds]
-                if drawn:
-                    chance = self.cluster.simulation.chance(f"nemesis/{number}")
-                    nursery.start_soon(self._loop, drawn, chance)
-            nursery.start_soon(self._ambushes.run)
-            await trio.sleep_forever()
+        for number, kinds in enumerate((MACHINE_KINDS, NETWORK_KINDS, DISK_KINDS)):
+            drawn = [kind for kind in kinds if kind in self.kinds]
+            if drawn:
+                chance = self.cluster.simulation.chance(f"nemesis/{number}")
+                nursery.start_soon(self._loop, drawn, chance)
 
     async def _loop(self, kinds: list[str], chance: Random) -> None:
         deeds: dict[str, Callable[[Random], None]] = {

@@ -9,13 +9,12 @@ import trio
 
 from ..log.dlsn import DLSN
 from ..log.namespace import Namespace
-from ..runtime.errors import DistributedLogError, EndOfStream, LogTruncated
+from ..runtime.errors import EndOfStream, LogTruncated
 from ..runtime.host import Host
 from ..verify import pipeline, workload
 from ..verify.checkers import Violation, check_log
 from ..verify.pipeline import PipelineHistory
-from .scheduler import Simulation
-from .seed import CHAOS_S, LIVENESS_S, SeedRun
+from .seed import CHAOS_S, SeedRun
 
 PIPE = "pipe"
 PURGE_GRACES = 4
@@ -56,34 +55,6 @@ class PipelineRun(SeedRun):
 
     # --- the end ----------------------------------------------------------------------------------
 
-    async def _judge(self, simulation: Simulation) -> None:
-        cluster = self.cluster
-        simulation.note("heal")
-        self.nemesis.over = True
-        cluster.heal()
-        simulation.nursery.start_soon(self.nemesis.build_anew)
-        done = trio.Event()
-
-        async def prove(namespace: Namespace, host: Host) -> None:
-            while not done.is_set():
-                try:
-                    await self._prove(namespace, host)
-                    done.set()
-                except DistributedLogError as error:
-                    simulation.note("not yet", type(error).__name__, str(error)[:200])
-                    await trio.sleep(0.5)
-
-        cluster.start_client(cluster.clients[-1], prove)
-        with trio.move_on_after(LIVENESS_S) as alive:
-            await done.wait()
-        if alive.cancelled_caught:
-            raise Violation(
-                f"liveness: no link could be made within {LIVENESS_S:g} s after healing"
-            )
-        simulation.note("final", len(self.pipe.archived), self.history.acked)
-        self.result.reports.append(check_log(self.history, self.pipe.whole()))
-        self.batches = pipeline.check_batches(self.pipe)
-
     async def _prove(self, namespace: Namespace, host: Host) -> None:
         """Write, link, read what is left, seal; after the last change of the log look once more."""
         log = namespace.open_log(PIPE)
@@ -99,6 +70,14 @@ class PipelineRun(SeedRun):
             self.simulation.note("it was sealed by an earlier try")
         await pipeline.read_rest(namespace, PIPE, self.pipe)
         await self._check_end(namespace)
+
+    async def _settle(self, namespace: Namespace) -> None:
+        """Nothing."""
+
+    async def _conclude(self) -> None:
+        self.simulation.note("final", len(self.pipe.archived), self.history.acked)
+        self.result.reports.append(check_log(self.history, self.pipe.whole()))
+        self.batches = pipeline.check_batches(self.pipe)
 
     async def _check_end(self, namespace: Namespace) -> None:
         """A sealed log has an end, and takes nothing; below its point there is one definite answer."""

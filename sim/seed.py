@@ -4,6 +4,7 @@ Safety all along (oracles), liveness at the end: after everything is healed, a n
 over, write, commit and read the whole log back within `LIVENESS_S` virtual seconds.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -17,9 +18,11 @@ from ..verify import workload
 from ..verify.checkers import LogReport, Violation, check_log
 from ..verify.history import History, ReadRecord
 from ..verify.registers import check_registers
+from .ambush import Ambushes
 from .cluster import Shape, SimCluster
 from .copies import missing_copies
 from .disk import draw_disk_faults
+from .moments import Moments
 from .nemesis import Nemesis
 from .network import draw_network_faults
 from .scheduler import Simulation
@@ -69,8 +72,8 @@ class Result:
         return bool(self.failures)
 
 
-class SeedRun:
-    """The plan of one seed, and its run."""
+class SeedRun(ABC):
+    """The plan of one seed, and its run; what the clients do is a workload's."""
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         self.simulation = Simulation(
@@ -90,6 +93,7 @@ class SeedRun:
         """A client makes logs and deletes them."""
         self.cluster: SimCluster
         self.nemesis: Nemesis
+        self.moments: Moments
 
     def run(self) -> Result:
         """Run and judge. Whatever went wrong is in the result."""
@@ -107,7 +111,7 @@ class SeedRun:
         result.messages = self.cluster.network.messages
         result.confirmed = self.cluster.oracles.bookies.confirmed
         result.faults = self.nemesis.counts
-        result.heard = self.nemesis.moments.heard
+        result.heard = self.moments.heard
         result.unknowns = self.cluster.oracles.bookies.unknowns
         result.restarts = self.cluster.restarts
         result.trace = simulation.trace
@@ -121,6 +125,9 @@ class SeedRun:
         )
         writers, others = cluster.clients[:2], cluster.clients[2:]
         self.nemesis = Nemesis(cluster, chance, writers=writers)
+        ambushes = Ambushes(self.nemesis, simulation.chance("ambush"))
+        self.moments = Moments(cluster.role_of, cluster.serves, ambushes.on_moment)
+        cluster.watch(self.moments)
         with cluster.oracles.watching_state_machines(), bounded(self.bounds):
             cluster.start_all()
             simulation.nursery.start_soon(cluster.supervise)
@@ -134,8 +141,76 @@ class SeedRun:
             for name, work in zip(others, (self._read, self._measure), strict=False):
                 cluster.start_client(name, work)
             with trio.move_on_after(self.chaos_s):
-                await self.nemesis.run()
+                async with trio.open_nursery() as plagues:
+                    self.nemesis.start(plagues)
+                    plagues.start_soon(ambushes.run)
+                    await trio.sleep_forever()
             await self._judge(simulation)
+
+    # --- what a workload is -----------------------------------------------------------------------
+
+    @abstractmethod
+    async def _write(self, namespace: Namespace, host: Host) -> None:
+        """The main of each of the first two clients."""
+
+    @abstractmethod
+    async def _read(self, namespace: Namespace, host: Host) -> None:
+        """The main of the third."""
+
+    @abstractmethod
+    async def _measure(self, namespace: Namespace, host: Host) -> None:
+        """The main of the fourth."""
+
+    @abstractmethod
+    async def _prove(self, namespace: Namespace, host: Host) -> None:
+        """After the heal, at the last client: work, and read all of it. Tried again until it succeeds."""
+
+    @abstractmethod
+    async def _settle(self, namespace: Namespace) -> None:
+        """What that client does then."""
+
+    @abstractmethod
+    async def _conclude(self) -> None:
+        """What must hold at last. Raises `Violation`."""
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _judge(self, simulation: Simulation) -> None:
+        cluster = self.cluster
+        simulation.note("heal")
+        self.nemesis.over = True
+        cluster.heal()
+        simulation.nursery.start_soon(self.nemesis.build_anew)
+        done = trio.Event()
+
+        async def prove(namespace: Namespace, host: Host) -> None:
+            while not done.is_set():
+                try:
+                    await self._prove(namespace, host)
+                    done.set()
+                except DistributedLogError as error:
+                    simulation.note("not yet", type(error).__name__, str(error)[:200])
+                    await trio.sleep(0.5)
+            await self._settle(namespace)
+
+        cluster.start_client(cluster.clients[-1], prove)
+        with trio.move_on_after(LIVENESS_S) as alive:
+            await done.wait()
+        if alive.cancelled_caught:
+            raise Violation(f"liveness: nobody could work within {LIVENESS_S:g} s after healing")
+        await self._conclude()
+
+
+class LogRun(SeedRun):
+    """Writers, readers and registers: one log, or a few."""
+
+    def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
+        super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
+        self._finals: dict[str, list[ReadRecord]] = {}
+        """Each log, as it was read whole after the heal."""
+        self._lacked: list[str] = []
+        self._whole = trio.Event()
+        """All copies are there."""
 
     # --- clients ----------------------------------------------------------------------------------
 
@@ -167,54 +242,37 @@ class SeedRun:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    async def _judge(self, simulation: Simulation) -> None:
+    async def _prove(self, namespace: Namespace, host: Host) -> None:
         cluster = self.cluster
-        simulation.note("heal")
-        self.nemesis.over = True
-        cluster.heal()
-        simulation.nursery.start_soon(self.nemesis.build_anew)
-        finals: dict[str, list[ReadRecord]] = {}
-        lacked: list[str] = []
-        done, whole = trio.Event(), trio.Event()
+        for log, history in self.histories.items():
+            await workload.prove_alive(namespace, log, history, host.random)
+        for name in cluster.clients[:2]:  # nobody writes any more
+            cluster.machines[name].kill()
+        missing = ENTRIES_MIN - cluster.oracles.bookies.confirmed
+        for log, history in self.histories.items():
+            await workload.prove_alive(
+                namespace, log, history, host.random, entries=max(0, missing)
+            )
+            missing = 0
+            self._finals[log] = await workload.read_final(namespace, log)
 
-        async def prove(namespace: Namespace, host: Host) -> None:
-            while not done.is_set():
-                try:
-                    for log, history in self.histories.items():
-                        await workload.prove_alive(namespace, log, history, host.random)
-                    for name in cluster.clients[:2]:  # nobody writes any more
-                        cluster.machines[name].kill()
-                    missing = ENTRIES_MIN - cluster.oracles.bookies.confirmed
-                    for log, history in self.histories.items():
-                        await workload.prove_alive(
-                            namespace, log, history, host.random, entries=max(0, missing)
-                        )
-                        missing = 0
-                        finals[log] = await workload.read_final(namespace, log)
-                    done.set()
-                    break
-                except DistributedLogError as error:
-                    simulation.note("not yet", type(error).__name__, str(error)[:200])
-                    await trio.sleep(0.5)
-            while left := await missing_copies(namespace, self._is_noted):
-                lacked[:] = left
-                await trio.sleep(1.0)
-            whole.set()
+    async def _settle(self, namespace: Namespace) -> None:
+        while left := await missing_copies(namespace, self._is_noted):
+            self._lacked = left
+            await trio.sleep(1.0)
+        self._whole.set()
 
-        cluster.start_client(cluster.clients[-1], prove)
-        with trio.move_on_after(LIVENESS_S) as alive:
-            await done.wait()
-        if alive.cancelled_caught:
-            raise Violation(f"liveness: no writer could work within {LIVENESS_S:g} s after healing")
+    async def _conclude(self) -> None:
         with trio.move_on_after(COPIES_S) as repaired:
-            await whole.wait()
+            await self._whole.wait()
         if repaired.cancelled_caught:
             raise Violation(
-                f"L8: {len(lacked)} copies are missing {COPIES_S:g} s after healing: {lacked[:5]}"
+                f"L8: {len(self._lacked)} copies are missing {COPIES_S:g} s after healing:"
+                f" {self._lacked[:5]}"
             )
         for log, history in self.histories.items():
-            simulation.note("final", log, len(finals[log]), history.acked)
-            self.result.reports.append(check_log(history, finals[log]))
+            self.simulation.note("final", log, len(self._finals[log]), history.acked)
+            self.result.reports.append(check_log(history, self._finals[log]))
         self.result.register_calls = check_registers(self.history.registers)
 
     def _is_noted(self, ledger_id: int) -> bool:

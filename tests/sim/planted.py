@@ -25,7 +25,7 @@ if __name__ == "__main__":
 
 from distributedlog.sim import ledger_planted  # noqa: E402
 from distributedlog.sim.bookie_world import BookieWorld  # noqa: E402
-from distributedlog.sim.seed import SeedRun  # noqa: E402
+from distributedlog.sim.seed import LogRun  # noqa: E402
 from tests.ledger.driver_world import DriverWorld  # noqa: E402
 from tests.sim import planted_bookie, planted_cluster, planted_driver  # noqa: E402, F401 (they register)
 from tests.sim.planting import BUGS, Bug  # noqa: E402
@@ -61,7 +61,7 @@ def run_seed(layer: str, seed: int) -> list[BaseException]:
     """What goes wrong in one seed of a layer."""
     if layer == "driver":
         return DriverWorld(seed).run()
-    world: Any = BookieWorld(seed) if layer == "bookie" else SeedRun(seed)
+    world: Any = BookieWorld(seed) if layer == "bookie" else LogRun(seed)
     failures: list[BaseException] = world.run().failures
     return failures
 

@@ -13,9 +13,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def hashes(hash_seed: str, seeds: list[int]) -> list[str]:
     code = (
         "import logging, sys; logging.disable(logging.CRITICAL);"
-        "from distributedlog.sim.seed import SeedRun;"
+        "from distributedlog.sim.seed import LogRun;"
         "from distributedlog.sim.bookie_world import BookieWorld;"
-        "print(*(SeedRun(int(seed), chaos_s=6.0).run().trace_hash for seed in sys.argv[1:]),"
+        "print(*(LogRun(int(seed), chaos_s=6.0).run().trace_hash for seed in sys.argv[1:]),"
         " *(BookieWorld(int(seed), chaos_s=3.0).run().trace_hash for seed in sys.argv[1:]))"
     )
     run = subprocess.run(

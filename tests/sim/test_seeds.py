@@ -15,7 +15,7 @@ import pytest
 from distributedlog.sim.ambush import WORST
 from distributedlog.sim.bookie_world import BookieWorld
 from distributedlog.sim.campaign import AT, describe_failure
-from distributedlog.sim.seed import CHAOS_S, Result, SeedRun
+from distributedlog.sim.seed import CHAOS_S, LogRun, Result
 
 SEEDS = int(os.environ.get("DLOG_SIM_SEEDS", "20"))
 START = int(os.environ.get("DLOG_SIM_START", "0"))
@@ -59,7 +59,7 @@ def checked(result: Result) -> Result:
 @pytest.mark.seeds
 def test_seeds_of_the_whole_cluster_keep_every_promise() -> None:
     """G1 to G5, G7, M1, M2, M4, M5 and each node's own words, under faults; then liveness."""
-    results = [checked(SeedRun(seed).run()) for seed in range(START, START + SEEDS)]
+    results = [checked(LogRun(seed).run()) for seed in range(START, START + SEEDS)]
 
     count = max(1, len(results))
     assert sum(result.virtual_s for result in results) / count >= 25
