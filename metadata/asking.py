@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import trio
 
+from ..runtime.backoff import Backoff
 from ..runtime.client_link import ClientLink, PendingReply, Reply
 from ..runtime.errors import (
     AlreadyClosed,
@@ -96,7 +97,7 @@ class Question:
 
     __slots__ = (
         "_answers",
-        "_busy_s",
+        "_busy",
         "_links",
         "_news",
         "_questions",
@@ -120,7 +121,7 @@ class Question:
         self._ran_at = 0.0
         """This process did not run just before: silence counts from here."""
         self._steps = 0
-        self._busy_s = BUSY_MIN_S
+        self._busy: Backoff | None = None
 
     async def ask(self, op: int, body: Buffer, deadline: float) -> Reply:
         """Ask until somebody answers. Raises the error that an answer carries; `TooBusy`,
@@ -147,7 +148,9 @@ class Question:
                 wanted = self._after(asked, answer)
                 place = links.leader
                 if wanted is Next.PAUSE:
-                    await self._rest(min(deadline, trio.current_time() + self._backoff_s()))
+                    self._busy = self._busy or Backoff(BUSY_MIN_S, BUSY_MAX_S)
+                    pause_s = self._busy.next_s(links.chance())
+                    await self._rest(min(deadline, trio.current_time() + pause_s))
                 elif wanted is Next.SEARCH:
                     now = trio.current_time()
                     hears = now < self._heard_at(now) + SILENCE_S
@@ -255,10 +258,6 @@ class Question:
                 break
             links.turn()
         return None if self._answers else links.leader
-
-    def _backoff_s(self) -> float:
-        low, self._busy_s = self._busy_s, min(BUSY_MAX_S, 2 * self._busy_s)
-        return low * (0.5 + self._links.chance())
 
     # --- answers ----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from itertools import count
 
 import trio
 
+from ..runtime.backoff import Backoff
 from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError
 from ..runtime.frames import Op, envelope, pack, unpack
 from ..runtime.host import Address
@@ -144,7 +145,7 @@ class Peers:
         return member.name if member is not None else peer
 
     async def _hold(self, peer: str) -> None:
-        delay_s = REDIAL_MIN_S
+        redial = Backoff(REDIAL_MIN_S, REDIAL_MAX_S)
         for turn in count():
             places = self._places(peer)
             if not places:
@@ -165,7 +166,7 @@ class Peers:
                         )
                     self._links[peer] = link
                     self.refusals.pop(peer, None)
-                    delay_s = REDIAL_MIN_S
+                    redial.reset()
                     row = await self.ask_status(peer)
                     if row is not None:
                         self.advertised[peer] = row.advertised
@@ -181,8 +182,7 @@ class Peers:
                 self._note(peer, ConnectionLost(str(group.exceptions[0])))
             if self._links.pop(peer, None) is not None:
                 self._replica.on_connection_closed(peer)
-            await trio.sleep(delay_s)
-            delay_s = min(REDIAL_MAX_S, 2 * delay_s)
+            await trio.sleep(redial.next_s())
 
     def _frames_of(
         self, peer: str, link: ClientLink

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from ..runtime.backoff import Backoff
 from ..runtime.errors import Compacted, DistributedLogError, ProtocolError
 from ..runtime.frames import Op, envelope, error_from
 from ..runtime.rpc import ClientLink
@@ -69,10 +70,10 @@ class Watcher:
         body = request.encode()
         link.send(envelope(Op.META_WATCH, len(body), ident=ident), body)
 
-    async def pause(self, refusals: int) -> None:
-        """A node refused a watch: wait, longer each time in a row, and let another one be asked."""
+    async def pause(self, again: Backoff) -> None:
+        """A node refused a watch: wait, and let another one be asked."""
         self._links.turn()
-        await trio.sleep(min(AGAIN_MAX_S, AGAIN_S * 2 ** min(refusals, 16)))
+        await trio.sleep(again.next_s())
 
     def leave(self, watch: "ClientWatch") -> None:
         """Forget a watch, and tell its node."""
@@ -97,8 +98,8 @@ class ClientWatch:
         self._watcher = watcher
         self._waiting: deque[tuple[WatchBatch, int]] = deque()
         self._waiting_bytes = 0
-        self._refusals = 0
-        """In a row: nodes that could not serve it."""
+        self._again = Backoff(AGAIN_S, AGAIN_MAX_S)
+        """Longer for each node in a row that could not serve it."""
         self._news = trio.Event()
 
     async def next(self) -> WatchBatch:
@@ -115,8 +116,7 @@ class ClientWatch:
                 raise self.ended
             if self.link is None:
                 if self.ended is not None:  # this node cannot serve it
-                    await self._watcher.pause(self._refusals)
-                    self._refusals += 1
+                    await self._watcher.pause(self._again)
                 await self._watcher.take_up(self)
                 continue
             self._news = trio.Event()
@@ -129,7 +129,7 @@ class ClientWatch:
             self.drop()
             return
         batch = decode_events(body)
-        self._refusals = 0
+        self._again.reset()
         self._waiting.append((batch, len(body)))
         self._waiting_bytes += len(body)
         if self._waiting_bytes > WAITING_BYTES_MAX:
