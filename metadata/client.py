@@ -20,11 +20,11 @@ from ..runtime.errors import (
 from ..runtime.frames import Op, pack
 from ..runtime.host import Address, Buffer
 from ..runtime.rpc import Endpoint, Reply
+from .answers import STALE_REQUEST, Answer
 from .asking import Question, Questions
 from .commands import Command, Grant, Revoke, Transact, encode_command
 from .configuration import Member
 from .interface import Event, MemberStatus, Metadata, RangePage, Watch, WatchBatch, prefix_end
-from .kv import STALE_REQUEST, Answer
 from .quorum_links import QuorumLinks
 from .status_question import ask_status
 from .transaction import KeyValue, Transaction, TransactionReply

@@ -11,17 +11,6 @@ from typing import Literal, Protocol
 
 from .transaction import KeyValue, Transaction, TransactionReply
 
-__all__ = [
-    "Event",
-    "MemberStatus",
-    "Metadata",
-    "RangePage",
-    "Scan",
-    "Watch",
-    "WatchBatch",
-    "prefix_end",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Event:

@@ -24,10 +24,6 @@ from ..runtime.errors import (
 from .answers import (
     STALE_REQUEST,
     Answer,
-    decode_answer,
-    encode_answer,
-    item_from_list,
-    item_to_list,
 )
 from .commands import Command, Expire, Grant, Revoke, Transact, decode_command
 from .history import HISTORY_BYTES_MAX, History
@@ -42,16 +38,6 @@ from .transaction import (
     Transaction,
     TransactionReply,
 )
-
-__all__ = [
-    "STALE_REQUEST",
-    "Answer",
-    "KeyValueState",
-    "decode_answer",
-    "encode_answer",
-    "item_from_list",
-    "item_to_list",
-]
 
 TTL_MS_MIN = 100
 TTL_MS_MAX = 24 * 3600 * 1000

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import trio
 
 from ..runtime.errors import DistributedLogError, LeaseExpired
+from .answers import Answer
 from .commands import Expire, encode_command
-from .kv import Answer
 from .replica import Replica
 
 STEP_S = 0.1

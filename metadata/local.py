@@ -11,9 +11,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 
 from ..runtime.errors import LeaseExpired
+from .answers import Answer
 from .commands import Command, Expire, Grant, Revoke, Transact, encode_command
 from .interface import Event, MemberStatus, RangePage, Watch, WatchBatch
-from .kv import Answer, KeyValueState
+from .kv import KeyValueState
 from .transaction import KeyValue, Transaction, TransactionReply
 
 WATCH_EVENTS_MAX = 10_000

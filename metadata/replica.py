@@ -16,9 +16,10 @@ import trio
 
 from ..runtime.errors import DiskFull, DistributedLogError, NotLeader, OutcomeUnknown, TooBusy
 from . import kv_snapshot
+from .answers import Answer
 from .commands import Command, Transact
 from .configuration import UNKNOWN, Configuration, is_configuration
-from .kv import Answer, KeyValueState
+from .kv import KeyValueState
 from .messages import Entry, Message
 from .options import RaftOptions
 from .raft import Raft

@@ -13,9 +13,9 @@ from ..runtime.errors import (
 from ..runtime.frames import Op, pack
 from ..runtime.rpc import Link
 from ..runtime.schema import message
+from .answers import Answer
 from .commands import Grant, Revoke, Transact, decode_command
 from .forming import Founding
-from .kv import Answer
 from .member_node import MemberNode
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
 from .node import MetadataNode

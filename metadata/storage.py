@@ -37,21 +37,11 @@ from ..runtime.frames import pack, unpack
 from ..runtime.host import Disk, File
 from .configuration import UNKNOWN, Configuration
 from .log_operations import Replay, grouped
-from .members import Members, load_members, new_members, store_members
+from .members import Members, store_members
 from .messages import Entry
 from .raft_log import RaftLog
 from .ready import HardState, Ready, Snapshot
 from .snapshot_files import SnapshotFiles
-
-__all__ = [
-    "Loaded",
-    "Members",
-    "RaftStorage",
-    "load_members",
-    "new_members",
-    "remove_leftovers",
-    "store_members",
-]
 
 ROLL_BYTES = 16 * 1024 * 1024
 """A log file that has grown so much beyond its beginning is replaced by a new one."""

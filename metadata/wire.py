@@ -36,9 +36,15 @@ from ..runtime.schema import (
     text,
     word,
 )
+from .answers import (
+    Answer,
+    decode_answer,
+    encode_answer,
+    item_from_list,
+    item_to_list,
+)
 from .configuration import Member
 from .interface import Event, MemberStatus, RangePage, WatchBatch
-from .kv import Answer, decode_answer, encode_answer, item_from_list, item_to_list
 from .transaction import KeyValue
 
 RANGE_LIMIT_MAX = 10_000

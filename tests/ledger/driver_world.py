@@ -27,9 +27,9 @@ from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
 from distributedlog.ledger.options import LedgerOptions
 from distributedlog.ledger.striping import Striping
 from distributedlog.ledger.writer import LedgerWriter
+from distributedlog.metadata.answers import Answer
 from distributedlog.metadata.commands import Command, Transact
 from distributedlog.metadata.interface import RangePage
-from distributedlog.metadata.kv import Answer
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distributedlog.metadata.answers import Answer, decode_answer, encode_answer
 from distributedlog.metadata.commands import (
     Command,
     Expire,
@@ -16,12 +17,7 @@ from distributedlog.metadata.commands import (
     encode_command,
 )
 from distributedlog.metadata.interface import Event
-from distributedlog.metadata.kv import (
-    Answer,
-    KeyValueState,
-    decode_answer,
-    encode_answer,
-)
+from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.kv_snapshot import CHUNK_BYTES, SnapshotBuilder, snapshot
 from distributedlog.metadata.request_ring import RING_SIZE, Remembered
 from distributedlog.metadata.transaction import (

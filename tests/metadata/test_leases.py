@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import trio
 from trio.testing import MockClock
 
+from distributedlog.metadata.answers import Answer
 from distributedlog.metadata.commands import Expire, decode_command
-from distributedlog.metadata.kv import Answer
 from distributedlog.metadata.leases import Leases
 from distributedlog.runtime.errors import DistributedLogError, LeaseExpired
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.metadata import wire
+from distributedlog.metadata.answers import Answer
 from distributedlog.metadata.interface import Event, MemberStatus, RangePage, WatchBatch
-from distributedlog.metadata.kv import Answer
 from distributedlog.metadata.transaction import KeyValue
 from distributedlog.runtime.errors import CorruptData, ProtocolError
 from distributedlog.runtime.frames import pack
