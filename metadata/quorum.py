@@ -10,7 +10,7 @@ from typing import TypeVar
 _Number = TypeVar("_Number", int, float)
 
 
-class Outcome(enum.Enum):
+class VoteResult(enum.Enum):
     """How an election stands."""
 
     PENDING = "pending"
@@ -30,7 +30,7 @@ def reached_by_majority(values: Iterable[_Number]) -> _Number:
     return ascending[(len(ascending) - 1) // 2]
 
 
-def tally(votes: Mapping[str, bool], voters: Sequence[str]) -> Outcome:
+def tally(votes: Mapping[str, bool], voters: Sequence[str]) -> VoteResult:
     """Count the votes of ``voters`` (of nobody else): won, lost, or not yet decided."""
     needed = majority(len(voters))
     yes = no = 0
@@ -41,7 +41,7 @@ def tally(votes: Mapping[str, bool], voters: Sequence[str]) -> Outcome:
         elif vote is False:
             no += 1
     if yes >= needed:
-        return Outcome.WON
+        return VoteResult.WON
     if no > len(voters) - needed:
-        return Outcome.LOST
-    return Outcome.PENDING
+        return VoteResult.LOST
+    return VoteResult.PENDING

@@ -79,7 +79,7 @@ from .messages import (
 )
 from .options import RaftOptions
 from .outbox import Outbox
-from .quorum import Outcome, tally
+from .quorum import VoteResult, tally
 from .raft_log import RaftLog
 from .ready import HardState, Ready, Role, Snapshot
 
@@ -466,7 +466,7 @@ class Raft:
             return
         self.role, self.leader_id = Role.PRE_CANDIDATE, ""
         self._votes = {self.node_id: True}
-        if tally(self._votes, self.voters) is Outcome.WON:
+        if tally(self._votes, self.voters) is VoteResult.WON:
             self._campaign(now)
             return
         ask = PreVote(self.term + 1, self.node_id, self.log.last_index, self.log.last_term)
@@ -478,7 +478,7 @@ class Raft:
         self.role, self.leader_id = Role.CANDIDATE, ""
         self._set_term(self.term + 1, self.node_id)
         self._votes = {self.node_id: True}
-        if tally(self._votes, self.voters) is Outcome.WON:
+        if tally(self._votes, self.voters) is VoteResult.WON:
             self._become_leader(now)
             return
         ask = Vote(self.term, self.node_id, self.log.last_index, self.log.last_term, transfer)
@@ -510,10 +510,10 @@ class Raft:
         if message.granted and message.term != self.term + 1:
             return  # of an earlier question
         self._votes[message.sender] = message.granted
-        outcome = tally(self._votes, self.voters)
-        if outcome is Outcome.WON:
+        result = tally(self._votes, self.voters)
+        if result is VoteResult.WON:
             self._campaign(now)
-        elif outcome is Outcome.LOST:
+        elif result is VoteResult.LOST:
             self._become_follower(self.term, "", now)
 
     def _on_vote(self, message: Vote, now: float) -> None:
@@ -548,10 +548,10 @@ class Raft:
         if message.term < self.term or self.role is not Role.CANDIDATE:
             return
         self._votes[message.sender] = message.granted
-        outcome = tally(self._votes, self.voters)
-        if outcome is Outcome.WON:
+        result = tally(self._votes, self.voters)
+        if result is VoteResult.WON:
             self._become_leader(now)
-        elif outcome is Outcome.LOST:
+        elif result is VoteResult.LOST:
             self._become_follower(self.term, "", now)
 
     def _on_timeout_now(self, message: TimeoutNow, now: float) -> None:

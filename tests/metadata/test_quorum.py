@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from distributedlog.metadata.quorum import Outcome, majority, reached_by_majority, tally
+from distributedlog.metadata.quorum import VoteResult, majority, reached_by_majority, tally
 
 
 @pytest.mark.parametrize(("voters", "needed"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (7, 4)])
@@ -34,12 +34,12 @@ def test_any_two_majorities_share_a_voter() -> None:
 def test_an_election_is_won_lost_or_open() -> None:
     voters = ["a", "b", "c", "d"]
 
-    assert tally({"a": True, "b": True}, voters) is Outcome.PENDING
-    assert tally({"a": True, "b": True, "c": True}, voters) is Outcome.WON
-    assert tally({"a": True, "b": False}, voters) is Outcome.PENDING
-    assert tally({"b": False, "c": False}, voters) is Outcome.LOST  # a tie elects nobody
+    assert tally({"a": True, "b": True}, voters) is VoteResult.PENDING
+    assert tally({"a": True, "b": True, "c": True}, voters) is VoteResult.WON
+    assert tally({"a": True, "b": False}, voters) is VoteResult.PENDING
+    assert tally({"b": False, "c": False}, voters) is VoteResult.LOST  # a tie elects nobody
 
 
 def test_votes_of_others_than_voters_do_not_count() -> None:
     """Hazard H5: a learner or an emptied node is no voter."""
-    assert tally({"a": True, "x": True, "y": True}, ["a", "b", "c"]) is Outcome.PENDING
+    assert tally({"a": True, "x": True, "y": True}, ["a", "b", "c"]) is VoteResult.PENDING
