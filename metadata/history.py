@@ -15,11 +15,11 @@ EVENT_BYTES = 120
 
 
 class History:
-    """The events of the revisions behind ``compacted_to``, each revision whole."""
+    """The events of the revisions after ``compacted_to``, each revision whole."""
 
     def __init__(self, bytes_max: int = HISTORY_BYTES_MAX, *, compacted_to: int = 0) -> None:
         self.compacted_to = compacted_to
-        """Watches can begin behind this revision, not before it."""
+        """Watches can begin after this revision, not before it."""
         self._bytes_max = bytes_max
         self._bytes = 0
         self._changes: deque[tuple[int, tuple[Event, ...], int]] = deque()
@@ -34,13 +34,13 @@ class History:
             self._bytes -= size
 
     def after(self, revision: int, start: bytes, end: bytes) -> list[tuple[int, tuple[Event, ...]]]:
-        """The changes of start <= key < end behind ``revision``, a revision at a time, oldest first.
+        """The changes of start <= key < end after ``revision``, a revision at a time, oldest first.
 
         Raises `Compacted`.
         """
         if revision < self.compacted_to:
             raise Compacted(
-                f"the changes behind revision {revision} are gone, kept are those behind"
+                f"the changes after revision {revision} are gone, kept are those after"
                 f" {self.compacted_to}: list, then watch from there"
             )
         found = []

@@ -35,7 +35,7 @@ class RangePage:
     items: tuple[KeyValue, ...]
     revision: int
     more: bool
-    """There are keys behind the last one; ask again from its successor (``key + b"\\0"``)."""
+    """There are keys after the last one; ask again from its successor (``key + b"\\0"``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Metadata(Protocol):
     def watch(
         self, start: bytes, end: bytes, *, after_revision: int
     ) -> AbstractAsyncContextManager[Watch]:
-        """Follow the changes of start <= key < end behind ``after_revision``."""
+        """Follow the changes of start <= key < end after ``after_revision``."""
         ...
 
     async def status(self) -> list[MemberStatus]:

@@ -86,7 +86,7 @@ class KeyValueState:
 
     @property
     def compacted_to(self) -> int:
-        """Watches can begin behind this revision, not before it."""
+        """Watches can begin after this revision, not before it."""
         return self.history.compacted_to
 
     def get(self, key: bytes) -> KeyValue | None:
@@ -127,7 +127,7 @@ class KeyValueState:
     def events_after(
         self, revision: int, start: bytes, end: bytes
     ) -> list[tuple[int, tuple[Event, ...]]]:
-        """The changes in a range behind ``revision``, a revision at a time. Raises `Compacted`."""
+        """The changes in a range after ``revision``, a revision at a time. Raises `Compacted`."""
         return self.history.after(revision, start, end)
 
     # --- commands ---------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class KeyValueState:
 
         Raises nothing, whatever the bytes: every node would end by it, again at each start.
         """
-        assert index == self.index + 1, f"command {index} applied behind {self.index}"
+        assert index == self.index + 1, f"command {index} applied after {self.index}"
         self.index = index
         if not command:
             return Answer(), ()
@@ -315,7 +315,7 @@ class KeyValueState:
         self.leases[lease_id] = Lease(ttl_ms)
 
     def add_item(self, item: KeyValue) -> None:
-        """A snapshot has it, behind all that were added."""
+        """A snapshot has it, after all that were added."""
         self.keys.append(item.key)
         self._enter(item)
 

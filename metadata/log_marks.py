@@ -30,7 +30,7 @@ class LogMarks:
     # --- changes of the log -----------------------------------------------------------------------
 
     def accept(self, prev_index: int, entries: Sequence[Entry]) -> int:
-        """Take a leader's entries behind ``prev_index``, which fits; the last index now equal to its.
+        """Take a leader's entries after ``prev_index``, which fits; the last index now equal to its.
 
         Entries that are here already stay: an old message must not cut what followed it (paper,
         figure 2).
@@ -54,7 +54,7 @@ class LogMarks:
             write[1] = min(write[1], from_index - 1)
 
     def install(self, snapshot: Snapshot) -> None:
-        """Begin anew behind a snapshot; durable when the next Ready is."""
+        """Begin anew after a snapshot; durable when the next Ready is."""
         self.log.reset(snapshot.index, snapshot.term, snapshot.configuration)
         self._snapshot = snapshot
         self._truncate_from = None

@@ -2,8 +2,8 @@
 
 ["begin", sequence of this block]  ["begun"]            around the state that a file begins with
 ["hard", term, vote]                                    the term that was entered, and the vote in it
-["snapshot", index, term, configuration]                the log is empty behind a snapshot; the members there
-["truncate", index]  ["entry", index, term, data]       drop that entry and all behind it; the next entry
+["snapshot", index, term, configuration]                the log is empty after a snapshot; the members there
+["truncate", index]  ["entry", index, term, data]       drop that entry and all after it; the next entry
 """
 
 from collections.abc import Iterable, Iterator

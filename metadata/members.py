@@ -63,7 +63,7 @@ async def load_members(disk: Disk) -> Members | None:
 
 
 def decode_members(body: bytes) -> Members:
-    """What the file says behind its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
+    """What the file says after its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
     (form, *_) = stored(body, row(number(), later=True), MEMBERS)
     if form != MEMBERS_FORMAT:
         raise UnsupportedFormat(f"{MEMBERS}: format {form}, known is {MEMBERS_FORMAT}")

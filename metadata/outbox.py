@@ -23,7 +23,7 @@ class Outbox:
         self._told: tuple[Role, int, str] | None = None
 
     def send(self, to: str, message: Message, after_persist: bool = False) -> None:
-        """Queue a message, behind the disk if it must be or if a term or vote is on its way there."""
+        """Queue a message, after the disk if it must be or if a term or vote is on its way there."""
         if after_persist or self.hard_state is not None or self._hard_state_number > self.persisted:
             self.send_after_persist.append((to, message))
         else:

@@ -87,7 +87,7 @@ class Progress:
         """The peer lacks ``prev_index``: try ``next_index``, unless this answers an earlier attempt.
 
         ``sent`` appends were sent so far: a lost one is followed by a refusal of each that was in
-        flight behind it, and only the first of them may make the leader start again.
+        flight after it, and only the first of them may make the leader start again.
         """
         self.stuck_since = -1.0
         if number < self.asked_from or prev_index <= self.match or self.pace is Pace.SNAPSHOT:

@@ -1,4 +1,4 @@
-"""The replicated log as a core sees it (pure): the entries in memory behind a compacted prefix.
+"""The replicated log as a core sees it (pure): the entries in memory after a compacted prefix.
 
 Holds which index has which term, cuts a conflicting tail, and finds where two logs may part. It also
 knows who the members are: the newest configuration in it, committed or not, until it is cut off
@@ -17,7 +17,7 @@ class RaftLog:
 
     ``base_index`` and ``base_term`` name the last entry that a snapshot stands for (0, 0: none).
     A fresh start: ``RaftLog()``; a restart: ``RaftLog(index, term, entries)`` with the snapshot's mark
-    and the entries found behind it, without a gap. ``configuration`` is the one at ``base_index``.
+    and the entries found after it, without a gap. ``configuration`` is the one at ``base_index``.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class RaftLog:
         self._entries: list[Entry] = []
         self._configurations = [
             (base_index, configuration)
-        ]  # that of the base, then those behind it
+        ]  # that of the base, then those after it
         self.append(entries)
 
     @property
     def last_index(self) -> int:
-        """The index of the last entry; ``base_index`` if there is none behind it."""
+        """The index of the last entry; ``base_index`` if there is none after it."""
         return self.base_index + len(self._entries)
 
     @property
@@ -65,11 +65,11 @@ class RaftLog:
 
     @property
     def configurations(self) -> tuple[tuple[int, Configuration], ...]:
-        """(index, configuration) of the base and of all entries behind it that name one."""
+        """(index, configuration) of the base and of all entries after it that name one."""
         return tuple(self._configurations)
 
     def configuration_at(self, index: int) -> Configuration:
-        """The members as of entry ``index``, which is at ``base_index`` or behind it."""
+        """The members as of entry ``index``, which is at ``base_index`` or after it."""
         assert index >= self.base_index, f"entry {index} is compacted"
         return next(found for at, found in reversed(self._configurations) if at <= index)
 
@@ -94,7 +94,7 @@ class RaftLog:
         return tuple(self._entries[start:stop])
 
     def tail(self, first: int) -> tuple[Entry, ...]:
-        """Entry ``first``, which is above ``base_index``, and all behind it."""
+        """Entry ``first``, which is above ``base_index``, and all after it."""
         assert first > self.base_index, f"entry {first} is compacted (base {self.base_index})"
         return tuple(self._entries[first - self.base_index - 1 :])
 
@@ -111,7 +111,7 @@ class RaftLog:
                 self._configurations.append((index, decode_configuration(entry.data)))
 
     def truncate(self, from_index: int) -> None:
-        """Drop entry ``from_index`` and all behind it."""
+        """Drop entry ``from_index`` and all after it."""
         assert from_index > self.base_index, f"entry {from_index} is compacted"
         del self._entries[from_index - self.base_index - 1 :]
         while self._configurations[-1][0] >= from_index:
@@ -126,11 +126,11 @@ class RaftLog:
         base = self.configuration_at(up_to)
         del self._entries[: up_to - self.base_index]
         self.base_index, self.base_term = up_to, term
-        behind = [(at, found) for at, found in self._configurations if at > up_to]
-        self._configurations = [(up_to, base), *behind]
+        later = [(at, found) for at, found in self._configurations if at > up_to]
+        self._configurations = [(up_to, base), *later]
 
     def reset(self, index: int, term: int, configuration: Configuration = UNKNOWN) -> None:
-        """Drop everything: the log now begins behind a snapshot that ends at (``index``, ``term``)."""
+        """Drop everything: the log now begins after a snapshot that ends at (``index``, ``term``)."""
         self._entries.clear()
         self.base_index, self.base_term = index, term
         self._configurations = [(index, configuration)]

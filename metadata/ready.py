@@ -5,8 +5,8 @@ The driver's contract, all of it:
 1. After every input (or a few inputs taken together) call ``raft.ready()`` while ``raft.has_ready``.
 2. ``send_now`` goes out at once; it never waits for a disk (heartbeats, a leader's appends, pre-votes).
 3. Readys with ``needs_persist`` or ``send_after_persist`` go through ONE first-in-first-out queue. Its
-   writer makes durable, in this order: ``hard_state``; ``snapshot`` (the log becomes empty behind it);
-   ``truncate_from`` (drop that index and all behind it); ``append``. A crash after any prefix of these
+   writer makes durable, in this order: ``hard_state``; ``snapshot`` (the log becomes empty after it);
+   ``truncate_from`` (drop that index and all after it); ``append``. A crash after any prefix of these
    steps is safe; any other order is not. Several Readys may share one sync.
 4. Only when that Ready and all before it are durable: send ``send_after_persist`` (votes, acks of
    entries, requests for votes), then call ``raft.on_persisted(ready.number)``. A later number covers

@@ -21,7 +21,7 @@ from .ready import Snapshot
 CHUNK = struct.Struct("<IQ")
 CHUNK_BYTES_MAX = 2 * 1024 * 1024
 SYNC_BYTES = 4 * 1024 * 1024
-"""Synced so often while it is written, so that no sync of the log waits behind 200 MB (H25)."""
+"""Synced so often while it is written, so that no sync of the log waits for 200 MB (H25)."""
 RECEIVED = "received" + ASIDE
 
 

@@ -1,7 +1,7 @@
 """A metadata node's disk: term, vote and log as checksummed blocks in one file at a time.
 
 Each log file begins with the whole state as it was when the file was made, so that a start never appends
-behind a tail that it replayed (H4): it writes what it found into a new file, syncs that, deletes the old one,
+after a tail that it replayed (H4): it writes what it found into a new file, syncs that, deletes the old one,
 and only then goes on. Within a file a torn tail and a lost block are told apart by `blocks.judge` (H3).
 
     MEMBERS         who votes, and the seed of this disk's blocks (`members.py`)
@@ -17,7 +17,7 @@ disk goes on with the file it replayed, too: it cuts off the tail that it did no
 over itself, so that nothing counts that only the page cache had (H4).
 
 What a mark is for: the last synced block has no successor, so that its rot looks like a torn tail. A small
-block behind it, written when the log has been idle for about 20 ms, names it as durable. What remains: rot of
+block after it, written when the log has been idle for about 20 ms, names it as durable. What remains: rot of
 the newest block (a vote or acknowledged entries) before its mark, that is a power cut and a damaged sector
 within the same 20 ms. Nothing on this disk can tell that from a write that was never finished.
 """
@@ -130,7 +130,7 @@ class RaftStorage:
         snapshot = await self._newest_snapshot()
         base = self._log.base_index
         if not damage and base and (snapshot is None or snapshot.index < base):
-            damage = f"the snapshot that the log begins behind (index {base}) is missing or damaged"
+            damage = f"the snapshot that the log begins after (index {base}) is missing or damaged"
         if damage:
             if members.may_vote:
                 members = replace(members, may_vote=False)
@@ -217,7 +217,7 @@ class RaftStorage:
         self._roll_at = size + ROLL_AGAIN_BYTES
 
     async def _newest_snapshot(self) -> Snapshot | None:
-        """The newest sound one that the log begins behind, or holds the last entry of.
+        """The newest sound one that the log begins after, or holds the last entry of.
 
         Any other was received from a leader whose Ready was never made durable: it does not count, the
         log and it do not fit together (`ready.py`).
@@ -282,7 +282,7 @@ class RaftStorage:
         await self.snapshots.delete_before(snapshot.index)
 
     async def mark(self) -> None:
-        """Name the newest block as durable in a small one behind it; nothing where that is done.
+        """Name the newest block as durable in a small one after it; nothing where that is done.
 
         Called when there was nothing to save for about 20 ms. The module says why.
         """
@@ -316,7 +316,7 @@ class RaftStorage:
         await self._write((KIND_OPERATIONS, pack(group)) for group in grouped(operations))
 
     async def _write(self, payloads: Iterable[tuple[int, bytes]]) -> None:
-        """Seal and write blocks behind each other, and sync once. Raises `DiskFull`: as if not called."""
+        """Seal and write blocks one after another, and sync once. Raises `DiskFull`: as if not called."""
         before = self._offset, self._sequence
         try:
             await self._write_blocks(payloads)

@@ -125,7 +125,7 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """Changes of start <= key < end behind a revision."""
+    """Changes of start <= key < end after a revision."""
 
     start: bytes
     end: bytes

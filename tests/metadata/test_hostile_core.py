@@ -140,7 +140,7 @@ def test_no_member_s_word_ends_a_node(first: int) -> None:
 
 
 def test_a_refusal_of_what_was_never_sent_is_no_news() -> None:
-    """Its hint would have the leader go on behind the end of its own log."""
+    """Its hint would have the leader go on after the end of its own log."""
     core = node(1, 1)
     elected(core)
     with pytest.raises(ProtocolError):

@@ -402,7 +402,7 @@ def restored(chunks: list[bytes]) -> KeyValueState:
 def test_a_restored_state_is_equal_and_goes_on_equally(
     before: list[Command], after: list[Command]
 ) -> None:
-    """M3: every reachable state, and every answer and event behind it."""
+    """M3: every reachable state, and every answer and event after it."""
     state = small_state()
     for command in before:
         do(state, command)

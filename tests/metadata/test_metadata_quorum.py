@@ -54,7 +54,7 @@ async def caught_up(nodes: Quorum) -> None:
 
 
 async def damage(nodes: Quorum, name: str) -> None:
-    """Lose a block of the node's log that was synced, with synced ones behind it."""
+    """Lose a block of the node's log that was synced, with synced ones after it."""
     disk = nodes.disks[name]
     log = next(file for file in disk.list() if file.startswith("log."))
     file = await disk.open(log)
@@ -209,7 +209,7 @@ async def test_a_follower_that_was_away_is_brought_back_by_a_snapshot(
         assert all(item is not None and len(item.value) == MIB - 100 for item in found)
 
 
-async def test_a_restart_behind_a_snapshot_finds_everything(autojump_clock: object) -> None:
+async def test_a_restart_after_a_snapshot_finds_everything(autojump_clock: object) -> None:
     async with quorum(1) as nodes:
         await nodes.start()
         client = await nodes.client()

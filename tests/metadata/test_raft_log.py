@@ -42,7 +42,7 @@ def test_compaction_keeps_the_mark_of_the_last_entry_forgotten() -> None:
     assert log.base_index == 3
 
 
-def test_a_reset_log_begins_behind_the_snapshot() -> None:
+def test_a_reset_log_begins_after_the_snapshot() -> None:
     log = log_of(1, 1)
 
     log.reset(10, 4)

@@ -157,7 +157,7 @@ def test_a_refusal_moves_the_leader_back_and_only_once() -> None:
 
 
 def test_one_lost_append_is_answered_by_one_new_attempt() -> None:
-    """All that was in flight behind it is refused, too; those refusals are of the same attempt."""
+    """All that was in flight after it is refused, too; those refusals are of the same attempt."""
     core = node(options=RaftOptions(append_bytes_max=1))
     elected(core)
     acked(core, "b", 1)

@@ -81,7 +81,7 @@ def test_a_snapshot_replaces_a_log_that_does_not_contain_its_end() -> None:
     assert (core.commit, core.log.base_index, core.log.last_index) == (10, 10, 10)
 
 
-def test_a_snapshot_of_a_prefix_keeps_the_entries_behind_it() -> None:
+def test_a_snapshot_of_a_prefix_keeps_the_entries_after_it() -> None:
     """Paper 7: "log entries following the snapshot are still valid and must be retained"."""
     core = node(1, 1, 1)
     core.on_snapshot_received(1, "b", Snapshot(2, 1), 0.1)
@@ -127,7 +127,7 @@ def test_a_stale_snapshot_is_dropped() -> None:
     assert core.commit == 3
 
 
-def test_a_restart_behind_an_own_snapshot_hands_nothing_out_twice() -> None:
+def test_a_restart_after_an_own_snapshot_hands_nothing_out_twice() -> None:
     """M3: the state machine stands at the snapshot, the log may begin before it."""
     core = Raft(
         "a",

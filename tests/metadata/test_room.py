@@ -79,7 +79,7 @@ async def test_a_crash_on_a_full_disk_keeps_what_was_durable_before() -> None:
 
 
 async def test_a_start_on_a_full_disk_is_written_on_and_found_again() -> None:
-    """It goes on in the file that it replayed; the starts behind it find both parts."""
+    """It goes on in the file that it replayed; the starts after it find both parts."""
     disk = MemoryDisk(bytes_max=MIB)
     storage = await begun(disk)
     await storage.save([entry(1), entry(2, data=bytes(20_000))])
@@ -118,7 +118,7 @@ async def test_what_a_start_on_a_full_disk_believes_is_durable_before_it_counts(
 
 
 async def test_a_start_on_a_full_disk_cuts_off_the_tail_that_it_does_not_believe() -> None:
-    """A write was torn in its first block: its second one must not come back behind what follows (H4)."""
+    """A write was torn in its first block: its second one must not come back after what follows (H4)."""
     disk = MemoryDisk(bytes_max=4 * MIB)
     storage = await begun(disk)
     await storage.save([entry(1)])

@@ -133,7 +133,7 @@ async def test_what_was_saved_is_loaded() -> None:
 
 
 async def test_a_start_writes_a_new_file_and_the_next_one_finds_the_same() -> None:
-    """H4: nothing is appended behind a tail that was replayed."""
+    """H4: nothing is appended after a tail that was replayed."""
     disk = MemoryDisk()
     storage = await begun(disk)
     await storage.save([entry(1)])
@@ -349,7 +349,7 @@ async def test_an_empty_directory_has_no_members() -> None:
 # --- snapshots ------------------------------------------------------------------------------------
 
 
-async def test_a_log_begins_behind_a_snapshot() -> None:
+async def test_a_log_begins_after_a_snapshot() -> None:
     disk = MemoryDisk()
     storage = await begun(disk)
     await storage.save([ready(append=tuple(Entry(i, 1, b"e") for i in range(1, 6)))])
@@ -383,7 +383,7 @@ async def received(disk: Disk, snapshot: Snapshot, storage: RaftStorage) -> None
     await storage.snapshots.keep_received(snapshot, file)
 
 
-@pytest.mark.parametrize("index", [2, 10], ids=["another term", "behind the end"])
+@pytest.mark.parametrize("index", [2, 10], ids=["another term", "after the end"])
 async def test_a_received_snapshot_whose_ready_was_not_saved_does_not_count(index: int) -> None:
     """ready.py: the log and it do not fit together."""
     disk = MemoryDisk()

@@ -11,7 +11,7 @@ from distributedlog.runtime.memory import MemoryDisk
 from .test_storage import MEMBERS_OF_ONE, SEED, ready, started
 
 
-async def test_the_members_are_found_again_at_the_base_and_behind_it() -> None:
+async def test_the_members_are_found_again_at_the_base_and_after_it() -> None:
     """Thesis 4.1: a restart uses the newest configuration of its log."""
     disk = MemoryDisk()
     founders = Configuration.of_ids("abc")
