@@ -19,7 +19,7 @@ from . import open_namespace as open_trio_namespace
 from .aio_log import LogCalls, LogWatch, RangeReader, SegmentWriter
 from .aio_segments import opened, outcome_of, run
 from .aio_writer import LogWriter, PendingWrite
-from .bridge import Cursor, Held, Owned, open_feed
+from .bridge import Cursor, Held, Owned, open_buffer
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
 from .log.handle import LogDescription
@@ -132,8 +132,8 @@ class Log(LogCalls):
 
         async def open_it() -> LogWriter:
             background = self._background
-            feed = await open_feed(background, self._namespace, self._log, opening)
-            return LogWriter(background, feed)
+            buffer = await open_buffer(background, self._namespace, self._log, opening)
+            return LogWriter(background, buffer)
 
         return Opening(lambda: opened(self._background, open_it))
 

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any
 
 from .aio_segments import run
-from .bridge import Chunk, Feed, Owned
+from .bridge import Chunk, Owned, WriteBuffer
 from .log.dlsn import DLSN
 from .log.record import LogRecord
 from .runtime.background import Background
@@ -41,10 +41,10 @@ class PendingWrite:
 class LogWriter(Owned):
     """The one writer of a log; see `distributedlog.LogWriter`."""
 
-    def __init__(self, background: Background, feed: Feed) -> None:
-        super().__init__(background, f'the writer of log "{feed.name}"', feed.abort)
-        self._feed = feed
-        self._append = feed.append
+    def __init__(self, background: Background, buffer: WriteBuffer) -> None:
+        super().__init__(background, f'the writer of log "{buffer.name}"', buffer.abort)
+        self._buffer = buffer
+        self._append = buffer.append
 
     async def submit(self, record: LogRecord) -> PendingWrite:
         """Buffer one record; waits only while the buffer is full. ``await`` what it returns.
@@ -52,8 +52,8 @@ class LogWriter(Owned):
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
         `AlreadyClosed`, or the first error of this writer, for good.
         """
-        if self._feed.full:
-            await run(self._background, self._feed.room)
+        if self._buffer.full:
+            await run(self._background, self._buffer.room)
         chunk, slot = self._append(record)
         return PendingWrite(self._background, chunk, slot)
 
@@ -71,34 +71,34 @@ class LogWriter(Owned):
 
     async def flush(self) -> None:
         """Send what is buffered; waits for nothing but room."""
-        await run(self._background, self._feed.flush)
+        await run(self._background, self._buffer.flush)
 
     async def commit(self) -> DLSN | None:
         """Wait until all written before is durable and readable; the last DLSN, None for no record."""
-        return await run(self._background, self._feed.commit)
+        return await run(self._background, self._buffer.commit)
 
     @property
     def last_txid(self) -> int:
         """The txid of the newest record that the writer has taken; -1 in an empty log."""
-        return self._feed.writer.last_txid
+        return self._buffer.writer.last_txid
 
     async def aclose(self) -> None:
         """Commit, complete the segment, give the lock back. Idempotent."""
-        await run(self._background, self._feed.close)
+        await run(self._background, self._buffer.aclose)
         self._ended()
 
     async def mark_end_of_stream(self) -> None:
         """As `aclose`, and the log ends here for good: it takes no more records."""
-        await run(self._background, self._feed.end)
+        await run(self._background, self._buffer.mark_end_of_stream)
         self._ended()
 
     async def truncate(self, dlsn: DLSN) -> DLSN:
         """Give up all records before ``dlsn``; see `distributedlog.Log.truncate`. The writer goes on."""
-        return await run(self._background, self._feed.writer.truncate, dlsn)
+        return await run(self._background, self._buffer.writer.truncate, dlsn)
 
     async def abort(self) -> None:
         """Send nothing more; what is not durable yet is unknown. The segment awaits recovery."""
-        await run(self._background, self._feed.abort)
+        await run(self._background, self._buffer.abort)
         self._ended()
 
     async def __aenter__(self) -> "LogWriter":

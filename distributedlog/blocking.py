@@ -19,7 +19,7 @@ from . import open_namespace as open_trio_namespace
 from .blocking_log import LogCalls, LogWatch, RangeReader, SegmentWriter
 from .blocking_segments import opened
 from .blocking_writer import LogWriter, PendingWrite
-from .bridge import Cursor, Held, Owned, open_feed
+from .bridge import Cursor, Held, Owned, open_buffer
 from .log.dlsn import DLSN
 from .log.handle import Log as TrioLog
 from .log.handle import LogDescription
@@ -127,8 +127,8 @@ class Log(LogCalls):
         background = self._background
 
         async def open_it() -> LogWriter:
-            feed = await open_feed(background, self._namespace, self._log, opening)
-            return LogWriter(background, feed)
+            buffer = await open_buffer(background, self._namespace, self._log, opening)
+            return LogWriter(background, buffer)
 
         return opened(background, open_it)
 

@@ -5,7 +5,7 @@ from types import TracebackType
 
 import trio
 
-from .bridge import Chunk, Feed, Owned
+from .bridge import Chunk, Owned, WriteBuffer
 from .log.dlsn import DLSN
 from .log.record import LogRecord
 from .runtime.background import Background, Outcome
@@ -50,10 +50,10 @@ class PendingWrite:
 class LogWriter(Owned):
     """The one writer of a log; see `distributedlog.LogWriter`. Any number of threads may write."""
 
-    def __init__(self, background: Background, feed: Feed) -> None:
-        super().__init__(background, f'the writer of log "{feed.name}"', feed.abort)
-        self._feed = feed
-        self._append = feed.append
+    def __init__(self, background: Background, buffer: WriteBuffer) -> None:
+        super().__init__(background, f'the writer of log "{buffer.name}"', buffer.abort)
+        self._buffer = buffer
+        self._append = buffer.append
 
     def write(self, record: LogRecord) -> PendingWrite:
         """Buffer one record. Waits only while the buffer is full.
@@ -61,8 +61,8 @@ class LogWriter(Owned):
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
         `AlreadyClosed`, or the first error of this writer, for good.
         """
-        if self._feed.full:
-            self._background.run(self._feed.room)
+        if self._buffer.full:
+            self._background.run(self._buffer.room)
         chunk, slot = self._append(record)
         return PendingWrite(self._background, chunk, slot)
 
@@ -73,34 +73,34 @@ class LogWriter(Owned):
 
     def flush(self) -> None:
         """Send what is buffered; waits for nothing but room."""
-        self._background.run(self._feed.flush)
+        self._background.run(self._buffer.flush)
 
     def commit(self) -> DLSN | None:
         """Wait until all written before is durable and readable; the last DLSN, None for no record."""
-        return self._background.run(self._feed.commit)
+        return self._background.run(self._buffer.commit)
 
     @property
     def last_txid(self) -> int:
         """The txid of the newest record that the writer has taken; -1 in an empty log."""
-        return self._feed.writer.last_txid
+        return self._buffer.writer.last_txid
 
     def close(self) -> None:
         """Commit, complete the segment, give the lock back. Idempotent."""
-        self._background.run(self._feed.close)
+        self._background.run(self._buffer.aclose)
         self._ended()
 
     def mark_end_of_stream(self) -> None:
         """As `close`, and the log ends here for good: it takes no more records."""
-        self._background.run(self._feed.end)
+        self._background.run(self._buffer.mark_end_of_stream)
         self._ended()
 
     def truncate(self, dlsn: DLSN) -> DLSN:
         """Give up all records before ``dlsn``; see `distributedlog.Log.truncate`. The writer goes on."""
-        return self._background.run(self._feed.writer.truncate, dlsn)
+        return self._background.run(self._buffer.writer.truncate, dlsn)
 
     def abort(self) -> None:
         """Send nothing more; what is not durable yet is unknown. The segment awaits recovery."""
-        self._background.run(self._feed.abort)
+        self._background.run(self._buffer.abort)
         self._ended()
 
     def __enter__(self) -> "LogWriter":

@@ -1,8 +1,8 @@
 """Between a trio run in a thread and its callers outside: what the blocking and asyncio faces share.
 
 A record costs its caller an append to a chunk, under a mutex; the first one of a burst wakes the loop once.
-One task there, the feed, hands whole chunks to the real writer. What is buffered is bounded in bytes: above
-it the caller waits. Nothing here knows how a caller waits: that is `blocking.py` and `aio.py`.
+One task there, of the `WriteBuffer`, hands whole chunks to the real writer. What is buffered is bounded in
+bytes: above it the caller waits. Nothing here knows how a caller waits: that is `blocking.py` and `aio.py`.
 """
 
 import warnings
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from .log.admission import admit
-from .log.batch import PendingBulk, again
+from .log.batch import PendingBulk
 from .log.containment import contained
 from .log.dlsn import DLSN
 from .log.handle import Log
@@ -74,7 +74,7 @@ async def give_up(owned: Owned) -> None:
 
 
 class Chunk:
-    """Records on their way to the loop, and their outcome there. Filled under the feed's mutex."""
+    """Records on their way to the loop, and their outcome there. Filled under the buffer's mutex."""
 
     __slots__ = ("bulk", "error", "left_bytes", "posted", "records", "taken")
 
@@ -102,7 +102,7 @@ class Chunk:
         """The DLSN of a record whose outcome is known, or its error raised. From any thread."""
         if self.bulk is None:
             assert self.error is not None, "asked only when the outcome is known"
-            raise again(self.error)
+            raise self.error.again()
         dlsn: DLSN = self.bulk[slot].result()
         return dlsn
 
@@ -123,7 +123,7 @@ class Chunk:
             self.taken.set()
 
 
-class Feed:
+class WriteBuffer:
     """The buffer before one writer. `append` from any thread; all else in the loop.
 
     An interrupt (Ctrl-C) may come anywhere in `append`. The loop is told first, under the mutex that it
@@ -180,9 +180,9 @@ class Feed:
         return chunk, slot
 
     async def run(self) -> None:
-        """Hand chunks to the writer, in order, until the feed or the namespace ends. A task of the latter."""
+        """Hand chunks to the writer, in order, until it or the namespace ends. A task of the latter."""
         try:
-            with self._scope, contained(f'the feed of log "{self.name}"', self.writer.fail):
+            with self._scope, contained(f'the write buffer of log "{self.name}"', self.writer.fail):
                 while True:
                     await self._wake.wait()
                     self._wake = trio.Event()
@@ -229,7 +229,7 @@ class Feed:
         if chunk.bulk is None and chunk.error is None:
             over = self.writer.over
             chunk.error = (
-                AlreadyClosed(f'log "{self.name}": closed') if over is None else again(over)
+                AlreadyClosed(f'log "{self.name}": closed') if over is None else over.again()
             )
         chunk.settle()
 
@@ -249,11 +249,11 @@ class Feed:
         await self._drained()
         await self.writer.flush()
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """As `LogWriter.aclose`, for all that was appended before."""
         await self._end(self.writer.aclose)
 
-    async def end(self) -> None:
+    async def mark_end_of_stream(self) -> None:
         """As `LogWriter.mark_end_of_stream`, for all that was appended before."""
         await self._end(self.writer.mark_end_of_stream)
 
@@ -298,7 +298,7 @@ class Feed:
     def _raise_if_over(self) -> None:
         over = self.writer.over
         if over is not None:
-            raise again(over)
+            raise over.again()
         self._background.check_running()
         raise AlreadyClosed(f'log "{self.name}": this writer is closed')
 
@@ -308,18 +308,18 @@ class Feed:
         self._closed = True
 
 
-async def open_feed(
+async def open_buffer(
     background: Background, namespace: Namespace, log: Log, opening: Opening[LogWriter]
-) -> Feed:
-    """In the loop: the writer that an opening gives, with its feed, which runs as long as that."""
+) -> WriteBuffer:
+    """In the loop: the writer that an opening gives, with its buffer, which runs as long as that."""
     writer = await opening
     try:
-        feed = Feed(writer, background, log.name, log.options.max_txid_check)
-        namespace.start(feed.run)
+        buffer = WriteBuffer(writer, background, log.name, log.options.max_txid_check)
+        namespace.start(buffer.run)
     except BaseException:
         await writer.abort()
         raise
-    return feed
+    return buffer
 
 
 class Held(Generic[T]):
@@ -433,7 +433,7 @@ class Cursor:
         self._records, self._at = [], 0
 
     def check_open(self) -> None:
-        """Raise `AlreadyClosed` behind `close`."""
+        """Raise `AlreadyClosed` after `close`."""
         if self._closed:
             raise AlreadyClosed("this reader is closed")
 

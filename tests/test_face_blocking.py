@@ -203,7 +203,7 @@ def test_a_bad_uri_fails_at_once() -> None:
         open_namespace("distributedlog+proxy://a:1/x")
 
 
-def test_a_feed_that_breaks_ends_its_writer_alone(namespace: Namespace) -> None:
+def test_a_write_buffer_that_breaks_ends_its_writer_alone(namespace: Namespace) -> None:
     """Docs: one log's broken rule is one log's error; what was on its way is unknown."""
     with namespace.open_log("whole").open_writer() as whole:
         writer = namespace.open_log("broken").open_writer()
@@ -211,7 +211,7 @@ def test_a_feed_that_breaks_ends_its_writer_alone(namespace: Namespace) -> None:
         async def breaks(*_: object) -> None:
             raise AssertionError("planted")
 
-        writer._feed.writer.submit_columns = breaks  # type: ignore[assignment,method-assign]
+        writer._buffer.writer.submit_columns = breaks  # type: ignore[assignment,method-assign]
         pending = writer.write(rec(1))
         with pytest.raises(WriteFailed, match="may be stored"):
             pending.result(5)

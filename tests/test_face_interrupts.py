@@ -26,7 +26,7 @@ import trio.testing
 
 from distributedlog import aio, blocking
 from distributedlog.blocking import Namespace
-from distributedlog.bridge import open_feed
+from distributedlog.bridge import open_buffer
 from distributedlog.log.namespace import Namespace as TrioNamespace
 from distributedlog.log.record import LogRecord
 from distributedlog.runtime.background import Background, Hops
@@ -372,21 +372,21 @@ def abort_unless(ended: threading.Event, wait_s: float) -> None:
         os._exit(1)
 
 
-def test_nothing_is_waited_for_behind_the_end_of_a_feed() -> None:
+def test_nothing_is_waited_for_after_the_end_of_a_write_buffer() -> None:
     """The word that there is something comes late, or was the last of a write that was interrupted."""
 
     async def main() -> None:
         background: Any = Late()
         async with model_namespace() as namespace:
             log = namespace.open_log("l")
-            feed = await open_feed(background, namespace, log, log.open_writer())
-            feed.append(rec(1))
-            await feed.abort()
+            buffer = await open_buffer(background, namespace, log, log.open_writer())
+            buffer.append(rec(1))
+            await buffer.abort()
             await trio.testing.wait_all_tasks_blocked()
             for callback in background.posted:
                 callback()
             with trio.fail_after(1), pytest.raises(AlreadyClosed):
-                await feed.commit()
+                await buffer.commit()
 
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
@@ -409,7 +409,7 @@ def test_a_forked_child_is_told_so_whatever_the_parent_was_doing() -> None:
         namespace.open_log("l").open_writer() as writer,
     ):
         writer.write(rec(1)).result()
-        with writer._feed._mutex:  # another thread's, or the loop's
+        with writer._buffer._mutex:  # another thread's, or the loop's
             child = os.fork()
             if child == 0:
                 signal.alarm(10)  # ends it, rather than let it wait for ever
