@@ -198,7 +198,7 @@ class Log:
         return await take_snapshot(self._context.metadata, self._context.ledgers, follower)
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
-        """Read stretches of entries that a `snapshot` named, in that order; ``async with`` or ``await`` it.
+        """Read stretches of entries that a `snapshot` named, in order; ``async with`` or ``await`` it.
 
         In any process; nothing is searched for, and nothing beyond the ranges is read. Raises
         `LogRecreated`, `LogNotFound`, `LogTruncated`.

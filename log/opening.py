@@ -12,14 +12,15 @@ class Opening(AbstractAsyncContextManager[T], Generic[T]):
     """What ``open_writer`` and ``open_reader`` give: ``async with`` it, or ``await`` it and close later."""
 
     def __init__(self, open_it: Callable[[], Awaitable[T]]) -> None:
-        self._open = open_it
+        self.open = open_it
+        """Opens it anew at each call."""
         self._opened: T | None = None
 
     def __await__(self) -> Generator[Any, Any, T]:
-        return self._open().__await__()
+        return self.open().__await__()
 
     async def __aenter__(self) -> T:
-        self._opened = await self._open()
+        self._opened = await self.open()
         return self._opened
 
     async def __aexit__(

@@ -29,7 +29,7 @@ class LogReader:
     """Reads one log. Made by `Log.open_reader`; for one task at a time."""
 
     def __init__(self, context: LogContext, log_id: int, name: str) -> None:
-        self._name = name
+        self.name = name
         self._fetcher = Fetcher(context, log_id, name)
         self._columns: Columns | None = None
         self._taken_in_turn = 0
@@ -183,7 +183,7 @@ class LogReader:
 
     def _raise_if_sealed(self) -> None:
         if self._fetcher.sealed and self.ended:
-            raise EndOfStream(f'log "{self._name}" is sealed, and this was its end')
+            raise EndOfStream(f'log "{self.name}" is sealed, and this was its end')
 
     async def open(
         self,

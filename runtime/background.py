@@ -17,7 +17,8 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import trio
 
@@ -33,6 +34,7 @@ EXIT_S_MAX = 5.0
 Mutex = threading.Lock
 """Guards what a flavour's callers and its loop both touch; held for a few statements, never while waiting."""
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger("distributedlog.runtime")
@@ -173,8 +175,8 @@ class Background:
         _running.add(self)
         watch_forks(self)
 
-    def run(self, call: Callable[..., Awaitable[T]], *args: object) -> T:
-        """Have ``call(*args)`` run in the loop, and wait for it. From any thread but the loop's own.
+    def run(self, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs) -> T:
+        """Have it called in the loop, and wait for what it gives. From any thread but the loop's own.
 
         Interrupted (Ctrl-C), it is cancelled. Raises `AlreadyClosed` when the loop is not running, or
         is stopped meanwhile.
@@ -184,7 +186,7 @@ class Background:
         outcome: Outcome[T] = Outcome()
         scope = trio.CancelScope()
         try:
-            self.begin(outcome, scope, call, *args)
+            self.begin(outcome, scope, partial(call, *args, **options))
             return outcome.wait()
         except BaseException:
             self.cancel(scope)
