@@ -1,4 +1,4 @@
-"""The asyncio flavour: the same calls as `distributedlog`, for an asyncio event loop.
+"""The asyncio face: the same calls as `distributedlog`, for an asyncio event loop.
 
     async with open_namespace(uri) as namespace:
         async with namespace.open_log("orders").open_writer() as writer:
@@ -6,60 +6,232 @@
 
 The trio client runs in one background thread a namespace. A record costs an append to a buffer; a wait that
 cannot be answered at once costs a hop to that thread and back. Cancelling a wait withdraws no write (G7).
+
+What stands in a class after the line "made" is made from the trio class, and most of `blocking.py` from what
+is here, by ``python -m distributedlog.faces``.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
+
+import trio
 
 from . import open_namespace as open_trio_namespace
-from .aio_log import LogCalls, LogWatch, RangeReader, SegmentWriter
-from .aio_segments import opened, outcome_of, run
-from .aio_writer import LogWriter, PendingWrite
-from .bridge import Cursor, Held, Owned, open_buffer
+from .bridge import (
+    Chunk,
+    Cursor,
+    Held,
+    Inbox,
+    LocalCluster,
+    Owned,
+    WriteBuffer,
+    hand_over,
+    listed,
+    open_buffer,
+)
+from .log.apps import AppVersion, LinkContent
 from .log.dlsn import DLSN
+from .log.handle import LINK_WAIT_S, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
-from .log.handle import LogDescription
+from .log.link import LinkResult
 from .log.namespace import Namespace as TrioNamespace
 from .log.opening import Opening
+from .log.positions import Positions as TrioPositions
+from .log.range_reader import RangeReader as TrioRangeReader
+from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
-from .runtime.background import Background
+from .log.segment_writer import ENTRY_BYTES
+from .log.segment_writer import SegmentWriter as TrioSegmentWriter
+from .log.watch import LogChange
+from .log.watch import LogWatch as TrioLogWatch
+from .runtime.background import Background, Outcome
 from .runtime.errors import EndOfStream, InvalidRequest
+from .runtime.host import Buffer
 
 __all__ = [
-    "DLSN",
-    "Log",
-    "LogReader",
-    "LogRecord",
-    "LogWatch",
-    "LogWriter",
-    "Namespace",
-    "PendingWrite",
-    "RangeReader",
-    "SegmentWriter",
-    "local_cluster",
-    "open_namespace",
-]
+    "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "Namespace", "PendingWrite",
+    "RangeReader", "SegmentWriter", "local_cluster", "open_namespace",
+]  # fmt: skip
 
+C = TypeVar("C", bound=Owned)
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class LogReader(Owned):
+async def run(
+    background: Background, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs
+) -> T:
+    """Run a call in the trio loop; cancelled here, it is cancelled there."""
+    outcome: Outcome[T] = Outcome()
+    scope = trio.CancelScope()
+    try:
+        background.begin(outcome, scope, partial(call, *args, **options))
+        return await outcome_of(outcome)
+    except BaseException:
+        background.cancel(scope)
+        raise
+
+
+async def outcome_of(outcome: Outcome[T]) -> T:
+    """Wait for what the trio loop gives."""
+    loop = asyncio.get_running_loop()
+    told = loop.create_future()
+
+    def take() -> None:
+        if not told.done():
+            told.set_result(None)
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # the event loop has ended: nobody waits
+            loop.call_soon_threadsafe(take)
+
+    outcome.when_done(tell)
+    await told
+    return outcome.result()
+
+
+async def opened(
+    background: Background, wrap: Callable[[Background, T], C], open_it: Callable[[], Awaitable[T]]
+) -> C:
+    """What ``open_it`` opens in the trio loop, wrapped; cancelled wherever, it is given up there."""
+    handover = hand_over(background, wrap, open_it)
+    try:
+        return await outcome_of(handover.begin())
+    except BaseException:
+        handover.give_up()
+        raise
+
+
+class _Closable(Owned):
+    """``async with`` closes it, or gives it up on an exception."""
+
+    async def aclose(self) -> object:
+        """Close it."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.aclose()
+        else:
+            await run(self._background, self._give_up)
+            self._ended()
+
+
+class PendingWrite:
+    """A record that was taken: ``await`` gives its DLSN once it is durable, or raises (G2, G7)."""
+
+    __slots__ = ("_background", "_chunk", "_slot")
+
+    def __init__(self, background: Background, chunk: Chunk, slot: int) -> None:
+        self._background = background
+        self._chunk = chunk
+        self._slot = slot
+
+    def done(self) -> bool:
+        """Is the outcome known?"""
+        return self._chunk.done(self._slot)
+
+    def result(self) -> DLSN:
+        """The DLSN. Raises the write's error, or `InvalidRequest` while the outcome is not known."""
+        if not self._chunk.done(self._slot):
+            raise InvalidRequest("the write is not done yet: await it")
+        return self._chunk.result(self._slot)
+
+    def __await__(self) -> Generator[Any, Any, DLSN]:
+        if self._chunk.done(self._slot):
+            return self._chunk.result(self._slot)
+        return (yield from run(self._background, self._chunk.wait, self._slot).__await__())
+
+
+class LogWriter(_Closable):
+    """The one writer of a log; see `distributedlog.LogWriter`."""
+
+    def __init__(self, background: Background, buffer: WriteBuffer) -> None:
+        super().__init__(background, f'the writer of log "{buffer.name}"', buffer.abort)
+        self._buffer = buffer
+        self._append = buffer.append
+
+    async def submit(self, record: LogRecord) -> PendingWrite:
+        """Buffer one record; waits only while the buffer is full. ``await`` what it returns.
+
+        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
+        `AlreadyClosed`, or the first error of this writer, for good.
+        """
+        if self._buffer.full:
+            await run(self._background, self._buffer.room)
+        chunk, slot = self._append(record)
+        return PendingWrite(self._background, chunk, slot)
+
+    async def write(self, record: LogRecord) -> DLSN:
+        """Write one record; returns when it is durable (G2)."""
+        return await (await self.submit(record))
+
+    async def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
+        """Write many records, in order; their DLSNs when all are durable. Raises the first error;
+        records after one that is refused are not written."""
+        pending = [await self.submit(record) for record in records]
+        if pending:
+            await pending[-1]
+        return [await write for write in pending]
+
+    @property
+    def last_txid(self) -> int:
+        """The txid of the newest record that the writer has taken; -1 in an empty log."""
+        return self._buffer.writer.last_txid
+
+    async def flush(self) -> None:
+        """Send what is buffered; waits for nothing but room."""
+        await run(self._background, self._buffer.flush)
+
+    async def truncate(self, dlsn: DLSN) -> DLSN:
+        """Give up all records before ``dlsn``; see `distributedlog.Log.truncate`. The writer goes on."""
+        return await run(self._background, self._buffer.writer.truncate, dlsn)
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    async def commit(self) -> DLSN | None:
+        """Wait until all written before is durable and readable; the last DLSN, None for no record."""
+        return await run(self._background, self._buffer.commit)
+
+    async def aclose(self) -> None:
+        """Commit, complete the segment, give the lock back. Idempotent after success or failure."""
+        await run(self._background, self._buffer.aclose)
+        self._ended()
+
+    async def mark_end_of_stream(self) -> None:
+        """As `aclose`, and the log ends here for good: it takes no more records, readers reach an end."""
+        await run(self._background, self._buffer.mark_end_of_stream)
+        self._ended()
+
+    async def abort(self) -> None:
+        """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery."""
+        await run(self._background, self._buffer.abort)
+        self._ended()
+
+
+class LogReader(_Closable):
     """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
 
-    def __init__(self, background: Background, reader: TrioReader, name: str) -> None:
-        super().__init__(background, f'a reader of log "{name}"', reader.aclose)
+    def __init__(self, background: Background, reader: TrioReader) -> None:
         self._reader = reader
         self._cursor = Cursor(reader)
+        super().__init__(background, f'a reader of log "{reader.name}"', self._cursor.aclose)
 
     async def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
         record = self._cursor.next()
-        if record is None and await self._fetch(wait_s):
+        if record is None:
+            await run(self._background, self._cursor.fetch, wait_s)
             record = self._cursor.next()
         return record
 
@@ -70,14 +242,14 @@ class LogReader(Owned):
             raise InvalidRequest(f"read_bulk wants at least one record, not {number}")
         here = len(self._cursor)
         if here < number and (wait_s or not here):
-            self._cursor.check_open()
             await run(self._background, self._cursor.gather, number, wait_s)
         return self._cursor.take(number)
 
     async def read_columns(self, wait_s: float | None = None) -> Columns | None:
         """The rest of the entry at hand, or the next one, as columns. None as `read_next`."""
         columns = self._cursor.columns()
-        if columns is None and await self._fetch(wait_s):
+        if columns is None:
+            await run(self._background, self._cursor.fetch, wait_s)
             columns = self._cursor.columns()
         return columns
 
@@ -88,40 +260,177 @@ class LogReader(Owned):
             await run(self._background, self._reader.aclose)
             self._ended()
 
-    def __aiter__(self) -> "LogReader":
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> LogRecord:
         record = self._cursor.next()
         if record is None:
-            try:
+            with suppress(EndOfStream):
                 record = await self.read_next()
-            except EndOfStream:
-                record = None
             if record is None:
                 raise StopAsyncIteration
         return record
 
-    async def __aenter__(self) -> "LogReader":
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        await self.aclose()
+class SegmentWriter(_Closable):
+    """Writes one ledger for a log, then closes it; see `distributedlog.SegmentWriter`.
 
-    async def _fetch(self, wait_s: float | None) -> bool:
-        self._cursor.check_open()
-        await run(self._background, self._cursor.fetch, wait_s)
-        return len(self._cursor) > 0
+    Each call is a hop to the background thread: hand over whole entries (`write_packed`), or many records.
+    """
+
+    def __init__(self, background: Background, writer: TrioSegmentWriter) -> None:
+        super().__init__(background, f"the writer of ledger {writer.ledger_id}", writer.abort)
+        self._writer = writer
+
+    @property
+    def token(self) -> SegmentToken | None:
+        """Set by `aclose`."""
+        return self._writer.token
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that is written."""
+        return self._writer.ledger_id
+
+    @property
+    def size_bytes(self) -> int:
+        """Entry bytes so far, what is buffered included."""
+        return self._writer.size_bytes
+
+    @property
+    def records(self) -> int:
+        """Records taken so far."""
+        return self._writer.records
+
+    async def write(self, record: LogRecord) -> None:
+        """Take one record; waits for room only. Raises as `write_columns`."""
+        await run(self._background, self._writer.write, record)
+
+    async def write_bulk(self, records: Sequence[LogRecord]) -> None:
+        """Take records, in order; waits for room only. Raises as `write_columns`."""
+        await run(self._background, self._writer.write_bulk, records)
+
+    async def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
+        """Take records as a list of txids and one of payloads; waits for room only."""
+        await run(self._background, self._writer.write_columns, txids, payloads)
+
+    async def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
+        """Write one entry whose columns are there already, as Arrow lays them out: no work a record."""
+        await run(self._background, self._writer.write_packed, txids, offsets, payloads)
+
+    async def flush(self) -> None:
+        """Send what is buffered; waits for room only."""
+        await run(self._background, self._writer.flush)
+
+    async def aclose(self) -> SegmentToken:
+        """Wait until everything is durable, close the ledger, return its token. Idempotent."""
+        found = await run(self._background, self._writer.aclose)
+        self._ended()
+        return found
+
+    async def abort(self) -> None:
+        """Send nothing more, and delete the ledger if the metadata answers. Idempotent."""
+        await run(self._background, self._writer.abort)
+        self._ended()
 
 
-class Log(LogCalls):
+class RangeReader(_Closable):
+    """Gives the user records of some ranges, entry by entry; see `distributedlog.RangeReader`."""
+
+    def __init__(self, background: Background, reader: TrioRangeReader) -> None:
+        super().__init__(background, "a reader of ranges", reader.aclose)
+        self._reader = reader
+        self._inbox: Inbox[Columns] = Inbox()
+
+    async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
+        """The next entry and those that are here after it, up to ``bytes_max``; [] at the end."""
+        fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
+        await run(self._background, self._inbox.fill, fetch)
+        return self._inbox.take()
+
+    async def __aiter__(self) -> AsyncIterator[Columns]:
+        while found := await self.read_columns_many():
+            for columns in found:
+                yield columns
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    async def aclose(self) -> None:
+        """Stop fetching. Idempotent."""
+        await run(self._background, self._reader.aclose)
+        self._ended()
+
+
+class LogWatch(_Closable):
+    """The logs of a namespace, then their changes; see `distributedlog.LogWatch`."""
+
+    def __init__(self, background: Background, watch: TrioLogWatch) -> None:
+        super().__init__(background, "a watch of logs", watch.aclose)
+        self._watch = watch
+        self._inbox: Inbox[LogChange] = Inbox()
+
+    async def logs(self) -> dict[str, str]:
+        """Name to incarnation: as listed at first, and as the changes that were taken made it."""
+
+        async def call() -> dict[str, str]:
+            return self._watch.logs
+
+        return await run(self._background, call)
+
+    async def next(self, wait_s: float | None = None) -> LogChange | None:
+        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here)."""
+        await run(self._background, self._inbox.fill_one, partial(self._watch.next, wait_s))
+        found = self._inbox.take()
+        return found[0] if found else None
+
+    async def __aiter__(self) -> AsyncIterator[LogChange]:
+        while (change := await self.next()) is not None:
+            yield change
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    async def aclose(self) -> None:
+        """Stop following. Idempotent."""
+        await run(self._background, self._watch.aclose)
+        self._ended()
+
+
+class Positions:
+    """The positions of one log; see `distributedlog.log.positions.Positions`."""
+
+    def __init__(self, background: Background, positions: TrioPositions) -> None:
+        self._background = background
+        self._positions = positions
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    async def get(self, name: str) -> DLSN | None:
+        """Where this subscriber goes on; None: it has no position. Raises `LogNotFound`."""
+        return await run(self._background, self._positions.get, name)
+
+    async def advance(self, name: str, dlsn: DLSN) -> DLSN:
+        """Move a position forwards, or make it; where it is then: never lower than before or than asked."""
+        return await run(self._background, self._positions.advance, name, dlsn)
+
+    async def list(self) -> dict[str, DLSN]:
+        """All positions, by name, in the order of names. Raises `LogNotFound`."""
+        return await run(self._background, self._positions.list)
+
+    async def delete(self, name: str) -> bool:
+        """Forget a position; was there one? Raises `LogNotFound`."""
+        return await run(self._background, self._positions.delete, name)
+
+
+class Log:
     """Names a log; see `distributedlog.Log`."""
 
     def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
-        super().__init__(background, log)
+        self._background = background
         self._namespace = namespace
+        self._log = log
         self.name = log.name
 
     def open_writer(
@@ -129,13 +438,15 @@ class Log(LogCalls):
     ) -> Opening[LogWriter]:
         """The log's one writer; ``async with`` or ``await`` it. See `distributedlog.Log.open_writer`."""
         opening = self._log.open_writer(takeover=takeover, wait_s=wait_s)
+        open_it = partial(open_buffer, self._background, self._namespace, self._log, opening)
+        return Opening(lambda: opened(self._background, LogWriter, open_it))
 
-        async def open_it() -> LogWriter:
-            background = self._background
-            buffer = await open_buffer(background, self._namespace, self._log, opening)
-            return LogWriter(background, buffer)
+    @property
+    def positions(self) -> Positions:
+        """Where subscribers of this log go on, by name."""
+        return Positions(self._background, self._log.positions)
 
-        return Opening(lambda: opened(self._background, open_it))
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     def open_reader(
         self,
@@ -145,13 +456,9 @@ class Log(LogCalls):
         at: Literal["earliest", "latest"] = "earliest",
         to: DLSN | Literal["end"] | None = None,
     ) -> Opening[LogReader]:
-        """A reader; ``async with`` or ``await`` it. See `distributedlog.Log.open_reader`."""
+        """A reader; ``async with`` or ``await`` what this returns. See `distributedlog.Log.open_reader`."""
         opening = self._log.open_reader(dlsn=dlsn, txid=txid, at=at, to=to)
-
-        async def open_it() -> LogReader:
-            return LogReader(self._background, await opening, self.name)
-
-        return Opening(lambda: opened(self._background, open_it))
+        return Opening(lambda: opened(self._background, LogReader, opening.open))
 
     async def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
@@ -161,6 +468,80 @@ class Log(LogCalls):
         """Segments, counts, owner. Raises `LogNotFound`."""
         return await run(self._background, self._log.describe)
 
+    async def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
+        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``."""
+        return await run(self._background, self._log.truncate, dlsn, txid=txid)
+
+    async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
+        """End the log where it is, for good: it takes no more records, readers reach an end."""
+        return await run(self._background, self._log.seal, takeover=takeover, wait_s=wait_s)
+
+    async def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
+        """The position of the first record with a txid of at least ``txid``, or of the first entry written
+        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; behind the end: the next one's."""
+        return await run(self._background, self._log.find, txid=txid, wall_ms=wall_ms)
+
+    async def snapshot(self) -> LogSnapshot:
+        """The log as it can be read now, for planners: its segments, how far each goes, both ends."""
+        return await run(self._background, self._log.snapshot)
+
+    def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
+        """Read stretches of entries that a `snapshot` named, in order; ``async with`` or ``await`` it."""
+        opening = self._log.open_ranges(ranges)
+        return Opening(lambda: opened(self._background, RangeReader, opening.open))
+
+    def open_segment_writer(
+        self,
+        *,
+        app: str = "",
+        version: int = 0,
+        custom: Mapping[str, bytes] | None = None,
+        entry_bytes: int = ENTRY_BYTES,
+    ) -> Opening[SegmentWriter]:
+        """Write a segment outside the log, for `link_segments`; ``async with`` or ``await`` it."""
+        opening = self._log.open_segment_writer(
+            app=app, version=version, custom=custom, entry_bytes=entry_bytes
+        )
+        return Opening(lambda: opened(self._background, SegmentWriter, opening.open))
+
+    async def link_segments(
+        self,
+        segments: Sequence[SegmentToken],
+        *,
+        app: str = "",
+        version: int = 0,
+        identity: str = "",
+        takeover: bool = False,
+        wait_s: float = LINK_WAIT_S,
+        truncate_before: bool = False,
+        content: LinkContent | None = None,
+    ) -> LinkResult:
+        """Make ledgers the log's next segments, in this order, all in one transaction (G8)."""
+        return await run(
+            self._background,
+            self._log.link_segments,
+            segments,
+            app=app,
+            version=version,
+            identity=identity,
+            takeover=takeover,
+            wait_s=wait_s,
+            truncate_before=truncate_before,
+            content=content,
+        )
+
+    async def linked_version(self, app: str) -> AppVersion | None:
+        """What an application has linked last; None: nothing that the log remembers (30 days at least)."""
+        return await run(self._background, self._log.linked_version, app)
+
+    async def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
+        """Delete what was written with `open_segment_writer`, unless it is linked; those that are."""
+        return await run(self._background, self._log.discard_segments, segments)
+
+    async def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
+        """Delete segments that nobody will link: their version or a later one is in, or they are too old."""
+        return await run(self._background, self._log.collect_unlinked, older_than_s=older_than_s)
+
 
 class Namespace:
     """The logs under one path; see `distributedlog.Namespace`. Made by `open_namespace`."""
@@ -169,42 +550,10 @@ class Namespace:
         self._background = background
         self._namespace = namespace
 
-    async def create_log(
-        self, name: str, *, durability: Literal["standard", "all"] = "standard"
-    ) -> None:
-        """Make an empty log. Raises `LogExists`, `InvalidLogName`."""
-        await run(
-            self._background, partial(self._namespace.create_log, name, durability=durability)
-        )
-
-    async def log_exists(self, name: str) -> bool:
-        """Is there a log of this name, now?"""
-        return await run(self._background, self._namespace.log_exists, name)
-
     async def logs(self, prefix: str = "") -> AsyncIterator[str]:
         """The names that begin with ``prefix``, in order."""
-
-        async def call() -> list[str]:
-            return [name async for name in self._namespace.logs(prefix)]
-
-        for name in await run(self._background, call):
+        for name in await run(self._background, listed, self._namespace.logs(prefix)):
             yield name
-
-    def watch_logs(self, prefix: str = "") -> Opening[LogWatch]:
-        """Follow which logs there are; ``async with`` or ``await`` it.
-
-        See `distributedlog.Namespace.watch_logs`; here ``logs`` is a call.
-        """
-        opening = self._namespace.watch_logs(prefix)
-
-        async def open_it() -> LogWatch:
-            return LogWatch(self._background, await opening)
-
-        return Opening(lambda: opened(self._background, open_it))
-
-    async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
-        """Delete a log with all its records. Raises `OwnershipAcquireFailed`, `LogNotFound`."""
-        await run(self._background, partial(self._namespace.delete_log, name, wait_s=wait_s))
 
     def open_log(
         self,
@@ -216,6 +565,27 @@ class Namespace:
         """Name a log; never asks whether it exists. See `distributedlog.Namespace.open_log`."""
         log = self._namespace.open_log(name, config=config, incarnation=incarnation)
         return Log(self._background, self._namespace, log)
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    async def create_log(
+        self, name: str, *, durability: Literal["standard", "all"] = "standard"
+    ) -> None:
+        """Make an empty log, in one transaction. Raises `LogExists`, `InvalidLogName`."""
+        await run(self._background, self._namespace.create_log, name, durability=durability)
+
+    async def log_exists(self, name: str) -> bool:
+        """Is there a log of this name, now? Raises `InvalidLogName`."""
+        return await run(self._background, self._namespace.log_exists, name)
+
+    def watch_logs(self, prefix: str = "") -> Opening[LogWatch]:
+        """Follow which logs there are; ``async with`` or ``await`` it."""
+        opening = self._namespace.watch_logs(prefix)
+        return Opening(lambda: opened(self._background, LogWatch, opening.open))
+
+    async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
+        """Delete a log with all its records. See `distributedlog.Namespace.delete_log`."""
+        await run(self._background, self._namespace.delete_log, name, wait_s=wait_s)
 
 
 class _Opened(Generic[T]):
@@ -252,15 +622,6 @@ class _Opened(Generic[T]):
 
     async def _stop(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._background.stop)
-
-
-class LocalCluster:
-    """A cluster on this machine: where it is, who its nodes are."""
-
-    def __init__(self, background: Background, cluster: Any) -> None:
-        self.uri: str = cluster.uri
-        self.data: str | None = cluster.data
-        self.nodes: list[Any] = cluster.nodes
 
 
 def open_namespace(uri: str, *, config: Mapping[str, Any] | None = None) -> _Opened[Namespace]:

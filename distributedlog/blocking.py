@@ -1,4 +1,4 @@
-"""The blocking flavour: the same calls without ``await``, for plain threads.
+"""The blocking face: the same calls without ``await``, for plain threads.
 
     with open_namespace(uri) as namespace, namespace.open_log("orders").open_writer() as writer:
         pending = writer.write(LogRecord(txid=1, payload=b"first"))  # buffered
@@ -8,57 +8,209 @@ The trio client runs in one background thread a namespace. `LogWriter.write` onl
 waits is `PendingWrite.result`, `LogWriter.commit`, and ``write`` itself while the buffer is full. All
 objects may be used by several threads; a reader by one at a time. The interpreter's switch interval is set
 to 0.5 ms, for the whole process (H27). After ``fork()`` open anew (H15).
+
+What stands in a class after the line "made" is made from `aio.py` by ``python -m distributedlog.faces``.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
-from typing import Any, Generic, Literal, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeVar
+
+import trio
 
 from . import open_namespace as open_trio_namespace
-from .blocking_log import LogCalls, LogWatch, RangeReader, SegmentWriter
-from .blocking_segments import opened
-from .blocking_writer import LogWriter, PendingWrite
-from .bridge import Cursor, Held, Owned, open_buffer
+from .bridge import (
+    Chunk,
+    Cursor,
+    Held,
+    Inbox,
+    LocalCluster,
+    Owned,
+    WriteBuffer,
+    hand_over,
+    listed,
+    open_buffer,
+)
+from .log.apps import AppVersion, LinkContent
 from .log.dlsn import DLSN
+from .log.handle import LINK_WAIT_S, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
-from .log.handle import LogDescription
+from .log.link import LinkResult
 from .log.namespace import Namespace as TrioNamespace
+from .log.positions import Positions as TrioPositions
+from .log.range_reader import RangeReader as TrioRangeReader
+from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
-from .runtime.background import Background
-from .runtime.errors import EndOfStream, InvalidRequest
+from .log.segment_writer import ENTRY_BYTES
+from .log.segment_writer import SegmentWriter as TrioSegmentWriter
+from .log.watch import LogChange
+from .log.watch import LogWatch as TrioLogWatch
+from .runtime.background import Background, Outcome
+from .runtime.errors import EndOfStream, InvalidRequest, RequestTimeout
+from .runtime.host import Buffer
 
 __all__ = [
-    "DLSN",
-    "Log",
-    "LogReader",
-    "LogRecord",
-    "LogWatch",
-    "LogWriter",
-    "Namespace",
-    "PendingWrite",
-    "RangeReader",
-    "SegmentWriter",
-    "local_cluster",
-    "open_namespace",
-]
+    "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "Namespace", "PendingWrite",
+    "RangeReader", "SegmentWriter", "local_cluster", "open_namespace",
+]  # fmt: skip
 
+C = TypeVar("C", bound=Owned)
 T = TypeVar("T")
 
 
-class LogReader(Owned):
+def outcome_of(outcome: Outcome[T]) -> T:
+    """Wait for what the loop gives."""
+    return outcome.wait()
+
+
+def opened(
+    background: Background, wrap: Callable[[Background, T], C], open_it: Callable[[], Awaitable[T]]
+) -> C:
+    """What ``open_it`` opens in the loop, wrapped; interrupted wherever, it is given up there."""
+    handover = hand_over(background, wrap, open_it)
+    try:
+        return handover.begin().wait()
+    except BaseException:
+        handover.give_up()
+        raise
+
+
+class _Closable(Owned):
+    """``with`` closes it, or gives it up on an exception."""
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def close(self) -> object:
+        """Close it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._background.run(self._give_up)
+            self._ended()
+
+
+class PendingWrite:
+    """A record that was taken. Waiting for it may be given up; the write goes on (G7)."""
+
+    __slots__ = ("_background", "_chunk", "_slot")
+
+    def result(self, timeout_s: float | None = None) -> DLSN:
+        """Wait until it is durable; its DLSN. Raises the write's error.
+
+        Raises `RequestTimeout` when ``timeout_s`` is over: the record may still be written.
+        """
+        if self._chunk.done(self._slot):
+            return self._chunk.result(self._slot)
+        outcome: Outcome[DLSN] = Outcome()
+        scope = trio.CancelScope()
+        try:
+            self._background.begin(outcome, scope, self._chunk.wait, self._slot)
+            return outcome.wait(timeout_s)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"the write is not durable after {timeout_s} s; it may still become so"
+            ) from None
+        finally:
+            if not outcome.done:
+                self._background.cancel(scope)
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, background: Background, chunk: Chunk, slot: int) -> None:
+        self._background = background
+        self._chunk = chunk
+        self._slot = slot
+
+    def done(self) -> bool:
+        """Is the outcome known?"""
+        return self._chunk.done(self._slot)
+
+
+class LogWriter(_Closable):
+    """The one writer of a log; see `distributedlog.LogWriter`. Any number of threads may write."""
+
+    def write(self, record: LogRecord) -> PendingWrite:
+        """Buffer one record. Waits only while the buffer is full.
+
+        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
+        `AlreadyClosed`, or the first error of this writer, for good.
+        """
+        if self._buffer.full:
+            self._background.run(self._buffer.room)
+        chunk, slot = self._append(record)
+        return PendingWrite(self._background, chunk, slot)
+
+    def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
+        """Write many records, in order; their DLSNs when all are durable. Raises the first error;
+        records after one that is refused are not written."""
+        return [pending.result() for pending in [self.write(record) for record in records]]
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, background: Background, buffer: WriteBuffer) -> None:
+        super().__init__(background, f'the writer of log "{buffer.name}"', buffer.abort)
+        self._buffer = buffer
+        self._append = buffer.append
+
+    @property
+    def last_txid(self) -> int:
+        """The txid of the newest record that the writer has taken; -1 in an empty log."""
+        return self._buffer.writer.last_txid
+
+    def flush(self) -> None:
+        """Send what is buffered; waits for nothing but room."""
+        self._background.run(self._buffer.flush)
+
+    def truncate(self, dlsn: DLSN) -> DLSN:
+        """Give up all records before ``dlsn``; see `distributedlog.Log.truncate`. The writer goes on."""
+        return self._background.run(self._buffer.writer.truncate, dlsn)
+
+    def commit(self) -> DLSN | None:
+        """Wait until all written before is durable and readable; the last DLSN, None for no record."""
+        return self._background.run(self._buffer.commit)
+
+    def close(self) -> None:
+        """Commit, complete the segment, give the lock back. Idempotent after success or failure."""
+        self._background.run(self._buffer.aclose)
+        self._ended()
+
+    def mark_end_of_stream(self) -> None:
+        """As `close`, and the log ends here for good: it takes no more records, readers reach an end."""
+        self._background.run(self._buffer.mark_end_of_stream)
+        self._ended()
+
+    def abort(self) -> None:
+        """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery."""
+        self._background.run(self._buffer.abort)
+        self._ended()
+
+
+class LogReader(_Closable):
     """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
 
-    def __init__(self, background: Background, reader: TrioReader, name: str) -> None:
-        super().__init__(background, f'a reader of log "{name}"', reader.aclose)
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, background: Background, reader: TrioReader) -> None:
         self._reader = reader
         self._cursor = Cursor(reader)
+        super().__init__(background, f'a reader of log "{reader.name}"', self._cursor.aclose)
 
     def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
         record = self._cursor.next()
-        if record is None and self._fetch(wait_s):
+        if record is None:
+            self._background.run(self._cursor.fetch, wait_s)
             record = self._cursor.next()
         return record
 
@@ -69,14 +221,14 @@ class LogReader(Owned):
             raise InvalidRequest(f"read_bulk wants at least one record, not {number}")
         here = len(self._cursor)
         if here < number and (wait_s or not here):
-            self._cursor.check_open()
             self._background.run(self._cursor.gather, number, wait_s)
         return self._cursor.take(number)
 
     def read_columns(self, wait_s: float | None = None) -> Columns | None:
         """The rest of the entry at hand, or the next one, as columns. None as `read_next`."""
         columns = self._cursor.columns()
-        if columns is None and self._fetch(wait_s):
+        if columns is None:
+            self._background.run(self._cursor.fetch, wait_s)
             columns = self._cursor.columns()
         return columns
 
@@ -87,50 +239,191 @@ class LogReader(Owned):
             self._background.run(self._reader.aclose)
             self._ended()
 
-    def __iter__(self) -> Iterator[LogRecord]:
+    def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> LogRecord:
         record = self._cursor.next()
         if record is None:
-            try:
+            with suppress(EndOfStream):
                 record = self.read_next()
-            except EndOfStream:
-                record = None
             if record is None:
                 raise StopIteration
         return record
 
-    def __enter__(self) -> "LogReader":
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+class SegmentWriter(_Closable):
+    """Writes one ledger for a log, then closes it; see `distributedlog.SegmentWriter`.
 
-    def _fetch(self, wait_s: float | None) -> bool:
-        self._cursor.check_open()
-        self._background.run(self._cursor.fetch, wait_s)
-        return len(self._cursor) > 0
+    Each call is a hop to the background thread: hand over whole entries (`write_packed`), or many records.
+    """
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, background: Background, writer: TrioSegmentWriter) -> None:
+        super().__init__(background, f"the writer of ledger {writer.ledger_id}", writer.abort)
+        self._writer = writer
+
+    @property
+    def token(self) -> SegmentToken | None:
+        """Set by `close`."""
+        return self._writer.token
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that is written."""
+        return self._writer.ledger_id
+
+    @property
+    def size_bytes(self) -> int:
+        """Entry bytes so far, what is buffered included."""
+        return self._writer.size_bytes
+
+    @property
+    def records(self) -> int:
+        """Records taken so far."""
+        return self._writer.records
+
+    def write(self, record: LogRecord) -> None:
+        """Take one record; waits for room only. Raises as `write_columns`."""
+        self._background.run(self._writer.write, record)
+
+    def write_bulk(self, records: Sequence[LogRecord]) -> None:
+        """Take records, in order; waits for room only. Raises as `write_columns`."""
+        self._background.run(self._writer.write_bulk, records)
+
+    def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
+        """Take records as a list of txids and one of payloads; waits for room only."""
+        self._background.run(self._writer.write_columns, txids, payloads)
+
+    def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
+        """Write one entry whose columns are there already, as Arrow lays them out: no work a record."""
+        self._background.run(self._writer.write_packed, txids, offsets, payloads)
+
+    def flush(self) -> None:
+        """Send what is buffered; waits for room only."""
+        self._background.run(self._writer.flush)
+
+    def close(self) -> SegmentToken:
+        """Wait until everything is durable, close the ledger, return its token. Idempotent."""
+        found = self._background.run(self._writer.aclose)
+        self._ended()
+        return found
+
+    def abort(self) -> None:
+        """Send nothing more, and delete the ledger if the metadata answers. Idempotent."""
+        self._background.run(self._writer.abort)
+        self._ended()
 
 
-class Log(LogCalls):
+class RangeReader(_Closable):
+    """Gives the user records of some ranges, entry by entry; see `distributedlog.RangeReader`."""
+
+    def __iter__(self) -> Iterator[Columns]:
+        while found := self.read_columns_many():
+            yield from found
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, background: Background, reader: TrioRangeReader) -> None:
+        super().__init__(background, "a reader of ranges", reader.aclose)
+        self._reader = reader
+        self._inbox: Inbox[Columns] = Inbox()
+
+    def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
+        """The next entry and those that are here after it, up to ``bytes_max``; [] at the end."""
+        fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
+        self._background.run(self._inbox.fill, fetch)
+        return self._inbox.take()
+
+    def close(self) -> None:
+        """Stop fetching. Idempotent."""
+        self._background.run(self._reader.aclose)
+        self._ended()
+
+
+class LogWatch(_Closable):
+    """The logs of a namespace, then their changes; see `distributedlog.LogWatch`."""
+
+    @property
+    def logs(self) -> dict[str, str]:
+        """Name to incarnation: as listed at first, and as the changes that were taken made it."""
+
+        async def call() -> dict[str, str]:
+            return self._watch.logs
+
+        return self._background.run(call)
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, background: Background, watch: TrioLogWatch) -> None:
+        super().__init__(background, "a watch of logs", watch.aclose)
+        self._watch = watch
+        self._inbox: Inbox[LogChange] = Inbox()
+
+    def next(self, wait_s: float | None = None) -> LogChange | None:
+        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here)."""
+        self._background.run(self._inbox.fill_one, partial(self._watch.next, wait_s))
+        found = self._inbox.take()
+        return found[0] if found else None
+
+    def __iter__(self) -> Iterator[LogChange]:
+        while (change := self.next()) is not None:
+            yield change
+
+    def close(self) -> None:
+        """Stop following. Idempotent."""
+        self._background.run(self._watch.aclose)
+        self._ended()
+
+
+class Positions:
+    """The positions of one log; see `distributedlog.log.positions.Positions`."""
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, background: Background, positions: TrioPositions) -> None:
+        self._background = background
+        self._positions = positions
+
+    def get(self, name: str) -> DLSN | None:
+        """Where this subscriber goes on; None: it has no position. Raises `LogNotFound`."""
+        return self._background.run(self._positions.get, name)
+
+    def advance(self, name: str, dlsn: DLSN) -> DLSN:
+        """Move a position forwards, or make it; where it is then: never lower than before or than asked."""
+        return self._background.run(self._positions.advance, name, dlsn)
+
+    def list(self) -> dict[str, DLSN]:
+        """All positions, by name, in the order of names. Raises `LogNotFound`."""
+        return self._background.run(self._positions.list)
+
+    def delete(self, name: str) -> bool:
+        """Forget a position; was there one? Raises `LogNotFound`."""
+        return self._background.run(self._positions.delete, name)
+
+
+class Log:
     """Names a log; see `distributedlog.Log`."""
 
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
     def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
-        super().__init__(background, log)
+        self._background = background
         self._namespace = namespace
+        self._log = log
         self.name = log.name
 
     def open_writer(self, *, takeover: bool = False, wait_s: float | None = None) -> LogWriter:
         """The log's one writer, open; use it in a ``with``. See `distributedlog.Log.open_writer`."""
         opening = self._log.open_writer(takeover=takeover, wait_s=wait_s)
-        background = self._background
+        open_it = partial(open_buffer, self._background, self._namespace, self._log, opening)
+        return opened(self._background, LogWriter, open_it)
 
-        async def open_it() -> LogWriter:
-            buffer = await open_buffer(background, self._namespace, self._log, opening)
-            return LogWriter(background, buffer)
-
-        return opened(background, open_it)
+    @property
+    def positions(self) -> Positions:
+        """Where subscribers of this log go on, by name."""
+        return Positions(self._background, self._log.positions)
 
     def open_reader(
         self,
@@ -142,11 +435,7 @@ class Log(LogCalls):
     ) -> LogReader:
         """A reader, open; use it in a ``with``. See `distributedlog.Log.open_reader`."""
         opening = self._log.open_reader(dlsn=dlsn, txid=txid, at=at, to=to)
-
-        async def open_it() -> LogReader:
-            return LogReader(self._background, await opening, self.name)
-
-        return opened(self._background, open_it)
+        return opened(self._background, LogReader, opening.open)
 
     def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
@@ -156,60 +445,134 @@ class Log(LogCalls):
         """Segments, counts, owner. Raises `LogNotFound`."""
         return self._background.run(self._log.describe)
 
+    def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
+        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``."""
+        return self._background.run(self._log.truncate, dlsn, txid=txid)
+
+    def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
+        """End the log where it is, for good: it takes no more records, readers reach an end."""
+        return self._background.run(self._log.seal, takeover=takeover, wait_s=wait_s)
+
+    def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
+        """The position of the first record with a txid of at least ``txid``, or of the first entry written
+        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; behind the end: the next one's."""
+        return self._background.run(self._log.find, txid=txid, wall_ms=wall_ms)
+
+    def snapshot(self) -> LogSnapshot:
+        """The log as it can be read now, for planners: its segments, how far each goes, both ends."""
+        return self._background.run(self._log.snapshot)
+
+    def open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
+        """Read stretches of entries that a `snapshot` named, in order, open; use it in a ``with``."""
+        opening = self._log.open_ranges(ranges)
+        return opened(self._background, RangeReader, opening.open)
+
+    def open_segment_writer(
+        self,
+        *,
+        app: str = "",
+        version: int = 0,
+        custom: Mapping[str, bytes] | None = None,
+        entry_bytes: int = ENTRY_BYTES,
+    ) -> SegmentWriter:
+        """Write a segment outside the log, for `link_segments`, open; use it in a ``with``."""
+        opening = self._log.open_segment_writer(
+            app=app, version=version, custom=custom, entry_bytes=entry_bytes
+        )
+        return opened(self._background, SegmentWriter, opening.open)
+
+    def link_segments(
+        self,
+        segments: Sequence[SegmentToken],
+        *,
+        app: str = "",
+        version: int = 0,
+        identity: str = "",
+        takeover: bool = False,
+        wait_s: float = LINK_WAIT_S,
+        truncate_before: bool = False,
+        content: LinkContent | None = None,
+    ) -> LinkResult:
+        """Make ledgers the log's next segments, in this order, all in one transaction (G8)."""
+        return self._background.run(
+            self._log.link_segments,
+            segments,
+            app=app,
+            version=version,
+            identity=identity,
+            takeover=takeover,
+            wait_s=wait_s,
+            truncate_before=truncate_before,
+            content=content,
+        )
+
+    def linked_version(self, app: str) -> AppVersion | None:
+        """What an application has linked last; None: nothing that the log remembers (30 days at least)."""
+        return self._background.run(self._log.linked_version, app)
+
+    def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
+        """Delete what was written with `open_segment_writer`, unless it is linked; those that are."""
+        return self._background.run(self._log.discard_segments, segments)
+
+    def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
+        """Delete segments that nobody will link: their version or a later one is in, or they are too old."""
+        return self._background.run(self._log.collect_unlinked, older_than_s=older_than_s)
+
 
 class Namespace:
     """The logs under one path; see `distributedlog.Namespace`. Made by `open_namespace`."""
+
+    def logs(self, prefix: str = "") -> Iterator[str]:
+        """The names that begin with ``prefix``, in order."""
+        return iter(self._background.run(listed, self._namespace.logs(prefix)))
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     def __init__(self, background: Background, namespace: TrioNamespace) -> None:
         self._background = background
         self._namespace = namespace
 
-    def create_log(self, name: str, *, durability: Literal["standard", "all"] = "standard") -> None:
-        """Make an empty log. Raises `LogExists`, `InvalidLogName`."""
-        self._background.run(partial(self._namespace.create_log, name, durability=durability))
-
-    def log_exists(self, name: str) -> bool:
-        """Is there a log of this name, now?"""
-        return self._background.run(self._namespace.log_exists, name)
-
-    def logs(self, prefix: str = "") -> Iterator[str]:
-        """The names that begin with ``prefix``, in order."""
-
-        async def call() -> list[str]:
-            return [name async for name in self._namespace.logs(prefix)]
-
-        return iter(self._background.run(call))
-
-    def watch_logs(self, prefix: str = "") -> LogWatch:
-        """Follow which logs there are; use it in a ``with``. See `distributedlog.Namespace.watch_logs`."""
-        opening = self._namespace.watch_logs(prefix)
-
-        async def open_it() -> LogWatch:
-            return LogWatch(self._background, await opening)
-
-        return opened(self._background, open_it)
-
-    def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
-        """Delete a log with all its records. Raises `OwnershipAcquireFailed`, `LogNotFound`."""
-        self._background.run(partial(self._namespace.delete_log, name, wait_s=wait_s))
-
     def open_log(
-        self,
-        name: str,
-        *,
-        config: Mapping[str, Any] | None = None,
-        incarnation: str | None = None,
+        self, name: str, *, config: Mapping[str, Any] | None = None, incarnation: str | None = None
     ) -> Log:
         """Name a log; never asks whether it exists. See `distributedlog.Namespace.open_log`."""
         log = self._namespace.open_log(name, config=config, incarnation=incarnation)
         return Log(self._background, self._namespace, log)
 
+    def create_log(self, name: str, *, durability: Literal["standard", "all"] = "standard") -> None:
+        """Make an empty log, in one transaction. Raises `LogExists`, `InvalidLogName`."""
+        self._background.run(self._namespace.create_log, name, durability=durability)
+
+    def log_exists(self, name: str) -> bool:
+        """Is there a log of this name, now? Raises `InvalidLogName`."""
+        return self._background.run(self._namespace.log_exists, name)
+
+    def watch_logs(self, prefix: str = "") -> LogWatch:
+        """Follow which logs there are, open; use it in a ``with``."""
+        opening = self._namespace.watch_logs(prefix)
+        return opened(self._background, LogWatch, opening.open)
+
+    def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
+        """Delete a log with all its records. See `distributedlog.Namespace.delete_log`."""
+        self._background.run(self._namespace.delete_log, name, wait_s=wait_s)
+
 
 class _Opened(Generic[T]):
     """A context manager over one that the background loop holds. Once only."""
 
-    def __init__(self, manager: AbstractAsyncContextManager[Any], name: str) -> None:
+    def _stop(self) -> None:
+        self._background.stop()
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(
+        self,
+        manager: AbstractAsyncContextManager[Any],
+        name: str,
+        wrap: Callable[[Background, Any], T],
+    ) -> None:
         self._manager = manager
+        self._wrap = wrap
         self._background = Background(name, quick_switches=True)
         self._held: Held[Any] | None = None
 
@@ -219,48 +582,26 @@ class _Opened(Generic[T]):
         try:
             self._background.start()
             self._held = Held(self._background, self._manager)
-            return self._wrap(self._held.entered.wait())
+            return self._wrap(self._background, outcome_of(self._held.entered))
         except BaseException:
-            self._background.stop()
+            self._stop()
             raise
 
     def __exit__(self, *_: object) -> None:
         assert self._held is not None
         try:
-            self._held.leave().wait()
+            outcome_of(self._held.leave())
         finally:
-            self._background.stop()
-
-    def _wrap(self, value: Any) -> T:
-        raise NotImplementedError
+            self._stop()
 
 
-class _OpenedNamespace(_Opened[Namespace]):
-    def _wrap(self, value: Any) -> Namespace:
-        return Namespace(self._background, value)
-
-
-class LocalCluster:
-    """A cluster on this machine: where it is, who its nodes are."""
-
-    def __init__(self, background: Background, cluster: Any) -> None:
-        self.uri: str = cluster.uri
-        self.data: str | None = cluster.data
-        self.nodes: list[Any] = cluster.nodes
-
-
-class _OpenedCluster(_Opened[LocalCluster]):
-    def _wrap(self, value: Any) -> LocalCluster:
-        return LocalCluster(self._background, value)
-
-
-def open_namespace(uri: str, *, config: Mapping[str, Any] | None = None) -> _OpenedNamespace:
+def open_namespace(uri: str, *, config: Mapping[str, Any] | None = None) -> _Opened[Namespace]:
     """The namespace of a URI; use it in a ``with``. See `distributedlog.open_namespace`."""
-    return _OpenedNamespace(open_trio_namespace(uri, config=config), "distributedlog client")
+    return _Opened(open_trio_namespace(uri, config=config), "distributedlog client", Namespace)
 
 
-def local_cluster(*args: Any, **options: Any) -> _OpenedCluster:
+def local_cluster(*args: Any, **options: Any) -> _Opened[LocalCluster]:
     """A whole cluster on this machine; use it in a ``with``. See `distributedlog.local_cluster`."""
     from .cluster.local import local_cluster as trio_local_cluster
 
-    return _OpenedCluster(trio_local_cluster(*args, **options), "distributedlog cluster")
+    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalCluster)

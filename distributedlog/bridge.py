@@ -8,7 +8,7 @@ bytes: above it the caller waits. Nothing here knows how a caller waits: that is
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +24,7 @@ from .log.opening import Opening
 from .log.reader import LogReader
 from .log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, Columns, LogRecord
 from .log.writer import LogWriter
-from .runtime.background import Background, Mutex, Outcome
+from .runtime.background import Background, Handover, Mutex, Outcome
 from .runtime.errors import AlreadyClosed, DistributedLogError, WriteFailed
 from .runtime.forked import watch_forks
 
@@ -32,6 +32,7 @@ BUFFER_BYTES_MAX = 4 * 1024 * 1024
 """Between the caller and the writer, beside the writer's own bound."""
 
 T = TypeVar("T")
+C = TypeVar("C", bound="Owned")
 
 
 class Owned:
@@ -67,10 +68,19 @@ def _dropped(background: Background, what: str, give_up: Callable[[], Awaitable[
     warnings.warn(f"{what} was dropped unclosed; it is given up", ResourceWarning, stacklevel=2)
 
 
-async def give_up(owned: Owned) -> None:
-    """In the loop: nobody has got it."""
-    owned._ended()
-    await owned._give_up()
+def hand_over(
+    background: Background, wrap: Callable[[Background, T], C], open_it: Callable[[], Awaitable[T]]
+) -> Handover[C]:
+    """What ``open_it`` will open in the loop, wrapped, on its way to a caller."""
+
+    async def open_and_wrap() -> C:
+        return wrap(background, await open_it())
+
+    async def give_up(owned: C) -> None:
+        owned._ended()
+        await owned._give_up()
+
+    return Handover(background, open_and_wrap, give_up)
 
 
 class Chunk:
@@ -322,6 +332,20 @@ async def open_buffer(
     return buffer
 
 
+async def listed(items: AsyncIterable[T]) -> list[T]:
+    """In the loop: all of them."""
+    return [item async for item in items]
+
+
+class LocalCluster:
+    """A cluster on this machine: where it is, who its nodes are."""
+
+    def __init__(self, background: Background, cluster: Any) -> None:
+        self.uri: str = cluster.uri
+        self.data: str | None = cluster.data
+        self.nodes: list[Any] = cluster.nodes
+
+
 class Held(Generic[T]):
     """An async context manager that is entered, held and left by one task of a background loop."""
 
@@ -371,6 +395,12 @@ class Inbox(Generic[T]):
             if not self.items:
                 self.items.extend(await fetch())
 
+    async def fill_one(self, fetch: Callable[[], Awaitable[T | None]]) -> None:
+        """As `fill`; ``fetch`` gives one, or None."""
+        async with self._filling:
+            if not self.items and (item := await fetch()) is not None:
+                self.items.append(item)
+
     async def gather(
         self, enough: Callable[[], bool], fetch: Callable[[], Awaitable[bool]]
     ) -> None:
@@ -402,10 +432,12 @@ class Cursor:
 
     async def fetch(self, wait_s: float | None) -> None:
         """As `LogReader.read_columns_many`, into this; nothing where something is."""
+        self._check_open()
         await self._inbox.fill(lambda: self._reader.read_columns_many(wait_s))
 
     async def gather(self, number: int, wait_s: float | None) -> None:
         """Wait as `LogReader.read_bulk` does, until ``number`` records are here."""
+        self._check_open()
         deadline = trio.current_time() + (wait_s or 0.0)
 
         async def more() -> bool:
@@ -424,6 +456,15 @@ class Cursor:
 
         await self._inbox.gather(lambda: len(self) >= number, more)
 
+    async def aclose(self) -> None:
+        """Stop fetching, and forget what is here."""
+        self.close()
+        await self._reader.aclose()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed("this reader is closed")
+
     # --- for the caller ---------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -431,11 +472,6 @@ class Cursor:
         self._closed = True
         self._waiting.clear()
         self._records, self._at = [], 0
-
-    def check_open(self) -> None:
-        """Raise `AlreadyClosed` after `close`."""
-        if self._closed:
-            raise AlreadyClosed("this reader is closed")
 
     def __len__(self) -> int:
         """How many records are here."""
@@ -476,7 +512,3 @@ class Cursor:
             self._at = len(self._records)
             return self._columns.cut(at, at + left)
         return self._waiting.popleft() if self._waiting else None
-
-    def __iter__(self) -> Iterator[LogRecord]:
-        while (record := self.next()) is not None:
-            yield record

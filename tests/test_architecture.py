@@ -155,8 +155,8 @@ HANDS = {
     "cluster/directories.py": "gives a real node its data directory",
     "cluster/config.py": "reads environment and file",
     "distributedlog/blocking.py": "lives beside the caller's threads",
-    "distributedlog/aio_segments.py": "lives in the caller's asyncio loop",
     "distributedlog/aio.py": "lives in the caller's asyncio loop",
+    "distributedlog/faces.py": "a contributor's tool: it writes source files",
     "sim/wall.py": "walls the machine off",
     "sim/host.py": "hands out seeded chance",
 }

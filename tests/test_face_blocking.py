@@ -29,7 +29,7 @@ from tests.face_world import model_namespace
 
 @pytest.fixture
 def namespace() -> Iterator[Namespace]:
-    with blocking._OpenedNamespace(model_namespace("alpha"), "test") as opened:
+    with blocking._Opened(model_namespace("alpha"), "test", Namespace) as opened:
         yield opened
 
 
@@ -184,7 +184,7 @@ def test_use_after_the_end(namespace: Namespace) -> None:
 
 
 def test_a_namespace_that_was_left() -> None:
-    opened = blocking._OpenedNamespace(model_namespace(), "test")
+    opened = blocking._Opened(model_namespace(), "test", Namespace)
     with opened as namespace:
         log = namespace.open_log("l")
         writer = log.open_writer()

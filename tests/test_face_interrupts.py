@@ -117,7 +117,7 @@ def interrupted(call: Callable[[], Any], after_s: float) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_opens_leave_nothing_behind_in_the_blocking_flavour(kind: str) -> None:
     with (
-        blocking._OpenedNamespace(model_namespace(), "test") as namespace,
+        blocking._Opened(model_namespace(), "test", Namespace) as namespace,
         warnings.catch_warnings(),
         alarms(),
     ):
@@ -223,7 +223,7 @@ def test_cancelled_opens_leave_nothing_behind_in_the_trio_flavour(kind: str) -> 
 
 def test_what_is_dropped_unclosed_is_given_up_and_said() -> None:
     """An interrupt between the call's return and its caller's name for it is nobody's to catch."""
-    with blocking._OpenedNamespace(model_namespace(), "test") as namespace:
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
         log = namespace.open_log("l")
         writer = log.open_writer()
         writer.write(rec(1)).result()
@@ -238,7 +238,7 @@ def test_what_is_dropped_unclosed_is_given_up_and_said() -> None:
 
 
 def test_an_interrupted_close_gives_the_log_back() -> None:
-    with blocking._OpenedNamespace(model_namespace(), "test") as namespace, alarms():
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace, alarms():
         log = namespace.open_log("l")
         ledgers: Any = namespace._namespace.ledgers
         writer = log.open_writer()
@@ -273,7 +273,7 @@ class RaiseAt:
 
 def test_a_write_interrupted_at_any_point_leaves_no_other_one_hanging() -> None:
     """The first of a burst and a later one. The record is in once, or not; the others have their outcome."""
-    with blocking._OpenedNamespace(model_namespace(), "test") as namespace:
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
         log = namespace.open_log("l", config={"max_txid_check": False})
         points = 0
         with log.open_writer() as writer:
@@ -305,7 +305,7 @@ def test_a_write_interrupted_at_any_point_leaves_no_other_one_hanging() -> None:
 
 def test_a_call_interrupted_at_any_point_leaves_the_loop_running() -> None:
     """Nothing that the loop needs may stay locked in a thread that was interrupted inside of it."""
-    with blocking._OpenedNamespace(model_namespace(), "test") as namespace:
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
         namespace.create_log("l")
         for nth in range(1, 500):
             raise_at = RaiseAt(nth)
@@ -330,7 +330,7 @@ def test_a_namespace_interrupted_at_any_point_of_its_life_ends() -> None:
     ``__exit__`` return, and no loop goes on that nobody can stop."""
     opened = []
     for nth in range(1, 2000):
-        manager = blocking._OpenedNamespace(model_namespace(), "test")
+        manager = blocking._Opened(model_namespace(), "test", Namespace)
         opened.append(manager._background)
         raise_at = RaiseAt(nth)
         ended = threading.Event()
@@ -405,7 +405,7 @@ class Late:
 def test_a_forked_child_is_told_so_whatever_the_parent_was_doing() -> None:
     """Also where a thread of the parent was in the middle of a write, and where a record was buffered."""
     with (
-        blocking._OpenedNamespace(model_namespace(), "test") as namespace,
+        blocking._Opened(model_namespace(), "test", Namespace) as namespace,
         namespace.open_log("l").open_writer() as writer,
     ):
         writer.write(rec(1)).result()
@@ -462,7 +462,7 @@ def interrupt_writes(namespace: Namespace, number: int) -> int:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_ten_thousand_interrupted_writes_leave_none_hanging() -> None:
-    with blocking._OpenedNamespace(model_namespace(), "test") as namespace:
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
         assert interrupt_writes(namespace, WRITES) > 0
 
 
