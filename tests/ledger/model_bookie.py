@@ -14,7 +14,9 @@ import trio
 from distributedlog.bookie.client import EntryList, FenceAnswer, ReadAnswer, WaitAnswer
 from distributedlog.bookie.messages import ReadRequest, WaitLac
 from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.keys import ledger_key
+from distributedlog.ledger.holes import Hole
+from distributedlog.ledger.holes import decode as decode_holes
+from distributedlog.ledger.keys import ledger_key, under_key
 from distributedlog.ledger.metadata import LedgerMetadata
 from distributedlog.ledger.options import LedgerOptions
 from distributedlog.ledger.pool import BookiePool
@@ -492,3 +494,32 @@ async def record_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
     found = await cluster.store.get(ledger_key(ledger_id))
     assert found is not None
     return LedgerMetadata.decode(found.key, found.value)
+
+
+async def holes_of(cluster: ModelCluster, ledger_id: int) -> tuple[Hole, ...]:
+    """What is noted that its bookies miss."""
+    note = await cluster.store.get(under_key(ledger_id))
+    return () if note is None else decode_holes(note.value)
+
+
+def add(writer: LedgerWriter, count: int, payload: bytes = b"x" * 10) -> int:
+    """Add so many entries; the last one's id."""
+    for _ in range(count):
+        last = writer.add([payload], len(payload))
+    return last
+
+
+async def written(
+    cluster: ModelCluster,
+    entries: int,
+    *,
+    payload: Callable[[int], bytes] = lambda entry: b"x" * 10,
+    **options: object,
+) -> tuple[LedgerClient, LedgerWriter]:
+    """A ledger with that many confirmed entries, and its writer."""
+    client = await cluster.client(**options)
+    writer = await client.create()
+    for entry in range(entries):
+        add(writer, 1, payload(entry))
+    await confirmed(writer)
+    return client, writer

@@ -3,11 +3,10 @@
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.holes import Hole, decode
-from distributedlog.ledger.keys import under_key
+from distributedlog.ledger.holes import Hole
 from distributedlog.runtime.errors import LedgerStateUnknown
 
-from .model_bookie import model_cluster
+from .model_bookie import holes_of, model_cluster
 
 
 async def test_a_writer_goes_on_without_a_bookie_in_limbo(autojump_clock: MockClock) -> None:
@@ -29,7 +28,5 @@ async def test_a_writer_goes_on_without_a_bookie_in_limbo(autojump_clock: MockCl
 
         assert writer.error is None
         assert writer.lac == 10
-        note = await cluster.store.get(under_key(writer.ledger_id))
-        assert note is not None
-        assert decode(note.value) == (Hole("b1", 1, None),)
+        assert await holes_of(cluster, writer.ledger_id) == (Hole("b1", 1, None),)
         assert (await writer.close()).last_entry == 10

@@ -4,17 +4,11 @@ import pytest
 from trio.testing import MockClock
 
 from distributedlog.ledger.keys import ledger_key
-from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
+from distributedlog.ledger.metadata import LedgerState
 from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import InvalidRequest
 
-from .model_bookie import ModelCluster, model_cluster
-
-
-async def state_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
-    found = await cluster.store.get(ledger_key(ledger_id))
-    assert found is not None
-    return LedgerMetadata.decode(found.key, found.value)
+from .model_bookie import model_cluster, record_of
 
 
 async def test_an_owned_ledger_is_not_deleted(autojump_clock: MockClock) -> None:
@@ -27,7 +21,7 @@ async def test_an_owned_ledger_is_not_deleted(autojump_clock: MockClock) -> None
         with pytest.raises(InvalidRequest, match="belongs to log 7, segment 1"):
             await client.delete(prepared.ledger_id)
 
-        assert (await state_of(cluster, prepared.ledger_id)).state is LedgerState.OPEN
+        assert (await record_of(cluster, prepared.ledger_id)).state is LedgerState.OPEN
 
 
 async def test_an_owner_that_comes_between_wins(autojump_clock: MockClock) -> None:
@@ -40,7 +34,7 @@ async def test_an_owner_that_comes_between_wins(autojump_clock: MockClock) -> No
 
         async def linked_first(transaction: Transaction) -> TransactionReply:
             cluster.store.transact = transact  # type: ignore[method-assign]
-            owned = (await state_of(cluster, writer.ledger_id)).owned_by((7, 1))
+            owned = (await record_of(cluster, writer.ledger_id)).owned_by((7, 1))
             put = Put(ledger_key(writer.ledger_id), owned.encode())
             await transact(Transaction((), (put,)))
             return await transact(transaction)
@@ -49,7 +43,7 @@ async def test_an_owner_that_comes_between_wins(autojump_clock: MockClock) -> No
         with pytest.raises(InvalidRequest):
             await client.delete(writer.ledger_id)
 
-        assert (await state_of(cluster, writer.ledger_id)).owner == (7, 1)
+        assert (await record_of(cluster, writer.ledger_id)).owner == (7, 1)
 
 
 async def test_custom_metadata_is_kept_and_added_to_at_the_end(autojump_clock: MockClock) -> None:
@@ -84,7 +78,7 @@ async def test_link_and_deletion_of_what_was_read_meet_on_one_key(
             first, second = shares if linked_first else reversed(shares)
             assert (await cluster.store.transact(first)).succeeded
             assert not (await cluster.store.transact(second)).succeeded
-            state = await state_of(cluster, writer.ledger_id)
+            state = await record_of(cluster, writer.ledger_id)
             assert (state.owner, state.state) == (
                 ((7, 1), LedgerState.CLOSED) if linked_first else (None, LedgerState.DELETING)
             )

@@ -1,11 +1,11 @@
 """The reader against model bookies: replicas, staleness, tailing."""
 
+from functools import partial
+
 import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.runtime.errors import (
     BookieReadOnly,
     CorruptData,
@@ -16,24 +16,16 @@ from distributedlog.runtime.errors import (
     RequestTimeout,
 )
 
-from .model_bookie import ModelCluster, confirmed, model_cluster
+from .model_bookie import confirmed, model_cluster, written
 
-
-async def written(
-    cluster: ModelCluster, entries: int, **options: object
-) -> tuple[LedgerClient, LedgerWriter]:
-    client = await cluster.client(**options)
-    writer = await client.create()
-    for n in range(entries):
-        writer.add([b"%d" % n], len(b"%d" % n))
-    await confirmed(writer)
-    return client, writer
+numbered = partial(written, payload=lambda entry: b"%d" % entry)
+"""Entries say their number."""
 
 
 async def test_reading_without_recovery_fences_nothing(autojump_clock: MockClock) -> None:
     """Scenario 7: sees up to the LAC, and the writer goes on."""
     async with model_cluster(3) as cluster:
-        client, writer = await written(cluster, 3)
+        client, writer = await numbered(cluster, 3)
         with await client.open(writer.ledger_id) as reader:
             assert reader.lac == 2
             found = await reader.read(0, 2, bytes_max=1000)
@@ -54,7 +46,7 @@ async def test_the_next_replica_answers(
 ) -> None:
     """One bad bookie of each write set is not noticed."""
     async with model_cluster(quorums[0]) as cluster:
-        client, writer = await written(
+        client, writer = await numbered(
             cluster,
             23,
             ensemble_size=quorums[0],
@@ -86,7 +78,7 @@ async def test_the_next_replica_answers(
 
 async def test_it_stays_with_a_replica_that_answers(autojump_clock: MockClock) -> None:
     async with model_cluster(3) as cluster:
-        client, writer = await written(cluster, 10)
+        client, writer = await numbered(cluster, 10)
         await writer.close()
         reader = await client.open(writer.ledger_id)
         for entry in range(10):
@@ -102,7 +94,7 @@ async def test_it_stays_with_a_replica_that_answers(autojump_clock: MockClock) -
 async def test_a_slow_replica_costs_two_seconds_at_most(autojump_clock: MockClock) -> None:
     """Speculative second read."""
     async with model_cluster(3) as cluster:
-        client, writer = await written(cluster, 5)
+        client, writer = await numbered(cluster, 5)
         await writer.close()
         for node in cluster.pool.nodes.values():
             reader = await client.open(writer.ledger_id)
@@ -116,7 +108,7 @@ async def test_a_slow_replica_costs_two_seconds_at_most(autojump_clock: MockCloc
 async def test_damage_once_is_read_again_at_the_same_bookie(autojump_clock: MockClock) -> None:
     """H16: a digest that does not fit is asked for once more before it counts."""
     async with model_cluster(3) as cluster:
-        client, writer = await written(cluster, 2)
+        client, writer = await numbered(cluster, 2)
         await writer.close()
         reader = await client.open(writer.ledger_id)
         await reader.read(0, 1, bytes_max=1000)
@@ -136,7 +128,7 @@ async def test_damage_once_is_read_again_at_the_same_bookie(autojump_clock: Mock
 
 async def test_all_replicas_bad_says_what_each_said(autojump_clock: MockClock) -> None:
     async with model_cluster(3) as cluster:
-        client, writer = await written(cluster, 2)
+        client, writer = await numbered(cluster, 2)
         await writer.close()
         reader = await client.open(writer.ledger_id)
         for node in cluster.pool.nodes.values():
@@ -153,7 +145,7 @@ async def test_all_replicas_bad_says_what_each_said(autojump_clock: MockClock) -
 async def test_a_deleted_ledger_is_a_definite_error(autojump_clock: MockClock) -> None:
     """H30."""
     async with model_cluster(3) as cluster:
-        client, writer = await written(cluster, 2)
+        client, writer = await numbered(cluster, 2)
         await writer.close()
         reader = await client.open(writer.ledger_id)
         await client.delete(writer.ledger_id)
@@ -168,7 +160,7 @@ async def test_a_deleted_ledger_is_a_definite_error(autojump_clock: MockClock) -
 async def test_a_tail_reader_follows_ensemble_changes(autojump_clock: MockClock) -> None:
     """H23: bookies leave the ensemble under a tail reader; delivery stays below 2 s."""
     async with model_cluster(6) as cluster:
-        client, writer = await written(cluster, 1)
+        client, writer = await numbered(cluster, 1)
         reader = await client.open(writer.ledger_id)
         for turn in range(3):
             bookies = writer._change.metadata.last_fragment.bookies
@@ -187,7 +179,7 @@ async def test_a_tail_reader_follows_ensemble_changes(autojump_clock: MockClock)
 async def test_a_paused_bookie_hides_nothing(autojump_clock: MockClock) -> None:
     """H23: pause each bookie in turn, whoever is polled."""
     async with model_cluster(3) as cluster:
-        client, writer = await written(cluster, 1)
+        client, writer = await numbered(cluster, 1)
         reader = await client.open(writer.ledger_id)
         for node in cluster.pool.nodes.values():
             node.hang()
@@ -205,7 +197,7 @@ async def test_a_paused_bookie_hides_nothing(autojump_clock: MockClock) -> None:
 async def test_waiting_ends_with_the_close_and_with_time(autojump_clock: MockClock) -> None:
     """Scenario 29, reader's side; also when a recovery closes the ledger."""
     async with model_cluster(3) as cluster:
-        client, writer = await written(cluster, 2)
+        client, writer = await numbered(cluster, 2)
         reader = await client.open(writer.ledger_id)
         started = trio.current_time()
         assert await reader.wait(1, wait_s=3.0) == 1
@@ -240,9 +232,9 @@ async def test_a_reply_out_of_sequence_gives_no_wrong_entry(
         }[how]
 
     async with model_cluster(bookies) as cluster:
-        client, writer = await written(cluster, 8, ensemble_size=bookies)
+        client, writer = await numbered(cluster, 8, ensemble_size=bookies)
         await writer.close()
-        _, stranger = await written(cluster, 8, ensemble_size=bookies)
+        _, stranger = await numbered(cluster, 8, ensemble_size=bookies)
         held = next(iter(cluster.pool.nodes.values())).model.ledgers[stranger.ledger_id].entries
         foreign = [bytes(record) for record in held.values()][:1]
         for node in cluster.pool.nodes.values():
@@ -262,7 +254,7 @@ async def test_a_minority_does_not_say_how_far_a_ledger_is_confirmed(
 ) -> None:
     """Inv. 31: one bookie of three that lags is not the end; who asks is told that it is not known."""
     async with model_cluster(3) as cluster:
-        client, writer = await written(cluster, 5)
+        client, writer = await numbered(cluster, 5)
         reader = await client.open(writer.ledger_id)
         nodes = list(cluster.pool.nodes.values())
         nodes[0].model.ledgers[writer.ledger_id].lac = -1
@@ -281,7 +273,7 @@ async def test_how_far_a_ledger_is_confirmed_is_not_what_the_quickest_bookie_say
 ) -> None:
     """Inv. 31: one that lags and is quick is waited with, until enough have answered to know."""
     async with model_cluster(3) as cluster:
-        client, writer = await written(cluster, 5)
+        client, writer = await numbered(cluster, 5)
         reader = await client.open(writer.ledger_id)
         nodes = list(cluster.pool.nodes.values())
         nodes[0].model.ledgers[writer.ledger_id].lac = -1

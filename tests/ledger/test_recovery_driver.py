@@ -6,7 +6,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.keys import ledger_key
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.ledger.writer import LedgerWriter
@@ -21,22 +20,11 @@ from distributedlog.runtime.errors import (
     TooBusy,
 )
 
-from .model_bookie import ModelCluster, Node, confirmed, model_cluster, record_of
+from .model_bookie import ModelCluster, Node, confirmed, model_cluster, record_of, written
 
 
-async def written(
-    cluster: ModelCluster, entries: int, **options: object
-) -> tuple[LedgerClient, LedgerWriter]:
-    """A ledger with that many confirmed entries, 10 bytes each, and its writer."""
-    client = await cluster.client(**options)
-    writer = await client.create()
-    for _ in range(entries):
-        writer.add([b"x" * 10], 10)
-    await confirmed(writer)
-    return client, writer
-
-
-async def put(cluster: ModelCluster, record: LedgerMetadata) -> None:
+async def put(cluster: ModelCluster, record: LedgerMetadata, after_s: float = 0.0) -> None:
+    await trio.sleep(after_s)
     value = Put(ledger_key(record.ledger_id), record.encode())
     await LocalMetadata.transact(cluster.store, Transaction(operations=(value,)))
 
@@ -247,12 +235,8 @@ async def test_somebody_else_closes_during_recovery(autojump_clock: MockClock) -
         for node in cluster.pool.nodes.values():
             node.read_delay_s = 0.5
 
-        async def close() -> None:
-            await trio.sleep(0.2)
-            await put(cluster, winner)
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(close)
+            nursery.start_soon(put, cluster, winner, 0.2)
             assert await client.recover(writer.ledger_id) == winner
 
 
@@ -276,12 +260,8 @@ async def test_an_ensemble_added_during_recovery_is_not_overwritten(
         for node in cluster.pool.nodes.values():
             node.read_delay_s = 0.5
 
-        async def change() -> None:
-            await trio.sleep(0.2)
-            await put(cluster, other)
-
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(change)
+            nursery.start_soon(put, cluster, other, 0.2)
             with pytest.raises(RecoveryIncomplete, match="ensembles changed"):
                 await client.recover(writer.ledger_id)
         assert await record_of(cluster, writer.ledger_id) == other

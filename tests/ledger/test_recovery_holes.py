@@ -3,15 +3,9 @@
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.holes import Hole, decode
-from distributedlog.ledger.keys import under_key
+from distributedlog.ledger.holes import Hole
 
-from .model_bookie import ModelCluster, confirmed, model_cluster
-
-
-async def holes_of(cluster: ModelCluster, ledger_id: int) -> tuple[Hole, ...]:
-    note = await cluster.store.get(under_key(ledger_id))
-    return () if note is None else decode(note.value)
+from .model_bookie import add, confirmed, holes_of, model_cluster, written
 
 
 async def test_recovery_forgets_no_hole_that_its_writer_noted(autojump_clock: MockClock) -> None:
@@ -21,15 +15,11 @@ async def test_recovery_forgets_no_hole_that_its_writer_noted(autojump_clock: Mo
     bookie missed before stays in the note, or it is never copied.
     """
     async with model_cluster(3) as cluster:
-        client = await cluster.client()
         cluster["b1"].stop()
-        writer = await client.create()
-        for _ in range(5):
-            writer.add([b"x" * 10], 10)
-        await confirmed(writer)
+        client, writer = await written(cluster, 5)
         assert await holes_of(cluster, writer.ledger_id) == (Hole("b1", 0, None),)
         cluster["b2"].swallow = lambda entry: entry == 5
-        writer.add([b"tail"], 4)
+        add(writer, 1, b"tail")
         await trio.sleep(0.05)
         writer.abort()
         cluster["b2"].swallow = None
@@ -47,11 +37,7 @@ async def test_recovery_forgets_no_hole_that_its_writer_noted(autojump_clock: Mo
 async def test_a_writer_that_lost_its_ledger_changes_no_note(autojump_clock: MockClock) -> None:
     """H22: a note is written while the ledger is its writer's; later it is the recoverer's."""
     async with model_cluster(3) as cluster:
-        client = await cluster.client()
-        writer = await client.create()
-        for _ in range(5):
-            writer.add([b"x" * 10], 10)
-        await confirmed(writer)
+        _, writer = await written(cluster, 5)
         other = await cluster.client()
         await other.recover(writer.ledger_id)
         before = await holes_of(cluster, writer.ledger_id)
@@ -69,14 +55,9 @@ async def test_a_recovery_that_is_cancelled_leaves_nothing_behind(
 ) -> None:
     """H31: a takeover gives a recovery up at its deadline; acks that come later concern nobody."""
     async with model_cluster(3) as cluster:
-        client = await cluster.client()
-        writer = await client.create()
-        for _ in range(2):
-            writer.add([b"x" * 10], 10)
-        await confirmed(writer)
+        client, writer = await written(cluster, 2)
         cluster["b0"].swallow = cluster["b1"].swallow = lambda entry: entry >= 2
-        for _ in range(3):
-            writer.add([b"tail"], 4)
+        add(writer, 3, b"tail")
         await trio.sleep(0.05)
         writer.abort()
         for node in cluster.pool.nodes.values():
@@ -98,14 +79,9 @@ async def test_a_recovery_that_is_cancelled_leaves_nothing_behind(
 async def test_a_writers_close_notes_what_its_slots_miss(autojump_clock: MockClock) -> None:
     """H22b: the slot that was down to the end has a hole up to the end, and only up to there."""
     async with model_cluster(3) as cluster:
-        client = await cluster.client()
-        writer = await client.create()
-        for _ in range(3):
-            writer.add([b"x" * 10], 10)
-        await confirmed(writer)
+        _, writer = await written(cluster, 3)
         cluster["b2"].stop()
-        for _ in range(2):
-            writer.add([b"x" * 10], 10)
+        add(writer, 2)
         await confirmed(writer)
 
         await writer.close()
@@ -116,13 +92,9 @@ async def test_a_writers_close_notes_what_its_slots_miss(autojump_clock: MockClo
 async def test_a_recovery_notes_what_it_wrote_back_to_nobody(autojump_clock: MockClock) -> None:
     """H22b: written back to two of three, with no fourth bookie: the third's copy is owed."""
     async with model_cluster(3) as cluster:
-        client = await cluster.client()
-        writer = await client.create()
-        for _ in range(2):
-            writer.add([b"x" * 10], 10)
-        await confirmed(writer)
+        client, writer = await written(cluster, 2)
         cluster["b1"].swallow = cluster["b2"].swallow = lambda entry: entry >= 2
-        writer.add([b"tail"], 4)
+        add(writer, 1, b"tail")
         await trio.sleep(0.05)
         writer.abort()
         assert await holes_of(cluster, writer.ledger_id) == ()

@@ -9,14 +9,20 @@ from trio.testing import MockClock
 
 from distributedlog.bookie.entry import EntryRecord
 from distributedlog.ledger.tail import ERROR_PAUSE_S, TailPolls
+from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.runtime.errors import TooBusy
 
-from .model_bookie import ModelAddStream, ModelCluster, confirmed, model_cluster
-from .test_reader import written
+from .model_bookie import ModelAddStream, ModelCluster, confirmed, model_cluster, written
 
 
 def asked(cluster: ModelCluster, kind: str) -> int:
     return sum(node.asked.get(kind, 0) for node in cluster.pool.nodes.values())
+
+
+async def write(writer: LedgerWriter, count: int) -> None:
+    for _ in range(count):
+        await trio.sleep(0.005)
+        writer.add([b"x"], 1)
 
 
 async def test_a_tail_costs_no_question_an_entry(autojump_clock: MockClock) -> None:
@@ -173,13 +179,7 @@ async def test_entries_are_handed_to_whoever_waits_without_waking_it(
         with await client.open(writer.ledger_id) as reader:
             await reader.wait(-1, wait_s=5.0)
             async with trio.open_nursery() as nursery:
-
-                async def write() -> None:
-                    for _ in range(200):
-                        await trio.sleep(0.005)
-                        writer.add([b"x"], 1)
-
-                nursery.start_soon(write)
+                nursery.start_soon(write, writer, 200)
                 while len(given) < 200:
                     await reader.wait(len(given), wait_s=5.0, take=take)
         assert given == list(range(1, 201))
@@ -202,13 +202,7 @@ async def test_what_was_not_taken_is_read(autojump_clock: MockClock) -> None:
         with await client.open(writer.ledger_id) as reader:
             await reader.wait(-1, wait_s=5.0)
             async with trio.open_nursery() as nursery:
-
-                async def write() -> None:
-                    for _ in range(6):
-                        await trio.sleep(0.005)
-                        writer.add([b"x"], 1)
-
-                nursery.start_soon(write)
+                nursery.start_soon(write, writer, 6)
                 lac = await reader.wait(0, wait_s=5.0, take=take)
                 assert taken == [1, 2]
                 assert lac >= 3

@@ -11,7 +11,7 @@ from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import LedgerFenced
 
-from .model_bookie import confirmed, model_cluster, record_of
+from .model_bookie import confirmed, model_cluster, record_of, written
 
 
 def once(done: bool, wanted: Callable[[LedgerMetadata], bool]) -> Callable[..., bool | None]:
@@ -62,10 +62,7 @@ async def test_an_ensemble_change_that_was_not_done_meets_a_recovery(
 ) -> None:
     """The request was lost and the ledger is somebody else's meanwhile: nothing is acknowledged."""
     async with model_cluster(4) as cluster:
-        client = await cluster.client()
-        writer = await client.create()
-        writer.add([b"before"], 6)
-        await confirmed(writer)
+        _, writer = await written(cluster, 1)
         other = await cluster.client()
         gone = (await record_of(cluster, writer.ledger_id)).last_fragment.bookies[0]
         cluster.store.loses = once(False, lambda record: len(record.ensembles) == 2)
@@ -96,11 +93,7 @@ async def test_a_recoverys_close_of_unknown_outcome_is_looked_up(
 ) -> None:
     """Whoever is told that the ledger is closed finds it closed (inv. 19)."""
     async with model_cluster(3) as cluster:
-        client = await cluster.client()
-        writer = await client.create()
-        for _ in range(3):
-            writer.add([b"x" * 10], 10)
-        await confirmed(writer)
+        client, writer = await written(cluster, 3)
         writer.abort()
         cluster.store.loses = once(done, lambda record: record.state is LedgerState.CLOSED)
 
@@ -115,11 +108,7 @@ async def test_a_recoverys_close_that_was_not_done_adopts_the_winner(
 ) -> None:
     """Another recovery closed while this one's answer was lost: both tell the same end."""
     async with model_cluster(3) as cluster:
-        client = await cluster.client()
-        writer = await client.create()
-        for _ in range(3):
-            writer.add([b"x" * 10], 10)
-        await confirmed(writer)
+        client, writer = await written(cluster, 3)
         writer.abort()
         other = await cluster.client()
         loses = once(False, lambda record: record.state is LedgerState.CLOSED)
@@ -147,10 +136,7 @@ async def test_a_writers_close_of_unknown_outcome_is_told_as_unknown(
 ) -> None:
     """The writer does not say closed where the store has it open."""
     async with model_cluster(3) as cluster:
-        client = await cluster.client()
-        writer = await client.create()
-        writer.add([b"x"], 1)
-        await confirmed(writer)
+        _, writer = await written(cluster, 1)
         cluster.store.loses = once(False, lambda record: record.state is LedgerState.CLOSED)
 
         with pytest.raises(Exception, match="lost"):

@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.holes import Hole, decode
+from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.keys import ledger_key, on_key, under_key
 from distributedlog.ledger.metadata import LedgerState
 from distributedlog.ledger.writer import LedgerWriter
@@ -21,7 +21,7 @@ from distributedlog.runtime.errors import (
     WriteFailed,
 )
 
-from .model_bookie import ModelCluster, model_cluster, record_of
+from .model_bookie import ModelCluster, add, holes_of, model_cluster, record_of
 
 
 async def until(lac: int, writer: LedgerWriter, timeout_s: float = 30.0) -> None:
@@ -31,12 +31,6 @@ async def until(lac: int, writer: LedgerWriter, timeout_s: float = 30.0) -> None
             await trio.sleep(0.01)
     if writer.error is not None:
         raise writer.error
-
-
-def add(writer: LedgerWriter, count: int) -> int:
-    for _ in range(count):
-        last = writer.add([b"x" * 10], 10)
-    return last
 
 
 async def create(cluster: ModelCluster, **options: object) -> tuple[LedgerClient, LedgerWriter]:
@@ -96,8 +90,7 @@ async def test_one_failed_bookie_is_replaced_by_one_metadata_write(
         assert len(record.ensembles) == 2
         first = record.ensembles[1].first_entry
         assert 10 <= first <= 20
-        note = await cluster.store.get(under_key(writer.ledger_id))
-        holes = () if note is None else decode(note.value)
+        holes = await holes_of(cluster, writer.ledger_id)
         assert holes == (() if first == 10 else (Hole(before[1], 10, first),))
         assert record.ensembles[1].bookies == (before[0], spare, before[2])
         key = ledger_key(writer.ledger_id)
@@ -178,9 +171,8 @@ async def test_one_dead_one_paused_four_in_all(autojump_clock: MockClock) -> Non
             await trio.sleep(0.5)
         await until(109, writer)
 
-        note = await cluster.store.get(under_key(writer.ledger_id))
-        assert note is not None
-        holes = {hole.bookie: hole for hole in decode(note.value)}
+        noted = await holes_of(cluster, writer.ledger_id)
+        holes = {hole.bookie: hole for hole in noted}
         assert holes[paused.id] == Hole(paused.id, holes[paused.id].first, None)
         assert 9 <= holes[paused.id].first <= 12
         assert not writer.wants_roll  # three are live of the three needed, but one is the paused
@@ -192,9 +184,8 @@ async def test_one_dead_one_paused_four_in_all(autojump_clock: MockClock) -> Non
         await until(last, writer)
         await trio.sleep(1)
         assert last in paused.model.ledgers[writer.ledger_id].entries
-        note = await cluster.store.get(under_key(writer.ledger_id))
-        assert note is not None
-        assert {h.bookie: h.to for h in decode(note.value)}[paused.id] == 110
+        noted = await holes_of(cluster, writer.ledger_id)
+        assert {h.bookie: h.to for h in noted}[paused.id] == 110
         assert writer.wants_roll
         closed = await writer.close()
         assert closed.last_entry == last
@@ -380,9 +371,8 @@ async def test_a_ledger_is_created_with_a_bookie_down(autojump_clock: MockClock)
         writer = await client.create()
         add(writer, 2)
         await until(1, writer)
-        note = await cluster.store.get(under_key(writer.ledger_id))
-        assert note is not None
-        assert decode(note.value) == (Hole("b1", 0, None),)
+        noted = await holes_of(cluster, writer.ledger_id)
+        assert noted == (Hole("b1", 0, None),)
         assert not writer.wants_roll
         cluster["b1"].start()
         await trio.sleep(0.1)
@@ -392,9 +382,8 @@ async def test_a_ledger_is_created_with_a_bookie_down(autojump_clock: MockClock)
         assert sorted(cluster["b1"].model.ledgers[writer.ledger_id].entries) == [2, 3]
         assert writer.wants_roll
         await writer.close()
-        note = await cluster.store.get(under_key(writer.ledger_id))
-        assert note is not None
-        assert decode(note.value) == (Hole("b1", 0, 2),)
+        noted = await holes_of(cluster, writer.ledger_id)
+        assert noted == (Hole("b1", 0, 2),)
 
 
 async def test_window_bytes_bound_what_is_in_flight(autojump_clock: MockClock) -> None:
