@@ -145,12 +145,14 @@ def no_digest_check_on_replay() -> None:
 def tail_judged_by_bytes() -> None:
     """H3: the first bad block is taken for the torn tail, whatever is known to be synced."""
 
-    def judge(blocks_meta: Any, *, from_sequence: int, durable_floor: int) -> Any:
+    def judge(
+        blocks_meta: Any, *, from_sequence: int, durable_floor: int, excused: Any = ()
+    ) -> Any:
         expected = from_sequence
-        for sequence, _ in sorted(blocks_meta):
-            if sequence > expected:
+        for first, last in sorted([*((at, at) for at, _ in blocks_meta), *excused]):
+            if first > expected:
                 break
-            expected = max(expected, sequence + 1)
+            expected = max(expected, last + 1)
         return blocks.Verdict(
             max(expected, durable_floor + 1), [], max(expected - 1, durable_floor)
         )
