@@ -4,28 +4,34 @@ One `RaftWorld` is one seed: it draws a mix of faults (crashes at any step of th
 and reordered messages, one-way cuts, pauses, slow and stalled disks, snapshots, wiped nodes that are
 replaced, members that come and go), runs them against the real cores under the oracles of
 sim/raft_oracles.py, then heals everything and demands that the cluster serves again within `LIVENESS_S`,
-with all its members. Source: design, "The simulator"; H5, H25, H26, H39, H43.
+with all its members. Network, clients, operator and nemesis are below, each a class.
+
+Source: docs/testing.md; H5, H25, H26, H39, H43.
 """
 
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from ..metadata.configuration import UNKNOWN, Configuration
+from ..metadata.configuration import UNKNOWN, Configuration, Member
+from ..metadata.messages import Message, decode, encode
 from ..metadata.options import RaftOptions
+from ..metadata.quorum import majority
 from ..metadata.raft import Raft
 from ..metadata.ready import Ready, Role
-from ..runtime.errors import DistributedLogError
-from .raft_clients import RaftClients
+from ..runtime.errors import DistributedLogError, InvalidRequest, NotReady
 from .raft_disk import StoredSnapshot
-from .raft_faults import Faults, Nemesis, drawn_options
-from .raft_network import RaftNetwork
+from .raft_faults import Faults, drawn_options
 from .raft_node import NEVER, Crashed, RaftNode
-from .raft_operator import RaftOperator
 from .raft_oracles import Broken, Oracles
 
 LIVENESS_S = 6.0
 """After healing, a cluster must have served writes and reads everywhere within this virtual time."""
+MESSAGES_MAX = 60_000
+"""In one world: its clock jumps, so that a storm of messages would not show as slowness (H43 f)."""
+LOOK_S = 0.15
+"""Between two looks of the operator."""
+VOTERS_MAX = 5
 
 
 class RaftWorld:
@@ -53,7 +59,7 @@ class RaftWorld:
         self.oracles = Oracles(
             {node_id: node.disk for node_id, node in self.nodes.items()}, white_box=white_box
         )
-        self.nemesis = Nemesis(self)
+        self.nemesis = RaftNemesis(self)
         self.network = RaftNetwork(self)
         self.clients = RaftClients(self)
         self.operator = RaftOperator(self)
@@ -334,6 +340,314 @@ class RaftWorld:
             node.stalled_until = self.now
             self.nemesis.wake(node, node.life)
             self.start(node)
+
+
+class RaftNetwork:
+    """Between all nodes: messages and snapshots are lost, doubled, late, or cut off."""
+
+    def __init__(self, world: RaftWorld) -> None:
+        self.world = world
+        self.cut: set[tuple[str, str]] = set()
+        """The pairs (from, to) that nothing passes."""
+        self.messages = 0
+
+    def post(self, node: RaftNode, to: str, message: Message) -> None:
+        """Send a message: it may be lost, doubled, late."""
+        self.world.oracles.on_sent(node.node_id, to, message)
+        self.messages += 1
+        if self.messages > MESSAGES_MAX:
+            raise Broken(
+                f"storm: {MESSAGES_MAX} messages by {self.world.now:.1f} s, the last: {message}"
+            )
+        faults = self.world.faults
+        if (node.node_id, to) in self.cut:
+            return
+        if not self.world.healed:
+            if faults.loss and self.world.rng.random() < faults.loss:
+                return
+            if faults.doubled and self.world.rng.random() < faults.doubled:
+                self.world.at(self.world.now + self.delay() * 3, self.deliver, to, message)
+        if faults.framed:
+            message = decode(encode(message))  # type: ignore[assignment]
+        self.world.at(self.world.now + self.delay(), self.deliver, to, message)
+
+    def delay(self) -> float:
+        """How long something takes on its way."""
+        scale = 0.002 if self.world.healed else self.world.faults.delay_s
+        return scale * (0.2 + self.world.rng.random())
+
+    def deliver(self, to: str, message: Message) -> None:
+        """A message reaches a node."""
+        node = self.world.nodes[to]
+        core = node.core
+        if core is None:
+            return
+        if node.paused_since >= 0:
+            node.inbox.append((self._take, (message,)))
+            return
+        core.on_message(message, self.world.now)
+        self.world.turn(node)
+
+    def _take(self, node: RaftNode, message: Message) -> None:
+        self.deliver(node.node_id, message)
+
+    def send_snapshot(self, node: RaftNode, peer: str) -> None:
+        """Send what a node has as its newest snapshot."""
+        assert node.core is not None
+        snapshot = node.disk.snapshot
+        took = self.world.now + self.delay() * 5
+        self.world.at(took, self._snapshot_arrives, node, node.life, node.core.term, peer, snapshot)
+
+    def _snapshot_arrives(
+        self, node: RaftNode, life: int, term: int, to: str, snapshot: StoredSnapshot
+    ) -> None:
+        receiver = self.world.nodes[to]
+        core = receiver.core
+        lost = (node.node_id, to) in self.cut or (
+            not self.world.healed and self.world.rng.random() < 0.2
+        )
+        delivered = core is not None and receiver.paused_since < 0 and not lost
+        if delivered and core is not None:
+            receiver.disk.incoming[snapshot.index] = snapshot
+            core.on_snapshot_received(term, node.node_id, snapshot.mark, self.world.now)
+            self.world.turn(receiver)
+        self.world.at(
+            self.world.now + self.delay(),
+            self.world.to_node,
+            node,
+            life,
+            self._snapshot_ended,
+            to,
+            snapshot.index,
+            delivered,
+        )
+
+    def _snapshot_ended(self, node: RaftNode, to: str, index: int, delivered: bool) -> None:
+        assert node.core is not None
+        node.core.on_snapshot_sent(to, index, delivered, self.world.now)
+        self.world.turn(node)
+
+
+class RaftClients:
+    """All clients: commands and reads, asked of whoever believes to lead."""
+
+    def __init__(self, world: RaftWorld) -> None:
+        self.world = world
+        self.commands = 0
+        self.requests = 0
+        self.read_after_heal = False
+
+    def ask(self) -> None:
+        """Clients ask whoever believes to lead, as a client with an old address would."""
+        for node_id in self.world.ids:
+            node = self.world.nodes[node_id]
+            if not self.world.leads(node):
+                continue
+            self.requests += 1
+            self.world.oracles.on_read_asked(self.requests)
+            self.world.to_node(node, node.life, self._serve, self.requests)
+        rate = 8.0 if self.world.healed else self.world.faults.propose_rate
+        self.world.at(self.world.now + self.world.rng.expovariate(rate), self.ask)
+
+    def _serve(self, node: RaftNode, request_id: int) -> None:
+        """A client's read and its commands reach a node; a paused one finds them when it wakes."""
+        core = node.core
+        assert core is not None
+        for _ in range(self.world.rng.choice((1, 1, 3))):
+            self.commands += 1
+            core.propose(self.commands.to_bytes(8, "big"))
+        if not core.read_index(request_id):
+            del self.world.oracles.reads_asked[request_id]
+        self.world.turn(node)
+
+
+class RaftOperator:
+    """Replaces wiped nodes, and lets others come and go.
+
+    It asks whoever believes to lead, also a leader of yesterday, and looks again and again, as an operator
+    (or `metadata/admission.py`) does. It never asks for members of whom no majority is left.
+    """
+
+    def __init__(self, world: RaftWorld) -> None:
+        self.world = world
+        self.replacing: dict[str, str] = {}
+        """The new node's id by that of the wiped one it replaces."""
+        self._added = 0
+
+    # --- what it does -----------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Do the next step of what is to be done, wherever somebody believes to lead."""
+        world = self.world
+        for node in list(world.nodes.values()):
+            core = node.core
+            if core is None or not world.leads(node) or node.paused_since >= 0:
+                continue
+            wanted = self._next(core)
+            if wanted is not None:
+                self._propose(node, core, wanted)
+        world.at(world.now + LOOK_S, self.look)
+
+    def replace(self, node: RaftNode) -> None:
+        """A wiped node comes back empty, under an id of its own."""
+        self._added += 1
+        self.replacing[node.node_id] = f"{node.node_id.partition('.')[0]}.{self._added}"
+        self.world.add_node(self.replacing[node.node_id])
+
+    def change(self) -> None:
+        """Let each that believes to lead take in a new node, or put one out."""
+        world = self.world
+        for node in [node for node in world.nodes.values() if world.leads(node)]:
+            core = node.core
+            if core is None or node.paused_since >= 0:
+                continue
+            if world.rng.random() < 0.5 and len(core.configuration.members) < VOTERS_MAX:
+                self._added += 1
+                world.add_node(f"x.{self._added}")
+                new = Member(f"x.{self._added}", "x", "", False)
+                self._propose(node, core, core.configuration.with_member(new))
+            elif core.voters:
+                out = world.rng.choice(core.voters)
+                self._propose(node, core, core.configuration.without(out))
+
+    def _next(self, core: Raft) -> Configuration | None:
+        now = core.configuration
+        for old in now.members:
+            if not self.world.nodes[old.node_id].gone or old.node_id not in self.replacing:
+                continue
+            new = self._newest(old.node_id)
+            if now.member(new) is None:
+                return now.with_member(Member(new, new.partition(".")[0], "", False))
+            if not old.votes or new in core.learners_caught_up(self.world.now):
+                return now.without(old.node_id)
+        for learner in core.learners_caught_up(self.world.now):
+            return now.promoted(learner)
+        return None
+
+    def _newest(self, node_id: str) -> str:
+        while node_id in self.replacing:
+            node_id = self.replacing[node_id]
+        return node_id
+
+    def _propose(self, node: RaftNode, core: Raft, wanted: Configuration) -> None:
+        if not self.has_majority(wanted):
+            return
+        try:
+            core.change_members(wanted, self.world.now)
+        except (NotReady, InvalidRequest):
+            return
+        self.world.turn(node)
+
+    # --- what it may do ---------------------------------------------------------------------------
+
+    def has_majority(self, configuration: Configuration, lost: str = "") -> bool:
+        """Whether enough of these voters are left, ``lost`` taken away."""
+        voters = configuration.voters
+        left = [v for v in voters if v != lost and not self.world.nodes[v].gone]
+        return bool(voters) and len(left) >= majority(len(voters))
+
+    def may_lose(self, node_id: str) -> bool:
+        """Whether a majority is left without this disk, of all members that may count from now on."""
+        committed = self.world.oracles.committed_last
+        for node in self.world.nodes.values():
+            log = node.disk.log() if node.core is None else node.core.log
+            if node.gone or log.last_index < committed:
+                continue
+            first = max(at for at, _ in log.configurations if at <= max(committed, log.base_index))
+            for at, configuration in log.configurations:
+                if at >= first and not self.has_majority(configuration, node_id):
+                    return False
+        return True
+
+    def is_done(self, configuration: Configuration) -> bool:
+        """Whether nobody waits to be let in or to be replaced."""
+        return (
+            not configuration.learners
+            and self.has_majority(configuration)
+            and not any(self.world.nodes[voter].gone for voter in configuration.voters)
+        )
+
+
+class RaftNemesis:
+    """Does one fault after another to a world until it is healed."""
+
+    def __init__(self, world: RaftWorld) -> None:
+        self.world = world
+
+    def strike(self) -> None:
+        """One fault, and the next one later."""
+        world = self.world
+        if world.healed:
+            return
+        rng = world.rng
+        kind = rng.choice(world.faults.kinds)
+        node = world.nodes[rng.choice(world.ids)]
+        leaders = [other for other in world.nodes.values() if world.leads(other)]
+        if leaders and rng.random() < 0.4:
+            node = rng.choice(leaders)
+        until = world.now + rng.choice((0.05, 0.4, 1.5)) * (0.5 + rng.random())
+        if kind == "crash":
+            world.crash(node)
+        elif kind == "cut":
+            pairs = [(a, b) for a in world.ids for b in world.ids if a != b]
+            world.network.cut = {pair for pair in pairs if rng.random() < 0.35}
+            world.at(until, self.join)
+        elif kind == "isolate":
+            alone = rng.choice(leaders or [node]).node_id
+            way = rng.choice(("in", "out", "both"))
+            world.network.cut = {(alone, b) for b in world.ids if b != alone and way != "in"}
+            world.network.cut |= {(a, alone) for a in world.ids if a != alone and way != "out"}
+            world.at(until, self.join)
+        elif kind == "pause" and node.core is not None and node.paused_since < 0:
+            node.paused_since = world.now
+            world.at(until, self.wake, node, node.life)
+        elif kind == "stall" and node.core is not None:
+            node.stalled_until = until
+            world.at(world.now + 0.2, self.stall_noticed, node, node.life)
+        elif kind == "transfer" and node.core is not None and node.paused_since < 0:
+            node.core.transfer_leadership(world.now)
+            world.turn(node)
+        elif kind == "wipe" and not node.gone and world.operator.may_lose(node.node_id):
+            world.wipe(node)
+        elif kind == "members":
+            world.operator.change()
+        world.at(world.now + rng.expovariate(world.faults.fault_rate), self.strike)
+
+    def join(self) -> None:
+        """All links work again."""
+        self.world.network.cut = set()
+
+    def wake(self, node: RaftNode, life: int) -> None:
+        """A paused node goes on; what came meanwhile lies in its sockets."""
+        world = self.world
+        if node.life != life or node.core is None or node.paused_since < 0:
+            return
+        # What a driver can know: how long after its deadline it woke, not how long it stood still.
+        lateness_s = world.now - max(node.paused_since, node.core.deadline)
+        node.paused_since = -1.0
+        inbox, node.inbox = node.inbox, []
+        if world.faults.late_hint:  # drain the sockets, then shift, then look at the clock (H25)
+            inbox.sort(key=lambda item: item[0] == world.on_time)
+        for what, args in inbox:
+            if node.core is None or node.life != life:
+                return
+            if world.faults.late_hint and what == world.on_time and lateness_s > 0.05:
+                node.core.on_late(lateness_s, world.now)
+            what(node, *args)
+
+    def stall_noticed(self, node: RaftNode, life: int) -> None:
+        """The driver sees that its sync hangs, or that it ended."""
+        world = self.world
+        if node.life != life or node.core is None:
+            return
+        if node.paused_since >= 0:  # it will see that when it runs again
+            world.at(world.now + 0.1, self.stall_noticed, node, life)
+            return
+        stalled = node.stalled_until > world.now
+        node.core.on_disk_stalled(stalled, world.now)
+        if stalled:
+            world.at(node.stalled_until, self.stall_noticed, node, life)
+        world.turn(node)
 
 
 def run_seeds(
