@@ -1,7 +1,6 @@
 """The writer and the tailing reader of the ledger world: drivers of the product's cores, without tasks."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ..bookie.entry import encode
 from ..ledger.add_window import AddWindow, Stream
@@ -11,32 +10,32 @@ from ..ledger.placement import Candidate, choose_replacements
 from ..ledger.slot_streams import SlotStreams
 from ..runtime.errors import ConnectionLost, DistributedLogError, LedgerFenced
 from .ledger_model import header_of
-from .ledger_net import KEY, LEDGER, NEVER
-
-if TYPE_CHECKING:
-    from .ledger_world import World
+from .ledger_net import KEY, LEDGER, NEVER, LedgerNet
+from .ledger_oracles import LedgerOracles
 
 
 class SimWriter:
     """The driver of `AddWindow` and `EnsembleChange`, as `ledger/writer.py` does it with tasks."""
 
-    def __init__(self, world: "World") -> None:
-        self.world = world
-        metadata = world.store.value
-        self.window = AddWindow(world.striping, metadata.last_fragment.bookies)
+    def __init__(self, net: LedgerNet, oracles: LedgerOracles, entries_max: int) -> None:
+        self.net = net
+        self.oracles = oracles
+        self.store = oracles.store
+        metadata = self.store.value
+        self.window = AddWindow(oracles.striping, metadata.last_fragment.bookies)
         self.change = EnsembleChange(metadata, 1)
         self.streams = SlotStreams(
             self.window,
             LEDGER,
             KEY,
             recovery=False,
-            target=lambda bookie: world.link("writer", bookie),
+            target=lambda bookie: net.link("writer", bookie),
             acked=self._on_acked,
             failed=self._on_slot_failed,
         )
         self.error: DistributedLogError | None = None
-        self.left = world.random.randint(0, world.options.entries_max)
-        self.closes = world.random.random() < 0.3
+        self.left = net.random.randint(0, entries_max)
+        self.closes = net.random.random() < 0.3
         self.down_since: dict[int, float] = {}
         self.length = 0
         self.deadline = NEVER
@@ -49,34 +48,32 @@ class SimWriter:
         self._tick()
 
     def _add(self) -> None:
-        world = self.world
+        net = self.net
         if self.error is not None:
             return
-        for _ in range(min(self.left, world.random.choice([1, 1, 2, 5]))):
+        for _ in range(min(self.left, net.random.choice([1, 1, 2, 5]))):
             self.left -= 1
-            payload = bytes(world.random.randint(0, 3))
+            payload = bytes(net.random.randint(0, 3))
             self.length += len(payload)
             entry = self.window.last + 1
             record = bytes(
                 encode(LEDGER, entry, self.length, self.window.lac, [payload], len(payload))
             )
-            world.records[entry] = record
+            self.oracles.records[entry] = record
             self.window.push(record)
             self.streams.send(entry, record)
         if self.left:
-            world.after(
-                world.random.choice([0.0005, 0.005, 0.2]) * world.random.random(), self._add
-            )
+            net.after(net.random.choice([0.0005, 0.005, 0.2]) * net.random.random(), self._add)
         elif self.closes:
             self.closes = False
-            world.after(world.random.random(), self._close)
+            net.after(net.random.random(), self._close)
 
     def _on_acked(self, stream: Stream, count: int) -> None:
         if self.error is None and self.window.on_acked(stream, count):
             self._confirmed()
 
     def _confirmed(self) -> None:
-        self.world.on_acked(self.window.lac)
+        self.oracles.on_acked(self.window.lac)
         if self.window.lac == self.window.last:
             self.streams.send_lac(self.window.lac)
 
@@ -86,7 +83,7 @@ class SimWriter:
         if isinstance(error, LedgerFenced):
             self._fail(error)
         elif isinstance(error, ConnectionLost):
-            self.down_since.setdefault(slot, self.world.now)
+            self.down_since.setdefault(slot, self.net.now)
         else:
             self.change.on_failure(slot, bookie)
             self._run_change()
@@ -95,36 +92,36 @@ class SimWriter:
         if self.streams.open(slot):
             self.down_since.pop(slot, None)
         else:
-            self.down_since.setdefault(slot, self.world.now)
+            self.down_since.setdefault(slot, self.net.now)
 
     def _tick(self) -> None:
         """Reconnect within the bound, replace beyond it, try again for those that go without."""
         if self.error is not None:
             return
-        world = self.world
+        net = self.net
         for slot, since in sorted(self.down_since.items()):
             if self.window.slots[slot].detached:
-                if not self.window.changing and world.random.random() < 0.3:
+                if not self.window.changing and net.random.random() < 0.3:
                     bookie = self.window.slots[slot].bookie
-                    if world.random.random() < 0.5 and world.link("writer", bookie) is not None:
+                    if net.random.random() < 0.5 and net.link("writer", bookie) is not None:
                         self.window.attach(slot)
                         self._open(slot)
                     else:
                         self.change.on_failure(slot, bookie)
-            elif world.now - since > 0.3:
+            elif net.now - since > 0.3:
                 self.change.on_failure(slot, self.window.slots[slot].bookie)
-            elif world.random.random() < 0.5:
+            elif net.random.random() < 0.5:
                 self._open(slot)
         for number in range(len(self.window.slots)):
             if (
                 self.streams.is_open(number)
                 and self.window.owed(number)
-                and world.random.random() < 0.02
+                and net.random.random() < 0.02
             ):
                 self.streams.end(number)
-                self.down_since[number] = world.now - 1.0  # silent for too long
+                self.down_since[number] = net.now - 1.0  # silent for too long
         self._run_change()
-        world.after(0.02 + 0.05 * world.random.random(), self._tick)
+        net.after(0.02 + 0.05 * net.random.random(), self._tick)
 
     def _run_change(self) -> None:
         if not self.change.failed or self.change.round is not None or self.error is not None:
@@ -143,22 +140,22 @@ class SimWriter:
         self, slots: list[int], kept: dict[int, str], excluded: list[str]
     ) -> dict[int, str]:
         candidates = [
-            Candidate(b.id, down=b.down or self.world.now < b.cut_from.get("writer", 0.0))
-            for b in self.world.bookies.values()
+            Candidate(b.id, down=b.down or self.net.now < b.cut_from.get("writer", 0.0))
+            for b in self.net.bookies.values()
         ]
         return choose_replacements(
-            self.world.striping,
+            self.oracles.striping,
             kept,
             slots,
             candidates,
-            self.world.random.random,
+            self.net.random.random,
             excluded=excluded,
         )
 
     def _propose(self, round_: Round) -> None:
         assert round_.proposed is not None
-        self.world.note(f"writer proposes {round_.replaced} at {round_.first_entry}")
-        self.world.store.cas(round_.version, round_.proposed, self._on_answer)
+        self.net.note(f"writer proposes {round_.replaced} at {round_.first_entry}")
+        self.store.cas(round_.version, round_.proposed, self._on_answer)
 
     def _on_answer(self, outcome: bool | None, value: LedgerMetadata, version: int) -> None:
         if self.error is not None:
@@ -166,7 +163,7 @@ class SimWriter:
         if outcome:
             self._committed(version)
         elif outcome is None:
-            self.world.store.get(self._on_conflict)
+            self.store.get(self._on_conflict)
         else:
             self._on_conflict(outcome, value, version)
 
@@ -186,9 +183,9 @@ class SimWriter:
         confirmed = self.window.end_change(done.replaced, self.change.metadata.last_fragment.epoch)
         for slot in done.detached:
             confirmed += self.window.detach(slot)
-            self.down_since.setdefault(slot, self.world.now)
+            self.down_since.setdefault(slot, self.net.now)
         for slot in done.starved:
-            self.down_since.setdefault(slot, self.world.now)
+            self.down_since.setdefault(slot, self.net.now)
         for slot in sorted(done.replaced):
             self.down_since.pop(slot, None)
             self._open(slot)
@@ -200,12 +197,12 @@ class SimWriter:
             return
         lac = self.window.lac
         self.error = LedgerFenced("closing")
-        length = header_of(self.world.records[lac]).length_so_far if lac >= 0 else 0
+        length = header_of(self.oracles.records[lac]).length_so_far if lac >= 0 else 0
         closed = self.change.metadata.close_by_writer(lac, length)
-        self.world.store.cas(self.change.version, closed, lambda *_: None)
+        self.store.cas(self.change.version, closed, lambda *_: None)
 
     def _fail(self, error: DistributedLogError) -> None:
-        self.world.note(f"writer ends: {error}")
+        self.net.note(f"writer ends: {error}")
         self.error = error
         self.streams.end_all()
 
@@ -213,16 +210,18 @@ class SimWriter:
 class SimReader:
     """Tails: asks some bookie of the stored ensemble for its LAC and reads up to it."""
 
-    def __init__(self, world: "World", name: str) -> None:
-        self.world = world
+    def __init__(self, net: LedgerNet, oracles: LedgerOracles, name: str, until_s: float) -> None:
+        self.net = net
+        self.oracles = oracles
         self.name = name
+        self.until_s = until_s
         self.next = 0
 
     def poll(self) -> None:
         """One round, and again."""
-        world = self.world
-        bookie = world.random.choice(world.store.value.last_fragment.bookies)
-        link = world.link(self.name, bookie)
+        net = self.net
+        bookie = net.random.choice(self.oracles.store.value.last_fragment.bookies)
+        link = net.link(self.name, bookie)
         if link is not None and link.closed is None:
             bookie_model = link.bookie.model
 
@@ -231,16 +230,16 @@ class SimReader:
                 return lambda: self._read(lac)
 
             link.request(act, lambda _: None, 0.5)
-        if world.now < world.options.horizon_s + 2.0:
-            world.after(world.random.random() * 0.2, self.poll)
+        if net.now < self.until_s:
+            net.after(net.random.random() * 0.2, self.poll)
 
     def _read(self, lac: int) -> None:
         while self.next <= lac:
-            fragment = self.world.store.value.fragment_of(self.next)
-            for slot in self.world.striping.write_set(self.next):
-                ledger = self.world.bookies[fragment.bookies[slot]].model.ledger(LEDGER, KEY)
+            fragment = self.oracles.store.value.fragment_of(self.next)
+            for slot in self.oracles.striping.write_set(self.next):
+                ledger = self.net.bookies[fragment.bookies[slot]].model.ledger(LEDGER, KEY)
                 if self.next in ledger.entries and self.next not in ledger.damaged:
-                    self.world.on_delivered(self.next, ledger.entries[self.next])
+                    self.oracles.on_delivered(self.next, ledger.entries[self.next])
                     self.next += 1
                     break
             else:

@@ -4,16 +4,14 @@ A link delivers in order at any delay; when it breaks, a prefix of what was sent
 later. The store does compare-and-set; it may stand still, and lose its answers.
 """
 
+import heapq
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from random import Random
 
 from ..ledger.metadata import LedgerMetadata
 from ..runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout
 from ..runtime.host import Buffer
 from .ledger_model import ModelBookie, ModelStream
-
-if TYPE_CHECKING:
-    from .ledger_world import World
 
 LEDGER = 7
 KEY = b"0123456789abcdef"
@@ -23,8 +21,7 @@ NEVER = float("inf")
 class SimBookie:
     """A model bookie with its misfortunes."""
 
-    def __init__(self, world: "World", bookie_id: str) -> None:
-        self.world = world
+    def __init__(self, bookie_id: str) -> None:
         self.id = bookie_id
         self.model = ModelBookie(bookie_id)
         self.down = False
@@ -32,24 +29,77 @@ class SimBookie:
         self.hung_until = 0.0
         self.cut_from: dict[str, float] = {}
 
-    def stop(self, for_s: float) -> None:
+
+class LedgerNet:
+    """Time and chance of a world, its bookies and the links to them."""
+
+    def __init__(self, random: Random, bookies: int) -> None:
+        self.random = random
+        self.now = 0.0
+        self.healed = False
+        self.trace: list[str] = []
+        self.bookies = {f"b{n}": SimBookie(f"b{n}") for n in range(bookies)}
+        self.links: dict[tuple[str, str], SimLink] = {}
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+
+    # --- time and chance --------------------------------------------------------------------------
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something later."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (self.now + delay_s, self._sequence, action))
+
+    def run_until(self, end: float, done: Callable[[], bool]) -> None:
+        """Do what is due, up to ``end`` or ``done``."""
+        while self._heap and self.now < end:
+            self.now, _, action = heapq.heappop(self._heap)
+            action()
+            if done():
+                break
+
+    def delay(self) -> float:
+        """How long a message takes: mostly about a millisecond, now and then very long."""
+        drawn = self.random.random()
+        if self.healed or drawn > 0.06:
+            return 0.0005 + 0.001 * self.random.random()
+        return self.random.random() * (0.05 if drawn > 0.015 else 1.5)
+
+    def note(self, line: str) -> None:
+        """Into the trace that a failing seed prints."""
+        self.trace.append(f"{self.now:8.4f} {line}")
+
+    # --- bookies ----------------------------------------------------------------------------------
+
+    def link(self, client: str, bookie_id: str) -> "SimLink | None":
+        """The live connection, made where there is none; None when it cannot be made now."""
+        link = self.links.get((client, bookie_id))
+        if link is not None and link.closed is None:
+            return link
+        bookie = self.bookies[bookie_id]
+        if bookie.down or self.now < bookie.cut_from.get(client, 0.0):
+            return None
+        link = self.links[client, bookie_id] = SimLink(self, client, bookie)
+        return link
+
+    def stop(self, bookie: SimBookie, for_s: float) -> None:
         """A power cut: connections end, what was stored stays."""
-        self.down = True
-        for link in list(self.world.links.values()):
-            if link.bookie is self:
+        bookie.down = True
+        for link in list(self.links.values()):
+            if link.bookie is bookie:
                 link.break_(0.0)
 
         def start() -> None:
-            self.down = False
+            bookie.down = False
 
-        self.world.after(for_s, start)
+        self.after(for_s, start)
 
 
 class SimLink:
     """A connection: in order, any delay; when it breaks, a prefix of what was sent still arrives."""
 
-    def __init__(self, world: "World", client: str, bookie: SimBookie) -> None:
-        self.world = world
+    def __init__(self, net: LedgerNet, client: str, bookie: SimBookie) -> None:
+        self.net = net
         self.client = client
         self.bookie = bookie
         self.closed: DistributedLogError | None = None
@@ -63,7 +113,7 @@ class SimLink:
         if self.closed is not None:
             return
         self.closed = ConnectionLost(f"the connection to {self.bookie.id} broke")
-        self._cut_at = self.world.now + prefix_s
+        self._cut_at = self.net.now + prefix_s
         sinks, self._sinks = self._sinks, []
         requests, self._requests = self._requests, []
         for sink in sinks:
@@ -73,29 +123,29 @@ class SimLink:
 
     def there(self, action: Callable[[], None]) -> None:
         """Send to the bookie; ``action`` runs on arrival."""
-        world = self.world
-        self._there = max(self._there, world.now + world.delay())
+        net = self.net
+        self._there = max(self._there, net.now + net.delay())
 
         def arrive() -> None:
-            if world.now > self._cut_at or (self.bookie.down and self.closed is not None):
+            if net.now > self._cut_at or (self.bookie.down and self.closed is not None):
                 return
-            if world.now < self.bookie.hung_until:
-                world.after(self.bookie.hung_until - world.now, arrive)
+            if net.now < self.bookie.hung_until:
+                net.after(self.bookie.hung_until - net.now, arrive)
             else:
                 action()
 
-        world.after(self._there - world.now, arrive)
+        net.after(self._there - net.now, arrive)
 
     def back(self, action: Callable[[], None]) -> None:
         """Send to the client."""
-        world = self.world
-        self._back = max(self._back, world.now + world.delay())
+        net = self.net
+        self._back = max(self._back, net.now + net.delay())
 
         def arrive() -> None:
             if self.closed is None:
                 action()
 
-        world.after(self._back - world.now, arrive)
+        net.after(self._back - net.now, arrive)
 
     def request(
         self,
@@ -135,7 +185,7 @@ class SimLink:
 
         self._requests.append(fail)
         self.there(at_bookie)
-        self.world.after(timeout_s, late)
+        self.net.after(timeout_s, late)
 
     def open_stream(
         self,
@@ -194,9 +244,9 @@ class SimSink:
     def _arrive(self, record: Buffer) -> None:
         refused = self._stream.refused
         if self._stream.add(record):
-            if not self._acking:  # acks gather, as behind one sync
+            if not self._acking:  # acks gather, as after one sync
                 self._acking = True
-                self._link.world.after(self._link.world.random.random() * 0.002, self._ack)
+                self._link.net.after(self._link.net.random.random() * 0.002, self._ack)
         elif refused is None and self._stream.refused is not None:
             position, error = self._stream.count, self._stream.refused
             self._link.back(lambda: self._refused(position, error))
@@ -220,12 +270,15 @@ class SimSink:
 class SimStore:
     """The ledger's record under compare-and-set; answers may be late, or lost."""
 
-    def __init__(self, world: "World", value: LedgerMetadata) -> None:
-        self.world = world
+    def __init__(
+        self, net: LedgerNet, value: LedgerMetadata, on_closed: Callable[[LedgerMetadata], None]
+    ) -> None:
+        self.net = net
         self.value = value
         self.version = 1
         self.frozen_until = 0.0
         self.lose_replies = False
+        self._on_closed = on_closed
 
     def cas(
         self,
@@ -247,29 +300,27 @@ class SimStore:
         *,
         lossless: bool = False,
     ) -> None:
-        world = self.world
+        net = self.net
 
         def arrive() -> None:
-            if world.now < self.frozen_until:
-                world.after(self.frozen_until - world.now + 0.001, arrive)
+            if net.now < self.frozen_until:
+                net.after(self.frozen_until - net.now + 0.001, arrive)
                 return
             outcome: bool | None = act()
-            if self.lose_replies and not lossless and world.random.random() < 0.5:
+            if self.lose_replies and not lossless and net.random.random() < 0.5:
                 outcome = None
             value, version = self.value, self.version
-            world.after(
-                0.0005 + world.random.random() * 0.003, lambda: done(outcome, value, version)
-            )
+            net.after(0.0005 + net.random.random() * 0.003, lambda: done(outcome, value, version))
 
-        world.after(0.0005 + world.random.random() * 0.003, arrive)
+        net.after(0.0005 + net.random.random() * 0.003, arrive)
 
     def _apply(self, version: int, new: LedgerMetadata) -> bool:
         if version != self.version:
             return False
         self.value, self.version = new, self.version + 1
-        self.world.note(
+        self.net.note(
             f"store v{self.version} {new.state} {[(f.first_entry, f.bookies) for f in new.ensembles]}"
         )
         if new.closed:
-            self.world.on_closed(new)
+            self._on_closed(new)
         return True

@@ -51,10 +51,10 @@ _committed = SimWriter._committed
 
 
 def _ack_first(self: SimWriter, round_: Round) -> None:
-    """Switch to the new ensemble, acks and all, and tell the store behind it."""
+    """Switch to the new ensemble, acks and all, and tell the store later."""
     proposed = round_.proposed
     assert proposed is not None
-    self.world.store.cas(round_.version, proposed, lambda *_: None)
+    self.store.cas(round_.version, proposed, lambda *_: None)
     _committed(self, round_.version + 1)
 
 
@@ -159,7 +159,7 @@ def _write_back_to_one(self: Recovery, slot: int, lac: int, known: bool) -> list
 
 def _commit_early(self: SimRecoverer, actions: list[Action]) -> None:
     """Each ensemble change of a recovery goes to the store at once."""
-    recovery, store = self.recovery, self.world.store
+    recovery, store = self.recovery, self.store
     if (
         recovery is not None
         and recovery.ensembles != recovery.metadata.ensembles
@@ -176,8 +176,8 @@ def _commit_early(self: SimRecoverer, actions: list[Action]) -> None:
 def _close_over_recovery(self: SimWriter) -> None:
     """The writer closes although somebody recovers."""
     if self.error is None and self.change.round is None:
-        lac, store = self.window.lac, self.world.store
-        length = header_of(self.world.records[lac]).length_so_far if lac >= 0 else 0
+        lac, store = self.window.lac, self.store
+        length = header_of(self.oracles.records[lac]).length_so_far if lac >= 0 else 0
         store.cas(store.version, self.change.metadata.close_by_writer(lac, length), lambda *_: None)
 
 

@@ -1,7 +1,6 @@
 """A recoverer of the ledger world: drives `ledger.recovery`, dies now and then, tries again."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.placement import Candidate, choose_replacements
@@ -10,34 +9,26 @@ from ..ledger.recovery_actions import Action, Close, Fence, FoundEntry, OpenStre
 from ..ledger.slot_streams import SlotStreams
 from ..runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout, TooBusy
 from .ledger_model import header_of
-from .ledger_net import KEY, LEDGER
-
-if TYPE_CHECKING:
-    from .ledger_world import World
-
-
-class Violation(AssertionError):
-    """An oracle was not satisfied."""
-
-
-def end_of(metadata: LedgerMetadata) -> int:
-    """The last entry of a closed ledger."""
-    assert metadata.last_entry is not None
-    return metadata.last_entry
+from .ledger_net import KEY, LEDGER, LedgerNet
+from .ledger_oracles import LedgerOracles, Violation, end_of
 
 
 class SimRecoverer:
     """The driver of `Recovery`; tries again until the ledger is closed."""
 
-    def __init__(self, world: "World", name: str) -> None:
-        self.world = world
+    def __init__(self, net: LedgerNet, oracles: LedgerOracles, name: str, busy: float) -> None:
+        self.net = net
+        self.oracles = oracles
+        self.store = oracles.store
         self.name = name
+        self.busy = busy
+        """How often a bookie refuses a fence as too busy."""
         self.recovery: Recovery | None = None
         self.streams: SlotStreams | None = None
         self.version = 0
         self.error: DistributedLogError | None = None
         self.attempt = 0
-        self.dies = world.random.random() < 0.2 and name != "last"
+        self.dies = net.random.random() < 0.2 and name != "last"
         self.seen: set[int] = set()
 
     def begin(self) -> None:
@@ -45,32 +36,32 @@ class SimRecoverer:
         self.attempt += 1
         self.recovery, self.streams = None, None
         self.seen = set()
-        self.world.store.get(self._on_record)
+        self.store.get(self._on_record)
 
     def _on_record(self, _: bool | None, value: LedgerMetadata, version: int) -> None:
         if value.closed:
             return
         if value.state is LedgerState.OPEN:
-            self.world.store.cas(version, value.in_recovery(), self._on_marked)
+            self.store.cas(version, value.in_recovery(), self._on_marked)
             return
         self.version = version
         self.recovery = Recovery(value, self._choose)
-        self.world.note(f"{self.name} begins {self.attempt}")
+        self.net.note(f"{self.name} begins {self.attempt}")
         self._act(self.recovery.begin())
 
     def _on_marked(self, outcome: bool | None, value: LedgerMetadata, version: int) -> None:
-        self.world.store.get(self._on_record)
+        self.store.get(self._on_record)
 
     def _choose(
         self, slots: list[int], kept: dict[int, str], excluded: list[str]
     ) -> dict[int, str]:
-        candidates = [Candidate(b.id, down=b.down) for b in self.world.bookies.values()]
+        candidates = [Candidate(b.id, down=b.down) for b in self.net.bookies.values()]
         return choose_replacements(
-            self.world.striping,
+            self.oracles.striping,
             kept,
             slots,
             candidates,
-            self.world.random.random,
+            self.net.random.random,
             excluded=excluded,
         )
 
@@ -91,28 +82,28 @@ class SimRecoverer:
                 self._close(recovery, action)
         if recovery.phase is Phase.FAILED and self.recovery is recovery:
             self.error, self.recovery = recovery.error, None
-            self.world.note(f"{self.name} gives up: {recovery.error}")
+            self.net.note(f"{self.name} gives up: {recovery.error}")
             if self.streams is not None:
                 self.streams.end_all()
             if not self.dies or self.attempt < 2:
-                self.world.after(0.3 + self.world.random.random() * 0.3, self.begin)
+                self.net.after(0.3 + self.net.random.random() * 0.3, self.begin)
 
     def _input(self, recovery: Recovery, actions: Callable[[], list[Action]]) -> None:
         if self.recovery is recovery:
             self._act(actions())
 
     def _fence(self, recovery: Recovery, action: Fence) -> None:
-        link = self.world.link(self.name, action.bookie)
+        link = self.net.link(self.name, action.bookie)
 
         def failed(error: DistributedLogError) -> None:
             self._input(recovery, lambda: recovery.on_fence_failed(action.slot, error))
 
         if link is None:
-            self.world.after(0.05, lambda: failed(ConnectionLost("not connected")))
+            self.net.after(0.05, lambda: failed(ConnectionLost("not connected")))
             return
 
         def act() -> Callable[[], None]:
-            if not self.world.healed and self.world.random.random() < self.world.busy:
+            if not self.net.healed and self.net.random.random() < self.busy:
                 return lambda: failed(TooBusy("too busy to fence"))
             lac, _, known = link.bookie.model.fence(LEDGER, KEY)
             return lambda: self._input(
@@ -122,17 +113,17 @@ class SimRecoverer:
         link.request(act, failed, 1.0)
 
     def _read(self, recovery: Recovery, action: Read) -> None:
-        link = self.world.link(self.name, action.bookie)
+        link = self.net.link(self.name, action.bookie)
 
         def failed(error: DistributedLogError) -> None:
             self._input(recovery, lambda: recovery.on_read_failed(action.request, error))
 
         if link is None:
-            self.world.after(0.05, lambda: failed(ConnectionLost("not connected")))
+            self.net.after(0.05, lambda: failed(ConnectionLost("not connected")))
             return
 
         def act() -> Callable[[], None]:
-            entries_max = self.world.random.choice([1, 2, 3, 100])
+            entries_max = self.net.random.choice([1, 2, 3, 100])
             answer = link.bookie.model.read(
                 LEDGER, KEY, action.first, action.last, entries_max, fence=action.fence
             )
@@ -152,7 +143,7 @@ class SimRecoverer:
         found, damaged = [], False
         for record in records:
             header = header_of(record)
-            if record != self.world.records[header.entry]:  # stands for the digest
+            if record != self.oracles.records[header.entry]:  # stands for the digest
                 damaged = True
                 break
             found.append(
@@ -170,7 +161,7 @@ class SimRecoverer:
                 LEDGER,
                 KEY,
                 recovery=True,
-                target=lambda bookie: self.world.link(self.name, bookie),
+                target=lambda bookie: self.net.link(self.name, bookie),
                 acked=lambda stream, count: self._input(
                     recovery, lambda: recovery.on_acked(stream, count)
                 ),
@@ -178,11 +169,11 @@ class SimRecoverer:
                     recovery, lambda: recovery.on_write_failed(slot, bookie, error)
                 ),
             )
-            self.world.after(0.5, lambda: self._sweep(recovery, {}))
+            self.net.after(0.5, lambda: self._sweep(recovery, {}))
         if window.slots[action.slot].bookie != action.bookie or window.slots[action.slot].detached:
             return
         if not self.streams.open(action.slot):
-            self.world.after(
+            self.net.after(
                 0.0,
                 lambda: self._input(
                     recovery,
@@ -208,12 +199,12 @@ class SimRecoverer:
                         number, slot.bookie, RequestTimeout("silent")
                     ),
                 )
-        self.world.after(0.5, lambda: self._sweep(recovery, now))
+        self.net.after(0.5, lambda: self._sweep(recovery, now))
 
     def _close(self, recovery: Recovery, action: Close) -> None:
         if self.dies and self.attempt == 1:
             self.recovery = None  # killed just before the close: nothing of it is visible
-            self.world.after(0.5, self.begin)
+            self.net.after(0.5, self.begin)
             return
         end = end_of(action.metadata)
         if end + 1 in self.seen and end + 1 > recovery.start:
@@ -225,7 +216,7 @@ class SimRecoverer:
                 return
             self.version = version
             if outcome is None:
-                self.world.store.get(done_get)
+                self.store.get(done_get)
             else:
                 self._input(recovery, lambda: recovery.on_close_conflict(value))
 
@@ -233,4 +224,4 @@ class SimRecoverer:
             self.version = version
             self._input(recovery, lambda: recovery.on_close_conflict(value))
 
-        self.world.store.cas(self.version, action.metadata, done)
+        self.store.cas(self.version, action.metadata, done)
