@@ -5,11 +5,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..runtime.host import Address
+from ..runtime.options import check, option
 from .config import overlay
 from .copying import RATE_BYTES_PER_S
-
-BOOKIE_LEASE_S = 6.0
-"""A bookie that has said nothing for so long is taken for dead; a third of it is the renewal's step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +36,34 @@ class BookieNodeConfig:
     advertise: Mapping[str, Address] = field(default_factory=dict)
     rack: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    lease_s: float = BOOKIE_LEASE_S
-    metadata_timeout_s: float = 30.0
-    """How long a start waits for the quorum before it gives up, in seconds."""
-    repair: bool = True
-    """May this bookie be the one that fills holes of closed ledgers?"""
-    lost_after_s: float = 300.0
-    """What lay on a bookie that has been away for so long is stored elsewhere."""
-    audit_every_s: float = 3600.0
-    """Between two looks for copies that are missing and that nobody noted."""
-    repair_bytes_per_s: int = RATE_BYTES_PER_S
-    """Copied by this bookie, at most."""
-    unlinked_s: float = 24 * 3600.0
-    """A segment that was written beside its log and not linked for so long is deleted."""
-    purge_grace_s: float = 60.0
-    """A segment's bytes go this long after a truncation has passed all of it."""
+    lease_s: float = option(6.0, "s", "silent for this it is taken for dead; renewed thrice in it")
+    metadata_timeout_s: float = option(
+        30.0, "s", "a start that finds no quorum gives up after this"
+    )
+    repair: bool = option(
+        True, "", "may this bookie be the one that fills holes of closed ledgers?"
+    )
+    lost_after_s: float = option(
+        300.0, "s", "what lay on a bookie that is away for this is stored elsewhere", at_least=0
+    )
+    audit_every_s: float = option(
+        3600.0, "s", "between two looks for copies that are missing and that nobody noted"
+    )
+    repair_bytes_per_s: int = option(RATE_BYTES_PER_S, "bytes", "a second, copied by this bookie")
+    unlinked_s: float = option(
+        24 * 3600.0, "s", "a segment written beside its log and not linked for this is deleted"
+    )
+    purge_grace_s: float = option(
+        60.0,
+        "s",
+        "bytes go this long after a truncation has passed their whole segment",
+        at_least=0,
+    )
     store: Mapping[str, Any] = field(default_factory=dict)
-    """Options of bookie/options.py that differ from their defaults."""
+    """Options of its store (bookie/options.py) that differ from their defaults."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)

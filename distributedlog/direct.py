@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -13,10 +13,11 @@ from .ledger.pool import BookiePool
 from .log.namespace import Namespace
 from .log.options import LogOptions
 from .metadata.client import MetadataClient
-from .runtime.errors import DistributedLogError, InvalidRequest
+from .runtime.errors import DistributedLogError
 from .runtime.hello import Hello
 from .runtime.host import Host
 from .runtime.machine import process_name, real_host
+from .runtime.options import Options, check, names, option, overlaid, unknown
 from .runtime.rpc import Endpoint
 from .uri import NamespaceUri
 
@@ -28,10 +29,15 @@ FIRST_KEY = b"next/ledger"
 class ClientOptions:
     """How a client process reaches its cluster."""
 
-    metadata_timeout_s: float = 30.0
-    """Without an answer of the metadata quorum for this long a call raises `QuorumUnreachable`."""
-    owner: str = ""
-    """How this process is named to others; default: its host and process id."""
+    metadata_timeout_s: float = option(
+        30.0, "s", "without an answer of the metadata quorum a call raises `QuorumUnreachable`"
+    )
+    owner: str = option(
+        "", "", "how this process is named to others; none: its host and process id"
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @asynccontextmanager
@@ -102,24 +108,18 @@ def split_config(
     config: Mapping[str, Any] | None,
 ) -> tuple[ClientOptions, LedgerOptions, LogOptions]:
     """One flat mapping of options to the parts that own them. Raises `InvalidRequest`."""
-    given = dict(config or {})
-    client = {f.name: given.pop(f.name) for f in fields(ClientOptions) if f.name in given}
-    ledger = {f.name: given.pop(f.name) for f in fields(LedgerOptions) if f.name in given}
-    try:
-        log = LogOptions().overlaid(given)
-    except InvalidRequest as error:
-        known = ", ".join(f.name for kind in (ClientOptions, LedgerOptions) for f in fields(kind))
-        raise InvalidRequest(f"{error}; of the client and of ledgers: {known}") from None
-    for name, value in ledger.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise InvalidRequest(f"option {name}: {value!r} is not a positive number")
-    chosen = replace(LedgerOptions(), **ledger)
-    if not chosen.ensemble_size >= chosen.write_quorum >= chosen.ack_quorum:
-        raise InvalidRequest(
-            f"ensemble {chosen.ensemble_size} >= write quorum {chosen.write_quorum} >= "
-            f"ack quorum {chosen.ack_quorum} does not hold"
+    given = config or {}
+    known = [*names(ClientOptions), *names(LedgerOptions), *names(LogOptions)]
+    for name in given:
+        if name not in known:
+            raise unknown(name, known)
+
+    def part(options: Options) -> Options:
+        return overlaid(
+            options, {name: given[name] for name in names(type(options)) if name in given}
         )
-    return replace(ClientOptions(), **client), chosen, log
+
+    return part(ClientOptions()), part(LedgerOptions()), part(LogOptions())
 
 
 __all__ = ["ClientOptions", "DistributedLogError", "open_direct", "split_config"]

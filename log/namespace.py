@@ -17,6 +17,7 @@ from ..runtime.errors import (
     LogExists,
     LogNotFound,
 )
+from ..runtime.options import overlaid
 from .context import LogContext
 from .deletion import delete_claimed
 from .handle import Log
@@ -155,7 +156,7 @@ class Namespace:
         """
         self._check_open()
         return Log(
-            replace(self.context, options=self.context.options.overlaid(config)),
+            replace(self.context, options=overlaid(self.context.options, config)),
             check_log_name(name),
             find=self.find,
             create=self.create_or_find,

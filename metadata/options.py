@@ -4,29 +4,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..runtime.host import Address
+from ..runtime.options import MIB, check, option
 
 
 @dataclass(frozen=True, slots=True)
 class RaftOptions:
-    """Times in seconds, sizes in bytes."""
+    """The same on all nodes of a quorum."""
 
-    heartbeat_s: float = 0.1
-    election_min_s: float = 0.5
-    election_max_s: float = 1.0
-    closed_jitter_s: float = 0.03
-    """After the leader's connection closed: up to this long until the pre-vote."""
-    append_bytes_max: int = 1 << 20
-    """Entries in one message (at least one entry, whatever its size)."""
-    in_flight_bytes_max: int = 4 << 20
-    """Sent to one peer ahead of its answers."""
-    command_bytes_max: int = 1_500_000
-    """One command; below the bound of a control message."""
-    uncommitted_bytes_max: int = 16 << 20
-    """Proposals that wait for a quorum; above it they are refused."""
-    apply_bytes_max: int = 4 << 20
-    """Committed entries in one Ready (at least one entry)."""
-    lag_entries_max: int = 10_000
-    """So far behind a living peer may be and still be fed from the log, whatever is compacted."""
+    heartbeat_s: float = option(0.1, "s", "between two signs of life of a leader")
+    election_min_s: float = option(
+        0.5, "s", "a follower that hears no leader asks for votes after this"
+    )
+    election_max_s: float = option(
+        1.0, "s", "or after up to this, by chance, that not all ask at once"
+    )
+    closed_jitter_s: float = option(
+        0.03, "s", "after the leader's connection closed: up to this until the pre-vote"
+    )
+    append_bytes_max: int = option(
+        MIB, "bytes", "entries in one message; at least one entry, whatever its size"
+    )
+    in_flight_bytes_max: int = option(4 * MIB, "bytes", "sent to one peer ahead of its answers")
+    command_bytes_max: int = option(
+        1_500_000, "bytes", "one command; below the bound of a control message"
+    )
+    uncommitted_bytes_max: int = option(
+        16 * MIB, "bytes", "proposals that wait for a quorum; above it they are refused"
+    )
+    apply_bytes_max: int = option(
+        4 * MIB, "bytes", "committed entries that are applied at once; at least one entry"
+    )
+    lag_entries_max: int = option(
+        10_000,
+        "entries",
+        "so far a living peer may lag and still be fed from the log, whatever is compacted",
+        at_least=0,
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)

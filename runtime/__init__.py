@@ -2,6 +2,7 @@
 
 Read `host.py` first: all that a node does not compute comes in through it.
 
+    options.py                  how each part describes what can be set: unit, default, range, reason (pure)
     errors.py                   every error, by what its caller can do; the codes on the wire
     host.py                     the seam: connections, disks, maps, chance, the wall clock, as protocols
     machine.py                  the real machine as a host, made of

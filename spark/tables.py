@@ -3,7 +3,6 @@
 Those of the options, and what becomes of a query whose log was truncated, deleted or made again.
 """
 
-import re
 import sys
 from dataclasses import fields
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from ..log.dlsn import DLSN
 from ..log.state import LogEnd
 from ..log.tombstone import Tombstone
+from ..runtime.options import with_tables
 from .lifecycle import Decision, Do, Found, Held, Rules, There, decide
 from .options import SinkOptions, SourceOptions
 
@@ -108,15 +108,8 @@ def _outcome(decision: Decision) -> str:
 
 def renewed(text: str) -> str:
     """A document with the tables between its marks made anew."""
-    made = {f"<!-- options: {name} -->": table(options) for name, options in TABLES.items()}
-    made["<!-- outcomes -->"] = outcomes()
-    for begin, content in made.items():
-        end = "<!-- end -->"
-        pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
-        assert pattern.search(text), f"the document has no {begin}"
-        whole = f"{begin}\n{content}\n{end}"
-        text = pattern.sub(lambda _, whole=whole: whole, text)  # type: ignore[misc]
-    return text
+    made = {f"options: {name}": table(options) for name, options in TABLES.items()}
+    return with_tables(text, {**made, "outcomes": outcomes()})
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ TYPES_ONLY = {"random"}
 
 PURE = {
     "runtime": {
-        "backoff", "blocks", "errors", "frame_reader", "frames", "hello", "reasons", "reuse", "schema",
+        "backoff", "blocks", "errors", "frame_reader", "frames", "hello", "options", "reasons", "reuse",
+        "schema",
     },
     "metadata": {
         "answers", "commands", "configuration", "forming", "history",

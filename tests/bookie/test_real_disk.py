@@ -60,12 +60,6 @@ async def test_the_defaults_open(tmp_path: Path) -> None:
     await disk.close()
 
 
-def test_every_option_says_its_unit_and_reason() -> None:
-    for option in BookieOptions.__dataclass_fields__.values():
-        assert option.metadata["unit"]
-        assert option.metadata["reason"]
-
-
 @pytest.mark.parametrize("full", ["journal", "index", "both"])
 async def test_a_full_device_is_started_on_and_served_from(tmp_path: Path, full: str) -> None:
     """H28: to the last byte, on file systems of 40 MB, again and again; then room is made."""

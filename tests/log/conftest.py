@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.options import LogOptions
 from distributedlog.metadata.local import LocalMetadata
+from distributedlog.runtime.options import overlaid
 from tests.log.model_ledger import ModelLedgers
 
 
@@ -43,7 +44,7 @@ class World:
             random=random.Random(self._seed),
             wall_ms=lambda: 1_700_000_000_000 + int(trio.current_time() * 1000),
             owner=owner,
-            options=LogOptions().overlaid(options),
+            options=overlaid(LogOptions(), options),
         )
 
 

@@ -12,6 +12,7 @@ from distributedlog.log.options import LogOptions
 from distributedlog.log.record import LogRecord
 from distributedlog.runtime.errors import DistributedLogError
 from distributedlog.runtime.host import Host
+from distributedlog.runtime.options import overlaid
 from tests.ledger.model_bookie import ModelCluster, model_cluster
 from tests.log.conftest import World
 
@@ -70,7 +71,7 @@ def namespace_over(
         random=random.Random(1),
         wall_ms=lambda: 1_700_000_000_000,
         owner="process",
-        options=LogOptions().overlaid({"lock_lease_s": 5.0, "segment_bytes_max": 300}),
+        options=overlaid(LogOptions(), {"lock_lease_s": 5.0, "segment_bytes_max": 300}),
     )
 
 

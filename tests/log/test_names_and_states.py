@@ -25,6 +25,7 @@ from distributedlog.runtime.errors import (
     UnsupportedFormat,
 )
 from distributedlog.runtime.frames import pack, unpack
+from distributedlog.runtime.options import overlaid
 from tests.examples import examples
 
 BAD_NAMES = ["", " bad<name", "a b", ".hidden", "<default>", "a//b", "a/../b", "./a", "a/.", "/a",
@@ -171,10 +172,10 @@ def test_when_a_segment_ends() -> None:
 
 def test_options_overlay_one_another() -> None:
     """The configuration of open_log overlays the namespace's."""
-    options = LogOptions().overlaid({"segment_bytes_max": 1000, "segment_age_max_s": 5})
+    options = overlaid(LogOptions(), {"segment_bytes_max": 1000, "segment_age_max_s": 5})
 
     assert (options.segment_bytes_max, options.segment_age_max_s) == (1000, 5)
-    assert options.overlaid(None) is options
+    assert overlaid(options, None) is options
     for wrong in (
         {"nope": 1},
         {"entry_bytes_max": "1"},
@@ -182,4 +183,4 @@ def test_options_overlay_one_another() -> None:
         {"create_if_missing": 1},
     ):
         with pytest.raises(InvalidRequest):
-            LogOptions().overlaid(wrong)
+            overlaid(LogOptions(), wrong)

@@ -24,6 +24,7 @@ from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Transaction, TransactionReply
 from distributedlog.runtime.errors import DistributedLogError, WriterFenced
 from distributedlog.runtime.host import Host
+from distributedlog.runtime.options import overlaid
 from tests.ledger.model_bookie import ModelCluster, model_cluster
 from tests.log.conftest import World
 
@@ -97,7 +98,7 @@ async def process(
             random=random.Random(seed),
             wall_ms=lambda: 1_700_000_000_000,
             owner=owner,
-            options=LogOptions().overlaid({"lock_lease_s": 5.0, **options}),
+            options=overlaid(LogOptions(), {"lock_lease_s": 5.0, **options}),
         )
         yield namespace, gate
         nursery.cancel_scope.cancel()

@@ -1,0 +1,51 @@
+"""The options of all parts: described in one way, and docs/options.md says what the code says."""
+
+from pathlib import Path
+
+import pytest
+
+from distributedlog.bookie.options import BookieOptions
+from distributedlog.cluster.options import BookieNodeConfig
+from distributedlog.direct import ClientOptions
+from distributedlog.ledger.options import LedgerOptions
+from distributedlog.log.options import LogOptions
+from distributedlog.metadata.options import RaftOptions
+from distributedlog.runtime.options import described, legal, table, with_tables
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "options.md"
+PARTS: dict[str, type] = {
+    "client": ClientOptions,
+    "log": LogOptions,
+    "ledger": LedgerOptions,
+    "bookie": BookieNodeConfig,
+    "store": BookieOptions,
+    "raft": RaftOptions,
+}
+
+
+def renewed() -> str:
+    """The document with its tables as the code has them."""
+    return with_tables(DOCUMENT.read_text(), {name: table(cls) for name, cls in PARTS.items()})
+
+
+def test_the_tables_of_the_document_are_the_codes() -> None:
+    assert DOCUMENT.read_text() == renewed(), "python -m tests.test_options makes them anew"
+
+
+@pytest.mark.parametrize("cls", PARTS.values())
+def test_every_option_says_its_unit_and_reason(cls: type) -> None:
+    for one in described(cls):
+        assert one.metadata["reason"]
+        assert one.metadata["unit"] or isinstance(one.default, bool | str)
+        assert legal(one)
+
+
+def test_a_client_gives_each_option_to_one_part() -> None:
+    """One mapping configures three parts: no name may stand in two of them."""
+    names = [one.name for part in ("client", "log", "ledger") for one in described(PARTS[part])]
+
+    assert len(set(names)) == len(names)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(renewed())
