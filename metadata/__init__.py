@@ -7,6 +7,9 @@ It knows nothing of ledgers or logs. Whoever only uses it reads the first two li
         asking.py, quorum_links.py, known_nodes.py, watching.py, status_question.py
     local.py                        the same contract in this process, without a quorum
 
+Where is a vote stored? `raft.py` casts it, and sends it when it is durable (`ready.py`) by `storage.py`.
+Where would a new command go? `commands.py` says.
+
 The Raft core (pure), from the ground up:
 
     quorum.py, configuration.py     what a majority has done; who the members are

@@ -12,9 +12,7 @@ import trio
 
 from ..runtime.errors import (
     DistributedLogError,
-    LeaseExpired,
     OutcomeUnknown,
-    QuorumUnreachable,
     TooBusy,
 )
 from ..runtime.frames import Op, pack
@@ -89,12 +87,6 @@ class MetadataClient:
         """The name of the listener that we came in on: whose addresses of other nodes reach them."""
         return self._links.listener
 
-    async def wait_cluster_id(self) -> str:
-        """The id of the cluster, once any node has answered. Raises `QuorumUnreachable`."""
-        if not self.cluster_id:
-            await self._links.any_link()
-        return self.cluster_id
-
     # --- interface.Metadata -----------------------------------------------------------------------
 
     async def get(self, key: bytes) -> KeyValue | None:
@@ -153,20 +145,6 @@ class MetadataClient:
         """
         reply = await self.ask(Op.META_MEMBERS, request.encode())
         return [reach.member for reach in decode_members(reply.body)]
-
-    async def keep_alive(self, lease: int, ttl_ms: int) -> None:
-        """Renew a lease every third of its time until it is gone; then raise `LeaseExpired`.
-
-        While nobody answers, the lease may have ended or not: what it guards is fenced elsewhere (M7).
-        """
-        while True:
-            await trio.sleep(ttl_ms / 3000)
-            try:
-                await self.renew_lease(lease)
-            except LeaseExpired:
-                raise
-            except (QuorumUnreachable, TooBusy):
-                continue  # asked again at the next step
 
     # --- asking -----------------------------------------------------------------------------------
 

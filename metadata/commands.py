@@ -2,6 +2,11 @@
 
 ``client`` and ``request`` name the request, so that it is done once however often it is sent; ``base_index``
 is the log index its client knew of when it first sent it (H20). Commands of the leader itself have no client.
+
+A new command: its value and its bytes are here (`encode_command`, `decode_command`), what it does is in
+`KeyValueState._do` (kv.py); `MetadataSession._transact` (sessions.py) says which ones a client may send, and
+`interface.Metadata` with `client.py` and `local.py` who asks for it. A node of an older version answers it
+with an error and changes nothing, unlike the others: none may be sent before all nodes know it.
 """
 
 from dataclasses import dataclass

@@ -100,6 +100,12 @@ class Quorum:
         await self._nursery.start(lambda task_status: client.run(task_status=task_status))
         return client
 
+    async def cluster_id(self) -> str:
+        """Of the cluster that these nodes form; waits until they have."""
+        client = await self.client()
+        await client.get(b"k")
+        return client.cluster_id
+
     async def rows(self) -> dict[str, MemberStatus]:
         """What each running node says of itself, by name."""
         found: dict[str, MemberStatus] = {}

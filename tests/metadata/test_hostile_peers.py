@@ -88,7 +88,7 @@ def test_nobody_campaigns_for_a_term_that_cannot_be_told() -> None:
 
 async def greet(nodes: Quorum, name: str, node_id: str, nursery: trio.Nursery) -> ClientLink:
     """As a metadata node of that id."""
-    cluster_id = await (await nodes.client()).wait_cluster_id()
+    cluster_id = await nodes.cluster_id()
     hello = Hello(cluster_id=cluster_id, node_id=node_id, kind="metadata", label="m9")
     return await Endpoint(nodes.machine("attacker"), lambda: hello).dial(
         (name, 4181), nursery=nursery
@@ -116,7 +116,7 @@ async def chatter(nodes: Quorum, name: str, node_id: str) -> None:
 
 async def forge(nodes: Quorum, name: str, node_id: str, *terms: int) -> None:
     """Greet a node as a metadata node of that id, and say that one leads in these terms."""
-    cluster_id = await (await nodes.client()).wait_cluster_id()
+    cluster_id = await nodes.cluster_id()
     hello = Hello(cluster_id=cluster_id, node_id=node_id, kind="metadata", label="m9")
     endpoint = Endpoint(nodes.machine("attacker"), lambda: hello)
     async with trio.open_nursery() as nursery:
@@ -239,7 +239,7 @@ async def test_a_member_speaks_for_itself_alone(autojump_clock: object) -> None:
         await fill(client)
         rows = await nodes.rows()
         ids = {name: row.node_id for name, row in rows.items()}
-        cluster_id = await client.wait_cluster_id()
+        cluster_id = await nodes.cluster_id()
         target, other, third = nodes.names
         hello = Hello(cluster_id=cluster_id, node_id=ids[other], kind="metadata")
         endpoint = Endpoint(nodes.machine("attacker"), lambda: hello)
