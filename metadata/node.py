@@ -186,8 +186,8 @@ class MetadataNode:
         state = KeyValueState()
         if loaded.snapshot is not None:
             state, _ = await restore(storage.snapshots.chunks(loaded.snapshot))
-        room = Room(self._disk, self.reasons, self.options.name)
-        await room.begin(storage)
+        room = Room(self._disk, storage, self.reasons, self.options.name)
+        await room.begin()
         self.member = MemberNode(
             self.options,
             self.identity.node_id,

@@ -83,7 +83,7 @@ class QuorumLinks:
         dialing = self._dialing.get(address)
         if dialing is None or dialing.may_wait != may_wait:
             dialing = self._dialing[address] = _Dialing(may_wait)
-            self._nursery.start_soon(self._dial, address, dialing)
+            self._nursery.start_soon(self._dial, self._nursery, address, dialing)
         within_s = DIAL_S if may_wait else SILENCE_S
         with trio.move_on_at(min(deadline, trio.current_time() + within_s)):
             await dialing.done.wait()
@@ -98,11 +98,10 @@ class QuorumLinks:
         link = self._links.get(address)
         return link if link is not None and link.closed is None else None
 
-    async def _dial(self, address: Address, dialing: "_Dialing") -> None:
-        assert self._nursery is not None
+    async def _dial(self, nursery: trio.Nursery, address: Address, dialing: "_Dialing") -> None:
         try:
             with trio.move_on_after(DIAL_S):
-                dialing.link = await self._greeted(address, dialing.may_wait)
+                dialing.link = await self._greeted(nursery, address, dialing.may_wait)
         except DistributedLogError as error:
             dialing.error = error
         finally:
@@ -112,9 +111,8 @@ class QuorumLinks:
                 del self._dialing[address]
             dialing.done.set()
 
-    async def _greeted(self, address: Address, may_wait: bool) -> ClientLink:
-        assert self._nursery is not None
-        link = await self._endpoint.dial(address, nursery=self._nursery)
+    async def _greeted(self, nursery: trio.Nursery, address: Address, may_wait: bool) -> ClientLink:
+        link = await self._endpoint.dial(address, nursery=nursery)
         if not link.peer.cluster_id:
             if not may_wait:
                 link.close(NotReady(f"{link.peer_address} belongs to no cluster yet"))
@@ -124,7 +122,7 @@ class QuorumLinks:
         self.cluster_id = self.cluster_id or link.peer.cluster_id
         self.listener = link.listener
         self._on_link(link)
-        self._nursery.start_soon(self.known.keep_up, link)
+        nursery.start_soon(self.known.keep_up, link)
         return link
 
     # --- who is asked -----------------------------------------------------------------------------

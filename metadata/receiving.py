@@ -3,6 +3,7 @@
 import gc
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 import trio
 
@@ -21,14 +22,20 @@ SnapshotProgress = Callable[[int], None]
 """Told the offset from which to go on."""
 
 
+@dataclass(slots=True)
+class _Incoming:
+    of: tuple[str, Snapshot, int]
+    """Sender, which one, how many bytes."""
+    file: File
+    offset: int = 0
+
+
 class SnapshotReceiver:
     """One snapshot at a time; a chunk that does not fit is answered with the offset that would."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        self._file: File | None = None
-        self._of: tuple[str, Snapshot, int] | None = None
-        self._offset = 0
+        self._incoming: _Incoming | None = None
         self._waiting: tuple[SnapshotChunk, SnapshotProgress] | None = None
         self._arrived = trio.Event()
 
@@ -48,56 +55,54 @@ class SnapshotReceiver:
             try:
                 await self._take(*waiting)
             except DiskFull as error:  # the leader hears nothing, and sends it again
-                if self._file is not None:
-                    self._file.close()
-                self._file, self._of, self._offset = None, None, 0
+                if self._incoming is not None:
+                    self._incoming.file.close()
+                    self._incoming = None
                 await self._replica.storage.snapshots.drop_received()
                 await self._replica.room.on_snapshot_failed(error)
 
     async def _take(self, chunk: SnapshotChunk, progress: SnapshotProgress) -> None:
-        replica = self._replica
-        snapshot = Snapshot(chunk.index, chunk.index_term)
-        of = (chunk.sender, snapshot, chunk.total_bytes)
+        replica, incoming = self._replica, self._incoming
         if chunk.term < replica.raft.term:
             return  # of a leader that is none any more: it hears nothing and gives up
-        if of != self._of or (chunk.offset == 0 and self._offset == 0):
-            if self._file is not None:
-                self._file.close()
-            self._file = await replica.storage.snapshots.receive()
-            self._of, self._offset = of, 0
-        assert self._file is not None
-        if chunk.offset != self._offset:
-            progress(self._offset)
+        of = (chunk.sender, Snapshot(chunk.index, chunk.index_term), chunk.total_bytes)
+        if incoming is None or incoming.of != of or chunk.offset == incoming.offset == 0:
+            if incoming is not None:
+                incoming.file.close()
+            incoming = self._incoming = _Incoming(of, await replica.storage.snapshots.receive())
+        if chunk.offset != incoming.offset:
+            progress(incoming.offset)
             return
-        self._file.write_at(self._offset, [chunk.data])
-        self._offset += len(chunk.data)
-        if self._offset >= chunk.total_bytes:
-            await self._finish(chunk, snapshot)
-        progress(self._offset)
+        incoming.file.write_at(incoming.offset, [chunk.data])
+        incoming.offset += len(chunk.data)
+        if incoming.offset >= chunk.total_bytes:
+            self._incoming = None
+            if not await self._finish(chunk, incoming):
+                incoming.offset = 0  # begin again
+        progress(incoming.offset)
 
-    async def _finish(self, chunk: SnapshotChunk, snapshot: Snapshot) -> None:
-        assert self._file is not None
-        file, self._file, self._of = self._file, None, None
-        replica = self._replica
+    async def _finish(self, chunk: SnapshotChunk, incoming: _Incoming) -> bool:
+        """All of it is here: have it, and tell the core; False where it is nonsense."""
+        replica, (_, snapshot, _) = self._replica, incoming.of
         snapshots = replica.storage.snapshots
         try:
-            await file.sync()
+            await incoming.file.sync()
             state, members = await restore(snapshots.received_chunks())  # first: it is not ours yet
-            await snapshots.keep_received(snapshot, file)
+            await snapshots.keep_received(snapshot, incoming.file)
         except (CorruptData, ProtocolError, UnsupportedFormat) as error:
             log.warning("the snapshot at entry %d cannot be taken: %s", chunk.index, error)
-            self._offset = 0  # begin again
-            return
+            return False
         finally:
-            file.close()
+            incoming.file.close()
         if members == UNKNOWN:
             members = replica.raft.configuration
         snapshot = Snapshot(snapshot.index, snapshot.term, members)
-        await replica.room.on_snapshot(replica.storage, replica.room.grown_bytes)
+        await replica.room.on_snapshot(replica.room.grown_bytes)
         replica.received = (snapshot, state)
         replica.raft.on_snapshot_received(chunk.term, chunk.sender, snapshot, trio.current_time())
         replica.drain()
         replica.received = None
+        return True
 
 
 async def restore(chunks: AsyncIterator[bytes]) -> tuple[KeyValueState, Configuration]:

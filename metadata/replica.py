@@ -419,7 +419,7 @@ class Replica:
                     await trio.sleep(SNAPSHOT_AGAIN_S)
                 self._snapshot_wanted.set()
                 continue
-            await self.room.on_snapshot(self.storage, grown)
+            await self.room.on_snapshot(grown)
             if self.snapshot is None or self.snapshot.index < index:
                 self.snapshot = snapshot
                 self._compact = snapshot

@@ -35,7 +35,7 @@ SHORT = "no room"
 class Room:
     """The room of one node."""
 
-    def __init__(self, disk: Disk, reasons: Reasons, name: str) -> None:
+    def __init__(self, disk: Disk, storage: RaftStorage, reasons: Reasons, name: str) -> None:
         self.short = False
         """Less is free than the next snapshot may need."""
         self.full = False
@@ -48,18 +48,17 @@ class Room:
         self.share_bytes = SHARE_BYTES_MIN
         """Of the disk, as far as it is ours or free; see `DISK_SHARE`."""
         self._disk = disk
+        self._storage = storage
         self._reasons = reasons
         self._name = name
         self._snapshot_bytes = 0
         self._free_bytes = 0
         self._looked_at = 0
         """Bytes that the storage had written then."""
-        self._storage: RaftStorage
 
-    async def begin(self, storage: RaftStorage) -> None:
+    async def begin(self) -> None:
         """A start has loaded what there is."""
-        self._storage = storage
-        self._snapshot_bytes = await storage.snapshots.newest_bytes()
+        self._snapshot_bytes = await self._storage.snapshots.newest_bytes()
         await self.look()
 
     @property
@@ -137,11 +136,11 @@ class Room:
         self._tell()
         return await self.give_up_reserve()
 
-    async def on_snapshot(self, storage: RaftStorage, grown_bytes: int) -> None:
+    async def on_snapshot(self, grown_bytes: int) -> None:
         """There is a new one; so much was applied when it was begun."""
         self.snapshot_failed = False
         self.grown_bytes -= grown_bytes
-        self._snapshot_bytes = await storage.snapshots.newest_bytes()
+        self._snapshot_bytes = await self._storage.snapshots.newest_bytes()
         self._tell()
 
     async def give_up_reserve(self) -> bool:

@@ -165,8 +165,8 @@ def test_what_makes_the_state_larger() -> None:
 async def test_what_is_proposed_and_not_written_counts_twice() -> None:
     """Into the log, and into the next snapshot."""
     disk = MemoryDisk(bytes_max=DISK_BYTES)
-    room = Room(disk, Reasons(), "m1")
-    await room.begin(await begun(disk))
+    room = Room(disk, await begun(disk), Reasons(), "m1")
+    await room.begin()
     spare = disk.free_bytes() - room.needed_bytes
 
     assert room.refusal(0) is None
