@@ -172,7 +172,7 @@ class Adds:
         error: DistributedLogError | None = None
         while position < size:
             if size - position < header_bytes:
-                error = ProtocolError(f"{size - position} bytes behind the last record")
+                error = ProtocolError(f"{size - position} bytes after the last record")
                 break
             digest, length, payload_bytes, version, _, _, of_ledger, entry, _, lac = unpack_from(
                 body, position

@@ -169,9 +169,9 @@ class BookieClient:
         """Begin adding to a ledger.
 
         ``on_acked`` gets how many of the stream's records are durable in all; ``on_refused`` once, the
-        first position (from 0, in sending order) that was not taken, and why: with all behind it that
+        first position (from 0, in sending order) that was not taken, and why: with all after it that
         record is not acknowledged by this stream. A broken connection refuses at the acked count, with
-        `ConnectionLost`: what is behind it may be there or not. Raises what closed the connection.
+        `ConnectionLost`: what is after it may be there or not. Raises what closed the connection.
         """
         if self.link.closed is not None:
             raise self.link.closed.again()

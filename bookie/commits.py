@@ -30,7 +30,7 @@ class Commits:
         self.applied = Position(1, 0, 0, 1)
         """Behind the last block that is in the index."""
         self.something_to_prove = trio.Event()
-        """Set when a block was written that none behind it proves, or an explicit LAC came."""
+        """Set when a block was written that none after it proves, or an explicit LAC came."""
         self.checkpoint_wanted = trio.Event()
         """Set when the index has much that its map has not."""
         self._journal = journal

@@ -91,7 +91,7 @@ def records(view: Buffer) -> Iterator[EntryRecord]:
     position = 0
     while position < end:
         if end - position < HEADER_BYTES:
-            raise CorruptData(f"{end - position} bytes behind the last entry record")
+            raise CorruptData(f"{end - position} bytes after the last entry record")
         digest, length, payload_bytes, version, _, _, ledger, entry, so_far, lac = (
             HEADER.unpack_from(view, position)
         )

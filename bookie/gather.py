@@ -1,7 +1,7 @@
 """The ring of gather buffers: where commits gather, and where the newest bytes are read from.
 
 A commit's block is built in place: room for the header, entry records one after the other as they come,
-control records, the end. While one block is written and synced the next one gathers behind it. A buffer
+control records, the end. While one block is written and synced the next one gathers after it. A buffer
 is used again only when none of its blocks waits for a sync; until then it serves readers, who copy out.
 No reference to it leaves a synchronous call, so nothing is pinned (H16, H17).
 """
@@ -172,7 +172,7 @@ class GatherRing:
     def take(self) -> GatheringBlock:
         """Close the oldest block for its commit: its payload is complete, only the header is missing.
 
-        Records that come from now on gather behind it.
+        Records that come from now on gather after it.
         """
         block = self._waiting.popleft()
         if not block.writes:

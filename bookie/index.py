@@ -74,7 +74,7 @@ class Index:
         return run if entry <= run.last else None
 
     def following(self, ledger: Ledger, entry: int) -> Located | None:
-        """The first run that begins behind ``entry``, or None. Raises `IndexDamaged`."""
+        """The first run that begins after ``entry``, or None. Raises `IndexDamaged`."""
         best: Located | None = None
         for runs in (ledger.runs, ledger.frozen):
             if runs is not None:

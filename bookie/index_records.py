@@ -110,12 +110,12 @@ class Saved:
 
 
 def ledger_end(ledger_id: int) -> bytes:
-    """The first key behind a ledger's runs."""
+    """The first key after a ledger's runs."""
     return RUN_KEY.pack(b"r", ledger_id, 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def sealed(key: bytes, value: bytes) -> bytes:
-    """A value as it is stored, its digest behind it."""
+    """A value as it is stored, its digest after it."""
     return value + _DIGEST.pack(xxhash.xxh3_64_intdigest(key + value))
 
 

@@ -123,7 +123,7 @@ class Journal:
         self.sealed: dict[int, tuple[int, int]] = {}
         """Files before the current one that are still there: first and last sequence."""
         self.unproven = False
-        """The last block that matters has no block behind it that says it was synced."""
+        """The last block that matters has no block after it that says it was synced."""
         self.file_bytes: dict[int, int] = {}
         """Sizes of the files that are there, by number."""
         self.last_sync_at = 0.0
@@ -145,9 +145,9 @@ class Journal:
         predecessor_end: int,
         sealed: dict[int, tuple[int, int]],
     ) -> None:
-        """Begin a new file behind what was replayed (H4).
+        """Begin a new file after what was replayed (H4).
 
-        Until `prove_survivors` no block says that anything behind ``durable_to`` was synced.
+        Until `prove_survivors` no block says that anything after ``durable_to`` was synced.
         """
         self.start_count = start_count
         self.sequence = sequence
@@ -250,7 +250,7 @@ class Journal:
         self._offset += length
 
     def _extend(self, length: int) -> None:
-        """What seals the file lies behind so many bytes more, at the least."""
+        """What seals the file lies after so many bytes more, at the least."""
         end = (self._offset + length + blocks.ALIGN - 1) // blocks.ALIGN * blocks.ALIGN
         self._limit = self.file_bytes[self.number] = max(self._limit, end)
 
@@ -476,7 +476,7 @@ class Journal:
         trailer = jb.Trailer(
             sealing.end, sealing.blocks - 1, sealing.first_sequence, self.sequence - 1
         )
-        assert offset <= sealing.limit - jb.TRAILER_SPACE, "a trailer lies behind all else"
+        assert offset <= sealing.limit - jb.TRAILER_SPACE, "a trailer lies after all else"
         offset = sealing.limit - jb.TRAILER_SPACE
         await self._write_own(sealing.file, sealing.number, offset, jb.TRAILER, trailer.encode())
         if sealing.limit < self.file_bytes[sealing.number]:
@@ -494,7 +494,7 @@ class Journal:
     async def _write_own(
         self, file: File, number: int, offset: int, kind: int, payload: bytes
     ) -> int:
-        """Write and sync a block before anything goes behind it; return its padded length."""
+        """Write and sync a block before anything goes after it; return its padded length."""
         start = blocks.HEADER_BYTES
         self._service[start : start + len(payload)] = payload
         length = blocks.header_into(
@@ -517,7 +517,7 @@ class Journal:
         """Remove the files; one that somebody else has removed is no reason to end.
 
         Nothing else deletes a journal file, and three may ask: `Upkeep`, for sealed files without a live
-        record, behind the last checkpoint, once a durable record says that they are gone; a start
+        record that the last checkpoint has passed, once a durable record says that they are gone; a start
         (`opening.py`), for those of which nothing counts, where nothing is missed; and the journal itself,
         for a file that it has made and not begun.
         """

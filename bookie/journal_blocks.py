@@ -8,7 +8,7 @@
     control record, 48 bytes: kind u32 | flags u32 | subject u64 | a i64 | b i64 | key 16s
 
         STATE         ledger | flags: fenced 1, limbo 2, deleted 4 | a: LAC | key    the whole state
-        SKIP          sequences a to b do not count: copied behind (H4), or written off (H3)
+        SKIP          sequences a to b do not count: copied after them (H4), or written off (H3)
         LIMBO_BELOW   ledgers with a lower id that are not known here: nothing is known of them (H7)
         FILE_REMOVED  the journal file of that number was deleted
 
@@ -99,7 +99,7 @@ class Head:
     predecessor: int
     """Number of the file before; 0: none."""
     predecessor_end: int
-    """Where it ends, bytes: what lies behind is not part of the journal (H4)."""
+    """Where it ends, bytes: what lies after it is not part of the journal (H4)."""
     limbo_below: int
     files: tuple[tuple[int, int, int], ...]
     """The sealed files before this one that are still there: number, first and last sequence."""
@@ -193,7 +193,7 @@ def runs_of(records: memoryview, offset: int, what: str) -> tuple[list[Run], dic
     position, end = 0, len(records)
     while position < end:
         if end - position < entries.HEADER_BYTES:
-            raise CorruptData(f"{what}: {end - position} bytes behind the last record")
+            raise CorruptData(f"{what}: {end - position} bytes after the last record")
         _, length, _, _, _, _, ledger, number, _, lac = entries.HEADER.unpack_from(
             records, position
         )

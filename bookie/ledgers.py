@@ -206,7 +206,7 @@ class StreamOwner(Protocol):
     def on_refused(
         self, stream: "IncomingStream", error: DistributedLogError, position: int
     ) -> None:
-        """Record ``position`` (from 0) was refused, and all behind it are dropped."""
+        """Record ``position`` (from 0) was refused, and all after it are dropped."""
         ...
 
 

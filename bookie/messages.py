@@ -156,7 +156,7 @@ class WaitLac:
         """Raises `ProtocolError`."""
         request = cls(*_exactly(_WAIT_LAC, body, "WAIT_LAC"))
         if request.previous_lac < -1:
-            raise ProtocolError(f"WAIT_LAC behind {request.previous_lac}")
+            raise ProtocolError(f"WAIT_LAC after {request.previous_lac}")
         return request
 
 

@@ -1,11 +1,11 @@
 """A bookie's start: believe what can be believed, write again what is not known synced, then serve.
 
 1. The index's map is read and verified, or dropped and built again (H7).
-2. The journal behind the index's position is replayed and judged (`replay.py`).
+2. The journal after the index's position is replayed and judged (`replay.py`).
 3. A new file begins; what counts and is not known synced is copied into it; all is synced (H4).
 4. The index is checkpointed. What lost blocks may have held is fenced and in limbo by then (H3).
 
-That nothing was synced behind what is found must be shown, it is never taken from where the blocks end
+That nothing was synced after what is found must be shown, it is never taken from where the blocks end
 (H80): the file of the index's position is whole up to there, what is numbered has no gap, and the journal
 reaches as far as the cluster was told that it was durable.
 """
@@ -263,7 +263,7 @@ class _Opening:
 
     async def _scan(self, number: int, start: int = 0) -> list[Replayed]:
         def on_unreadable(error: CorruptData) -> None:
-            # Not a torn tail, whatever comes behind it: what cannot be read may have been synced.
+            # Not a torn tail, whatever comes after it: what cannot be read may have been synced.
             self._lose(f"{self.names[number]} cannot be read ({error})", number)
 
         scanned = await scan_file(
@@ -290,7 +290,7 @@ class _Opening:
             self.losses.append(reason)
 
     def _believed(self, found: list[Replayed], from_sequence: int) -> int:
-        """What others say was synced, unless it cannot be: sequences go on behind what is believed."""
+        """What others say was synced, unless it cannot be: sequences go on after what is believed."""
         end = max((block.sequence for block in found), default=from_sequence)
         if self.witnessed > end + LEAP_MAX:
             self._lose(
@@ -318,7 +318,7 @@ class _Opening:
         self._lose(reason)
 
     async def _replay(self, saved: Saved) -> ReplayedJournal:
-        """The blocks behind the index's position."""
+        """The blocks after the index's position."""
         self.ledgers.limbo_below = saved.limbo_below
         found: list[Replayed] = []
         for number in sorted(self.names):
@@ -584,7 +584,7 @@ def _whole_head(found: list[Replayed]) -> bool:
 class _FirstFile:
     """The new journal file that every start begins, and the copies of survivors in it (H4).
 
-    Nothing is appended behind a replayed tail. What counts and is not known synced is written again; until
+    Nothing is appended after a replayed tail. What counts and is not known synced is written again; until
     its copy is durable it counts where it was found, and never again there afterwards.
     """
 
@@ -664,7 +664,7 @@ class _FirstFile:
         await self._cut(replay)
         await self._note_sizes()
         if not await self._store.upkeep.checkpoint_if_room():
-            return  # the position stays where it was, and so does all that lies behind it
+            return  # the position stays where it was, and so does all that lies after it
         for number in sorted(self._names):
             if number in replay.sealed or number in gone:
                 continue
@@ -693,9 +693,9 @@ class _FirstFile:
         return await self._journal.create(number, SHORT_FILE_BYTES)
 
     async def _cut(self, replay: ReplayedJournal) -> None:
-        """Give back what lies behind the ends of files that starts left, this one and those replayed.
+        """Give back what lies after the ends of files that starts left, this one and those replayed.
 
-        Nothing there counts, by the heads of the files behind them (H4). Before the index's position moves
+        Nothing there counts, by the heads of the files after them (H4). Before the index's position moves
         on: a start that dies in between leaves it to the next.
         """
         if replay.decision.corrupt or self._ledgers.limbo_below == LIMBO_ALL:

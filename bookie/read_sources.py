@@ -1,6 +1,6 @@
 """Where a reply is read from beside the ring: what a worker read from the device, and the page cache.
 
-A reader in sequence asks for a megabyte of runs that lie one behind the other: they are read in one piece,
+A reader in sequence asks for a megabyte of runs that lie one after the other: they are read in one piece,
 as far as they are wanted, whatever lies between. What they are read into lives as long as the parts of it
 that were not sent yet, so parts that are much smaller are copied (H16).
 """
@@ -95,7 +95,7 @@ def wanted_bytes(run: Located, first: int, last: int, left: int) -> int:
     """How much to look at from a run's beginning on for the records first..last, as far as they may go.
 
     By the mean of the run's records: if they turn out longer, what follows is read after it. May be more
-    than the run: then what lies behind it is wanted too.
+    than the run: then what lies after it is wanted too.
     """
     if first > run.first:
         return max(run.length, left)  # where it begins is only found by going through all before it
@@ -104,7 +104,7 @@ def wanted_bytes(run: Located, first: int, last: int, left: int) -> int:
 
 
 def _worth_reading(run: Located, before: Extent | None, wanted: int) -> int:
-    """How much to read from a run on: of a bookie's many ledgers the next run may lie far behind."""
+    """How much to read from a run on: of a bookie's many ledgers the next run may lie far away."""
     if 8 * run.length >= wanted:
         return wanted
     if before is None or before.file_number != run.file_number:

@@ -2,7 +2,7 @@
 
 `scan_file` reads valid blocks; `decide` (pure) tells which of them count:
 
-- a later start cuts off what an earlier one left behind its own first sequence (H4);
+- a later start cuts off what an earlier one left after its own first sequence (H4);
 - sequences named by a SKIP record do not count, and are not missed;
 - of the rest `runtime/blocks.judge` tells the torn tail (cut, with whatever is valid in it) from what was
   synced and is gone (corruption: fence and limbo);
@@ -276,7 +276,7 @@ def decide(found: Iterable[Replayed], *, from_sequence: int, witnessed: int = 0)
 
 
 def _cut_by_later_starts(found: Sequence[Replayed]) -> list[Replayed]:
-    """A start goes on behind what it believed: its first sequence cuts what earlier ones left there."""
+    """A start goes on after what it believed: its first sequence cuts what earlier ones left there."""
     kept: list[Replayed] = []
     lowest = 1 << 63
     start_count = -1

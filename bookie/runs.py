@@ -71,7 +71,7 @@ class Runs:
         return self._at(at)
 
     def following(self, entry: int) -> Located | None:
-        """The first run that begins behind ``entry``, or None."""
+        """The first run that begins after ``entry``, or None."""
         at = bisect_right(self._firsts, entry)
         return self._at(at) if at < len(self._firsts) else None
 

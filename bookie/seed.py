@@ -22,7 +22,7 @@ class Seed:
     started: bool
 
     def encode(self) -> bytes:
-        """As the file's content, with a checksum behind."""
+        """As the file's content, with a checksum after."""
         body = pack(
             {
                 "format": FORMAT,

@@ -101,7 +101,7 @@ class BookieSession:
             return
         if number <= self._highest_stream:
             raise ProtocolError(
-                f"{self._link.peer_address} opened stream {number} behind {self._highest_stream}"
+                f"{self._link.peer_address} opened stream {number} after {self._highest_stream}"
             )
         if len(self._streams) >= self._options.streams_max:
             raise TooBusy(f"{len(self._streams)} add streams are open on this connection")
@@ -164,7 +164,7 @@ class BookieSession:
         if stream is None:
             return
         if self._deferred:
-            self._late_lacs[stream] = lac  # behind the adds that it may confirm
+            self._late_lacs[stream] = lac  # after the adds that it may confirm
         else:
             self._store.write_lac(stream, lac)
 

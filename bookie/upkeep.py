@@ -175,7 +175,7 @@ class Upkeep:
         durable = trio.Event()
 
         def removed(number: int) -> None:
-            # At the very commit that says so: no checkpoint lists the file as there, and lies behind it.
+            # At the very commit that says so: no checkpoint lists the file as there, and lies after it.
             del self._journal.sealed[number]
             self._index.live_bytes.pop(number, None)
             left.remove(number)

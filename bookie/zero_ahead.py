@@ -6,7 +6,7 @@ one file system 0.29 against 0.40 ms a record. At full speed it would be twice t
 only commits of a few pages ask for it, and it is done in steps with a pause between, in a worker.
 
 A byte that holds data is never overwritten (H16): what a commit is about to write is taken first, steps
-begin behind all that was taken, and a commit that runs into a step waits for its end.
+begin after all that was taken, and a commit that runs into a step waits for its end.
 """
 
 import trio
@@ -38,7 +38,7 @@ class ZeroAhead:
         self.steps = 0
 
     def begin(self, file: File, limit: int) -> None:
-        """A new file, of which nothing at or behind ``limit`` is zeroed."""
+        """A new file, of which nothing at or after ``limit`` is zeroed."""
         assert self._step == (0, 0), "the file before was left"
         self._file, self._limit = file, limit
         self._taken = self._zeroed = 0

@@ -143,7 +143,7 @@ async def test_a_start_on_a_full_disk_that_dies_at_any_step_loses_nothing(
 
 
 async def test_a_start_without_room_for_its_checkpoint_serves(autojump_clock: Clock) -> None:
-    """The index's disk is full: the position stays where it was, and nothing behind it goes."""
+    """The index's disk is full: the position stays where it was, and nothing after it goes."""
     journal, index = CutDisk(), CutDisk()
     async with running(journal, SMALL, index) as store:
         adder = await some_files(store)

@@ -1,4 +1,4 @@
-"""The mark is lifted durably or not at all; what stands behind it, the fence, stays."""
+"""The mark is lifted durably or not at all; what stands after it, the fence, stays."""
 
 import random
 
@@ -29,7 +29,7 @@ async def _disk_in_limbo(sync_s: float = 0.0) -> CutDisk:
 
 
 async def test_a_lifted_mark_stays_lifted_and_the_fence_stays(autojump_clock: Clock) -> None:
-    """Inv. 11, 22: also after a power cut right behind it, for a known ledger and an unknown one."""
+    """Inv. 11, 22: also after a power cut right after it, for a known ledger and an unknown one."""
     disk = await _disk_in_limbo(sync_s=0.001)
     async with running(disk) as store:
         assert store.limbo.ledgers == 1

@@ -22,7 +22,7 @@ Clock = trio.testing.MockClock
 
 
 async def _acknowledged(disk: CutDisk, index: CutDisk) -> list[bytes]:
-    """Records that are synced and acknowledged, and no block behind them says so: the power goes off."""
+    """Records that are synced and acknowledged, and no block after them says so: the power goes off."""
     async with running(disk, SMALL, index) as store:
         adder = Adder(store, 7)
         for n in range(4):

@@ -117,7 +117,7 @@ async def test_a_journal_and_an_index_that_vanished_are_a_loss(autojump_clock: C
 async def test_a_journal_without_a_whole_head_and_an_index_that_vanished_are_a_loss(
     autojump_clock: Clock,
 ) -> None:
-    """H7: what stood in files that went, stands in the heads alone; blocks behind them do not say it."""
+    """H7: what stood in files that went, stands in the heads alone; blocks after them do not say it."""
     journal, index = CutDisk(), CutDisk()
     async with running(journal, SMALL, index) as store:
         await fence(store, 7)
@@ -128,9 +128,7 @@ async def test_a_journal_without_a_whole_head_and_an_index_that_vanished_are_a_l
         await adder.all_acked()
     written = [name for name in journal_names(journal) if any(journal._files[name].data)]
     assert len(written) == 1
-    journal._files[written[0]].write(
-        0, [bytes(8192)], 8192, "rot"
-    )  # the head, and states behind it
+    journal._files[written[0]].write(0, [bytes(8192)], 8192, "rot")  # the head, and states after it
 
     async with running(journal, SMALL, CutDisk()) as store:
         assert store.ledgers.limbo_below == LIMBO_ALL

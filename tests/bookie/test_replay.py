@@ -51,13 +51,13 @@ def test_what_was_synced_and_is_gone_is_corruption_and_replay_goes_on() -> None:
 
 
 def test_what_the_checkpoint_covers_is_synced() -> None:
-    """The floor: nothing behind the position, and all before it was synced."""
+    """The floor: nothing after the position, and all before it was synced."""
     assert judged([], first=8) == ([], [], [], 8)
     assert judged([block(9, 7)], first=8) == ([], [], [], 8)
 
 
 def test_a_later_start_cuts_off_what_an_earlier_one_left_behind_it() -> None:
-    """H4: the old 4 and 5 lie behind the cut at 3, and the new 3 is of the same size."""
+    """H4: the old 4 and 5 lie after the cut at 3, and the new 3 is of the same size."""
     old = [block(1, 0), block(2, 1), block(4, 2), block(5, 4)]
     new = [block(3, 1, start=2), block(4, 3, start=2)]
 
@@ -81,7 +81,7 @@ def test_a_later_start_whose_own_first_block_is_rotten_still_cuts() -> None:
 
 
 def test_skipped_sequences_do_not_count_and_are_not_missed() -> None:
-    """H4: copied behind, or written off: present or gone, they are no corruption."""
+    """H4: copied after them, or written off: present or gone, they are no corruption."""
     copies = [block(3, 1, start=2), block(4, 1, start=2, skip=(2, 2)), block(5, 4, start=2)]
 
     assert judged([block(1, 0), block(2, 1), *copies]) == ([1, 3, 4], [5], [], 6)
