@@ -2,13 +2,14 @@
 
     scenario.py, scenario_file.py   what a scenario says, and its TOML
     runner.py                       one run: a cluster, clients, faults, heal, the last reading, the verdict
-    nemesis.py, targets.py          plays the faults, within what the service promises
-    adapter.py                      where it is played:
-        local_processes.py, place.py, node.py, proxy.py     processes on this machine
+    fault_player.py, targets.py     plays the faults, within what the service promises
+    adapter.py, real_cluster.py     where it is played, and what both places have in common:
+        local_processes.py, process_node.py, node.py, proxy.py      processes on this machine
         containers.py, container.py, container_files.py, container_network.py, engine.py    Docker
         disks.py, damage.py         file systems of their own; damage to files
-    crew.py, client.py, load.py, writers.py, readers.py     the client processes, which note all they see
-    report.py, picture.py, words.py what came of it, as one page
+    clients.py                      the client processes, started, killed and told to end;
+        client.py, life.py, writers.py, readers.py          what they do: they note all they see
+    report.py, picture.py, last_words.py    what came of it, as one page
 
 The judges are in `verify/`.
 """

@@ -13,7 +13,7 @@ Rules for an adapter:
   it made outside its directory (mounts, rules, networks).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -124,15 +124,6 @@ class Adapter(Protocol):
     @property
     def uri(self) -> str:
         """Where a client on this machine finds the cluster (``distributedlog://…``)."""
-        ...
-
-    @property
-    def client_environment(self) -> Mapping[str, str]:
-        """What a client process needs in its environment besides ours, such as ``DLOG_LISTENER``."""
-        ...
-
-    def client_started(self, pid: int) -> None:
-        """A load generator runs as this process of this machine: its connections are those of `CLIENTS`."""
         ...
 
     # --- machines -------------------------------------------------------------------------------------

@@ -8,10 +8,9 @@ A client is a process of its own so that it, too, can be killed and paused.
 import contextlib
 import json
 import os
-import random
 import sys
-import time
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import trio
@@ -20,73 +19,55 @@ from .. import open_namespace
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..verify.notes import FORMAT, Notebook
+from .life import Life, after, before, one_line
+from .readers import catch_up, read_whole, registers, tail, truncate
+from .writers import WriterSession, duel, many_logs, write
 
-SESSIONS_OF_A_LIFE = 1 << 16
 GOODBYE_S = 20.0
 TIMEOUT_S = 10.0
 """No call of a client may hang for longer without a word."""
 
 
-@dataclass(slots=True)
-class Life:
-    """One client process' life: what it was told, and what it writes down."""
+async def finish(life: Life, namespace: Namespace) -> None:
+    """After the faults: take each log over, write, and read all of it back.
 
-    name: str
-    kind: str
-    options: dict[str, Any]
-    """The fields of scenario.Client."""
-    first_session: int
-    """Sessions of this life are numbered from here on, at most `SESSIONS_OF_A_LIFE`."""
-    log_options: dict[str, Any]
-    seed: int
-    notes: Notebook
-    stop: trio.Event = field(default_factory=trio.Event)
-    """Set when it is told to end: writers stop handing over, and wait for what is under way."""
-    sessions: int = 0
-    readings: int = 0
-
-    @property
-    def chance(self) -> random.Random:
-        """A stream of chance of this life's own."""
-        return random.Random(f"{self.seed}/{self.name}/{self.first_session}")
-
-    def new_session(self) -> int:
-        """A number that no other session of the run has."""
-        number = self.first_session + self.sessions
-        self.sessions += 1
-        assert self.sessions < SESSIONS_OF_A_LIFE, "numbers of other lives begin there"
-        return number
-
-    def new_reading(self) -> int:
-        """A number of this life's own."""
-        self.readings += 1
-        return self.readings
-
-    async def rest(self, seconds: float) -> bool:
-        """Wait; True when it is time to end."""
-        with trio.move_on_after(seconds):
-            await self.stop.wait()
-        return self.stop.is_set()
+    Tries again until it succeeds; the runner bounds how long that may take.
+    """
+    for log in life.options["logs"]:
+        while not await _prove(life, namespace, log):
+            if await life.rest(0.5):
+                return
+        while not life.stop.is_set():
+            try:
+                await read_whole(life, namespace, log)
+                break
+            except DistributedLogError as error:
+                life.notes.note("note", after(), f"the last reading ended: {one_line(error)}")
+                await life.rest(0.5)
+    life.notes.note("note", after(), "finished")
 
 
-def before() -> float:
-    """Now, for the beginning of a call: never later than it was."""
-    return int(time.monotonic() * 1e4) / 1e4
+async def _prove(life: Life, namespace: Namespace, log: str) -> bool:
+    session = await WriterSession.open(life, namespace, log, takeover=True)
+    if session is None:
+        return False
+    await session.run(partial(session.feed_at, 200.0, 100, 0.2))
+    return session.failure is None
 
 
-def after() -> float:
-    """Now, for the end of a call: never earlier than it was."""
-    return (int(time.monotonic() * 1e4) + 1) / 1e4
-
-
-def words(error: BaseException) -> str:
-    """An error on one short line."""
-    return f"{type(error).__name__}: {error}"[:300]
+KINDS: dict[str, Callable[[Life, Namespace], Awaitable[None]]] = {
+    "writer": write,
+    "duel": duel,
+    "many-logs": many_logs,
+    "tail": tail,
+    "catch-up": catch_up,
+    "registers": registers,
+    "truncate": truncate,
+    "finish": finish,
+}
 
 
 async def _main(spec: dict[str, Any], descriptor: int) -> None:
-    from . import load
-
     notes = Notebook(spec["name"], lambda line: os.write(descriptor, line))
     life = Life(
         spec["name"],
@@ -98,7 +79,7 @@ async def _main(spec: dict[str, Any], descriptor: int) -> None:
         notes,
     )
     notes.note("begin", FORMAT, os.getpid(), before())
-    work = load.KINDS[life.kind]
+    work = KINDS[life.kind]
     config = {"metadata_timeout_s": TIMEOUT_S}
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end_with_stdin, life, nursery.cancel_scope)
@@ -117,7 +98,7 @@ async def _opened(
         try:
             return await stack.enter_async_context(open_namespace(uri, config=config))
         except DistributedLogError as error:
-            life.notes.note("note", after(), f"cannot open: {words(error)}")
+            life.notes.note("note", after(), f"cannot open: {one_line(error)}")
             await life.rest(0.2)
     return None
 

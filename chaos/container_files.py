@@ -7,9 +7,9 @@ from typing import Any
 
 from ..cluster.plan import LOCAL_JOURNAL_FILE_BYTES
 from .adapter import Capability, Needs
-from .local_processes import OWN_DISK
 from .node import CLOCK
-from .place import FREE_BYTES_MIN
+from .process_node import FREE_BYTES_MIN
+from .real_cluster import OWN_DISK
 
 DATA = "/var/lib/dlog"
 INSIDE_PORT = 4181

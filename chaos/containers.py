@@ -9,8 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import trio
 
@@ -24,9 +23,8 @@ from .adapter import Capability, ChaosFailed, Link, Needs, Node, Role
 from .container import Container, find
 from .container_files import clock_file, node_config, override
 from .container_network import Network, Place
-from .disks import LoopDisk
 from .engine import Compose, inspect
-from .local_processes import OWN_DISK
+from .real_cluster import OWN_DISK, RealCluster
 
 PROJECT = "dlog-chaos"
 """One run at a time on a machine: the published ports are the compose file's."""
@@ -35,28 +33,25 @@ BOOKIES_MAX = 6
 METADATA_NODES = (1, 3)
 USER = 10001
 """Of the image, for directories of this machine that a node writes to."""
-START_S = 90.0
 ASK_S = 2.0
 POLL_S = 0.1
 LOG_LINES = 40
 NODE_MODULE = "distributedlog.cli.main"
 
 
-class Containers:
+class Containers(RealCluster):
     """A compose cluster for one run, with volumes of its own that are removed in the end."""
 
     kind = "containers"
+    start_s = 90.0
 
     def __init__(self, needs: Needs, store: Mapping[str, Any] | None = None) -> None:
-        self._needs = needs
-        self._store = dict(store or {})
+        super().__init__(needs, store or {})
         self._names = [f"metadata{n + 1}" for n in range(needs.metadata_nodes)]
         self._names += [f"bookie{n + 1}" for n in range(needs.bookies)]
-        self._disks: dict[str, LoopDisk] = {}
         self._containers: dict[str, Container] = {}
         self._network = Network()
         self._host = real_host("chaos")
-        self._stack = AsyncExitStack()
 
     def refusal(self, capability: Capability) -> str | None:
         """See `Adapter.refusal`."""
@@ -83,44 +78,6 @@ class Containers:
             return "no slow links between containers; local processes have them"
         return None
 
-    async def __aenter__(self) -> Self:
-        """Create and start everything."""
-        stack = self._stack
-        await stack.__aenter__()
-        try:
-            compose = await self._prepare()
-            await compose("down", "-v", "--remove-orphans")  # what a run that was killed left
-            stack.push_async_callback(self._end, compose)
-            if "DLOG_IMAGE" not in os.environ:
-                await compose("build", "metadata1", limit_s=engine.BUILD_S)
-            await compose("up", "--no-start", "--no-build", "--no-deps", *self._names)
-            self._containers = await find(PROJECT, self._names)
-            said: dict[str, str] = {}
-
-            async def start(name: str) -> None:
-                refused = await self.start(name, START_S)
-                if refused is not None:
-                    said[name] = refused
-
-            async with trio.open_nursery() as starting:
-                for name in self._names:
-                    starting.start_soon(start, name)
-            if said:
-                raise ChaosFailed("; ".join(f"{name}: {why}" for name, why in said.items()))
-        except BaseException:
-            await stack.aclose()
-            raise
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Remove everything."""
-        await self._stack.aclose()
-
     @property
     def nodes(self) -> Sequence[Node]:
         """Metadata nodes first."""
@@ -134,15 +91,16 @@ class Containers:
         ]
         return f"distributedlog://{';'.join(map(format_address, places))}/{NAMESPACE}"
 
-    @property
-    def client_environment(self) -> Mapping[str, str]:
-        """None."""
-        return {}
-
-    def client_started(self, pid: int) -> None:
-        """All programs of this machine come in by the network's gateway: nothing to remember."""
-
     # --- creating -------------------------------------------------------------------------------------
+
+    async def _create(self, stack: AsyncExitStack) -> None:
+        compose = await self._prepare()
+        await compose("down", "-v", "--remove-orphans")  # what a run that was killed left
+        stack.push_async_callback(self._end, compose)
+        if "DLOG_IMAGE" not in os.environ:
+            await compose("build", "metadata1", limit_s=engine.BUILD_S)
+        await compose("up", "--no-start", "--no-build", "--no-deps", *self._names)
+        self._containers = await find(PROJECT, self._names)
 
     async def _prepare(self) -> Compose:
         """The files that this run lays over the compose cluster's, and its disks."""
@@ -154,6 +112,8 @@ class Containers:
             clock_file(needs, name).parent.mkdir(parents=True)
             if needs.capabilities & OWN_DISK:
                 disks[name] = await self._own_disk(name, needs.directory / name)
+                disks[name].mkdir()
+                os.chown(disks[name], USER, USER)
         config, extra = needs.directory / "node.toml", needs.directory / "override.yaml"
         config.write_text(node_config(self._names, needs, self._store))
         config.chmod(0o644)
@@ -161,17 +121,6 @@ class Containers:
         sixth = "1" if needs.bookies == BOOKIES_MAX else "0"
         variables = {"DLOG_SUBNET": SUBNET, "DLOG_SIXTH_BOOKIE": sixth}
         return Compose(PROJECT, [*(home / name for name in engine.FILES), extra], variables)
-
-    async def _own_disk(self, name: str, base: Path) -> Path:
-        breakable = Capability.SYNC_ERRORS in self._needs.capabilities
-        disk = LoopDisk(base, self._needs.disk_mb, breakable=breakable)
-        self._disks[name] = disk
-        self._stack.push_async_callback(disk.remove)
-        await disk.make()
-        data = disk.mount_point / "data"
-        data.mkdir()
-        os.chown(data, USER, USER)
-        return data
 
     async def _end(self, compose: Compose) -> None:
         with trio.CancelScope(shield=True):
@@ -257,41 +206,8 @@ class Containers:
         """See `Adapter.data_directory`."""
         return self._containers[name].data
 
-    async def cut_power(self, names: Sequence[str]) -> None:
-        """See `Adapter.cut_power`."""
-        disks = [self._disks[name] for name in names]
-        loops.cut_power(disks)
-        async with trio.open_nursery() as nursery:
-            for name in names:
-                nursery.start_soon(self.kill, name)
-        for disk in disks:
-            await disk.unmount()
-            await disk.mount()
-
-    async def fill_disk(self, name: str, leave_bytes: int) -> None:
-        """See `Adapter.fill_disk`."""
-        self._disks[name].fill(leave_bytes)
-
-    async def free_disk(self, name: str) -> None:
-        """See `Adapter.free_disk`."""
-        self._disks[name].free()
-
-    async def fail_writes(self, name: str) -> None:
-        """See `Adapter.fail_writes`."""
-        self._disks[name].break_device()
-
-    async def mend_writes(self, name: str) -> None:
-        """See `Adapter.mend_writes`."""
-        await self.kill(name)
-        await self._disks[name].mend_device()
-
-    async def set_clock(self, name: str, offset_s: float) -> None:
-        """See `Adapter.set_clock`."""
-        file = clock_file(self._needs, name)
-        aside = file.with_suffix(".aside")
-        aside.write_text(f"{offset_s}")
-        aside.chmod(0o644)
-        aside.rename(file)
+    def _clock_file(self, name: str) -> Path:
+        return clock_file(self._needs, name)
 
     async def limit_files(self, name: str, count: int | None) -> None:
         """See `Adapter.limit_files`."""

@@ -91,11 +91,12 @@ class LoopDisk:
 
     async def remove(self) -> None:
         """Unmount whatever is mounted; the files stay."""
-        for place in (self.mount_point, self._tmpfs):
-            if place is not None and place.exists():
-                await trio.run_process(
-                    ["umount", "-l", str(place)], check=False, capture_stderr=True
-                )
+        with trio.CancelScope(shield=True):
+            for place in (self.mount_point, self._tmpfs):
+                if place is not None and place.exists():
+                    await trio.run_process(
+                        ["umount", "-l", str(place)], check=False, capture_stderr=True
+                    )
 
     # --- filling it -----------------------------------------------------------------------------------
 

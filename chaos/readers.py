@@ -9,7 +9,7 @@ from ..metadata.transaction import Compare, Put, Transaction
 from ..runtime.errors import DistributedLogError, LogTruncated
 from ..verify.history import Outcome, from_payload
 from ..verify.notes import Piece
-from .client import Life, after, before, words
+from .life import Life, after, before, one_line
 
 READ_RECORDS = 5000
 REGISTERS = "chaos/register/"
@@ -18,7 +18,7 @@ FILLING = b"."
 
 
 def pieces(records: Sequence[Any]) -> list[Piece]:
-    """What was read, as stretches."""
+    """What was read, as pieces."""
     found: list[Piece] = []
     for record in records:
         segment, entry, slot = record.dlsn
@@ -44,7 +44,7 @@ def pieces(records: Sequence[Any]) -> list[Piece]:
 
 
 async def tail(life: Life, namespace: Namespace) -> None:
-    """Follow the log; after an error go on behind the last record that was got."""
+    """Follow the log; after an error go on after the last record that was got."""
     start: DLSN | None = None
     log = life.options["log"]
     while not life.stop.is_set():
@@ -72,11 +72,11 @@ async def tail(life: Life, namespace: Namespace) -> None:
                 life.notes.note("got", number, after(), pieces(records))
                 segment, entry, slot = records[-1].dlsn
                 start = DLSN(segment, entry, slot + 1)
-                await life.rest(0.05)  # a stretch at a time
+                await life.rest(0.05)  # a run of records at a time
         except DistributedLogError as error:
             if isinstance(error, LogTruncated):
                 start = None  # it was slower than the truncation, and was told so (G6)
-            life.notes.note("note", after(), f"reading {log} ended: {words(error)}")
+            life.notes.note("note", after(), f"reading {log} ended: {one_line(error)}")
             await life.rest(0.2)
         await reader.aclose()
 
@@ -88,7 +88,7 @@ async def catch_up(life: Life, namespace: Namespace) -> None:
         try:
             await read_whole(life, namespace, life.options["log"])
         except DistributedLogError as error:
-            life.notes.note("note", after(), f"catching up ended: {words(error)}")
+            life.notes.note("note", after(), f"catching up ended: {one_line(error)}")
 
 
 async def read_whole(life: Life, namespace: Namespace, log: str) -> int:
@@ -127,7 +127,7 @@ async def truncate(life: Life, namespace: Namespace) -> None:
                 life.notes.note("cut", log, begun, after(), list(point), Outcome.OK.value)
             point = await handle.last_dlsn()
         except DistributedLogError as error:
-            life.notes.note("note", after(), f"truncating {log} failed: {words(error)}")
+            life.notes.note("note", after(), f"truncating {log} failed: {one_line(error)}")
 
 
 # --- registers ------------------------------------------------------------------------------------

@@ -29,9 +29,9 @@ from ..uri import parse_uri
 from ..verify.judgement import FINISH, Judgement, judge, to_json
 from ..verify.notes import FORMAT, Notebook, Notes, read_notes
 from .adapter import Adapter, ChaosFailed, Needs
-from .client import after, before
-from .crew import Crew
-from .nemesis import Nemesis
+from .clients import Clients
+from .fault_player import FaultPlayer
+from .life import after, before
 from .scenario import KINDS, Scenario
 
 FIRST_ACK_S = 120.0
@@ -53,7 +53,7 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
-class Outcome:
+class JudgedRun:
     """What came of a run."""
 
     judgement: Judgement
@@ -83,7 +83,7 @@ async def play(
     file: str = "",
     node_module: str = "",
     say: Callable[[str], None] = lambda _: None,
-) -> Outcome:
+) -> JudgedRun:
     """Play a scenario in ``directory`` (created, must be empty).
 
     ``file``: how the scenario was named, for the command that plays it again.
@@ -139,7 +139,7 @@ class _Run:
         self._file = (directory / f"{RUNNER}.notes").open("ab", buffering=0)
         self._notes = Notebook(RUNNER, self._file.write)
         self._faults = 0
-        self.crew: Crew
+        self.clients: Clients
 
     def say(self, words: str) -> None:
         """Tell and note."""
@@ -167,13 +167,11 @@ class _Run:
         )
         async with self.adapter as adapter:
             self.say(f"{len(adapter.nodes)} nodes serve at {adapter.uri}")
-            self.crew = Crew(
+            self.clients = Clients(
                 self.scenario,
                 self.directory,
                 adapter.uri,
-                adapter.client_environment,
                 self.seed,
-                adapter.client_started,
             )
             try:
                 async with _asking(adapter.uri) as ask:
@@ -181,11 +179,11 @@ class _Run:
                 await self._finish()
             finally:
                 with trio.CancelScope(shield=True):
-                    await self.crew.kill_all()
+                    await self.clients.kill_all()
                 self._keep_words()
 
     async def _load(self, ask: "Callable[[], Any]") -> None:
-        nemesis = Nemesis(
+        player = FaultPlayer(
             self.scenario,
             self.adapter,
             self.seed,
@@ -193,39 +191,39 @@ class _Run:
             fault_begins=self._fault_begins,
             fault_ends=self._fault_ends,
             say=self.say,
-            crew=self.crew,
+            clients=self.clients,
         )
-        await self.crew.start_all()
+        await self.clients.start_all()
         await self._first_ack()
         self.say("clients write; faults begin")
         self._notes.note("run", before(), {"begun_at": before()})
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(nemesis.run)
+            nursery.start_soon(player.run)
             await trio.sleep(self.seconds)
-            nemesis.targets.over.set()
-        await nemesis.heal()
-        ended = {"ended_at": after(), "gone": nemesis.targets.gone}
+            player.targets.over.set()
+        await player.heal()
+        ended = {"ended_at": after(), "gone": player.targets.gone}
         self._notes.note("run", before(), ended)
         self.say("no more faults; every node that can run runs")
-        self.failures += nemesis.deaths
+        self.failures += player.deaths
 
     async def _first_ack(self) -> None:
         with trio.move_on_after(FIRST_ACK_S):
-            while not self.crew.acknowledged():  # noqa: ASYNC110 (files of other processes tell)
+            while not self.clients.acknowledged():  # noqa: ASYNC110 (files of other processes tell)
                 await trio.sleep(0.1)
             return
         raise ChaosFailed(f"no client had a record acknowledged within {FIRST_ACK_S:g} s")
 
     async def _finish(self) -> None:
         """The promise of liveness: after the faults a writer works, and the log can be read whole."""
-        self.failures += await self.crew.end_all()
-        await self.crew.start(FINISH)
+        self.failures += await self.clients.end_all()
+        await self.clients.start(FINISH)
         begun = time.monotonic()
         code: int | None = None
         with trio.move_on_after(self.scenario.settle_s + 2 * self.seconds):
-            code = await self.crew.wait(FINISH)
+            code = await self.clients.wait(FINISH)
         if code != 0:
-            wrong = await self.crew.end(FINISH)
+            wrong = await self.clients.end(FINISH)
             self.failures.append(
                 f"liveness: after the faults no writer could work, or no reader could read it all:"
                 f" {wrong or 'it went on trying'}"
@@ -251,18 +249,18 @@ class _Run:
         for node in self.adapter.nodes:
             (words / f"{node.name}.txt").write_text(self.adapter.log_of(node.name))
 
-    def judged(self) -> Outcome:
+    def judged(self) -> JudgedRun:
         """The history in one file, and the verdict that it gives."""
         self._file.close()
         history = self.directory / HISTORY
         with history.open("wb") as out:
-            for path in [self.directory / f"{RUNNER}.notes", *self.crew.notes()]:
+            for path in [self.directory / f"{RUNNER}.notes", *self.clients.notes()]:
                 content = path.read_bytes()
                 out.write(content[: content.rfind(b"\n") + 1])
-        outcome = check(history)
-        outcome.directory = self.directory
-        outcome.result["command"] = self._command()
-        return outcome
+        judged = check(history)
+        judged.directory = self.directory
+        judged.result["command"] = self._command()
+        return judged
 
     def _command(self) -> str:
         """What plays it again."""
@@ -272,7 +270,7 @@ class _Run:
         return f"dlog chaos run {named} --seed {self.seed}{extra}"
 
 
-def check(history: Path) -> Outcome:
+def check(history: Path) -> JudgedRun:
     """The verdict on a kept history."""
     content = history.read_bytes()
     notes = read_notes(content.splitlines(keepends=True))
@@ -286,13 +284,13 @@ def check(history: Path) -> Outcome:
             "sha256": hashlib.sha256(content).hexdigest(),
         },
     }
-    return Outcome(judgement, notes, result, history.parent, history)
+    return JudgedRun(judgement, notes, result, history.parent, history)
 
 
-def write_result(outcome: Outcome) -> Path:
+def write_result(judged: JudgedRun) -> Path:
     """``result.json`` beside the history."""
-    path = outcome.directory / "result.json"
-    path.write_text(json.dumps(outcome.result, indent=1) + "\n")
+    path = judged.directory / "result.json"
+    path.write_text(json.dumps(judged.result, indent=1) + "\n")
     return path
 
 

@@ -12,7 +12,7 @@ from random import Random
 import trio
 
 from .adapter import Node, Role
-from .crew import Crew
+from .clients import Clients
 from .scenario import KINDS, MANY_NODES, Bounds, Fault
 
 BUSY_S = 0.25
@@ -29,7 +29,7 @@ class Targets:
     def __init__(
         self,
         nodes: Sequence[Node],
-        crew: Crew,
+        clients: Clients,
         bounds: Bounds,
         seed: int,
         leader: Callable[[], Awaitable[str | None]],
@@ -40,10 +40,10 @@ class Targets:
         """Nodes that refuse to start with their damaged data, and what they said."""
         self.locks = {node.name: trio.Lock() for node in nodes}
         self._nodes = nodes
-        self._crew = crew
+        self._clients = clients
         self._bounds = bounds
         self._leader = leader
-        self._client_locks = {name: trio.Lock() for name in crew.names()}
+        self._client_locks = {name: trio.Lock() for name in clients.names()}
         self._impaired: dict[str, None] = {}
         chance = Random(f"{seed}/rotten")
         self.rotten = {role: chance.choice(self.of(role)).name for role in Role}
@@ -93,7 +93,7 @@ class Targets:
         while True:
             names = [
                 name
-                for name in self._crew.names(fault.target)
+                for name in self._clients.names(fault.target)
                 if not self._client_locks[name].locked()
             ]
             if names:

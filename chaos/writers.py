@@ -19,15 +19,15 @@ from ..log.record import LogRecord
 from ..log.writer import LogWriter
 from ..runtime.errors import DistributedLogError
 from ..verify.history import Outcome, Value, to_payload
-from .client import Life, after, before, words
+from .life import Life, after, before, one_line
 
 TICK_S = 0.01
-"""A writer hands over what is due this often: the records of one tick are one stretch."""
+"""A writer hands over what is due this often: the records of one tick are one run."""
 IN_FLIGHT_MAX = 100
 """Ticks whose outcome is not known; beyond it the writer waits."""
 
 
-class Session:
+class WriterSession:
     """One opening of a writer: hands records over by the tick, notes their outcomes in order."""
 
     def __init__(self, life: Life, writer: LogWriter, number: int) -> None:
@@ -43,7 +43,7 @@ class Session:
     @classmethod
     async def open(
         cls, life: Life, namespace: Namespace, log: str, *, takeover: bool
-    ) -> "Session | None":
+    ) -> "WriterSession | None":
         """Open the log's writer; None, noted, when that fails."""
         number, begun = life.new_session(), before()
         try:
@@ -51,7 +51,7 @@ class Session:
                 takeover=takeover
             )
         except DistributedLogError as error:
-            life.notes.note("note", after(), f"{log} does not open: {words(error)}")
+            life.notes.note("note", after(), f"{log} does not open: {one_line(error)}")
             return None
         life.notes.note("open", number, log, takeover, begun, after())
         return cls(life, writer, number)
@@ -70,7 +70,7 @@ class Session:
                 await self.writer.abort()
         except DistributedLogError as error:
             self.failure = error
-        why = words(self.failure) if self.failure is not None else ""
+        why = one_line(self.failure) if self.failure is not None else ""
         self.life.notes.note("end", self.number, self.counter, after(), why)
 
     async def write(self, records: int, payload_bytes: int) -> None:
@@ -130,7 +130,7 @@ class Session:
         while good < len(outcomes) and isinstance(outcomes[good], DLSN):
             good += 1
         if good:
-            places = stretches([one for one in outcomes[:good] if isinstance(one, DLSN)])
+            places = consecutive([one for one in outcomes[:good] if isinstance(one, DLSN)])
             self.life.notes.note("ack", self.number, first, begun, after(), places)
         self._note_rest(first, begun, outcomes, good)
 
@@ -156,7 +156,7 @@ class Session:
     ) -> None:
         outcome = Outcome.REFUSED if error.definite else Outcome.UNKNOWN
         self.life.notes.note(
-            "fail", self.number, first, count, begun, after(), outcome.value, words(error)
+            "fail", self.number, first, count, begun, after(), outcome.value, one_line(error)
         )
 
 
@@ -164,7 +164,7 @@ def _alike(error: DistributedLogError, other: DLSN | DistributedLogError) -> boo
     return type(other) is type(error) and other.definite == error.definite
 
 
-def stretches(positions: Sequence[DLSN]) -> list[tuple[int, int, int, int]]:
+def consecutive(positions: Sequence[DLSN]) -> list[tuple[int, int, int, int]]:
     """(segment, entry, slot, count): positions of consecutive records, by entry."""
     found: list[list[int]] = []
     for segment, entry, slot in positions:
@@ -177,7 +177,7 @@ def stretches(positions: Sequence[DLSN]) -> list[tuple[int, int, int, int]]:
 
 
 def _feeding(
-    session: Session, life: Life, seconds: float = math.inf
+    session: WriterSession, life: Life, seconds: float = math.inf
 ) -> Callable[[], Awaitable[None]]:
     options = life.options
     return partial(session.feed_at, options["rate"], options["payload_bytes"], seconds)
@@ -186,7 +186,7 @@ def _feeding(
 async def write(life: Life, namespace: Namespace) -> None:
     """One writer at a time, for ever; a new session takes over what the last one left."""
     while not life.stop.is_set():
-        session = await Session.open(life, namespace, life.options["log"], takeover=True)
+        session = await WriterSession.open(life, namespace, life.options["log"], takeover=True)
         if session is None:
             await life.rest(0.2)
             continue
@@ -197,7 +197,7 @@ async def duel(life: Life, namespace: Namespace) -> None:
     """Take the log over, keep it for a while or lose it, rest, again."""
     chance, (low, high) = life.chance, life.options["pause_s"]
     while not await life.rest(chance.uniform(0, high / 2)):
-        session = await Session.open(
+        session = await WriterSession.open(
             life, namespace, life.options["log"], takeover=chance.random() < 0.8
         )
         if session is not None:
@@ -207,12 +207,12 @@ async def duel(life: Life, namespace: Namespace) -> None:
 
 async def many_logs(life: Life, namespace: Namespace) -> None:
     """Some records to one log after the other; each is kept open until it fails."""
-    open_: dict[str, Session] = {}
+    open_: dict[str, WriterSession] = {}
     chance = life.chance
     share = max(1, int(life.options["rate"] * TICK_S * 5))
     async with trio.open_nursery() as nursery:
 
-        async def keep(name: str, session: Session) -> None:
+        async def keep(name: str, session: WriterSession) -> None:
             await session.run(session.feed_from_outside)
             open_.pop(name, None)
 
@@ -220,7 +220,7 @@ async def many_logs(life: Life, namespace: Namespace) -> None:
             name = f"{life.options['log']}-{chance.randrange(life.options['logs'])}"
             session = open_.get(name)
             if session is None:
-                session = await Session.open(life, namespace, name, takeover=True)
+                session = await WriterSession.open(life, namespace, name, takeover=True)
                 if session is None:
                     continue
                 open_[name] = session

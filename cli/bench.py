@@ -157,7 +157,7 @@ def tail(settings: Settings, **given: Any) -> None:
 @common
 def beside(settings: Settings, **given: Any) -> None:
     """One record at a time, while another process reads at full speed; counts elections meanwhile."""
-    from ..bench.beside import measure
+    from ..bench.interference import measure
 
     _measure(settings, measure, given)
 

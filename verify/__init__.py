@@ -5,7 +5,7 @@ The same judges for the simulator, for chaos on real processes, and for pipeline
     workload.py, pipeline.py        clients that use a log as hard as its promises allow
     history.py, notes.py            what they saw, in this process and from many
     checkers.py                     docs/guarantees.md over a history, record by record
-    stretches.py, readings.py       the same over stretches, for runs of any length
+    log_verdict.py, readings.py     the same over notes, for runs of any length
     registers.py, linear.py         linearizability of the metadata's registers
     oracles.py                      promises of one node, judged on the wire and against its own platter
     judgement.py, availability.py   the verdict on a whole run; how it felt to its writers

@@ -12,9 +12,9 @@ from typing import Any
 from .availability import AFTER_S, TimeLine, time_line
 from .checkers import Violation
 from .linear import SearchTooWide, check_linearizable
+from .log_verdict import LogVerdict, check_log_notes
 from .notes import Notes, Piece
 from .registers import check_registers
-from .stretches import LogVerdict, check_stretches
 
 OK, FAIL, VOID = "OK", "FAIL", "VOID"
 FINISH = "finish"
@@ -94,7 +94,7 @@ def _judge_logs(notes: Notes, found: Judgement, failures: list[str]) -> None:
                 failures.append(f"log {name}: nobody read it whole after the faults")
                 found.acked += sum(acked.count for acked in log.acked)
             continue
-        verdict = check_stretches(log, final)
+        verdict = check_log_notes(log, final)
         found.logs.append(verdict)
         found.acked += verdict.acked
         found.lost += verdict.lost

@@ -1,8 +1,8 @@
 """What client processes write down while they work, and a whole run's notes read back.
 
 A run with half a million records must cost little and outlive the clients, which are killed too: so each
-client appends short lines to a file of its own, one write a line, and records stand in *stretches*: so many
-consecutive ones of one writer at consecutive slots of one entry. A run's history is these files, one behind
+client appends short lines to a file of its own, one write a line, and records stand in *pieces*: so many
+consecutive ones of one writer at consecutive slots of one entry. A run's history is these files, one after
 the other. Times are seconds of the machine's monotonic clock, one for all processes.
 
 A line is a JSON array, ``[who, kind, ...]``; a last line that is torn off is what its writer did not live
@@ -59,7 +59,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(slots=True)
-class Session:
+class NotedSession:
     """One opening of a writer."""
 
     number: int
@@ -143,7 +143,7 @@ class LogNotes:
     """All that concerns one log."""
 
     name: str
-    sessions: dict[int, Session] = field(default_factory=dict)
+    sessions: dict[int, NotedSession] = field(default_factory=dict)
     acked: list[Acked] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
     readings: list[ReadPart] = field(default_factory=list)
@@ -209,7 +209,7 @@ class _Reader:
         notes = self.notes.log(log)
         if session in self._sessions:
             raise CorruptData(f"session {session} was opened twice")
-        notes.sessions[session] = Session(session, log, who, t1)
+        notes.sessions[session] = NotedSession(session, log, who, t1)
         self._sessions[session] = notes
 
     def _ack(self, who: str, session: int, first: int, t0: float, t1: float, places: Any) -> None:

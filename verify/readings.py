@@ -1,4 +1,4 @@
-"""G5 and G6 over stretches: what every reader got, against the log as it is and against other readers.
+"""G5 and G6 over notes: what every reader got, against the log as it is and against other readers.
 
 A reader got a slice of the one log, from where it began, without a gap. What a truncation has taken since
 cannot be compared with the log any more, and is compared with what other readers got of it.

@@ -1,6 +1,6 @@
 """A cluster that is only a book of states: what an adapter is asked for, and whether it made sense."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -48,13 +48,6 @@ class FakeAdapter:
     @property
     def uri(self) -> str:
         return "distributedlog://127.0.0.1:1/x"
-
-    @property
-    def client_environment(self) -> Mapping[str, str]:
-        return {}
-
-    def client_started(self, pid: int) -> None:
-        pass
 
     def _do(self, deed: str, name: str, state: str) -> None:
         self.deeds.append((trio.current_time(), deed, name))

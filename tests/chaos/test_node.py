@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from distributedlog.chaos.last_words import last_words
 from distributedlog.chaos.node import MovedClock
-from distributedlog.chaos.words import last_words
 from distributedlog.runtime import machine
 
 

@@ -1,11 +1,11 @@
-"""What clients note: stretches that hold exactly what was seen, outcomes never better than they were."""
+"""What clients note: runs that hold exactly what was seen, outcomes never better than they were."""
 
 import json
 from typing import Any
 
-from distributedlog.chaos.client import Life
+from distributedlog.chaos.life import Life
 from distributedlog.chaos.readers import pieces
-from distributedlog.chaos.writers import Session, stretches
+from distributedlog.chaos.writers import WriterSession, consecutive
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.record import LogRecord, Origin
 from distributedlog.runtime.errors import DistributedLogError, WriteCancelled, WriteFailed
@@ -13,10 +13,10 @@ from distributedlog.verify.history import Value, to_payload
 from distributedlog.verify.notes import Notebook, Piece
 
 
-def test_positions_stand_in_stretches_by_entry() -> None:
+def test_positions_stand_in_runs_by_entry() -> None:
     positions = [DLSN(1, 0, 3), DLSN(1, 0, 4), DLSN(1, 1, 0), DLSN(2, 0, 0), DLSN(2, 0, 1)]
 
-    assert stretches(positions) == [(1, 0, 3, 2), (1, 1, 0, 1), (2, 0, 0, 2)]
+    assert consecutive(positions) == [(1, 0, 3, 2), (1, 1, 0, 1), (2, 0, 0, 2)]
 
 
 def read(slot: int, value: Value, txid: int = 5, payload: bytes | None = None) -> LogRecord:
@@ -24,7 +24,7 @@ def read(slot: int, value: Value, txid: int = 5, payload: bytes | None = None) -
     return LogRecord(txid, body, Origin(1, 7, 100), slot)
 
 
-def test_records_that_were_read_stand_in_stretches_by_writer_and_txid() -> None:
+def test_records_that_were_read_stand_in_runs_by_writer_and_txid() -> None:
     records = [
         read(0, Value(3, 10)),
         read(1, Value(3, 11)),
@@ -49,12 +49,12 @@ def test_bytes_that_nobody_wrote_are_told_one_by_one() -> None:
     assert [piece.writer for piece in pieces(records)] == [-1, 3]
 
 
-def session() -> tuple[Session, list[list[Any]]]:
+def session() -> tuple[WriterSession, list[list[Any]]]:
     """A session without a writer, and what it notes."""
     lines: list[list[Any]] = []
     notes = Notebook("w", lambda line: lines.append(json.loads(line)))
     life = Life("w", "writer", {}, 7, {}, 1, notes)
-    return Session(life, None, 7), lines  # type: ignore[arg-type]
+    return WriterSession(life, None, 7), lines  # type: ignore[arg-type]
 
 
 def test_outcomes_of_a_tick_are_noted_as_they_are() -> None:

@@ -1,4 +1,4 @@
-"""The promises of docs/guarantees.md over stretches of records: as checkers.py, for runs of any length.
+"""The verdict on one log from its notes: docs/guarantees.md as in checkers.py, for runs of any length.
 
 Judges the same as `check_log` (a property test holds the two together on small histories), in time that
 grows with entries, not with records; and does not stop at the first violation, since "how many were lost"
@@ -51,7 +51,7 @@ class LogVerdict:
             self.violations.append(words)
 
 
-def check_stretches(notes: LogNotes, final: Sequence[Piece]) -> LogVerdict:
+def check_log_notes(notes: LogNotes, final: Sequence[Piece]) -> LogVerdict:
     """Judge a log's notes by ``final``: the log as read at the end, from its earliest record on."""
     return _Judge(notes, final).judge()
 

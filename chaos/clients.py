@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from typing import Any
 import trio
 
 from ..cluster.processes import environment
-from .client import GOODBYE_S, SESSIONS_OF_A_LIFE
+from .client import GOODBYE_S
+from .life import SESSIONS_OF_A_LIFE
 from .scenario import Client, Scenario
 
 LIVES_MAX = 256
@@ -29,7 +29,7 @@ class _Member:
     lives: int = 0
 
 
-class Crew:
+class Clients:
     """All clients of a run. Their notes are in ``directory``, one file a client."""
 
     def __init__(
@@ -37,15 +37,11 @@ class Crew:
         scenario: Scenario,
         directory: Path,
         uri: str,
-        variables: Mapping[str, str],
         seed: int,
-        started: Callable[[int], None],
     ) -> None:
         self._directory = directory
         self._uri = uri
-        self._variables = dict(variables)
         self._seed = seed
-        self._started = started
         self._log_options = dict(scenario.cluster.log)
         self._logs = scenario.logs
         self._members: dict[str, _Member] = {}
@@ -101,11 +97,10 @@ class Crew:
                 [sys.executable, "-m", f"{__package__}.client"],
                 stdin=subprocess.PIPE,
                 stderr=errors,
-                env={**environment(), **self._variables},
+                env=environment(),
                 process_group=0,
             )
         assert member.process.stdin is not None
-        self._started(member.process.pid)
         await member.process.stdin.send_all(json.dumps(spec).encode() + b"\n")
 
     async def kill(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The checker over stretches: finds what check_log finds, agrees with it on lies, counts losses."""
+"""The checker over notes: finds what check_log finds, agrees with it on lies, counts losses."""
 
 import random
 from collections.abc import Iterable
@@ -7,8 +7,8 @@ import pytest
 
 from distributedlog.verify.checkers import Violation, check_log
 from distributedlog.verify.history import Append, History, Outcome, ReadRecord, Value
-from distributedlog.verify.notes import Acked, Cut, Failed, LogNotes, Piece, ReadPart, Session
-from distributedlog.verify.stretches import LogVerdict, check_stretches
+from distributedlog.verify.log_verdict import LogVerdict, check_log_notes
+from distributedlog.verify.notes import Acked, Cut, Failed, LogNotes, NotedSession, Piece, ReadPart
 from tests.verify.test_checkers import ANOMALIES, Change, replace_last, sound
 
 
@@ -37,7 +37,7 @@ def notes_of(history: History, longest: int = 3) -> LogNotes:
     notes = LogNotes("log")
     for append in history.appends:
         session = notes.sessions.setdefault(
-            append.value.writer, Session(append.value.writer, "log", "w", 0.0, 0)
+            append.value.writer, NotedSession(append.value.writer, "log", "w", 0.0, 0)
         )
         assert session.submitted is not None
         session.submitted = max(session.submitted, append.value.counter + 1)
@@ -71,7 +71,7 @@ def _note_ack(notes: LogNotes, append: Append, longest: int) -> None:
 
 
 def judged(history: History, final: list[ReadRecord]) -> LogVerdict:
-    return check_stretches(notes_of(history), pieces(final))
+    return check_log_notes(notes_of(history), pieces(final))
 
 
 def test_a_sound_history_passes() -> None:
@@ -129,9 +129,9 @@ def test_what_a_killed_writer_did_not_live_to_note_may_be_there_in_order() -> No
     more = [*final, replace_last(final, Value(3, 20))]
     more.append(replace_last(more, Value(3, 21)))
 
-    assert check_stretches(notes, pieces(more)).violations == []
+    assert check_log_notes(notes, pieces(more)).violations == []
     holed = [*final, replace_last(final, Value(3, 21))]
-    assert "G1 hole" in check_stretches(notes, pieces(holed)).violations[0]
+    assert "G1 hole" in check_log_notes(notes, pieces(holed)).violations[0]
 
 
 def test_two_readers_that_disagree_below_a_truncation_are_found() -> None:
@@ -140,11 +140,11 @@ def test_two_readers_that_disagree_below_a_truncation_are_found() -> None:
     notes, rest = notes_of(history), final[40:]
     notes.cuts.append(Cut("log", 20.0, 20.1, rest[0].position, Outcome.OK))
 
-    assert check_stretches(notes, pieces(rest)).violations == []
+    assert check_log_notes(notes, pieces(rest)).violations == []
 
     changed = notes.readings[1].pieces
     changed[0] = changed[0]._replace(counter=changed[0].counter + 1)
-    assert "G5 changed" in check_stretches(notes, pieces(rest)).violations[0]
+    assert "G5 changed" in check_log_notes(notes, pieces(rest)).violations[0]
 
 
 def test_a_truncation_that_took_too_much_is_found() -> None:
@@ -153,7 +153,7 @@ def test_a_truncation_that_took_too_much_is_found() -> None:
     notes = notes_of(history)
     notes.cuts.append(Cut("log", 20.0, 20.1, final[40].position, Outcome.OK))
 
-    verdict = check_stretches(notes, pieces(final[44:]))
+    verdict = check_log_notes(notes, pieces(final[44:]))
 
     assert verdict.lost == 4
     assert any("G6" in words for words in verdict.violations)
@@ -200,7 +200,7 @@ def test_it_agrees_with_the_checker_of_single_records() -> None:
             single = True
         except Violation:
             single = False
-        found = check_stretches(notes_of(history, 1), pieces(final, rng.choice((1, 2, 9))))
+        found = check_log_notes(notes_of(history, 1), pieces(final, rng.choice((1, 2, 9))))
         assert found.good == single, (history.appends, final, found.violations)
         verdicts.append(single)
 

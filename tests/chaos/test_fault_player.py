@@ -1,4 +1,4 @@
-"""The nemesis keeps within the promise: bounds on who is down, one rotten node a role, everything healed."""
+"""The player keeps within the promise: bounds on who is down, one rotten node a role, everything healed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,8 +7,8 @@ from random import Random
 import trio
 
 from distributedlog.chaos.adapter import Role
-from distributedlog.chaos.crew import Crew
-from distributedlog.chaos.nemesis import Nemesis
+from distributedlog.chaos.clients import Clients
+from distributedlog.chaos.fault_player import FaultPlayer
 from distributedlog.chaos.scenario import Bounds, Client, Fault, Loop, Moment, Scenario
 from tests.chaos.fake_adapter import FakeAdapter
 
@@ -55,14 +55,14 @@ async def plague(
     *,
     seed: int = 1,
     seconds: float = 100.0,
-) -> tuple[Nemesis, Book]:
+) -> tuple[FaultPlayer, Book]:
     book = Book()
 
     async def leader() -> str | None:
         await trio.lowlevel.checkpoint()
         return next((n for n in ("metadata2", "metadata1") if adapter.state[n] == "up"), None)
 
-    nemesis = Nemesis(
+    player = FaultPlayer(
         scenario,
         adapter,
         seed,
@@ -70,14 +70,14 @@ async def plague(
         fault_begins=book.begins,
         fault_ends=book.ends,
         say=lambda _: None,
-        crew=Crew(scenario, tmp_path, adapter.uri, {}, seed, lambda _: None),
+        clients=Clients(scenario, tmp_path, adapter.uri, seed),
     )
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(nemesis.run)
+        nursery.start_soon(player.run)
         await trio.sleep(seconds)
-        nemesis.targets.over.set()
-    await nemesis.heal()
-    return nemesis, book
+        player.targets.over.set()
+    await player.heal()
+    return player, book
 
 
 BOOKIES = (Fault("kill", "bookie", (0.5, 2.0)), Fault("pause", "bookie", (0.5, 4.0)))
@@ -89,13 +89,13 @@ async def test_two_loops_overlap_and_no_bound_is_passed(
 ) -> None:
     adapter = FakeAdapter()
 
-    nemesis, book = await plague(scenario_of(BOOKIES, BOOKIES, QUORUM), adapter, tmp_path)
+    player, book = await plague(scenario_of(BOOKIES, BOOKIES, QUORUM), adapter, tmp_path)
 
     assert adapter.most_down == {Role.METADATA: 1, Role.BOOKIE: 1}
     spans = book.spans()
     overlaps = sum(a[0] < b[1] and b[0] < a[1] for n, a in enumerate(spans) for b in spans[n + 1 :])
     assert overlaps > 20
-    assert not nemesis.deaths
+    assert not player.deaths
 
 
 async def test_the_bound_is_the_scenarios(
@@ -123,11 +123,11 @@ async def test_everything_runs_and_passes_at_the_end(
     )
     adapter = FakeAdapter()
 
-    nemesis, book = await plague(scenario_of(everything, BOOKIES, everything), adapter, tmp_path)
+    player, book = await plague(scenario_of(everything, BOOKIES, everything), adapter, tmp_path)
 
     assert set(adapter.state.values()) == {"up"}
     assert not any(adapter.cuts.values())
-    assert len(nemesis.counts) == len({f.kind for f in (*everything, *BOOKIES)})
+    assert len(player.counts) == len({f.kind for f in (*everything, *BOOKIES)})
     assert len(book.ended) == len(book.begun)
     last = [deed for _, deed, _ in adapter.deeds if deed.startswith(("limit", "clock"))]
     assert last[-1] in ("limit None", "clock right")
@@ -143,10 +143,10 @@ async def test_synced_data_is_destroyed_on_one_node_of_a_role_only(
     adapter = FakeAdapter(data=tmp_path)
     rot = (Fault("damage", "bookie", (0.1, 0.5), amount=3),)
 
-    nemesis, book = await plague(scenario_of(rot, rot, BOOKIES), adapter, tmp_path)
+    player, book = await plague(scenario_of(rot, rot, BOOKIES), adapter, tmp_path)
 
     damaged = {name for _, _, kind, names in book.spans() if kind == "damage" for name in names}
-    assert damaged == {nemesis.targets.rotten[Role.BOOKIE]}
+    assert damaged == {player.targets.rotten[Role.BOOKIE]}
     whole = [n for n in ("bookie1", "bookie2", "bookie3", "bookie4") if n not in damaged]
     assert all((tmp_path / n / "journal-1").read_bytes() == b"x" * 10_000 for n in whole)
 
@@ -167,9 +167,9 @@ async def test_a_node_that_refuses_its_damaged_data_counts_as_down_for_good(
     gone = chance.choice(adapter.nodes[3:]).name
     adapter.refusing[gone] = "its journal is damaged"
 
-    nemesis, book = await plague(scenario, adapter, tmp_path)
+    player, book = await plague(scenario, adapter, tmp_path)
 
-    assert nemesis.targets.gone == {gone: "its journal is damaged"}
+    assert player.targets.gone == {gone: "its journal is damaged"}
     at = next(end for _, end, kind, _ in book.spans() if kind == "damage")
     later = [names for begin, _, _, names in book.spans() if begin > at]
     assert later == [], "with one gone for good no other bookie may go"
@@ -187,9 +187,9 @@ async def test_a_node_that_ends_by_itself_is_told_and_started_again(
             adapter.state["bookie3"] = "down"
 
         nursery.start_soon(die)
-        nemesis, _ = await plague(scenario_of(), adapter, tmp_path, seconds=10.0)
+        player, _ = await plague(scenario_of(), adapter, tmp_path, seconds=10.0)
 
-    assert nemesis.deaths == ["bookie3 ended by itself: an assert of ours"]
+    assert player.deaths == ["bookie3 ended by itself: an assert of ours"]
     assert adapter.state["bookie3"] == "up"
 
 

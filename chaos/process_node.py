@@ -16,9 +16,8 @@ from ..cluster.config import format_address
 from ..cluster.plan import Plan, PlannedNode
 from ..cluster.processes import environment
 from ..runtime.host import Address
-from .disks import LoopDisk
+from .last_words import last_words
 from .node import CLOCK
-from .words import last_words
 
 STOP_S = 15.0
 LOG_BYTES = 4000
@@ -27,8 +26,8 @@ FREE_BYTES_MIN = 16 << 20
 
 
 @dataclass(slots=True)
-class Place:
-    """One node: its place, and its process while it has one."""
+class ProcessNode:
+    """One node: where its things are, and its process while it has one."""
 
     base: Path
     """For all that is its own: configuration, stderr, clock, and its data or its disk."""
@@ -36,7 +35,6 @@ class Place:
     private: Address
     """Where it listens; others know ``planned.address``."""
     data: Path
-    disk: LoopDisk | None = None
     process: "trio.Process | None" = None
 
     @property
@@ -44,8 +42,8 @@ class Place:
         """Has it a process, running or paused?"""
         return self.process is not None and self.process.returncode is None
 
-    def write_config(self, plan: Plan, store: Mapping[str, Any]) -> None:
-        """Write what it is started with."""
+    def write_config(self, plan: Plan, store: Mapping[str, Any], disk_mb: int | None) -> None:
+        """Write what it is started with; ``disk_mb``: of a small disk of its own."""
         node = self.planned
         voters = plan.of("metadata")
         quorum = ",".join(f"{one.name}={format_address(one.address)}" for one in voters)
@@ -59,9 +57,9 @@ class Place:
         ]
         if node.kind == "bookie":
             options = dict(store)
-            if self.disk is not None:
+            if disk_mb is not None:
                 options.setdefault("free_bytes_min", FREE_BYTES_MIN)
-                most = (self.disk.megabytes << 20) // 16
+                most = (disk_mb << 20) // 16
                 options["journal_file_bytes"] = min(int(options["journal_file_bytes"]), most)
             lines += ["", "[store]", *(f"{key} = {json.dumps(v)}" for key, v in options.items())]
         (self.base / "node.toml").write_text("\n".join(lines) + "\n")

@@ -12,18 +12,18 @@ from random import Random
 import trio
 
 from .adapter import CLIENTS, Adapter, Link
-from .crew import Crew
+from .clients import Clients
 from .damage import damage
+from .last_words import last_words
 from .scenario import KINDS, Fault, Range, Scenario
 from .targets import NobodyLeft, Targets
-from .words import last_words
 
 START_S = 120.0
 """A loaded machine starts seven interpreters slowly; a node that refuses says so at once."""
 WATCH_S = 0.25
 
 
-class Nemesis:
+class FaultPlayer:
     """What goes wrong in one run."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Nemesis:
         fault_begins: Callable[[str, Sequence[str], str], int],
         fault_ends: Callable[[int, str], None],
         say: Callable[[str], None],
-        crew: Crew,
+        clients: Clients,
     ) -> None:
         self.scenario = scenario
         self.adapter = adapter
@@ -47,8 +47,8 @@ class Nemesis:
         self._begins = fault_begins
         self._ends = fault_ends
         self._say = say
-        self._crew = crew
-        self.targets = Targets(adapter.nodes, crew, scenario.bounds, seed, leader)
+        self._clients = clients
+        self.targets = Targets(adapter.nodes, clients, scenario.bounds, seed, leader)
 
     async def run(self) -> None:
         """Loops and moments, until `over` is set and all that is on has ended."""
@@ -150,19 +150,19 @@ class Nemesis:
         return await self._start(names)
 
     async def _kill_client(self, fault: Fault, names: list[str], chance: Random) -> str:
-        await self._each(names, self._crew.kill)
+        await self._each(names, self._clients.kill)
         await trio.sleep(chance.uniform(*fault.hold_s))
-        await self._each(names, self._crew.start)
+        await self._each(names, self._clients.start)
         return "started again"
 
     async def _pause_client(self, fault: Fault, names: list[str], chance: Random) -> str:
         for name in names:
-            self._crew.pause(name)
+            self._clients.pause(name)
         try:
             await trio.sleep(chance.uniform(*fault.hold_s))
         finally:
             for name in names:
-                self._crew.resume(name)
+                self._clients.resume(name)
         return "goes on"
 
     # --- network --------------------------------------------------------------------------------------
