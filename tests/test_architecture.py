@@ -1,7 +1,12 @@
-"""The shape of the tree: parts import only downward, pure modules stay pure, one seam to the world."""
+"""The shape of the tree: parts import only downward, pure modules stay pure, one seam to the world.
+
+In a part no modules know each other, no base has one subclass, no protocol one implementation.
+"""
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -199,3 +204,192 @@ def test_no_part_hides_a_module_of_others() -> None:
     import sys
 
     assert not set(PARTS) & set(sys.stdlib_module_names)
+
+
+# --- circles --------------------------------------------------------------------------------------
+
+CIRCLES: dict[frozenset[str], str] = {
+    frozenset({"cluster/child", "cluster/local"}): "to be parted",
+    frozenset({"cli/context", "cli/options"}): "to be parted",
+}
+"""Modules that know each other, and why they are not one; a part's folder and the file's name."""
+
+
+@cache
+def modules(part: str) -> dict[str, ast.Module]:
+    """Of a part, by path from the root without its ending."""
+    found = {}
+    for path in sorted((ROOT / part).rglob("*.py")):
+        found[str(path.relative_to(ROOT).with_suffix(""))] = ast.parse(path.read_text(), str(path))
+    return found
+
+
+def known_by(name: str, tree: ast.Module, there: set[str]) -> set[str]:
+    """The modules of its own part that a module imports, anywhere in it and for whatever reason."""
+    found = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or not node.level:
+            continue
+        above = name.split("/")[: -node.level]
+        target = [*above, *(node.module.split(".") if node.module else [])]
+        names = ["/".join(target), *("/".join([*target, alias.name]) for alias in node.names)]
+        found |= {one for one in names if one in there and one != name}
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> list[frozenset[str]]:
+    """Sets of modules of which each reaches each."""
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        seen: set[str] = set()
+        waiting = [start]
+        while waiting:
+            for target in graph[waiting.pop()] - seen:
+                seen.add(target)
+                waiting.append(target)
+        reached[start] = seen
+    return sorted(
+        {
+            frozenset(one for one in reached[start] if start in reached[one])
+            for start in graph
+            if start in reached[start]
+        },
+        key=sorted,
+    )
+
+
+@pytest.mark.parametrize("part", [*PARTS, "distributedlog"])
+def test_no_modules_of_a_part_know_each_other(part: str) -> None:
+    """Imports for types and late ones count: what is read in a circle cannot be read in order."""
+    trees = modules(part)
+    graph = {name: known_by(name, tree, set(trees)) for name, tree in trees.items()}
+
+    assert [sorted(one) for one in circles(graph) if one not in CIRCLES] == []
+
+
+def test_a_circle_is_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"d"}, "e": set[str]()}
+
+    assert circles(graph) == [frozenset("bc"), frozenset("d")]
+
+
+# --- classes --------------------------------------------------------------------------------------
+
+ONE_SUBCLASS: dict[str, str] = {
+    "BatchReader": "to be folded",
+    "Link": "to be folded",
+}
+"""Bases with one subclass, and why they are two classes."""
+
+ONE_IMPLEMENTATION: dict[str, str] = {"LocalStore": "to be folded"}
+"""Protocols that one class fulfils, and why they are there."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """A class of the tree, as its source shows it."""
+
+    name: str
+    where: str
+    bases: list[str]
+    members: set[str] = field(default_factory=set)
+    """Methods and attributes, those that a constructor sets included."""
+
+    @property
+    def is_protocol(self) -> bool:
+        return "Protocol" in self.bases
+
+
+@cache
+def classes() -> list[Seen]:
+    """Of product and tests."""
+    found = []
+    for part in [*PARTS, "distributedlog", "tests"]:
+        for where, tree in modules(part).items():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    bases = [name_of(base) for base in node.bases]
+                    found.append(Seen(node.name, where, bases, set(members(node))))
+    return found
+
+
+def name_of(base: ast.expr) -> str:
+    """``Base`` of ``Base``, ``module.Base`` and ``Base[int]``."""
+    if isinstance(base, ast.Subscript):
+        base = base.value
+    if isinstance(base, ast.Attribute):
+        return base.attr
+    return base.id if isinstance(base, ast.Name) else ""
+
+
+def members(node: ast.ClassDef) -> Iterator[str]:
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield item.name
+        elif isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            yield item.target.id
+        elif isinstance(item, ast.Assign):
+            yield from (one.id for one in item.targets if isinstance(one, ast.Name))
+    for inner in ast.walk(node):
+        if (
+            isinstance(inner, ast.Attribute)
+            and isinstance(inner.ctx, ast.Store)
+            and isinstance(inner.value, ast.Name)
+            and inner.value.id == "self"
+        ):
+            yield inner.attr
+
+
+def all_bases(one: Seen, by_name: dict[str, list[Seen]]) -> set[str]:
+    """Names of its bases, and of theirs."""
+    found, waiting = set[str](), [one]
+    while waiting:
+        for base in set(waiting.pop().bases) - found:
+            found.add(base)
+            waiting += by_name.get(base, [])
+    return found
+
+
+def all_members(one: Seen, by_name: dict[str, list[Seen]]) -> set[str]:
+    """Its own and those of its bases in the tree."""
+    above = [base for name in all_bases(one, by_name) for base in by_name.get(name, [])]
+    return one.members.union(*(base.members for base in above))
+
+
+@cache
+def classes_by_name() -> dict[str, list[Seen]]:
+    found: dict[str, list[Seen]] = {}
+    for one in classes():
+        found.setdefault(one.name, []).append(one)
+    return found
+
+
+def test_no_base_has_one_subclass() -> None:
+    """A subclass in the tests is a double, and counts. Errors are made for those who catch them."""
+    by_name, wrong = classes_by_name(), {}
+    for base in classes():
+        if base.where.startswith("tests/") or base.is_protocol:
+            continue
+        below = [one for one in classes() if base.name in one.bases and one.name != base.name]
+        if "Exception" in all_bases(base, by_name) or len(below) != 1:
+            continue
+        if not below[0].where.startswith("tests/"):
+            wrong[base.name] = f"{below[0].where}: {below[0].name}"
+    assert {name: one for name, one in wrong.items() if name not in ONE_SUBCLASS} == {}
+
+
+def test_no_protocol_has_one_implementation() -> None:
+    """Whoever has all of its members fulfils it, a double in the tests too. One call is a function's type."""
+    by_name, wrong = classes_by_name(), {}
+    for protocol in (one for one in classes() if one.is_protocol):
+        wanted = all_members(protocol, by_name)
+        if protocol.where.startswith("tests/") or wanted == {"__call__"}:
+            continue
+        fulfil = [
+            f"{one.where}: {one.name}"
+            for one in classes()
+            if not one.is_protocol and wanted <= all_members(one, by_name)
+        ]
+        if len(fulfil) < 2:
+            wrong[protocol.name] = fulfil
+    assert {name: one for name, one in wrong.items() if name not in ONE_IMPLEMENTATION} == {}
