@@ -60,10 +60,6 @@ class EnsembleChange:
         self._check()
         return True
 
-    def on_recovered(self, slot: int) -> None:
-        """The slot's bookie is back before a round began."""
-        self.failed.pop(slot, None)
-
     def start(
         self, lac: int, detached: Collection[int], choose: Choose, *, excluded: Collection[str] = ()
     ) -> Round:

@@ -101,10 +101,6 @@ class BookiePool:
             raise ConnectionLost(f"no connection to bookie {bookie_id}")
         return client
 
-    async def wait_change(self) -> None:
-        """Until who is there or connected changes."""
-        await self._changed.wait()
-
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -63,5 +63,4 @@ class FoundEntry:
 
     entry: int
     length_so_far: int
-    payload_bytes: int
     record: Buffer

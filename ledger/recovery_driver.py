@@ -159,7 +159,7 @@ class RecoveryDriver:
             for one in records(body):
                 if one.ledger != self._ledger_id or (found and one.entry <= found[-1].entry):
                     return found, True
-                found.append(FoundEntry(one.entry, one.length_so_far, len(one.payload), one.raw))
+                found.append(FoundEntry(one.entry, one.length_so_far, one.raw))
         except (CorruptData, UnsupportedFormat):
             return found, True
         return found, False

@@ -55,21 +55,6 @@ class Striping:
         rows, rest = divmod(phase + n, quorum)
         return first - phase + rows * size + rest
 
-    def held_between(self, slot: int, start: int, end: int) -> int:
-        """How many entries of start <= e < end ``slot`` holds."""
-        if end <= start:
-            return 0
-        size, quorum = self.ensemble_size, self.write_quorum
-        if size == quorum:
-            return end - start
-
-        def below(entry: int) -> int:
-            """Held ids below ``entry``, up to a constant."""
-            rows, phase = divmod(entry - slot + quorum - 1, size)
-            return rows * quorum + min(phase, quorum)
-
-        return below(end) - below(start)
-
     def windows(self) -> list[tuple[int, ...]]:
         """Every write set that occurs."""
         return [self.write_set(e) for e in range(1 if self.everywhere else self.ensemble_size)]

@@ -15,7 +15,7 @@ NAMED_MAX = 1000
 
 T = TypeVar("T")
 
-log = logging.getLogger("distributedlog.ledger.readable")
+log = logging.getLogger("distributedlog.ledger")
 
 
 class Unreadable:
@@ -23,12 +23,9 @@ class Unreadable:
 
     def __init__(self) -> None:
         self._named: dict[bytes, float] = {}
-        self.passed_over = 0
-        """How often, since the start."""
 
     def note(self, key: bytes, error: DistributedLogError) -> None:
         """The record of this key cannot be read; it is named once in ten minutes."""
-        self.passed_over += 1
         now = trio.current_time()
         if now - self._named.get(key, -AGAIN_S) < AGAIN_S:
             return

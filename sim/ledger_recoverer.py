@@ -146,9 +146,7 @@ class SimRecoverer:
             if record != self.oracles.records[header.entry]:  # stands for the digest
                 damaged = True
                 break
-            found.append(
-                FoundEntry(header.entry, header.length_so_far, header.payload_bytes, record)
-            )
+            found.append(FoundEntry(header.entry, header.length_so_far, record))
             if recovery.phase is Phase.READING and recovery.end is None:
                 self.seen.add(header.entry)
         return recovery.on_read(action.request, complete_to, known, found, damaged=damaged)

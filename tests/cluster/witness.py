@@ -107,4 +107,7 @@ async def _at(namespace: Namespace, address: Address) -> str:
             for registration in pool.live():
                 if tuple(registration.addresses[""]) == tuple(address):
                     return str(registration.id)
-            await pool.wait_change()
+            changed = trio.Event()
+            stop = pool.subscribe(changed.set)
+            await changed.wait()
+            stop()
