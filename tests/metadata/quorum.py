@@ -11,6 +11,7 @@ from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import MemberStatus
 from distributedlog.metadata.options import MetadataOptions
 from distributedlog.metadata.server import serve_metadata
+from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.metadata.wire import decode_rows
 from distributedlog.runtime.errors import ConnectionLost
 from distributedlog.runtime.frames import Op, pack
@@ -86,6 +87,16 @@ class Quorum:
         assert name not in self._running
         self.disks[name] = MemoryDisk()
 
+    async def restart_empty(self, name: str) -> None:
+        """The node is killed, its directory emptied, and it is started again."""
+        await self.kill(name)
+        self.wipe(name)
+        await self.start(name)
+
+    def other_than(self, *names: str) -> str:
+        """The first node that is none of these."""
+        return next(name for name in self.names if name not in names)
+
     async def client(self, *names: str, timeout_s: float = CLIENT_TIMEOUT_S) -> MetadataClient:
         """A client that knows these nodes (all, if none is named)."""
         self._clients += 1
@@ -101,9 +112,9 @@ class Quorum:
         return client
 
     async def cluster_id(self) -> str:
-        """Of the cluster that these nodes form; waits until they have."""
+        """Of the cluster that these nodes form; waits until one belongs to it."""
         client = await self.client()
-        await client.get(b"k")
+        await client._links.any_link()
         return client.cluster_id
 
     async def rows(self) -> dict[str, MemberStatus]:
@@ -203,3 +214,22 @@ async def quorum(size: int, *, seed: int = 1) -> AsyncIterator[Quorum]:
     async with trio.open_nursery() as nursery:
         yield Quorum([f"m{n + 1}" for n in range(size)], nursery, seed=seed)
         nursery.cancel_scope.cancel()
+
+
+def put(key: bytes, value: bytes = b"", lease: int = 0) -> Transaction:
+    return Transaction((), (Put(key, value, lease),))
+
+
+async def fill(client: MetadataClient, count: int = 20) -> None:
+    for n in range(count):
+        await client.transact(put(b"k%02d" % n, b"v%d" % n))
+
+
+@asynccontextmanager
+async def filled_quorum() -> AsyncIterator[tuple[Quorum, MetadataClient]]:
+    """Three nodes that serve, with some keys."""
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client)
+        yield nodes, client

@@ -24,8 +24,8 @@ from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint, Hello, Link
 
 from ..runtime.pipe import PipeNetwork
-from .quorum import Quorum, quorum
-from .test_metadata_quorum import applied, put
+from .quorum import Quorum, put, quorum
+from .test_metadata_quorum import applied
 
 
 class SlowDisk(MemoryDisk):

@@ -29,10 +29,8 @@ from distributedlog.runtime.errors import ConnectionLost, ProtocolError
 from distributedlog.runtime.frames import Op, envelope, pack
 from distributedlog.runtime.rpc import ClientLink, Endpoint, Hello
 
-from .quorum import Quorum, quorum
+from .quorum import Quorum, fill, filled_quorum, put, quorum
 from .raft_cores import elected, node, settle
-from .test_metadata_members import fill
-from .test_metadata_quorum import put
 
 
 @pytest.mark.parametrize("term", [TERM_MAX + 1, (1 << 62) - 1])
@@ -88,11 +86,9 @@ def test_nobody_campaigns_for_a_term_that_cannot_be_told() -> None:
 
 async def greet(nodes: Quorum, name: str, node_id: str, nursery: trio.Nursery) -> ClientLink:
     """As a metadata node of that id."""
-    cluster_id = await nodes.cluster_id()
-    hello = Hello(cluster_id=cluster_id, node_id=node_id, kind="metadata", label="m9")
-    return await Endpoint(nodes.machine("attacker"), lambda: hello).dial(
-        (name, 4181), nursery=nursery
-    )
+    hello = Hello(await nodes.cluster_id(), node_id, "metadata", "m9")
+    endpoint = Endpoint(nodes.machine("attacker"), lambda: hello)
+    return await endpoint.dial((name, 4181), nursery=nursery)
 
 
 async def say(nodes: Quorum, name: str, node_id: str, message: WireMessage) -> None:
@@ -116,12 +112,9 @@ async def chatter(nodes: Quorum, name: str, node_id: str) -> None:
 
 async def forge(nodes: Quorum, name: str, node_id: str, *terms: int) -> None:
     """Greet a node as a metadata node of that id, and say that one leads in these terms."""
-    cluster_id = await nodes.cluster_id()
-    hello = Hello(cluster_id=cluster_id, node_id=node_id, kind="metadata", label="m9")
-    endpoint = Endpoint(nodes.machine("attacker"), lambda: hello)
     async with trio.open_nursery() as nursery:
         for term in terms:
-            link = await endpoint.dial((name, 4181), nursery=nursery)
+            link = await greet(nodes, name, node_id, nursery)
             body = encode(Heartbeat(term, node_id, 0, 1))
             link.send(envelope(Op.META_RAFT, len(body)), body)
             await trio.sleep(2.5)
@@ -130,10 +123,7 @@ async def forge(nodes: Quorum, name: str, node_id: str, *terms: int) -> None:
 
 async def test_a_stranger_moves_no_term(autojump_clock: object) -> None:
     """A greeting names itself: what counts is who the members at the known addresses say there are."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
-        await fill(client)
+    async with filled_quorum() as (nodes, client):
         before = {row.term for row in (await nodes.rows()).values()}
 
         for name in nodes.names:
@@ -145,10 +135,7 @@ async def test_a_stranger_moves_no_term(autojump_clock: object) -> None:
 
 async def test_a_member_s_name_does_not_help_to_end_all_terms(autojump_clock: object) -> None:
     """Names are no secret: a forged high term is refused whoever it comes from, and the quorum elects."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
-        await fill(client)
+    async with filled_quorum() as (nodes, client):
         ids = {name: row.node_id for name, row in (await nodes.rows()).items()}
 
         for name in nodes.names:
@@ -165,10 +152,7 @@ async def test_a_snapshot_that_cannot_be_read_ends_nobody(
     content: bytes, autojump_clock: object
 ) -> None:
     """Whole and checksummed, from a member's id, and none of ours: nothing is kept of it."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
-        await fill(client)
+    async with filled_quorum() as (nodes, client):
         rows = await nodes.rows()
         term = max(row.term for row in rows.values())
         head = CHUNK.pack(len(content), xxhash.xxh3_64_intdigest(content))
@@ -190,10 +174,7 @@ async def test_a_crowd_of_strangers_keeps_no_member_out(
     async with quorum(3) as nodes, trio.open_nursery() as nursery:
         client = await nodes.client(timeout_s=30)
         await grown_while_m3_is_away(nodes, client)
-        while (leader := await nodes.leader()) in ("m1", "m2"):
-            await nodes.kill(leader)
-            await nodes.leader()
-            await nodes.start(leader)
+        await led_by_one_that_m3_has_not_read_of(nodes)
         await nodes.start("m3")
         for n in range(100):
             nursery.start_soon(chatter, nodes, "m3", f"{n:032x}\nforged line")
@@ -222,6 +203,13 @@ async def grown_while_m3_is_away(nodes: Quorum, client: MetadataClient) -> None:
                 await trio.sleep(0.1)
 
 
+async def led_by_one_that_m3_has_not_read_of(nodes: Quorum) -> None:
+    while (leader := await nodes.leader()) in ("m1", "m2"):
+        await nodes.kill(leader)
+        await nodes.leader()
+        await nodes.start(leader)
+
+
 async def until_m3_has_read(nodes: Quorum) -> None:
     with trio.fail_after(30):
         while True:
@@ -233,18 +221,12 @@ async def until_m3_has_read(nodes: Quorum) -> None:
 
 async def test_a_member_speaks_for_itself_alone(autojump_clock: object) -> None:
     """What it says in another one's name ends its connection, and moves nothing."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
-        await fill(client)
+    async with filled_quorum() as (nodes, _):
         rows = await nodes.rows()
         ids = {name: row.node_id for name, row in rows.items()}
-        cluster_id = await nodes.cluster_id()
         target, other, third = nodes.names
-        hello = Hello(cluster_id=cluster_id, node_id=ids[other], kind="metadata")
-        endpoint = Endpoint(nodes.machine("attacker"), lambda: hello)
         async with trio.open_nursery() as nursery:
-            link = await endpoint.dial((target, 4181), nursery=nursery)
+            link = await greet(nodes, target, ids[other], nursery)
             term = rows[target].term
             body = encode(Vote(term + 1, ids[third], 1 << 40, term, True))
             link.send(envelope(Op.META_RAFT, len(body)), body)
@@ -259,10 +241,7 @@ async def test_a_member_that_this_node_has_not_read_of_is_heard(autojump_clock: 
     async with quorum(3) as nodes:
         client = await nodes.client(timeout_s=30)
         await grown_while_m3_is_away(nodes, client)
-        while (leader := await nodes.leader()) in ("m1", "m2"):
-            await nodes.kill(leader)
-            await nodes.leader()
-            await nodes.start(leader)
+        await led_by_one_that_m3_has_not_read_of(nodes)
         await nodes.start("m3")
 
         await until_m3_has_read(nodes)

@@ -9,13 +9,8 @@ from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.metadata.wire import MembersRequest
 from distributedlog.runtime.errors import MembersRefused, QuorumUnreachable
 
-from .quorum import Quorum, quorum
-from .test_metadata_quorum import MIB, damage, put
-
-
-async def fill(client: MetadataClient, count: int = 20) -> None:
-    for n in range(count):
-        await client.transact(put(b"k%02d" % n, b"v%d" % n))
+from .quorum import Quorum, fill, filled_quorum, put, quorum
+from .test_metadata_quorum import MIB, damage
 
 
 async def holds(client: MetadataClient, count: int = 20) -> bool:
@@ -38,8 +33,7 @@ async def until_voters(client: MetadataClient, *names: str) -> dict[str, MemberS
 
 
 async def follower(nodes: Quorum) -> str:
-    leader = await nodes.leader()
-    return next(name for name in nodes.names if name != leader)
+    return nodes.other_than(await nodes.leader())
 
 
 async def change(client: MetadataClient, kind: str, name: str, address: str = "") -> None:
@@ -50,19 +44,14 @@ async def test_a_wiped_node_is_replaced_and_another_may_then_be_lost(
     autojump_clock: object,
 ) -> None:
     """H5: the quorum bears the loss of one node again, with all data."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
-        await fill(client)
+    async with filled_quorum() as (nodes, client):
         lost = await follower(nodes)
         before = (await nodes.rows())[lost].node_id
-        await nodes.kill(lost)
-        nodes.wipe(lost)
-        await nodes.start(lost)
+        await nodes.restart_empty(lost)
         await change(client, "replace", lost)
         rows = await until_voters(client, *nodes.names)
         assert rows[lost].node_id != before
-        await nodes.kill(next(name for name in nodes.names if name != lost))
+        await nodes.kill(nodes.other_than(lost))
 
         await client.transact(put(b"k20", b"v20"))
         assert await holds(client, 21)
@@ -72,14 +61,9 @@ async def test_a_replaced_node_finds_its_members_again_after_a_restart(
     autojump_clock: object,
 ) -> None:
     """Who forms the quorum is in each node's log, not in what it was started with."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
-        await fill(client)
+    async with filled_quorum() as (nodes, client):
         for lost in nodes.names:
-            await nodes.kill(lost)
-            nodes.wipe(lost)
-            await nodes.start(lost)
+            await nodes.restart_empty(lost)
             await change(client, "replace", lost)
             await until_voters(client, *nodes.names)
         await nodes.kill()
@@ -96,15 +80,13 @@ async def test_a_replacement_is_fed_by_a_snapshot(autojump_clock: object) -> Non
         for n in range(24):
             await client.transact(put(b"big%02d" % n, bytes(MIB - 100)))
         lost = await follower(nodes)
-        await nodes.kill(lost)
-        nodes.wipe(lost)
-        await nodes.start(lost)
+        await nodes.restart_empty(lost)
         await change(client, "replace", lost)
         await until_voters(client, *nodes.names)
         assert any(file.startswith("snapshot.") for file in nodes.disks[lost].list())
         await nodes.kill(lost)
         await nodes.start(lost)
-        await nodes.kill(next(name for name in nodes.names if name != lost))
+        await nodes.kill(nodes.other_than(lost))
 
         page = await client.range(b"big", b"bih", limit=1)
         assert page.more
@@ -114,19 +96,14 @@ async def test_a_damaged_node_is_replaced_after_its_directory_is_emptied(
     autojump_clock: object,
 ) -> None:
     """M4: what cannot be trusted takes no part; it is told what to do, then let in anew."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
-        await fill(client)
+    async with filled_quorum() as (nodes, client):
         lost = await follower(nodes)
         await nodes.kill(lost)
         await damage(nodes, lost)
         await nodes.start(lost)
         with pytest.raises(MembersRefused, match="empty its directory"):
             await change(client, "replace", lost)
-        await nodes.kill(lost)
-        nodes.wipe(lost)
-        await nodes.start(lost)
+        await nodes.restart_empty(lost)
         await change(client, "replace", lost)
 
         await until_voters(client, *nodes.names)
@@ -136,10 +113,7 @@ async def test_an_added_node_votes_and_a_removed_one_does_not_disturb(
     autojump_clock: object,
 ) -> None:
     """Thesis 4.2: one by one; who was put out goes on asking for votes, and nobody helps it."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
-        await fill(client)
+    async with filled_quorum() as (nodes, client):
         nodes.add("m4")
         await nodes.start("m4")
         await change(client, "add", "m4", "m4:4181")
@@ -157,10 +131,7 @@ async def test_an_added_node_votes_and_a_removed_one_does_not_disturb(
 
 async def test_a_leader_that_is_put_out_hands_over(autojump_clock: object) -> None:
     """Thesis 4.2.2."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
-        await fill(client)
+    async with filled_quorum() as (nodes, client):
         leader = await nodes.leader()
         left = [name for name in nodes.names if name != leader]
         await change(client, "remove", leader)
@@ -171,10 +142,7 @@ async def test_a_leader_that_is_put_out_hands_over(autojump_clock: object) -> No
 
 
 async def test_what_would_lose_the_quorum_is_refused(autojump_clock: object) -> None:
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
-        await fill(client)
+    async with filled_quorum() as (nodes, client):
         leader = await nodes.leader()
         dead, other = (name for name in nodes.names if name != leader)
         await nodes.kill(dead)
@@ -195,10 +163,7 @@ async def test_what_would_lose_the_quorum_is_refused(autojump_clock: object) -> 
 
 async def test_a_node_that_lives_moves_to_another_host(autojump_clock: object) -> None:
     """docs/operations.md: also the leader; its successor of the same name takes its place."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
-        await fill(client)
+    async with filled_quorum() as (nodes, client):
         moved = await nodes.leader()
         nodes.add("elsewhere", called=moved)
         await nodes.start("elsewhere")
@@ -207,7 +172,7 @@ async def test_a_node_that_lives_moves_to_another_host(autojump_clock: object) -
             while (await until_voters(client, *nodes.names))[moved].address != "elsewhere:4181":  # noqa: ASYNC110
                 await trio.sleep(0.5)
         await nodes.kill(moved)
-        await nodes.kill(next(name for name in nodes.names if name != moved))
+        await nodes.kill(nodes.other_than(moved))
 
         await client.transact(put(b"k20", b"v20"))
         assert await holds(client, 21)
@@ -220,9 +185,7 @@ async def test_an_operator_sees_which_node_is_to_be_replaced(autojump_clock: obj
         client = await nodes.client()
         await fill(client, 1)
         lost = await follower(nodes)
-        await nodes.kill(lost)
-        nodes.wipe(lost)
-        await nodes.start(lost)
+        await nodes.restart_empty(lost)
         await trio.sleep(2)
 
         rows = {row.name: row for row in await client.status()}

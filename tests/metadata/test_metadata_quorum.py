@@ -24,13 +24,9 @@ from distributedlog.runtime.host import File
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint, Hello
 
-from .quorum import Quorum, quorum
+from .quorum import Quorum, put, quorum
 
 MIB = 1024 * 1024
-
-
-def put(key: bytes, value: bytes = b"", lease: int = 0) -> Transaction:
-    return Transaction((), (Put(key, value, lease),))
 
 
 async def wait_until(true: Callable[[], bool], within_s: float = 30) -> None:
@@ -145,8 +141,8 @@ async def test_a_wiped_node_never_helps_to_elect(autojump_clock: object) -> None
         client = await nodes.client()
         await client.transact(put(b"k", b"1"))
         leader = await nodes.leader()
-        a, c = leader, next(name for name in nodes.names if name != leader)
-        b = next(name for name in nodes.names if name not in (a, c))
+        a, c = leader, nodes.other_than(leader)
+        b = nodes.other_than(a, c)
         await nodes.kill(c)
         await client.transact(put(b"k", b"2"))
         await nodes.kill()
@@ -190,7 +186,7 @@ async def test_a_follower_that_was_away_is_brought_back_by_a_snapshot(
         await nodes.start()
         client = await nodes.client()
         leader = await nodes.leader()
-        away = next(name for name in nodes.names if name != leader)
+        away = nodes.other_than(leader)
         await nodes.kill(away)
         for n in range(24):
             await client.transact(put(b"k%02d" % n, bytes(MIB - 100)))
@@ -203,7 +199,7 @@ async def test_a_follower_that_was_away_is_brought_back_by_a_snapshot(
         await nodes.kill(leader)
         page = await client.range(b"k", b"l", limit=1)
         assert page.more
-        await nodes.kill(next(name for name in nodes.names if name not in (leader, away)))
+        await nodes.kill(nodes.other_than(leader, away))
         await nodes.start(leader)
         found = [await client.get(b"k%02d" % n) for n in range(24)]
         assert all(item is not None and len(item.value) == MIB - 100 for item in found)
@@ -376,7 +372,7 @@ async def test_a_damaged_follower_does_not_disturb_its_leader(autojump_clock: ob
         await nodes.start()
         client = await nodes.client()
         leader = await nodes.leader()
-        damaged = next(name for name in nodes.names if name != leader)
+        damaged = nodes.other_than(leader)
         for n in range(10):
             await client.transact(put(b"k", b"%d" % n))
         await nodes.kill(damaged)
@@ -428,7 +424,7 @@ async def test_a_watch_on_a_node_that_is_cut_off_is_taken_up_elsewhere(
         writer = await nodes.client()
         await writer.transact(put(b"k", b"0"))
         leader = await nodes.leader()
-        alone = next(name for name in nodes.names if name != leader)
+        alone = nodes.other_than(leader)
         watcher = await nodes.client(alone, *(name for name in nodes.names if name != alone))
         found: list[bytes] = []
         async with watcher.watch(b"k", b"l", after_revision=0) as watch:

@@ -30,8 +30,8 @@ from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.reasons import Reasons
 
 from ..bookie.kit import CutDisk
-from .quorum import Quorum, quorum
-from .test_metadata_quorum import MIB, put
+from .quorum import Quorum, put, quorum
+from .test_metadata_quorum import MIB
 from .test_storage import begun, block_offsets, entries, entry, flip, log_name, ready, started
 
 DISK_BYTES = 40 * MIB
