@@ -232,6 +232,26 @@ async def running(
             raise  # not switched off by the test, as its last word
 
 
+async def dies_at_step(
+    step: int,
+    journal: CutDisk,
+    index: Disk | None = None,
+    options: BookieOptions = SMALL,
+    *,
+    serve_s: float = 0.0,
+) -> bool:
+    """Start, and serve for so long; at that step of the journal's disk the power goes off: was it reached?"""
+    died = False
+    journal.fuse = step
+    try:
+        async with running(journal, options, index):
+            if serve_s:
+                await trio.sleep(serve_s)
+    except* PowerCut:
+        died = True
+    return died
+
+
 @dataclass(eq=False)
 class Adder:
     """A writer's connection: sends records, hears acks and refusals. A `StreamOwner`."""
@@ -398,11 +418,19 @@ def journal_names(disk: CutDisk) -> list[str]:
     return [name for name in disk.list() if file_number(name)]
 
 
-async def some_files(store: Store) -> Adder:
-    """Ledger 7: a hundred entries of 3,000 bytes, acknowledged; with `SMALL` options, over several files."""
-    adder = Adder(store, 7)
-    for n in range(100):
-        adder.send(record(7, n, bytes(3000)))
-        await trio.sleep(0.001)
+async def add_acked(
+    store: Store, ledger: int, count: int = 1, payload_bytes: int = 0, *, apart_s: float = 0.0
+) -> Adder:
+    """The first ``count`` entries of a ledger, acknowledged; with 0 payload bytes each says which it is."""
+    adder = Adder(store, ledger)
+    for n in range(count):
+        adder.send(record(ledger, n, bytes(payload_bytes)))
+        if apart_s:
+            await trio.sleep(apart_s)
     await adder.all_acked()
     return adder
+
+
+async def some_files(store: Store) -> Adder:
+    """Ledger 7: a hundred entries of 3,000 bytes, acknowledged; with `SMALL` options, over several files."""
+    return await add_acked(store, 7, 100, 3000, apart_s=0.001)

@@ -19,6 +19,7 @@ from .kit import (
     SMALL,
     Adder,
     CutDisk,
+    add_acked,
     fence,
     journal_names,
     record,
@@ -35,9 +36,7 @@ async def test_a_deleted_ledger_stays_deleted(autojump_clock: Clock) -> None:
     for _ in range(3):
         async with running(disk, SMALL) as store:
             if not disk.syncs:
-                adder = Adder(store, 7)
-                adder.send(record(7, 0))
-                await adder.all_acked()
+                await add_acked(store, 7)
             await store.delete_ledger(7)
             old, copy, other = Adder(store, 7), Adder(store, 7, recovery=True), Adder(store, 8)
             for each in (old, copy):
@@ -119,9 +118,7 @@ async def test_a_deletion_that_nobody_waits_for_any_more_frees_its_runs(
     """Who asked was cancelled before the tombstone was durable: it is, and the next one asks in vain."""
     index = CutDisk()
     async with running(CutDisk(sync_s=0.5), SMALL, index) as store:
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        await add_acked(store, 7)
         await store.checkpoint()
         with trio.move_on_after(0.1):
             await store.delete_ledger(7)
@@ -150,8 +147,6 @@ async def test_files_that_somebody_else_has_removed_end_no_bookie(autojump_clock
         await store.delete_ledger(7)
         await trio.sleep(3 * REST_S)
 
-        other = Adder(store, 8)
-        other.send(record(8, 0))
-        await other.all_acked()
+        await add_acked(store, 8)
         assert names[0] not in journal.list()
         assert not {names[1], names[-1]} & set(journal.list())

@@ -34,6 +34,8 @@ from .kit import (
     CutDisk,
     CutMap,
     PowerCut,
+    add_acked,
+    dies_at_step,
     fence,
     host_of,
     journal_names,
@@ -106,9 +108,7 @@ async def test_a_full_bookie_starts_and_serves_and_goes_on_when_there_is_room(
         await disk.delete(BALLAST)
         await _until_writable(store)
         assert store.space.reasons == {}
-        other = Adder(store, 8)
-        other.send(record(8, 0))
-        await other.all_acked()
+        await add_acked(store, 8)
         assert all(store.ledgers.look_up(ledger, KEY).fenced for ledger in range(20, 26))
         with pytest.raises(NoSuchLedger):
             store.ledgers.look_up(40, KEY)
@@ -120,19 +120,13 @@ async def test_a_start_on_a_full_disk_that_dies_at_any_step_loses_nothing(
     """What it gives up is the reserve and what nobody counts: never what was acknowledged."""
     died, steps = True, 0
     while died:
-        died = False
         disk = CutDisk(bytes_max=40 * SMALL.journal_file_bytes)
         async with running(disk, SMALL) as store:
             adder = await some_files(store)
             await fence(store, 9)
         await _fill(disk)
         disk = disk.cut(random.Random(steps), survive=0.5)
-        disk.fuse = steps
-        try:
-            async with running(disk, SMALL):
-                await trio.sleep(5)
-        except* PowerCut:
-            died = True
+        died = await dies_at_step(steps, disk, serve_s=5)
         disk = disk.cut(random.Random(steps), survive=0.5)
         async with running(disk, SMALL) as store:
             assert list((await read_all(store, 7)).values()) == adder.sent, steps
@@ -206,9 +200,7 @@ async def test_a_start_without_any_room_says_so_and_destroys_nothing(
             await open_store(host_of(disk), SMALL, bookie_id="b1")
     await disk.delete(BALLAST)
     async with running(disk, SMALL) as store:
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        await add_acked(store, 7)
 
 
 async def test_a_block_longer_than_a_short_file_is_sealed_whole(autojump_clock: Clock) -> None:
@@ -353,9 +345,7 @@ async def test_when_even_the_reserve_is_used_up_it_waits_and_lives(autojump_cloc
     """Fences are told to come again, reads are served; with space all that waited goes on."""
     disk = CutDisk(bytes_max=8 * SMALL.journal_file_bytes)
     async with running(disk, SMALL) as store:
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        await add_acked(store, 7)
         await _fill(disk)
         await trio.sleep(5)
         waiting: list[int] = []
@@ -387,9 +377,7 @@ async def test_a_full_index_disk_stays_a_reason_until_a_checkpoint_succeeds(
     """It was set by the failed checkpoint and taken back by the next look at the journal's disk."""
     journal, index = CutDisk(), CutDisk()
     async with running(journal, SMALL, index) as store:
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        await add_acked(store, 7)
         index.full_maps = True
         await trio.sleep(10)  # its checkpoint is due
         for _ in range(40):
@@ -420,9 +408,7 @@ async def test_a_reason_stays_while_what_would_end_it_is_tried_again(
 
     journal, index = CutDisk(), CutDisk()
     async with running(journal, SMALL, index) as store:
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        await add_acked(store, 7)
         index.full_maps = True
         await trio.sleep(10)
         monkeypatch.setattr(CutMap, "apply", apply_slowly)
@@ -475,9 +461,7 @@ async def test_the_indexs_reserve_lets_one_more_checkpoint_through(autojump_cloc
 
     index = Tight()
     async with running(CutDisk(), SMALL, index) as store:
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        await add_acked(store, 7)
         await store.checkpoint()
         await store.delete_ledger(7)
         index.full_maps = True
@@ -599,11 +583,7 @@ async def test_at_rest_a_bookie_gives_back_what_a_rate_had_asked_for(
     """After a minute: the long file is cut at its end, the next ones are short; once, not each minute."""
     disk, index = CutDisk(), CutDisk()
     async with running(disk, GROWING, index) as store:
-        adder = Adder(store, 7)
-        for n in range(400):
-            adder.send(record(7, n, bytes(3900)))
-            await trio.sleep(0.001)
-        await adder.all_acked()
+        adder = await add_acked(store, 7, 400, 3900, apart_s=0.001)
         await trio.sleep(30)
         assert store._journal.stored_bytes > 4 * MIB
         await trio.sleep(60)
@@ -614,9 +594,7 @@ async def test_at_rest_a_bookie_gives_back_what_a_rate_had_asked_for(
         assert store._journal.stored_bytes == sum(
             disk._files[name].size for name in journal_names(disk)
         )
-        more = Adder(store, 8)
-        more.send(record(8, 0))
-        await more.all_acked()
+        more = await add_acked(store, 8)
     disk = disk.cut(random.Random(1))
     async with running(disk, GROWING, CutDisk() if lost_index else index) as store:
         assert list((await read_all(store, 7)).values()) == adder.sent
@@ -632,11 +610,7 @@ async def test_the_power_goes_off_at_every_step_of_giving_back(autojump_clock: C
         disk, index = CutDisk(), CutDisk()
         try:
             async with running(disk, GROWING, index) as store:
-                adder = Adder(store, 7)
-                for n in range(150):
-                    adder.send(record(7, n, bytes(3900)))
-                    await trio.sleep(0.001)
-                await adder.all_acked()
+                adder = await add_acked(store, 7, 150, 3900, apart_s=0.001)
                 await trio.sleep(30)
                 disk.fuse = steps
                 await trio.sleep(60)

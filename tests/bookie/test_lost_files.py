@@ -30,6 +30,8 @@ from .kit import (
     CutDisk,
     CutFile,
     PowerCut,
+    add_acked,
+    dies_at_step,
     fence,
     host_of,
     journal_names,
@@ -76,11 +78,7 @@ async def _serve(checkpoint: str) -> Served:
     fenced: list[int] = []
 
     async def write(store: Store, ledger: int, count: int) -> None:
-        adder = Adder(store, ledger)
-        for n in range(count):
-            adder.send(record(ledger, n, bytes(3000)))
-            await trio.sleep(0.001)
-        await adder.all_acked()
+        adder = await add_acked(store, ledger, count, 3000, apart_s=0.001)
         acked[ledger] = adder.sent
         fenced.append(ledger + 100)
         await fence(store, ledger + 100)
@@ -360,16 +358,10 @@ async def test_a_start_that_missed_data_and_dies_at_any_step_is_known_to_the_nex
     steps, died = 0, True
     first = await _serve("between")
     while died:
-        died = False
         served = _copied(first)
         newest = [n for n in journal_names(served.journal) if served.journal._files[n].data][-1]
         _emptied(served, newest)
-        served.journal.fuse = steps
-        try:
-            async with running(served.journal, MANUAL, served.index):
-                pass
-        except* PowerCut:
-            died = True
+        died = await dies_at_step(steps, served.journal, served.index, MANUAL)
         served.journal = served.journal.cut(random.Random(steps), survive=0.0)
 
         reason, _ = await _judge(served, 0)

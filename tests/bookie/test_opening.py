@@ -16,7 +16,7 @@ from distributedlog.bookie.seed import SEED_NAME
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import CorruptData, DiskFailed
 
-from .kit import SMALL, Adder, CutDisk, PowerCut, host_of, read_all, record, running
+from .kit import SMALL, Adder, CutDisk, dies_at_step, host_of, read_all, record, running
 
 Clock = trio.testing.MockClock
 
@@ -42,16 +42,10 @@ async def test_a_start_that_dies_at_any_step_leaves_the_survivors_to_the_next(
     died = True
     steps = 0
     while died:
-        died = False
         disk, index = CutDisk(), CutDisk()
         acked = await _acknowledged(disk, index)
         disk = disk.cut(random.Random(1), survive=0.0)
-        disk.fuse = steps
-        try:
-            async with running(disk, SMALL, index):
-                pass
-        except* PowerCut:
-            died = True
+        died = await dies_at_step(steps, disk, index)
         disk = disk.cut(random.Random(steps), survive)
 
         async with running(disk, SMALL, CutDisk() if lost_index else index) as store:
@@ -108,16 +102,10 @@ async def test_a_start_that_dies_over_a_survivor_whose_sync_failed_calls_it_sync
     """H4: until its copy is durable no block may say that it is, else each such power cut is limbo."""
     steps, died = 0, True
     while died:
-        died = False
         disk, index = CutDisk(), CutDisk()
         acked = await _acknowledged(disk, index)
         await _die_of_a_failed_sync(disk, index, len(acked))
-        disk.fuse = steps
-        try:
-            async with running(disk, SMALL, index):
-                pass
-        except* PowerCut:
-            died = True
+        died = await dies_at_step(steps, disk, index)
         disk = disk.cut(random.Random(steps), survive=0.0)
 
         async with running(disk, SMALL, CutDisk() if lost_index else index) as store:
@@ -138,7 +126,6 @@ async def test_what_a_start_finds_in_the_page_cache_is_durable_before_it_is_serv
     """
     steps, died = 0, True
     while died:
-        died = False
         disk, index = CutDisk(), CutDisk()
         await _acknowledged(disk, index)
         disk.sync_s = 10.0
@@ -146,12 +133,7 @@ async def test_what_a_start_finds_in_the_page_cache_is_durable_before_it_is_serv
             Adder(store, 7).send(record(7, 4, bytes(500)))
             await trio.sleep(1.0)
         disk.sync_s = 0.0
-        disk.fuse = steps
-        try:
-            async with running(disk, SMALL, index):
-                pass
-        except* PowerCut:
-            died = True
+        died = await dies_at_step(steps, disk, index)
         disk.off, disk.fuse = False, -1  # it was only the process
 
         index = CutDisk() if lost_index else index

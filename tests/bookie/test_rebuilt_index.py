@@ -16,6 +16,7 @@ from .kit import (
     SMALL,
     Adder,
     CutDisk,
+    add_acked,
     fence,
     journal_names,
     read_all,
@@ -123,9 +124,7 @@ async def test_a_journal_without_a_whole_head_and_an_index_that_vanished_are_a_l
         await fence(store, 7)
     async with running(journal, SMALL, index) as store:
         await trio.sleep(100)  # the first start's file is empty: it goes
-        adder = Adder(store, 8)
-        adder.send(record(8, 0))
-        await adder.all_acked()
+        await add_acked(store, 8)
     written = [name for name in journal_names(journal) if any(journal._files[name].data)]
     assert len(written) == 1
     journal._files[written[0]].write(0, [bytes(8192)], 8192, "rot")  # the head, and states after it

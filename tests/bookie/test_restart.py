@@ -24,6 +24,7 @@ from .kit import (
     Adder,
     CutDisk,
     PowerCut,
+    add_acked,
     fence,
     host_of,
     journal_names,
@@ -166,9 +167,7 @@ async def test_absurd_lengths_do_not_hurt(autojump_clock: Clock, field_: int) ->
     """Scenario 5: the lengths of a block set to all ones: no crash, no huge allocation."""
     disk = CutDisk()
     async with running(disk) as store:
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        await add_acked(store, 7)
         end = store._journal.position().offset
     name = journal_names(disk)[0]
     disk._files[name].write(end - blocks.ALIGN + 8 + 4 * field_, [b"\xff" * 4], 4, name)
@@ -229,9 +228,7 @@ async def test_a_ledger_that_only_a_survivor_tells_of_is_in_limbo_too(
     disk = CutDisk()
     async with running(disk) as store:
         offset = store._journal.position().offset
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        adder = await add_acked(store, 7)
         adder.send(record(7, 1, lac=-1))  # a higher LAC would tell of the ledger as well
         await adder.all_acked()
     disk.flip(journal_names(disk)[0], offset + 70)
@@ -247,9 +244,7 @@ async def test_limbo_is_confined_to_the_ledgers_of_before(autojump_clock: Clock)
     disk = CutDisk()
     async with running(disk) as store:
         offset = store._journal.position().offset
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        await add_acked(store, 7)
         await trio.sleep(0.1)
     disk.flip(journal_names(disk)[0], offset + 70)
     async with running(disk) as store:
@@ -319,9 +314,7 @@ async def test_a_bookie_that_lost_its_journal_gives_no_negative_answers(
     """Scenario 31, inv. 22: the index alone, or the files alone without one of them."""
     journal, index = CutDisk(), CutDisk()
     async with running(journal, SMALL, index) as store:
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        await add_acked(store, 7)
         await store.checkpoint()
 
     async with running(CutDisk(), SMALL, index) as store:
@@ -344,9 +337,7 @@ async def test_a_stored_copy_of_the_journal_plants_no_blocks(autojump_clock: Clo
     """H4: a payload that contains valid blocks of this very bookie."""
     disk = CutDisk()
     async with running(disk) as store:
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        adder = await add_acked(store, 7)
         await fence(store, 8)
         name = journal_names(disk)[0]
         copy = disk._files[name].read(0, store._journal.position().offset)
@@ -430,10 +421,7 @@ async def test_more_state_than_a_file_holds(autojump_clock: Clock) -> None:
     async with running(disk, SMALL, CutDisk()) as store:
         for ledger in range(4000):
             store.fence(ledger, KEY, lambda ledger, error: None)
-        adder = Adder(store, 5000)
-        for n in range(60):
-            adder.send(record(5000, n, bytes(5000)))
-        await adder.all_acked()
+        adder = await add_acked(store, 5000, 60, 5000)
         assert store._journal.rolls > 1
     async with running(disk, SMALL, CutDisk()) as store:
         assert store.ledgers.limbo_below == 0

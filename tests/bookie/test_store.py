@@ -17,7 +17,19 @@ from distributedlog.runtime.errors import (
 )
 from distributedlog.runtime.memory import MemoryDisk
 
-from .kit import KEY, OPTIONS, Adder, CutDisk, CutFile, Poller, fence, read_all, record, running
+from .kit import (
+    KEY,
+    OPTIONS,
+    Adder,
+    CutDisk,
+    CutFile,
+    Poller,
+    add_acked,
+    fence,
+    read_all,
+    record,
+    running,
+)
 
 Clock = trio.testing.MockClock
 SMALL = replace(
@@ -86,9 +98,7 @@ async def test_damage_that_a_read_meets_is_told(autojump_clock: Clock) -> None:
     """With the reader, and with whoever looks at this bookie."""
     disk = CutDisk()
     async with running(disk) as store:
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        await add_acked(store, 7)
         await store.checkpoint()
         place = store._index.find(store.ledgers.look_up(7, KEY), 0)
         assert place is not None
@@ -187,9 +197,7 @@ async def test_a_full_disk_keeps_room_for_fences_and_recovery(autojump_clock: Cl
 
         disk.bytes_max = 20 * SMALL.journal_file_bytes
         await trio.sleep(3)
-        other = Adder(store, 8)
-        other.send(record(8, 0))
-        await other.all_acked()
+        await add_acked(store, 8)
 
 
 async def test_little_space_means_read_only(autojump_clock: Clock) -> None:
@@ -232,9 +240,7 @@ async def test_ledgers_nobody_wrote_to_are_not_remembered(autojump_clock: Clock)
 
 async def test_keys_are_checked_before_anything_is_said(autojump_clock: Clock) -> None:
     async with running(CutDisk()) as store:
-        adder = Adder(store, 7)
-        adder.send(record(7, 0))
-        await adder.all_acked()
+        adder = await add_acked(store, 7)
 
         with pytest.raises(WrongLedgerKey):
             store.ledgers.look_up(7, b"x" * 16)
@@ -247,10 +253,7 @@ async def test_rot_under_a_read_is_said_and_never_served_as_absent(autojump_cloc
     """The disk lied: `CorruptData`, never "no such entry"."""
     disk = CutDisk()
     async with running(disk, SMALL) as store:
-        adder = Adder(store, 7)
-        for n in range(60):
-            adder.send(record(7, n, bytes(5000)))
-        await adder.all_acked()
+        adder = await add_acked(store, 7, 60, 5000)
         run = store._index.find(adder.stream.ledger, 0)
         assert run is not None
         await store.checkpoint()  # replayed no more, so nobody looked at it before it is read
