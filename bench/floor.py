@@ -67,7 +67,7 @@ def replicated_floor(directory: Path, size: int, seconds: float) -> Histogram:
     histogram = Histogram()
     payload = os.urandom(size)
     with _nodes(directory, "message", size) as connections:
-        behind = {connection.fileno(): 0 for connection in connections}  # bytes of answers owed
+        owing = {connection.fileno(): 0 for connection in connections}  # bytes of answers owed
         by_number = {connection.fileno(): connection for connection in connections}
         poll = select.epoll()
         for number in by_number:
@@ -76,14 +76,14 @@ def replicated_floor(directory: Path, size: int, seconds: float) -> Histogram:
         while (before := perf_counter()) < end:
             for number, connection in by_number.items():
                 connection.sendall(payload)
-                behind[number] += 8
-            while sum(1 for owed in behind.values() if owed <= 0) < ACKS:
+                owing[number] += 8
+            while sum(1 for owed in owing.values() if owed <= 0) < ACKS:
                 for number, _ in poll.poll():
-                    behind[number] -= _receive(by_number[number])
+                    owing[number] -= _receive(by_number[number])
             histogram.add(perf_counter() - before)
-            while any(owed > 0 for owed in behind.values()):  # the third is not pipelined either
+            while any(owed > 0 for owed in owing.values()):  # the third is not pipelined either
                 for number, _ in poll.poll():
-                    behind[number] -= _receive(by_number[number])
+                    owing[number] -= _receive(by_number[number])
     return histogram
 
 

@@ -1,4 +1,4 @@
-"""What a lone writer feels of a reader that catches up at full speed beside it (H27, H37).
+"""What a lone writer feels of a reader that catches up at full speed beside it (H27).
 
 A child process reads a filled log again and again; this one writes record after record to another log, each
 after the one before is durable. Beside the latencies: how much was read meanwhile, and how many elections

@@ -105,7 +105,7 @@ class Moment:
 CLIENT_KINDS = {
     "writer": "writes at a rate; opens the log anew, taking it over, when its writer ends",
     "duel": "several of them: each takes the log over for a while, and loses it to the next",
-    "tail": "follows the log, goes on behind an error where it was",
+    "tail": "follows the log, goes on where it was after an error",
     "catch-up": "reads the whole log from its beginning, again and again",
     "many-logs": "writes to many small logs in turn",
     "registers": "reads and conditionally changes keys of the metadata quorum",

@@ -260,7 +260,7 @@ class SimDisk:
 
         ``newest``: in the last `NEWEST_BYTES` that were written of the last file of a journal.
 
-        Spares what the very last syncs wrote: nothing behind it says that it was synced, so its rot cannot
+        Spares what the very last syncs wrote: nothing after it says that it was synced, so its rot cannot
         be told from a torn tail by its own machine (H3 has the remedy, one more block 20 ms later).
         """
         names = [name for name, content in sorted(self.files.items()) if content.durable]

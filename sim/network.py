@@ -2,9 +2,9 @@
 
 A way is held for one direction at a time, as routes fail. Whoever sends towards a machine without power
 hears nothing; after power returns its kernel answers with a reset. Addresses belong to whoever listens
-there now: nothing else ties a port to a node (H6, H43g).
+there now: nothing else ties a port to a node (H6).
 
-Bytes split and merge anywhere (H43c); a full send buffer takes a part or nothing; what cannot be delivered
+Bytes split and merge anywhere; a full send buffer takes a part or nothing; what cannot be delivered
 waits, as TCP's does, and breaks its connection in the end.
 
 No task and no timer scope a message: a send is one event on the run's heap.

@@ -50,7 +50,7 @@ def _gone_is_no_obstacle(self: StoredLedger, owner: tuple[int, int]) -> Transact
 
 
 async def _one_too_far(*args: Any) -> tuple[DLSN, int]:
-    """The point lies behind the record that it should lie before."""
+    """The point lies after the record that it should lie before."""
     point, sequence_id = await _place(*args)
     return DLSN(point.segment, point.entry + 1, 0), sequence_id + 1
 
@@ -63,7 +63,7 @@ async def _and_the_one_with_the_point(metadata: Metadata, state: LogState) -> in
 
 
 def _numbers_start_anew(self: LogState, segments: int, records: int, last_txid: int) -> LogState:
-    """What is linked does not count in the sequence ids behind it."""
+    """What is linked does not count in the sequence ids after it."""
     return replace(
         _linked(self, segments, records, last_txid), next_sequence_id=self.next_sequence_id
     )

@@ -177,7 +177,7 @@ class SkipsPrevCheck(Raft):
 
 
 class TruncatesAlways(Raft):
-    """Drops all behind ``prev_index`` even if the entries are equal: an old append cuts newer ones."""
+    """Drops all after ``prev_index`` even if the entries are equal: an old append cuts newer ones."""
 
     def _on_append(self, message: Append, now: float) -> None:
         fits = self.log.term_at(message.prev_index) == message.prev_term
@@ -197,7 +197,7 @@ class TruncatesCommitted(Raft):
 
 
 class RestartsAtEachRefusal(Leadership):
-    """One lost append makes a follower refuse all behind it; each refusal sends all of them again."""
+    """One lost append makes a follower refuse all after it; each refusal sends all of them again."""
 
     def on_append_reply(self, message: AppendReply, now: float) -> None:
         """Forget which appends belong to the newest attempt."""

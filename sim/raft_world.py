@@ -6,7 +6,7 @@ replaced, members that come and go), runs them against the real cores under the 
 sim/raft_oracles.py, then heals everything and demands that the cluster serves again within `LIVENESS_S`,
 with all its members. Network, clients, operator and nemesis are below, each a class.
 
-Source: docs/testing.md; H5, H25, H26, H39, H43.
+Source: docs/testing.md.
 """
 
 import heapq

@@ -5,8 +5,8 @@
   of their own and need no task.
 - trio's scheduler is seeded through two private names (`_ALLOW_DETERMINISTIC_SCHEDULING` and `_r`, its own
   hook for Hypothesis); `check_trio` fails loudly when a release moves what is touched here.
-- The run queue is ours (`stalls.py`), so that the tasks of a stalled node can be held (H43d), and so that a
-  loop that spins without letting time pass is seen (H43f).
+- The run queue is ours (`stalls.py`), so that the tasks of a stalled node can be held, and so that a loop
+  that spins without letting time pass is seen (H43).
 - The real machine is behind a wall (`wall.py`).
 - Nothing runnable and nothing to come is a deadlock, and a failure.
 

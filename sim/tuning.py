@@ -1,7 +1,7 @@
 """Smaller bounds for a run, so that what happens once a day in reality happens in half a minute.
 
-Snapshots of the metadata state, followers that need one (H39), watches behind the kept history (H29),
-request ids that are forgotten (H20): none of them is met with production's bounds. All nodes of a run get
+Snapshots of the metadata state, followers that need one, watches older than the kept history,
+request ids that are forgotten: none of them is met with production's bounds. All nodes of a run get
 the same ones, as all nodes of a cluster run one version.
 """
 

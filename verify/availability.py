@@ -1,7 +1,7 @@
 """How a run felt to its writers: acknowledged records a second, latency, the gaps between.
 
 A gap is a time without any acknowledged record, from one acknowledgement to the next. Of a fault it is the
-longest that touches the time from its begin to `AFTER_S` behind its end.
+longest that touches the time from its begin to `AFTER_S` after its end.
 """
 
 from bisect import bisect_left

@@ -161,14 +161,14 @@ def _check_writers(
         if writer in seen:
             raise Violation(
                 f"G4: writer {writer} has a record at {dotted(record.position)},"
-                f" behind those of writer {current}, which took over from it"
+                f" after those of writer {current}, which took over from it"
             )
         seen[writer] = None
         current = writer
 
 
 def _check_real_time(appends: Sequence[Append], place_of: dict[Value, int]) -> None:
-    """G3, G4: what was begun after another one's acknowledgement lies behind it."""
+    """G3, G4: what was begun after another one's acknowledgement lies after it."""
     present = [(append, place_of[append.value]) for append in appends if append.value in place_of]
     by_begin = sorted(present, key=lambda item: item[0].begun_at)
     by_end = sorted(

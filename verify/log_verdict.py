@@ -172,7 +172,7 @@ class _Judge:
                 continue
             if piece.writer in seen:
                 found(
-                    f"G4: session {piece.writer} has a record at {at(piece)}, behind those of"
+                    f"G4: session {piece.writer} has a record at {at(piece)}, after those of"
                     f" session {current}, which took over from it"
                 )
             seen.add(piece.writer)
@@ -191,9 +191,7 @@ class _Judge:
                         f"G7 duplicate: records of session {number} at {at(piece)} are there twice"
                     )
                 else:
-                    found(
-                        f"G1 order: {at(piece)} lies behind later records of its session {number}"
-                    )
+                    found(f"G1 order: {at(piece)} lies after later records of its session {number}")
             elif piece.counter > end and not self._all_refused(number, end, piece.counter):
                 found(
                     f"G1 hole: record {piece.counter} of session {number} is at {at(piece)},"
@@ -281,7 +279,7 @@ class _Judge:
                         )
 
     def _check_real_time(self) -> None:
-        """G3, G4: what was begun after another one's acknowledgement lies behind it."""
+        """G3, G4: what was begun after another one's acknowledgement lies after it."""
         spans: list[tuple[float, float, int, int, int]] = []  # begun, ended, low, high, session
         for acked in self.notes.acked:
             places = self._places(acked.session, acked.first, acked.count)

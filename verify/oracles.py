@@ -6,8 +6,8 @@ that it gets and sends, and are told what has become durable on its disks.
 
 - An ADD_ACKS frame leaves a bookie only when the records it counts are on that bookie's platter (G2).
 - A record that was not durable when a fence was answered is never acknowledged to a normal writer (G4).
-- What a bookie acknowledged it never denies: not in a read's "known" absence, a last entry or a list (H9).
-- Two bookies never hold different bytes of one acknowledged entry (H1, H15).
+- What a bookie acknowledged it never denies: not in a read's "known" absence, a last entry or a list.
+- Two bookies never hold different bytes of one acknowledged entry.
 - The LAC that a writer says is acknowledged by an ack quorum (G3).
 - A metadata node votes once a term, a term has one leader (M1), an index one command (M2).
 """

@@ -209,7 +209,7 @@ def check_batches(pipe: PipelineHistory) -> int:
     """
     place_of = {record.value: place for place, record in enumerate(pipe.whole())}
     found = 0
-    behind = -1
+    before = -1
     for version in sorted(pipe.batches):
         values = [append.value for part in pipe.batches[version].parts for append in part]
         places = [place_of[value] for value in values if value in place_of]
@@ -222,7 +222,7 @@ def check_batches(pipe: PipelineHistory) -> int:
             )
         if places != list(range(places[0], places[0] + len(places))):
             raise Violation(f"G8: the records of version {version} lie apart, at {places}")
-        if places[0] <= behind:
+        if places[0] <= before:
             raise Violation(f"G8: version {version} lies before an earlier one")
-        behind = places[-1]
+        before = places[-1]
     return found

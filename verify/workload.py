@@ -182,7 +182,7 @@ def note_error(append: Append, error: DistributedLogError) -> None:
 async def tail(
     namespace: Namespace, log: str, history: History, name: str, chance: Random, rates: Rates
 ) -> None:
-    """Follow the log for ever; after an error go on behind the last record that was got."""
+    """Follow the log for ever; after an error go on after the last record that was got."""
     start: DLSN | None = None
     while True:
         try:

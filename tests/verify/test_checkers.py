@@ -89,7 +89,7 @@ def hole_of_a_writer(history: History, final: list[ReadRecord]) -> None:
 
 
 def old_writer_returns(history: History, final: list[ReadRecord]) -> None:
-    """An unknown record of a fenced writer turns up behind its successor's."""
+    """An unknown record of a fenced writer turns up after its successor's."""
     value = Value(1, 20)
     final.append(final[-1]._replace(position=(9, 0, 0), sequence_id=len(final), value=value))
 

@@ -104,7 +104,7 @@ def readers_disagree(lines: Lines) -> None:
 
 
 def fenced_writer_comes_back(lines: Lines) -> None:
-    """Session 1 handed over more than was acknowledged, and it turns up behind session 2."""
+    """Session 1 handed over more than was acknowledged, and it turns up after session 2."""
     lines[:] = [line for line in lines if line[:3] != ("writer-1", "end", 1)]
     got(lines, "finish").append([3, 0, 0, 1, 20 * RECORDS, 99, 1, 10 * RECORDS])
 
