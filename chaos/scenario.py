@@ -140,8 +140,6 @@ class Cluster:
     metadata_nodes: int = 3
     disk_mb: int = 256
     """Of a node, where the faults need a file system of its own."""
-    own_disks: bool = False
-    """File systems of their own also where no fault needs them."""
     store: Mapping[str, Any] = field(default_factory=dict)
     """Options of the bookies' stores."""
     log: Mapping[str, Any] = field(default_factory=dict)

@@ -16,5 +16,6 @@ What the worlds in trio stand on, from the ground up:
     host.py, machine_state.py           a machine: power cuts before the process may tidy up
     taps.py                             the oracles of verify/ on the wire
 
-Files with `planted` in their name hold bugs that seeds must find: the simulator's own exam.
+Files with `planted` in their name hold bugs that seeds must find: the simulator's own exam; planting.py
+puts them in.
 """

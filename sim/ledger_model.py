@@ -53,7 +53,6 @@ class ModelBookie:
         self.id = bookie_id
         self.ledgers: dict[int, ModelLedger] = {}
         self.read_only = False
-        self.publishes_lac = True
 
     def ledger(self, ledger_id: int, key: bytes) -> ModelLedger:
         """Made on first sight: also by a fence (inv. 12)."""

@@ -5,8 +5,7 @@ have a directed case in tests/sim/test_ledger_directed.py as well. Names in brac
 from: D1.. are BookKeeper's own history, H1.. this design's hazards.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,8 +21,7 @@ from .ledger_model import header_of
 from .ledger_net import SimStore
 from .ledger_recoverer import SimRecoverer
 from .ledger_world import FAULTS, WorldOptions, run_seed
-
-Patch = tuple[type, str, object]
+from .planting import Patch, planted
 
 
 def _silence(self: Evidence, entry: int) -> bool | None:
@@ -215,23 +213,10 @@ DIRECTED_ONLY = ("acks are cumulative by entry id (H1)",)
 """Too rare for a budget of seeds; tests/ledger/test_add_window.py has the order of events."""
 
 
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    """Put one bug in."""
-    before = [(cls, attribute, cls.__dict__[attribute]) for cls, attribute, _ in PLANTED[name]]
-    for cls, attribute, function in PLANTED[name]:
-        setattr(cls, attribute, function)
-    try:
-        yield
-    finally:
-        for cls, attribute, function in before:
-            setattr(cls, attribute, function)
-
-
 def seeds_until_found(name: str, seeds: range) -> int | None:
     """The first seed that finds the bug, or None."""
     options = WorldOptions(faults=FAULTS_FOR.get(name, tuple(FAULTS)))
-    with planted(name):
+    with planted(PLANTED[name]):
         for seed in seeds:
             try:
                 run_seed(seed, options)

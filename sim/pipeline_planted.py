@@ -5,8 +5,7 @@ python -m distributedlog.sim.pipeline_planted [SEEDS]      a table: bug | seeds 
 
 import logging
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +19,7 @@ from ..log.state import LogState
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Transaction
 from .pipeline import PipelineRun
-
-Patch = tuple[Any, str, Any]
+from .planting import Patch, planted
 
 _share = link.Linking._share
 _place = truncation._place
@@ -96,24 +94,9 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
 }
 
 
-@contextmanager
-def planted(name: str) -> Iterator[None]:
-    """Put one bug in."""
-    before = [
-        (owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in PLANTED[name]
-    ]
-    for owner, attribute, function in PLANTED[name]:
-        setattr(owner, attribute, function)
-    try:
-        yield
-    finally:
-        for owner, attribute, function in before:
-            setattr(owner, attribute, function)
-
-
 def seeds_until_found(name: str, seeds: range) -> tuple[int, str] | None:
     """How many seeds it took, and what found it; None: it survives them."""
-    with planted(name):
+    with planted(PLANTED[name]):
         for count, seed in enumerate(seeds, 1):
             failures = PipelineRun(seed).run().failures
             if failures:
