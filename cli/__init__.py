@@ -1,7 +1,8 @@
 """The command `dlog`: one file a noun; heavy imports stay inside the commands.
 
 main.py                         finds the command; whatever goes wrong is one line and an exit code
-options.py, connect.py, context.py, errors.py, output.py    what all commands share
+options.py, connect.py, errors.py, output.py    what all commands share
+context.py, named_clusters.py   names for clusters; where they are kept
 local.py, demo.py, serve.py     a cluster on this machine; one node
 log.py, log_ends.py, show.py, read.py, write.py, formats.py, archives.py    logs
 status.py, cluster_view.py, bookies.py, decommission.py, under_replicated.py, metadata.py   the cluster

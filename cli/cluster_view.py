@@ -1,6 +1,6 @@
 """The cluster as its metadata shows it: bookies, holes, members, and whether that is well."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,8 @@ from ..cluster.cookie import decode_cookie
 from ..cluster.damaged import damaged_records
 from ..ledger import holes, keys
 from ..ledger.registration import BookieRegistration
-from ..metadata.client import MemberStatus, Metadata, MetadataClient, prefix_end
+from ..metadata.client import MetadataClient
+from ..metadata.interface import MemberStatus, Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
 
@@ -22,43 +23,33 @@ WRITABLE_BOOKIES_MIN = 2
 """Of the default quorums 3/3/2: with fewer no new ledger can be made (H22b)."""
 
 
-async def items(metadata: Metadata, prefix: bytes) -> AsyncIterator[KeyValue]:
-    """All keys below a prefix, page by page."""
-    start, end = prefix, prefix_end(prefix)
-    while True:
-        page = await metadata.range(start, end)
-        for item in page.items:
-            yield item
-        if not page.more or not page.items:
-            return
-        start = page.items[-1].key + b"\0"
-
-
 async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]]:
     """Every bookie that has a cookie, down ones included, in the order of ids.
 
     Addresses are those for who came in on ``listener``.
     """
     live: dict[str, BookieRegistration] = {}
-    async for item in items(metadata, keys.BOOKIE_PREFIX):
+    async for item in Scan(metadata, keys.BOOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
             live[keys.bookie_id_of(item.key)] = BookieRegistration.decode(item.key, item.value)
-    leaving = {item.key async for item in items(metadata, keys.LEAVING_PREFIX)}
+    leaving = {item.key async for item in Scan(metadata, keys.LEAVING_PREFIX)}
     found = []
-    async for item in items(metadata, keys.COOKIE_PREFIX):
+    async for item in Scan(metadata, keys.COOKIE_PREFIX):
         try:
             bookie_id = keys.bookie_id_of(item.key)
             label = decode_cookie(item.key, item.value)["label"]
         except (CorruptData, UnsupportedFormat):
             continue
-        one = live.get(bookie_id)
+        one, missing = live.get(bookie_id), 0
+        if one is None:  # each ledger whose record names it misses a copy
+            missing = await _count(metadata, keys.on_prefix(bookie_id))
         found.append(
             {
                 "id": bookie_id,
                 "label": label,
                 "address": None if one is None else _address(one, listener),
                 "state": _state(one, keys.leaving_key(bookie_id) in leaving),
-                "ledgers_missing": await _count(metadata, bookie_id) if one is None else 0,
+                "ledgers_missing": missing,
                 "ledgers": None if one is None else one.ledgers,
                 "used_bytes": None if one is None else one.used_bytes,
                 "free_bytes": None if one is None else one.free_bytes,
@@ -75,10 +66,9 @@ def _state(one: BookieRegistration | None, leaving: bool) -> str:
     return "leaving" if leaving else "read-only" if one.read_only else "up"
 
 
-async def _count(metadata: Metadata, bookie_id: str) -> int:
-    """Ledgers whose records name the bookie: while it is down each of them misses a copy."""
+async def _count(metadata: Metadata, prefix: bytes) -> int:
     count = 0
-    async for _ in items(metadata, keys.on_prefix(bookie_id)):
+    async for _ in Scan(metadata, prefix):
         count += 1
     return count
 
@@ -131,16 +121,13 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
     with trio.move_on_after(timeout_s / 2) as scope:
         try:
             found["bookies"] = await bookies(metadata, metadata.listener)
-            async for item in items(metadata, keys.UNDER_PREFIX):
+            async for item in Scan(metadata, keys.UNDER_PREFIX):
                 with suppress(CorruptData, UnsupportedFormat):
                     found["under_replicated"].append(_note(item))
             found["damaged_records"] = [
                 {"key": one.key, "why": one.why} for one in await damaged_records(metadata)
             ]
-            names = 0
-            async for _ in items(metadata, NAME_PREFIX):
-                names += 1
-            found["logs"] = names
+            found["logs"] = await _count(metadata, NAME_PREFIX)
         except DistributedLogError as caught:
             error = caught
     if error is not None or scope.cancelled_caught:

@@ -48,7 +48,7 @@ class Settings:
         """The URI: ``--uri``, else ``DLOG_URI``, else the current context. Raises a usage error."""
         if self.uri:
             return self.uri
-        from .context import current_uri
+        from .named_clusters import current_uri
 
         found = current_uri()
         if found is None:

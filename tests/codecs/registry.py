@@ -754,7 +754,7 @@ EXEMPT = {
     "cluster/child.py main": "a parent's word to its child",
     "cluster/config.py parse_file": "an operator's file, read once at a start",
     "cluster/processes.py start_child": "a child's word to its parent",
-    "cli/context.py _load": "a user's own file; the command ends with one line",
+    "cli/named_clusters.py load": "a user's own file; the command ends with one line",
     "cli/formats.py JsonLines._parse": "a user's own input; tests/cli/test_formats.py",
     "cli/formats.py Frames.feed": "a user's own input; tests/cli/test_formats.py",
     "spark/archive_source.py ArchiveSource.writer": "Spark's word to its own worker",
