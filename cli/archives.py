@@ -147,14 +147,10 @@ def _since(began: float) -> float:
 def _check_log(settings: Settings, name: str) -> None:
     """Ten seconds of Spark's start are not to be spent on a log that is not there."""
     from ..runtime.errors import LogNotFound
-    from .connect import answer, namespace, run
+    from .connect import ask
 
-    async def work() -> None:
-        async with namespace(settings) as logs:
-            if not await answer(settings, f"looking for {name}", lambda: logs.log_exists(name)):
-                raise LogNotFound(f'log "{name}" does not exist in {settings.where()}')
-
-    run(work)
+    if not ask(settings, f"looking for {name}", lambda logs: logs.log_exists(name)):
+        raise LogNotFound(f'log "{name}" does not exist in {settings.where()}')
 
 
 def _check_archive(directory: str) -> None:

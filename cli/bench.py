@@ -166,15 +166,11 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
     from ..bench.plan import Plan
     from .connect import run
 
-    found: dict[str, Any] = {}
     plan = Plan(
         uri=settings.where(), log=given.pop("log_name"), timeout_s=settings.timeout_s, **given
     )
 
-    async def work() -> None:
-        found.update(await measure(plan))
-
-    run(work)
+    found: dict[str, Any] = run(lambda: measure(plan))
     if settings.json:
         emit(found)
         return

@@ -13,6 +13,15 @@ from .output import emit
 REFUSED = 5
 VERDICTS = {"OK": 0, "VOID": NO, "FAIL": NO}
 
+place_option = click.option(
+    "--on",
+    "place",
+    type=click.Choice(["processes", "containers"]),
+    default="processes",
+    show_default=True,
+    help="Where the nodes run.",
+)
+
 
 @click.group(
     cls=Group,
@@ -41,14 +50,7 @@ def command() -> None:
 @click.option(
     "--seconds", type=click.FloatRange(1), help="How long faults are played (default: the file's)."
 )
-@click.option(
-    "--on",
-    "place",
-    type=click.Choice(["processes", "containers"]),
-    default="processes",
-    show_default=True,
-    help="Where the nodes run.",
-)
+@place_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
@@ -133,14 +135,7 @@ def check(settings: Settings, history: Path) -> None:
 
 
 @command.command(name="list", cls=Command, examples="dlog chaos list --json")
-@click.option(
-    "--on",
-    "place",
-    type=click.Choice(["processes", "containers"]),
-    default="processes",
-    show_default=True,
-    help="For which place to say what is available.",
-)
+@place_option
 @common
 def list_(settings: Settings, place: str) -> None:
     """The packaged scenarios, and which of them can be played here."""

@@ -1,7 +1,7 @@
 """The way of every command to the cluster: one namespace, and a deadline on every answer."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
@@ -54,7 +54,22 @@ async def answer(settings: Settings, what: str, call: Callable[[], Awaitable[Res
     raise RequestTimeout(f"no answer for {settings.timeout_s:g} s: {what}")
 
 
-def run(work: Callable[[], Awaitable[None]]) -> None:
+def ask(
+    settings: Settings,
+    what: str,
+    call: Callable[[Any], Awaitable[Result]],
+    connect: Callable[[Settings], AbstractAsyncContextManager[Any]] = namespace,
+) -> Result:
+    """A command that is one call: of the namespace, or of what `quorum` gives."""
+
+    async def work() -> Result:
+        async with connect(settings) as found:
+            return await answer(settings, what, lambda: call(found))
+
+    return run(work)
+
+
+def run(work: Callable[[], Awaitable[Result]]) -> Result:
     """Run a command's coroutine."""
     keep_freed_memory()
-    trio.run(work)
+    return trio.run(work)

@@ -38,9 +38,8 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool) -> None:
 
     if wait and cancel:
         raise click.UsageError("--wait and --cancel exclude each other")
-    found: dict[str, Any] = {}
 
-    async def work() -> None:
+    async def work() -> dict[str, Any]:
         deadline = trio.current_time() + settings.timeout_s
         async with quorum(settings) as metadata:
             bookie_id = await answer(
@@ -56,9 +55,9 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool) -> None:
                     break
                 settings.note(f"{state.ledgers} ledgers left")
                 await trio.sleep(POLL_S)
-        found.update(asdict(state), drained=state.drained)
+        return {**asdict(state), "drained": state.drained}
 
-    run(work)
+    found = run(work)
     if settings.json:
         emit(found)
     elif cancel:

@@ -1,6 +1,5 @@
 """`dlog log`: all that is done with a log; export and import are in `archives.py`."""
 
-import json
 from typing import Any, BinaryIO
 
 import click
@@ -44,19 +43,13 @@ def command() -> None:
 @common
 def create(settings: Settings, name: str, durability: str) -> None:
     """Create a log. Exit code 3 when there is one of that name."""
-    from .connect import answer, namespace, run
+    from .connect import ask
 
-    async def work() -> None:
-        async with namespace(settings) as logs:
-            await answer(
-                settings, f"creating {name}", lambda: logs.create_log(name, durability=durability)
-            )
-        if settings.json:
-            emit({"name": name, "created": True})
-        else:
-            settings.note(f"created {name}")
-
-    run(work)
+    ask(settings, f"creating {name}", lambda logs: logs.create_log(name, durability=durability))
+    if settings.json:
+        emit({"name": name, "created": True})
+    else:
+        settings.note(f"created {name}")
 
 
 @command.command(name="list", cls=Command, examples="dlog log list\ndlog log list orders/ --json")
@@ -69,7 +62,7 @@ def list_(settings: Settings, prefix: str) -> None:
     async def work() -> None:
         async with namespace(settings) as logs:
             async for name in logs.logs(prefix):
-                print(json.dumps({"name": name}) if settings.json else name)
+                emit({"name": name}) if settings.json else print(name)
 
     run(work)
 
@@ -81,15 +74,11 @@ def list_(settings: Settings, prefix: str) -> None:
 def delete(settings: Settings, name: str, yes: bool) -> None:
     """Delete a log and all its records. There is no way back."""
     consent(f"delete log {name} and all its records, in {settings.where()}", yes)
-    from .connect import answer, namespace, run
+    from .connect import ask
 
-    async def work() -> None:
-        async with namespace(settings) as logs:
-            await answer(settings, f"deleting {name}", lambda: logs.delete_log(name))
-        if settings.json:
-            emit({"name": name, "deleted": True})
-
-    run(work)
+    ask(settings, f"deleting {name}", lambda logs: logs.delete_log(name))
+    if settings.json:
+        emit({"name": name, "deleted": True})
 
 
 @command.command(cls=Command, examples="dlog log show orders\ndlog log show orders --json")
@@ -97,18 +86,14 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
 @common
 def show(settings: Settings, name: str) -> None:
     """A log's segments, sizes, owner and truncation."""
-    from .connect import answer, namespace, run
+    from .connect import ask
     from .show import describe
 
-    async def work() -> None:
-        async with namespace(settings) as logs:
-            found = await answer(settings, f"showing {name}", lambda: describe(logs, name))
-        if settings.json:
-            emit(found)
-        else:
-            _print_log(found)
-
-    run(work)
+    found = ask(settings, f"showing {name}", lambda logs: describe(logs, name))
+    if settings.json:
+        emit(found)
+    else:
+        _print_log(found)
 
 
 def _print_log(found: dict[str, Any]) -> None:
@@ -275,14 +260,14 @@ def truncate(
         raise click.UsageError("give one of --to, --txid, --up-to-subscriber")
     from ..log.dlsn import DLSN
     from ..runtime.errors import InvalidRequest
-    from .connect import answer, namespace, run
+    from .connect import ask
 
     point = None if to is None else DLSN.parse(to)
     where = to or (f"txid {txid}" if txid is not None else f"position {up_to_subscriber}")
     consent(f"give up the records of log {name} before {where}, in {settings.where()}", yes)
 
-    async def call(log: Any) -> DLSN:
-        dlsn = point
+    async def call(logs: Any) -> DLSN:
+        log, dlsn = logs.open_log(name), point
         if up_to_subscriber is not None:
             dlsn = await log.positions.get(up_to_subscriber)
             if dlsn is None:
@@ -293,16 +278,11 @@ def truncate(
         found: DLSN = await log.truncate(dlsn, txid=txid)
         return found
 
-    async def work() -> None:
-        async with namespace(settings) as logs:
-            log = logs.open_log(name)
-            found = await answer(settings, f"truncating {name}", lambda: call(log))
-        if settings.json:
-            emit({"name": name, "truncated_to": str(found)})
-        else:
-            print(found)
-
-    run(work)
+    begin = ask(settings, f"truncating {name}", call)
+    if settings.json:
+        emit({"name": name, "truncated_to": str(begin)})
+    else:
+        print(begin)
 
 
 @command.command(cls=Command, examples="dlog log seal orders --yes")
@@ -313,20 +293,17 @@ def truncate(
 def seal(settings: Settings, name: str, yes: bool, takeover: bool) -> None:
     """End a log: it takes no more records, readers reach an end. There is no way back."""
     consent(f"seal log {name} for good, in {settings.where()}", yes)
-    from .connect import answer, namespace, run
+    from .connect import ask
 
-    async def work() -> None:
-        async with namespace(settings) as logs:
-            log = logs.open_log(name)
-            new = await answer(
-                settings, f"sealing {name}", lambda: log.seal(takeover=takeover, wait_s=0)
-            )
-        if settings.json:
-            emit({"name": name, "sealed": True, "before": not new})
-        else:
-            settings.note(f"sealed {name}" if new else f"{name} was sealed already")
-
-    run(work)
+    new = ask(
+        settings,
+        f"sealing {name}",
+        lambda logs: logs.open_log(name).seal(takeover=takeover, wait_s=0),
+    )
+    if settings.json:
+        emit({"name": name, "sealed": True, "before": not new})
+    else:
+        settings.note(f"sealed {name}" if new else f"{name} was sealed already")
 
 
 @command.command(
@@ -346,7 +323,7 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
         raise click.UsageError("give one of --txid, --time")
     from datetime import datetime
 
-    from .connect import answer, namespace, run
+    from .connect import ask
 
     wall_ms = None
     if when is not None:
@@ -357,18 +334,15 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
                 f"--time {when!r} is not a time such as 2026-01-31T12:00:00"
             ) from None
 
-    async def work() -> None:
-        async with namespace(settings) as logs:
-            log = logs.open_log(name)
-            found = await answer(
-                settings, f"searching {name}", lambda: log.find(txid=txid, wall_ms=wall_ms)
-            )
-        if settings.json:
-            emit({"name": name, "dlsn": str(found)})
-        else:
-            print(found)
-
-    run(work)
+    found = ask(
+        settings,
+        f"searching {name}",
+        lambda logs: logs.open_log(name).find(txid=txid, wall_ms=wall_ms),
+    )
+    if settings.json:
+        emit({"name": name, "dlsn": str(found)})
+    else:
+        print(found)
 
 
 @command.command(
@@ -409,10 +383,9 @@ def watch(settings: Settings, prefix: str) -> None:
 
     def tell(kind: str, name: str, incarnation: str) -> None:
         if settings.json:
-            line = json.dumps({"kind": kind, "name": name, "incarnation": incarnation})
+            emit({"kind": kind, "name": name, "incarnation": incarnation})
         else:
-            line = f"{kind:8} {name}"
-        print(line, flush=True)
+            print(f"{kind:8} {name}", flush=True)
 
     async def work() -> None:
         async with namespace(settings) as logs, logs.watch_logs(prefix) as changes:

@@ -8,7 +8,7 @@ from contextlib import suppress
 import click
 
 from .errors import report
-from .options import Group, Settings, lay
+from .options import Group, Settings, common_options, lay
 
 
 @click.group(
@@ -36,13 +36,7 @@ from .options import Group, Settings, lay
         "context": (".context", "Name clusters and choose one."),
     },
 )
-@click.option("--uri", metavar="URI", help="The cluster and namespace.")
-@click.option("--json", "as_json", is_flag=True, help="JSON on stdout, nothing else.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="Default 30."
-)
-@click.option("-q", "--quiet", is_flag=True, help="No progress, no remarks.")
-@click.option("-v", "--verbose", count=True, help="More; -vv shows the traceback of an error.")
+@common_options
 @click.option(
     "--version",
     is_flag=True,

@@ -1,12 +1,11 @@
 """`dlog metadata`: who forms the metadata quorum, and how that is changed."""
 
-import json
 from typing import Any
 
 import click
 
 from .options import Command, Group, Settings, common, consent, yes_option
-from .output import table
+from .output import emit, table
 
 POLL_S = 0.25
 
@@ -32,13 +31,11 @@ def command() -> None:
 @common
 def show(settings: Settings) -> None:
     """The members, and how far each is; with --json one object a line."""
-    from .connect import answer, quorum, run
+    from .connect import ask, quorum
 
-    async def work() -> None:
-        async with quorum(settings) as metadata:
-            print_members(settings, await answer(settings, "the members", metadata.status))
-
-    run(work)
+    print_members(
+        settings, ask(settings, "the members", lambda metadata: metadata.status(), quorum)
+    )
 
 
 @command.command(
@@ -148,7 +145,7 @@ def print_members(settings: Settings, found: list[Any]) -> None:
     ]
     if settings.json:
         for row in rows:
-            print(json.dumps(row))
+            emit(row)
         return
     columns = ("name", "id", "address", "role", "term", "applied", "alive")
     table(columns, [list(row.values()) for row in rows])

@@ -64,21 +64,32 @@ class Settings:
             click.echo(text, err=True)
 
 
-def common(function: Function) -> Function:
-    """Add the options that every command has; the command gets them as its first argument."""
+def common_options(function: Function) -> Function:
+    """Add the options that every command has, and `dlog` itself."""
+    for option in (
+        click.option(
+            "-v", "--verbose", count=True, help="More; -vv shows the traceback of an error."
+        ),
+        click.option("-q", "--quiet", is_flag=True, default=None, help="No progress, no remarks."),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            metavar="S",
+            help=f"End when the cluster does not answer for S seconds (default {TIMEOUT_S:g}).",
+        ),
+        click.option(
+            "--json", "as_json", is_flag=True, default=None, help="JSON on stdout, nothing else."
+        ),
+        click.option("--uri", metavar="URI", help="The cluster and namespace."),
+    ):
+        function = option(function)
+    return function
 
-    @click.option("--uri", metavar="URI", help="The cluster and namespace.")
-    @click.option(
-        "--json", "as_json", is_flag=True, default=None, help="JSON on stdout, nothing else."
-    )
-    @click.option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        metavar="S",
-        help=f"End when the cluster does not answer for S seconds (default {TIMEOUT_S:g}).",
-    )
-    @click.option("-q", "--quiet", is_flag=True, default=None, help="No progress, no remarks.")
-    @click.option("-v", "--verbose", count=True, help="More; -vv shows the traceback of an error.")
+
+def common(function: Function) -> Function:
+    """Add the common options; the command gets them as its first argument."""
+
+    @common_options
     @functools.wraps(function)
     def command(
         *arguments: Any,
@@ -141,32 +152,17 @@ class Command(click.Command):
         write_examples(formatter, self.examples)
 
 
-class Group(click.Group):
-    """A group whose commands are imported when they are called, and whose help begins with examples."""
+class Group(Command, click.Group):
+    """A group whose commands are imported when they are called."""
 
     command_class = Command
 
     def __init__(
-        self,
-        *arguments: Any,
-        examples: str = "",
-        lazy: dict[str, tuple[str, str]] | None = None,
-        **rest: Any,
+        self, *arguments: Any, lazy: dict[str, tuple[str, str]] | None = None, **rest: Any
     ) -> None:
         super().__init__(*arguments, **rest)
-        self.examples = examples
         self.lazy = lazy or {}
         """Name to (module relative to this package, its one line of help)."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Each flag has a variable."""
-        name_variables(ctx, self.params)
-        return super().parse_args(ctx, args)
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Usage, then the examples, then the rest."""
-        super().format_usage(ctx, formatter)
-        write_examples(formatter, self.examples)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order they were declared."""

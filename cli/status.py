@@ -31,18 +31,14 @@ def command(settings: Settings, probe: bool, wait: str | None) -> None:
     from .cluster_view import status
     from .connect import answer, namespace, quorum, run
 
-    found: dict[str, Any] = {}
-
-    async def work() -> None:
+    async def work() -> dict[str, Any]:
         deadline = trio.current_time() + settings.timeout_s
         async with quorum(settings) as metadata:
             while True:
-                found.update(
-                    await answer(
-                        settings,
-                        "the status",
-                        lambda: status(metadata, max(1.0, deadline - trio.current_time())),
-                    )
+                found = await answer(
+                    settings,
+                    "the status",
+                    lambda: status(metadata, max(1.0, deadline - trio.current_time())),
                 )
                 if found["healthy"] or wait is None or trio.current_time() >= deadline:
                     break
@@ -50,8 +46,9 @@ def command(settings: Settings, probe: bool, wait: str | None) -> None:
         if probe and found["logs"] is not None:
             async with namespace(settings) as logs:
                 found["probe"] = await answer(settings, "the probe", lambda: _probe(logs))
+        return found
 
-    run(work)
+    found = run(work)
     if settings.json:
         emit(found)
     else:

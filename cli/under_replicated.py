@@ -1,12 +1,12 @@
 """`dlog under-replicated`: which ledgers have fewer copies than they should."""
 
-import json
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from .options import Command, Settings, common
-from .output import table
+from .output import emit, table
 
 
 @click.command(
@@ -23,21 +23,16 @@ def command(settings: Settings) -> None:
     With --json one object a line. Exit code 0 also where there are some.
     """
     from ..cluster.leaving import shortages
-    from .connect import answer, quorum, run
+    from .connect import ask, quorum
 
-    async def work() -> None:
-        async with quorum(settings) as metadata:
+    async def all_of_them(metadata: Any) -> list[dict[str, object]]:
+        return [asdict(one) async for one in shortages(metadata)]
 
-            async def all_of_them() -> list[dict[str, object]]:
-                return [asdict(one) async for one in shortages(metadata)]
-
-            found = await answer(settings, "listing what is missing", all_of_them)
-        if settings.json:
-            for one in found:
-                print(json.dumps(one))
-            return
-        columns = ("ledger", "bookie", "first", "to", "why")
-        rows = [[one[key] for key in columns] for one in found]
-        table(columns, rows, empty="every ledger has all its copies")
-
-    run(work)
+    found = ask(settings, "listing what is missing", all_of_them, quorum)
+    if settings.json:
+        for one in found:
+            emit(one)
+        return
+    columns = ("ledger", "bookie", "first", "to", "why")
+    rows = [[one[key] for key in columns] for one in found]
+    table(columns, rows, empty="every ledger has all its copies")
