@@ -9,22 +9,11 @@ import trio
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
-    LogTruncated,
-    OwnershipAcquireFailed,
 )
 from .dlsn import DLSN
 
 _new_tuple = tuple.__new__
 """What makes a `DLSN` of its three numbers, without the call in Python that `DLSN` itself is."""
-
-
-def again(error: DistributedLogError) -> DistributedLogError:
-    """A copy of an error that sticks, so that each raise has a traceback of its own."""
-    if isinstance(error, OwnershipAcquireFailed):
-        return OwnershipAcquireFailed(str(error), error.owner)
-    if isinstance(error, LogTruncated):
-        return LogTruncated(str(error), error.first)
-    return type(error)(str(error))
 
 
 class Batch:
@@ -67,7 +56,7 @@ class Batch:
     def dlsn(self, slot: int) -> DLSN:
         """The position of one record. Raises the batch's error."""
         if self.error is not None:
-            raise again(self.error)
+            raise self.error.again()
         return DLSN(self.segment, self.entry, slot)
 
 
@@ -155,7 +144,7 @@ class PendingBulk(Sequence[PendingWrite]):
         found: list[DLSN] = []
         for first, end, batch, slot in self._stretches():
             if batch.error is not None:
-                raise again(batch.error)
+                raise batch.error.again()
             found += _positions(batch, slot, end - first)
         return found
 

@@ -37,7 +37,7 @@ class StateFollower:
         found = await self._metadata.get(state_key(self._log_id))
         self._take(found)
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
 
     async def run(self) -> None:
         """Follow until cancelled, or the log is deleted. Raises nothing: `error` says why it ended."""
@@ -55,7 +55,7 @@ class StateFollower:
         """Wait for a state. Raises `LogNotFound` when the log is deleted meanwhile."""
         while True:
             if self.error is not None:
-                raise self.error
+                raise self.error.again()
             if holds(self.state):
                 return self.state
             await self._changed.wait()
@@ -88,7 +88,7 @@ class StateFollower:
         In a log that is being deleted segments go front first too: that is `LogNotFound`.
         """
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
         first = self.state.truncated_to
         if segment < self.state.first_segment or (
             (segment, entry) < first[:2] if slot is None else (segment, entry, slot) < first

@@ -20,7 +20,6 @@ from ..runtime.errors import (
     DistributedLogError,
     VersionConflict,
 )
-from .batch import again
 from .containment import broken
 from .context import LogContext
 from .ledgers import LedgerWriter
@@ -172,7 +171,7 @@ class SegmentKeeper:
             self._trouble_since = asked
         timeout_s = self._options.recover_timeout_s
         if not await self._turns.take(timeout_s):
-            raise again(error)
+            raise error.again()
         self._trouble_since += trio.current_time() - asked  # other logs were recovered
         try:
             with trio.move_on_at(self._trouble_since + timeout_s) as scope:
@@ -181,7 +180,7 @@ class SegmentKeeper:
         finally:
             self._turns.give(done=self._trouble_since is None)
         if scope.cancelled_caught:
-            raise again(error)
+            raise error.again()
 
     async def _replace(self) -> None:
         """The segment in progress failed: make its end certain, acknowledge or take back, go on."""

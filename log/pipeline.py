@@ -11,7 +11,7 @@ from collections.abc import Callable
 import trio
 
 from ..runtime.errors import AlreadyClosed, DistributedLogError, WriteFailed
-from .batch import Batch, again
+from .batch import Batch
 from .context import LogContext
 from .dlsn import DLSN
 from .keeper import SegmentKeeper
@@ -99,14 +99,14 @@ class Pipeline:
             return None
         await last.wait()
         if last.error is not None:
-            raise again(last.error)
+            raise last.error.again()
         self.keeper.current.publish()
         return last.dlsn(last.count - 1)
 
     def raise_if_over(self) -> None:
         """Raise what ended the writer."""
         if self.over is not None:
-            raise again(self.over)
+            raise self.over.again()
 
     def close(self, why: str) -> None:
         """Take no more records; what was taken goes on."""

@@ -19,7 +19,6 @@ from ..runtime.errors import (
     NoSuchEntry,
     NoSuchLedger,
 )
-from .batch import again
 from .containment import contained
 from .follower import StateFollower
 from .keys import incarnation_text
@@ -83,7 +82,7 @@ class RangeReader:
             await self._wait_filled()
         if not self._queue:
             if self._error is not None:
-                raise again(self._error)
+                raise self._error.again()
             return None
         return self._take()
 

@@ -13,7 +13,6 @@ from typing import Literal
 import trio
 
 from ..runtime.errors import DistributedLogError, EndOfStream, InvalidRequest
-from .batch import again
 from .context import LogContext
 from .dlsn import DLSN
 from .fetcher import Fetcher
@@ -166,7 +165,7 @@ class LogReader:
                     await fetcher.wait_filled()
             if not fetcher.queue:
                 if fetcher.error is not None:
-                    raise again(fetcher.error)
+                    raise fetcher.error.again()
                 return False
         elif self._taken_in_turn >= TURN_BYTES:
             await trio.lowlevel.checkpoint()  # a caller that never waits starves nobody

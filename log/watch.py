@@ -17,7 +17,6 @@ import trio
 from ..metadata.interface import Event, Metadata, prefix_end
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import AlreadyClosed, Compacted, CorruptData, DistributedLogError
-from .batch import again
 from .containment import contained
 from .keys import decode_log_id, encode_log_id, incarnation_text, name_key, name_of
 
@@ -78,7 +77,7 @@ class LogWatch:
                 await self._filled.wait()
         if not self._changes:
             if self._error is not None:
-                raise again(self._error)
+                raise self._error.again()
             return None
         change = self._changes.popleft()
         self._taken.set()

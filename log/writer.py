@@ -7,7 +7,7 @@ import trio
 
 from ..runtime.errors import DistributedLogError, WriteCancelled, WriteFailed
 from .admission import admit, admit_columns, out_of_order
-from .batch import PendingBulk, PendingWrite, again
+from .batch import PendingBulk, PendingWrite
 from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN
@@ -214,7 +214,7 @@ class LogWriter:
         if pipeline.error is not None:
             error = pipeline.error
             await self.abort()
-            raise again(error)
+            raise error.again()
         pipeline.close("this writer is closed")
         try:
             with trio.fail_after(self._close_timeout_s):
