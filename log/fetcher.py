@@ -11,6 +11,7 @@ from typing import Literal
 
 import trio
 
+from ..runtime.backoff import Backoff
 from ..runtime.errors import AlreadyClosed, DistributedLogError, NoSuchEntry, NoSuchLedger
 from .containment import broken, contained
 from .context import LogContext
@@ -20,9 +21,6 @@ from .ledgers import EntryRecord, LedgerReader
 from .locate import first_with_txid, is_cut_off, last_readable
 from .record import Columns, Origin, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
-
-RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 2.0
 
 
 class Fetcher:
@@ -137,7 +135,7 @@ class Fetcher:
                 self._end(AlreadyClosed(f'log "{self.name}": the namespace was closed'))
 
     async def _fetch(self) -> None:
-        retry_s = RETRY_FIRST_S
+        backoff = Backoff()
         while not self.ended:
             before = (self._at_segment, self._at_entry)
             try:
@@ -151,12 +149,12 @@ class Fetcher:
                     self._end(error)
                     return
                 if (self._at_segment, self._at_entry) != before or self._trouble_since is None:
-                    self._trouble_since, retry_s = trio.current_time(), RETRY_FIRST_S
+                    self._trouble_since = trio.current_time()
+                    backoff.reset()
                 elif trio.current_time() - self._trouble_since > self._options.read_retry_s:
                     self._end(error)
                     return
-            await trio.sleep(retry_s)
-            retry_s = min(2 * retry_s, RETRY_MAX_S)
+            await trio.sleep(backoff.next_s())
 
     async def _read_segment(self) -> None:
         """From the position at hand to the end of its segment; then the position is the next one's start."""

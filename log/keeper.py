@@ -15,6 +15,7 @@ from functools import partial
 
 import trio
 
+from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
@@ -25,7 +26,7 @@ from .context import LogContext
 from .ledgers import LedgerWriter
 from .open_segment import OpenSegment
 from .ownership import OwnedLog, may_pass
-from .recovery_turns import RETRY_FIRST_S, RETRY_MAX_S
+from .recovery_turns import RETRY_MAX_S
 from .segments import SegmentRecord
 from .state import LogState
 from .takeover import SegmentOpening, close_segment, read_end
@@ -71,7 +72,7 @@ class SegmentKeeper:
         """The one before it, while it waits for its close."""
         self._why_roll = ""
         self._room_wanted = False
-        self._retry_s = RETRY_FIRST_S
+        self._backoff = Backoff(longest_s=RETRY_MAX_S)
         self._trouble_since: float | None = None
         self._over = False
         self.current = self._attach(*first)
@@ -121,13 +122,13 @@ class SegmentKeeper:
             try:
                 async with self._turn:
                     await self._step()
-                self._retry_s = RETRY_FIRST_S
+                self._backoff.reset()
             except DistributedLogError as error:
                 if not may_pass(error) or self._in_trouble_too_long():
                     self._on_failed(error)
                     return
                 log.warning('log "%s": %s; it is tried again', self._owned.state.name, error)
-                await self._pause()
+                await trio.sleep(self._backoff.next_s())
                 self._wake.set()
 
     async def finish(self, then: Callable[[LogState], LogState] = LogState.released) -> None:
@@ -145,7 +146,7 @@ class SegmentKeeper:
                 except DistributedLogError as error:
                     if not may_pass(error):
                         raise
-                await self._pause()
+                await trio.sleep(self._backoff.next_s())
 
     # --- steps, each may be repeated after any failure ----------------------------------------------
 
@@ -264,10 +265,6 @@ class SegmentKeeper:
     def _check_not_over(self) -> None:
         if self._over:
             raise AlreadyClosed(f'log "{self._owned.state.name}": the writer has ended')
-
-    async def _pause(self) -> None:
-        await trio.sleep(self._retry_s)
-        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
     def _in_trouble_too_long(self) -> bool:
         since = self._trouble_since

@@ -12,6 +12,7 @@ import trio
 
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
+from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     Compacted,
     DistributedLogError,
@@ -85,7 +86,7 @@ async def claim(
     patience = lease_s + WAIT_BEYOND_LEASE_S if wait_s is None else wait_s
     deadline = trio.current_time() + patience
     busy_until = max(deadline, trio.current_time() + BUSY_WAIT_S)
-    busy_s = BUSY_FIRST_S
+    backoff = Backoff(BUSY_FIRST_S, BUSY_MAX_S)
     while True:
         found = await metadata.get(state_key(log_id))
         if found is None:
@@ -105,10 +106,10 @@ async def claim(
         try:
             claimed = await _try(context.locks, record, found, lock, int(lease_s * 1000), raised)
         except TooBusy:  # nothing was done: a thousand others may be claimed at this moment
+            busy_s = backoff.next_s()
             if trio.current_time() + busy_s > busy_until:
                 raise
             await trio.sleep(busy_s)
-            busy_s = min(2 * busy_s, BUSY_MAX_S)
             continue
         if claimed is not None:
             return claimed

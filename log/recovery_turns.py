@@ -12,13 +12,13 @@ from typing import TypeVar
 
 import trio
 
+from ..runtime.backoff import Backoff
 from ..runtime.errors import DistributedLogError, NotEnoughBookies, RecoveryIncomplete
 from .ownership import may_pass
 
 AT_ONCE = 16
 """Each asks every bookie for a fence and a range or two: far below the 256 that a connection may have
 waiting there, and of 32 MiB at the most that a recovery holds this is half a gigabyte."""
-RETRY_FIRST_S = 0.1
 RETRY_MAX_S = 5.0
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class RecoveryTurns:
         Raises what will not pass; `NotEnoughBookies`, or `RecoveryIncomplete`, when the time is over.
         """
         last: DistributedLogError = RecoveryIncomplete("no answer from the bookies")
-        left_s, pause_s = timeout_s, RETRY_FIRST_S
+        left_s, backoff = timeout_s, Backoff(longest_s=RETRY_MAX_S)
         while left_s > 0 and await self.take(timeout_s):
             began = trio.current_time()
             done = False
@@ -57,9 +57,9 @@ class RecoveryTurns:
             finally:
                 self.give(done=done)
             left_s -= trio.current_time() - began
+            pause_s = backoff.next_s()
             await trio.sleep(max(0.0, min(pause_s, left_s)))
             left_s -= pause_s
-            pause_s = min(2 * pause_s, RETRY_MAX_S)
         if isinstance(last, NotEnoughBookies):
             raise last
         raise RecoveryIncomplete(
