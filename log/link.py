@@ -13,7 +13,7 @@ from itertools import count
 
 import trio
 
-from ..metadata.interface import prefix_end
+from ..metadata.interface import Scan
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import (
     CorruptData,
@@ -41,7 +41,6 @@ from .segments import UNKNOWN, SegmentEnd, SegmentRecord
 from .state import LogState
 from .takeover import recover_patiently
 
-FORMAT = 1
 LINK_LEDGERS_MAX = 800
 """Ledgers of one link: four operations each, and some 900 bytes, of one transaction's 4,096 and 1 MiB."""
 APPS_MAX = 10_000
@@ -49,7 +48,7 @@ APPS_MAX = 10_000
 APP_AGE_MS = 30 * 24 * 3600 * 1000
 """One that has linked nothing for longer than this is forgotten, and only when there is no room."""
 APP_BYTES_MAX = 255
-PAGE = 1000
+FORGOTTEN_AT_ONCE = 1000
 RETRY_S = 0.1
 
 
@@ -186,21 +185,13 @@ class Linking:
 
     async def _make_room(self) -> None:
         """At the bound the longest silent ones go, by age alone (H14); else a new one is refused."""
-        start = txn_key(self._log_id, "")
-        end = prefix_end(start)
-        found: list[KeyValue] = []
-        while True:
-            page = await self._metadata.range(start, end, limit=PAGE)
-            found += page.items
-            if not page.more or not page.items:
-                break
-            start = page.items[-1].key + b"\x00"
+        found = [item async for item in Scan(self._metadata, txn_key(self._log_id, ""))]
         if len(found) < APPS_MAX:
             return
         stamps = [(AppVersion.decode(item.value).linked_ms, item) for item in found]
         # Against the newest stamp that is stored, not this machine's clock alone (H18).
         newest = min(self._now_ms, max(stamp for stamp, _ in stamps))
-        old = [item for stamp, item in stamps if stamp < newest - APP_AGE_MS][:PAGE]
+        old = [item for stamp, item in stamps if stamp < newest - APP_AGE_MS][:FORGOTTEN_AT_ONCE]
         if not old:
             raise TooBusy(
                 f'log "{self._name}" remembers {len(found)} applications, all younger than 30 days: '

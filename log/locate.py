@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from ..metadata.interface import Metadata
+from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import NoSuchEntry, NoSuchLedger
 from .dlsn import DLSN
 from .follower import StateFollower
@@ -15,20 +15,12 @@ from .segments import UNKNOWN, SegmentRecord, first_at_or_after
 from .state import LogState
 from .takeover import read_header
 
-PAGE = 500
-
 
 async def all_segments(metadata: Metadata, state: LogState) -> list[SegmentRecord]:
-    """The records of all segments of a log, ascending, page by page."""
+    """The records of all segments of a log, ascending."""
     start = segment_key(state.log_id, state.first_segment)
     end = segment_key(state.log_id, state.last_segment + 1)
-    found: list[SegmentRecord] = []
-    while True:
-        page = await metadata.range(start, end, limit=PAGE)
-        found += [SegmentRecord.decode(item.value) for item in page.items]
-        if not page.more or not page.items:
-            return found
-        start = page.items[-1].key + b"\x00"
+    return [SegmentRecord.decode(item.value) async for item in Scan(metadata, start, end)]
 
 
 async def last_readable(follower: StateFollower, ledgers: Ledgers) -> DLSN | None:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import trio
 
-from ..metadata.interface import Metadata, prefix_end
+from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Put, Transaction
 from ..runtime.errors import (
     AlreadyClosed,
@@ -32,7 +32,6 @@ from .recovery_turns import RecoveryTurns
 from .state import LogState
 from .watch import LogWatch
 
-PAGE = 1000
 DRAWS = 5
 
 log = logging.getLogger("distributedlog.log")
@@ -98,20 +97,13 @@ class Namespace:
     async def logs(self, prefix: str = "") -> AsyncIterator[str]:
         """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page."""
         self._check_open()
-        start = name_key(self.path, prefix)
-        end = prefix_end(start)
-        while True:
-            page = await self.metadata.range(start, end, limit=PAGE)
-            for item in page.items:
-                try:
-                    name = name_of(self.path, item.key)
-                except CorruptData as error:
-                    log.warning("passed over: %s", error)
-                    continue
-                yield name
-            if not page.more or not page.items:
-                return
-            start = page.items[-1].key + b"\x00"
+        async for item in Scan(self.metadata, name_key(self.path, prefix)):
+            try:
+                name = name_of(self.path, item.key)
+            except CorruptData as error:
+                log.warning("passed over: %s", error)
+                continue
+            yield name
 
     def watch_logs(self, prefix: str = "") -> Opening[LogWatch]:
         """Follow which logs there are; ``async with`` or ``await`` it.

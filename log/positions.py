@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ..metadata.interface import Metadata, prefix_end
+from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Put, Transaction
 from ..runtime.errors import InvalidRequest, LogNotFound, OutcomeUnknown
 from ..runtime.frames import pack
@@ -20,7 +20,6 @@ from .state import LogState, decode_fields
 
 FORMAT = 1
 NAME_BYTES_MAX = 255
-PAGE = 1000
 
 
 _POSITION = row(row(number(), number(), number()), number())
@@ -100,15 +99,10 @@ class Positions:
     async def list(self) -> dict[str, DLSN]:
         """All positions, by name, in the order of names. Raises `LogNotFound`."""
         prefix = position_key(await self._find(), "")
-        start, end = prefix, prefix_end(prefix)
-        found: dict[str, DLSN] = {}
-        while True:
-            page = await self._metadata.range(start, end, limit=PAGE)
-            for item in page.items:
-                found[item.key[len(prefix) :].decode()] = PositionRecord.decode(item.value).dlsn
-            if not page.more or not page.items:
-                return found
-            start = page.items[-1].key + b"\x00"
+        return {
+            item.key[len(prefix) :].decode(): PositionRecord.decode(item.value).dlsn
+            async for item in Scan(self._metadata, prefix)
+        }
 
     async def delete(self, name: str) -> bool:
         """Forget a position; was there one? Raises `LogNotFound`."""

@@ -7,7 +7,7 @@ other one is told. So nothing that is linked is ever deleted here, whoever asks,
 import logging
 from dataclasses import dataclass
 
-from ..metadata.interface import Metadata, prefix_end
+from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Delete, Transaction
 from ..runtime.errors import CorruptData, NoSuchLedger, OutcomeUnknown, VersionConflict
 from ..runtime.frames import pack
@@ -20,7 +20,6 @@ from .state import decode_fields
 FORMAT = 1
 
 log = logging.getLogger("distributedlog.log")
-PAGE = 500
 ATTEMPTS = 5
 
 
@@ -49,19 +48,13 @@ class UnlinkedLedger:
 
 async def list_unlinked(metadata: Metadata, log_id: int) -> list[tuple[int, UnlinkedLedger]]:
     """The ledgers of a log that are not linked, by id, finished or not; without what cannot be read."""
-    start = unlinked_prefix(log_id)
-    end = prefix_end(start)
     found: list[tuple[int, UnlinkedLedger]] = []
-    while True:
-        page = await metadata.range(start, end, limit=PAGE)
-        for item in page.items:
-            try:
-                found.append((ids_of_unlinked(item.key)[1], UnlinkedLedger.decode(item.value)))
-            except CorruptData as error:
-                log.warning("passed over: %s", error)
-        if not page.more or not page.items:
-            return found
-        start = page.items[-1].key + b"\x00"
+    async for item in Scan(metadata, unlinked_prefix(log_id)):
+        try:
+            found.append((ids_of_unlinked(item.key)[1], UnlinkedLedger.decode(item.value)))
+        except CorruptData as error:
+            log.warning("passed over: %s", error)
+    return found
 
 
 async def delete_unlinked(

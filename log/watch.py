@@ -14,13 +14,12 @@ from typing import Literal
 
 import trio
 
-from ..metadata.interface import Event, Metadata, prefix_end
+from ..metadata.interface import Event, Metadata, Scan, prefix_end
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import AlreadyClosed, Compacted, CorruptData, DistributedLogError
 from .containment import contained
 from .keys import decode_log_id, encode_log_id, incarnation_text, name_key, name_of
 
-PAGE = 1000
 RETRY_S = 0.5
 CHANGES_MAX = 10_000
 """Changes that nobody has taken; at the bound it follows no further until some are."""
@@ -121,16 +120,11 @@ class LogWatch:
 
     async def _listed(self) -> tuple[dict[str, tuple[int, int]], int]:
         found: dict[str, tuple[int, int]] = {}
-        start, revision = self._start, 0
-        while True:
-            page = await self._metadata.range(start, self._end, limit=PAGE)
-            revision = revision or page.revision
-            for item in page.items:
-                if (read := self._read(item)) is not None:
-                    found[read[0]] = (read[1], item.mod_revision)
-            if not page.more or not page.items:
-                return found, revision
-            start = page.items[-1].key + b"\x00"
+        scan = Scan(self._metadata, self._start, self._end)
+        async for item in scan:
+            if (read := self._read(item)) is not None:
+                found[read[0]] = (read[1], item.mod_revision)
+        return found, scan.revision
 
     async def _follow(self) -> None:
         """Queue changes until the watch ends; a change is in the queue and the revision moved, or neither."""
