@@ -181,21 +181,21 @@ class MetadataClient:
         question = question or Question(self._questions)
         if op == Op.META_LEASE:  # a lease must not end because much else is asked
             return await question.ask(op, body, deadline)
-        await self._take_turn(deadline)
+        try:
+            self._turns.acquire_nowait()
+        except trio.WouldBlock:
+            await self._wait_for_turn(deadline)
         try:
             return await question.ask(op, body, deadline)
         finally:
             self._turns.release()
 
-    async def _take_turn(self, deadline: float) -> None:
-        """Wait until few enough questions are under way. Raises `TooBusy` at the deadline."""
-        try:
-            self._turns.acquire_nowait()
-        except trio.WouldBlock:
-            with trio.move_on_at(deadline):
-                await self._turns.acquire()
-                return
-            raise TooBusy(
-                f"{UNDER_WAY_MAX} questions of this client to the metadata quorum are under way, and"
-                f" none of them was answered within {self._links.timeout_s:g} s"
-            ) from None
+    async def _wait_for_turn(self, deadline: float) -> None:
+        """Until few enough questions are under way. Raises `TooBusy` at the deadline."""
+        with trio.move_on_at(deadline):
+            await self._turns.acquire()
+            return
+        raise TooBusy(
+            f"{UNDER_WAY_MAX} questions of this client to the metadata quorum are under way, and"
+            f" none of them was answered within {self._links.timeout_s:g} s"
+        ) from None
