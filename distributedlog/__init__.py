@@ -1,6 +1,6 @@
 """A replicated log service on its own replicated storage cluster, in pure Python.
 
-This is the trio flavour; `distributedlog.blocking` and `distributedlog.aio` are the same calls for plain
+This is the trio face; `distributedlog.blocking` and `distributedlog.aio` are the same calls for plain
 threads and for asyncio.
 
     async with open_namespace("distributedlog://HOST:PORT/NAMESPACE") as namespace:

@@ -36,7 +36,7 @@ C = TypeVar("C", bound="Owned")
 
 
 class Owned:
-    """What a flavour opened. Dropped without being closed, it is given up by the loop.
+    """What a face opened. Dropped without being closed, it is given up by the loop.
 
     So no interrupt between ``open_writer()`` and the caller's name for it leaves a log locked.
     """

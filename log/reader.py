@@ -110,7 +110,7 @@ class LogReader:
     ) -> list[Columns]:
         """As `read_columns`, then all further entries that are here, up to about ``bytes_max``.
 
-        [] for its None. For whoever pays for each call (the blocking and asyncio flavours).
+        [] for its None. For whoever pays for each call (the blocking and asyncio faces).
         """
         first = await self.read_columns(wait_s)
         found = [] if first is None else [first]

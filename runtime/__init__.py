@@ -18,7 +18,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     identity.py, atomic_file.py whose a directory is; small files replaced whole
     reasons.py                  what a node says is wrong with it (pure)
     backoff.py                  how long to wait before the next try (pure)
-    background.py, forked.py    a trio run in a thread, for other flavours; what a forked child leaves alone
+    background.py, forked.py    a trio run in a thread, for other faces; what a forked child leaves alone
     allocator.py                what the C library keeps of freed memory
 
 The simulator has another host (`sim/host.py`); everything above this part cannot tell.

@@ -1,4 +1,4 @@
-"""A trio run in a background thread: what the blocking and asyncio flavours stand on.
+"""A trio run in a background thread: what the blocking and asyncio faces stand on.
 
 Calls of moment (open, close, read) are a task each: `Background.run`, or `submit` for whoever does not
 block. What happens per record is a callback (`post`): callbacks gather in a deque, and a burst of them
@@ -32,7 +32,7 @@ EXIT_S_MAX = 5.0
 """How long the interpreter's exit waits for the loop to end."""
 
 Mutex = threading.Lock
-"""Guards what a flavour's callers and its loop both touch; held for a few statements, never while waiting."""
+"""Guards what a face's callers and its loop both touch; held for a few statements, never while waiting."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""A namespace over the model of the ledger part, for the flavours: real threads, no cluster."""
+"""A namespace over the model of the ledger part, for the faces: real threads, no cluster."""
 
 import random
 from collections.abc import AsyncIterator

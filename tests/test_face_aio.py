@@ -1,4 +1,4 @@
-"""The asyncio flavour, over a model of the ledger part."""
+"""The asyncio face, over a model of the ledger part."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -91,7 +91,7 @@ def test_a_tail_waits_without_holding_the_loop() -> None:
 
 
 def test_a_cancelled_write_stays_written() -> None:
-    """H31, in this flavour."""
+    """H31, in this face."""
 
     async def body(namespace: Namespace) -> None:
         ledgers = namespace._namespace.ledgers

@@ -1,4 +1,4 @@
-"""The flavours on a whole cluster: real nodes in this process, in memory, over loopback."""
+"""The faces on a whole cluster: real nodes in this process, in memory, over loopback."""
 
 import pytest
 import trio
@@ -58,7 +58,7 @@ async def test_a_log_over_rolls_takeovers_and_readers() -> None:
                 await log.open_reader()
 
 
-async def test_the_blocking_flavour_on_a_cluster() -> None:
+async def test_the_blocking_face_on_a_cluster() -> None:
     """README's first program, and 20,000 records behind it."""
     with trio.fail_after(60):
         async with local_cluster(memory=True, in_process=True) as cluster:

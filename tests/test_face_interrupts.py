@@ -1,7 +1,7 @@
 """Cancelled and interrupted, wherever: what was opened is closed, what was taken has an outcome, what was
-read is not lost. In the three flavours, over a model of the ledger part.
+read is not lost. In the three faces, over a model of the ledger part.
 
-200 opens of each kind and flavour, 10,000 interrupted writes: ``python -m tests.test_face_interrupts``.
+200 opens of each kind and face, 10,000 interrupted writes: ``python -m tests.test_face_interrupts``.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ def interrupted(call: Callable[[], Any], after_s: float) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_interrupted_opens_leave_nothing_behind_in_the_blocking_flavour(kind: str) -> None:
+def test_interrupted_opens_leave_nothing_behind_in_the_blocking_face(kind: str) -> None:
     with (
         blocking._Opened(model_namespace(), "test", Namespace) as namespace,
         warnings.catch_warnings(),
@@ -146,7 +146,7 @@ def test_interrupted_opens_leave_nothing_behind_in_the_blocking_flavour(kind: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_cancelled_opens_leave_nothing_behind_in_the_asyncio_flavour(kind: str) -> None:
+def test_cancelled_opens_leave_nothing_behind_in_the_asyncio_face(kind: str) -> None:
     async def main() -> None:
         async with aio._Opened(model_namespace(), "test", aio.Namespace) as namespace:
             async with namespace.open_log("l").open_writer() as writer:
@@ -192,7 +192,7 @@ def test_cancelled_opens_leave_nothing_behind_in_the_asyncio_flavour(kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_cancelled_opens_leave_nothing_behind_in_the_trio_flavour(kind: str) -> None:
+def test_cancelled_opens_leave_nothing_behind_in_the_trio_face(kind: str) -> None:
     async def main() -> None:
         async with model_namespace() as namespace:
             async with namespace.open_log("l").open_writer() as writer:
@@ -475,7 +475,7 @@ async def write_slowly(write: Callable[[LogRecord], Awaitable[object]], sleep: A
         await sleep(0.0005)
 
 
-def test_cancelled_reads_lose_no_record_in_the_asyncio_flavour() -> None:
+def test_cancelled_reads_lose_no_record_in_the_asyncio_face() -> None:
     """``asyncio.wait_for(reader.read_next(), t)`` is ordinary: what came meanwhile is the next call's."""
 
     async def main() -> None:
@@ -503,7 +503,7 @@ def test_cancelled_reads_lose_no_record_in_the_asyncio_flavour() -> None:
     asyncio.run(main())
 
 
-def test_cancelled_reads_lose_no_record_in_the_trio_flavour() -> None:
+def test_cancelled_reads_lose_no_record_in_the_trio_face() -> None:
     async def main() -> None:
         chance = random.Random(3)
         async with model_namespace() as namespace, trio.open_nursery() as nursery:
@@ -552,9 +552,9 @@ def test_a_cancelled_wait_for_a_change_loses_none() -> None:
 if __name__ == "__main__":
     for kind in KINDS:
         for test in (
-            test_interrupted_opens_leave_nothing_behind_in_the_blocking_flavour,
-            test_cancelled_opens_leave_nothing_behind_in_the_asyncio_flavour,
-            test_cancelled_opens_leave_nothing_behind_in_the_trio_flavour,
+            test_interrupted_opens_leave_nothing_behind_in_the_blocking_face,
+            test_cancelled_opens_leave_nothing_behind_in_the_asyncio_face,
+            test_cancelled_opens_leave_nothing_behind_in_the_trio_face,
         ):
             test(kind)
             print(f"{test.__name__.rsplit('_', 2)[-2]}: {OPENS} opens of a {kind}: nothing is left")

@@ -1,6 +1,6 @@
-"""What all three flavours mean by the same calls, on a real cluster.
+"""What all three faces mean by the same calls, on a real cluster.
 
-One cluster in a child process, in memory; every scenario is written once and played by each flavour.
+One cluster in a child process, in memory; every scenario is written once and played by each face.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from distributedlog.runtime.errors import (
 pytestmark = pytest.mark.processes
 
 SCENARIO_S = 60.0
-Scenario = Callable[["Flavour", str], Awaitable[None]]
+Scenario = Callable[["Face", str], Awaitable[None]]
 
 
-class Flavour:
+class Face:
     """One of the three, with its differences in spelling evened out."""
 
     def __init__(self, name: str, uri: str) -> None:
@@ -57,7 +57,7 @@ class Flavour:
         )
 
     async def result(self, pending: Any) -> DLSN:
-        """Wait for a `PendingWrite` as this flavour does."""
+        """Wait for a `PendingWrite` as this face does."""
         found: DLSN = pending.result() if self.name == "blocking" else await pending
         return found
 
@@ -83,7 +83,7 @@ class Flavour:
 
 
 async def done(value: Any) -> Any:
-    """What a call gave, awaited where the flavour says so."""
+    """What a call gave, awaited where the face says so."""
     return await value if inspect.isawaitable(value) else value
 
 
@@ -112,17 +112,17 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(params=["trio", "blocking", "asyncio"])
-def flavour(request: pytest.FixtureRequest, cluster: Any) -> Flavour:
-    return Flavour(request.param, cluster.uri)
+def face(request: pytest.FixtureRequest, cluster: Any) -> Face:
+    return Face(request.param, cluster.uri)
 
 
 def rec(txid: int, payload: bytes = b"x") -> LogRecord:
     return LogRecord(txid, payload)
 
 
-def test_naming_a_log_asks_nothing_and_using_a_missing_one_raises(flavour: Flavour) -> None:
-    async def scenario(flavour: Flavour, name: str) -> None:
-        async with opened(flavour.namespace()) as namespace:
+def test_naming_a_log_asks_nothing_and_using_a_missing_one_raises(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
             log = namespace.open_log(name)
             assert not await done(namespace.log_exists(name))
             strict = namespace.open_log(name, config={"create_if_missing": False})
@@ -137,72 +137,72 @@ def test_naming_a_log_asks_nothing_and_using_a_missing_one_raises(flavour: Flavo
                     await done(use())
             assert not await done(namespace.log_exists(name))
             async with opened(log.open_writer()) as writer:  # its first writer creates it
-                await flavour.write(writer, rec(1))
+                await face.write(writer, rec(1))
             assert await done(namespace.log_exists(name))
             with pytest.raises(LogExists):
                 await done(namespace.create_log(name))
             with pytest.raises(InvalidRequest, match="no_such_option"):
                 namespace.open_log(name, config={"no_such_option": 1})
 
-    flavour.play(scenario, f"missing-{flavour.name}")
+    face.play(scenario, f"missing-{face.name}")
 
 
-def test_a_second_writer_waits_is_refused_or_takes_over(flavour: Flavour) -> None:
+def test_a_second_writer_waits_is_refused_or_takes_over(face: Face) -> None:
     """G4; the lock names who holds it."""
 
-    async def scenario(flavour: Flavour, name: str) -> None:
+    async def scenario(face: Face, name: str) -> None:
         async with (
-            opened(flavour.namespace(owner="alpha")) as one,
-            opened(flavour.namespace(owner="beta")) as other,
+            opened(face.namespace(owner="alpha")) as one,
+            opened(face.namespace(owner="beta")) as other,
         ):
             first = await done(one.open_log(name).open_writer())
-            acked = [await flavour.write(first, rec(n)) for n in range(3)]
+            acked = [await face.write(first, rec(n)) for n in range(3)]
             for wait_s in (0, 0.3):
                 began = time.monotonic()
                 with pytest.raises(OwnershipAcquireFailed, match="alpha") as refused:
                     await done(other.open_log(name).open_writer(wait_s=wait_s))
                 assert (refused.value.code, refused.value.owner) == (302, "alpha")
                 assert wait_s <= time.monotonic() - began < wait_s + 5
-            acked.append(await flavour.write(first, rec(3)))  # undisturbed
+            acked.append(await face.write(first, rec(3)))  # undisturbed
 
             second = await done(other.open_log(name).open_writer(takeover=True))
             with pytest.raises(WriterFenced) as fenced:
-                await flavour.write(first, rec(4, b"never"))
+                await face.write(first, rec(4, b"never"))
             assert fenced.value.fatal_to_writer
-            for use in (first.commit, lambda: flavour.write(first, rec(5, b"never"))):
+            for use in (first.commit, lambda: face.write(first, rec(5, b"never"))):
                 with pytest.raises(WriterFenced):  # the first error sticks
                     await done(use())
             await done(first.abort())
-            acked.append(await flavour.write(second, rec(9)))
-            await flavour.close(second)
+            acked.append(await face.write(second, rec(9)))
+            await face.close(second)
 
             third = await done(
                 one.open_log(name).open_writer(wait_s=0)
             )  # a close gives the lock back
-            acked.append(await flavour.write(third, rec(10)))
-            await flavour.close(third)
+            acked.append(await face.write(third, rec(10)))
+            await face.close(third)
             async with opened(one.open_log(name).open_reader(to="end")) as reader:
                 found = await collect(reader)
             assert [record.dlsn for record in found] == acked
             assert [record.txid for record in found] == [0, 1, 2, 3, 9, 10]
 
-    flavour.play(scenario, f"owned-{flavour.name}")
+    face.play(scenario, f"owned-{face.name}")
 
 
-def test_flush_sends_and_commit_waits(flavour: Flavour) -> None:
+def test_flush_sends_and_commit_waits(face: Face) -> None:
     """G2: an outcome is known when the record is durable; `commit` makes it readable too."""
 
-    async def scenario(flavour: Flavour, name: str) -> None:
-        async with opened(flavour.namespace()) as namespace:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
             log = namespace.open_log(name)
             async with opened(log.open_writer()) as writer:
                 assert await done(writer.commit()) is None
-                pending = [await flavour.submit(writer, rec(n)) for n in range(1000)]
+                pending = [await face.submit(writer, rec(n)) for n in range(1000)]
                 last = await done(writer.commit())
                 assert all(one.done() for one in pending)
                 dlsns = [one.result() for one in pending]
                 assert dlsns == sorted(set(dlsns))
-                assert [await flavour.result(one) for one in pending[:2]] == dlsns[
+                assert [await face.result(one) for one in pending[:2]] == dlsns[
                     :2
                 ]  # as often as one likes
                 assert last == dlsns[-1] == await done(log.last_dlsn())
@@ -210,42 +210,42 @@ def test_flush_sends_and_commit_waits(flavour: Flavour) -> None:
                     assert [record.dlsn for record in await collect(reader)] == dlsns
 
                 async with opened(log.open_reader(at="latest")) as tail:
-                    await flavour.submit(writer, rec(1000, b"flushed"))
+                    await face.submit(writer, rec(1000, b"flushed"))
                     await done(writer.flush())
                     record = await done(tail.read_next(wait_s=20))
                     assert record.payload == b"flushed"
-                    lone = await flavour.submit(writer, rec(1001, b"lone"))
+                    lone = await face.submit(writer, rec(1001, b"lone"))
                     record = await done(tail.read_next(wait_s=20))  # neither flush nor commit
-                    assert (record.payload, record.dlsn) == (b"lone", await flavour.result(lone))
+                    assert (record.payload, record.dlsn) == (b"lone", await face.result(lone))
                 bulk = await done(writer.write_bulk([rec(1002), rec(1003)]))
                 assert await done(writer.commit()) == bulk[-1]
-                left = await flavour.submit(writer, rec(1004, b"left to the with block"))
+                left = await face.submit(writer, rec(1004, b"left to the with block"))
             assert left.done()  # the normal end of the block is a commit
             with pytest.raises(AlreadyClosed):
-                await done(flavour.submit(writer, rec(1005)))
+                await done(face.submit(writer, rec(1005)))
             shown = await done(log.describe())
             assert (shown.records, shown.owner) == (1005, "")
             assert all(segment.closed for segment in shown.segments)
 
-    flavour.play(scenario, f"commit-{flavour.name}")
+    face.play(scenario, f"commit-{face.name}")
 
 
-def test_an_exception_in_the_block_aborts(flavour: Flavour) -> None:
+def test_an_exception_in_the_block_aborts(face: Face) -> None:
     """Nothing more is sent; the segment is left for recovery, and what was acknowledged stays (G2)."""
 
-    async def scenario(flavour: Flavour, name: str) -> None:
-        async with opened(flavour.namespace()) as namespace:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
             log = namespace.open_log(name)
             with pytest.raises(ValueError, match="mine"):  # noqa: PT012
                 async with opened(log.open_writer()) as writer:
-                    acked = await flavour.write(writer, rec(1, b"acked"))
+                    acked = await face.write(writer, rec(1, b"acked"))
                     raise ValueError("mine")
             with pytest.raises(AlreadyClosed):
-                await done(flavour.submit(writer, rec(2)))
+                await done(face.submit(writer, rec(2)))
             shown = await done(log.describe())
             assert [segment.closed for segment in shown.segments] == [False]
             async with opened(log.open_writer(wait_s=0)) as writer:  # recovers it
-                after = await flavour.write(writer, rec(2, b"after"))
+                after = await face.write(writer, rec(2, b"after"))
             async with opened(log.open_reader(to="end")) as reader:
                 found = await collect(reader)
             assert [(record.dlsn, record.payload) for record in found] == [
@@ -253,19 +253,19 @@ def test_an_exception_in_the_block_aborts(flavour: Flavour) -> None:
                 (after, b"after"),
             ]
 
-    flavour.play(scenario, f"abort-{flavour.name}")
+    face.play(scenario, f"abort-{face.name}")
 
 
-def test_where_readers_begin_and_end_and_how_they_wait(flavour: Flavour) -> None:
+def test_where_readers_begin_and_end_and_how_they_wait(face: Face) -> None:
     """G1, G5."""
 
-    async def scenario(flavour: Flavour, name: str) -> None:
-        async with opened(flavour.namespace()) as namespace:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
             log = namespace.open_log(name)
             async with opened(log.open_writer()) as writer:
                 async with opened(log.open_reader(to="end")) as reader:
                     assert await collect(reader) == []  # an empty log has an end
-                dlsns = [await flavour.write(writer, rec(10 * n, b"%d" % n)) for n in range(10)]
+                dlsns = [await face.write(writer, rec(10 * n, b"%d" % n)) for n in range(10)]
 
                 async def numbers(**where: Any) -> list[int]:
                     async with opened(log.open_reader(**where)) as reader:
@@ -307,18 +307,18 @@ def test_where_readers_begin_and_end_and_how_they_wait(flavour: Flavour) -> None
                     assert bytes(columns.payload) == b"abcde"
                     assert columns.first_sequence_id == 10
 
-    flavour.play(scenario, f"reading-{flavour.name}")
+    face.play(scenario, f"reading-{face.name}")
 
 
-def test_txids_do_not_go_down_and_a_refusal_is_of_one_record(flavour: Flavour) -> None:
-    async def scenario(flavour: Flavour, name: str) -> None:
-        async with opened(flavour.namespace()) as namespace:
+def test_txids_do_not_go_down_and_a_refusal_is_of_one_record(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
             log = namespace.open_log(name)
             async with opened(log.open_writer()) as writer:
                 assert writer.last_txid == -1
-                await flavour.write(writer, rec(0))
-                await flavour.write(writer, rec(7))
-                await flavour.write(writer, rec(7))
+                await face.write(writer, rec(0))
+                await face.write(writer, rec(7))
+                await face.write(writer, rec(7))
                 for bad, error in (
                     (rec(6), TransactionIdOutOfOrder),
                     (rec(-1), InvalidRequest),
@@ -326,20 +326,20 @@ def test_txids_do_not_go_down_and_a_refusal_is_of_one_record(flavour: Flavour) -
                     (rec(8, "text"), InvalidRequest),  # type: ignore[arg-type]
                 ):
                     with pytest.raises(error):
-                        await flavour.write(writer, bad)
+                        await face.write(writer, bad)
                 assert writer.last_txid == 7
-                await flavour.write(writer, rec(8))
+                await face.write(writer, rec(8))
             async with opened(log.open_writer()) as writer:
                 assert writer.last_txid == 8
                 with pytest.raises(TransactionIdOutOfOrder):
-                    await flavour.write(writer, rec(7))
+                    await face.write(writer, rec(7))
             free = namespace.open_log(name, config={"max_txid_check": False})
             async with opened(free.open_writer()) as writer:
-                await flavour.write(writer, rec(3))
+                await face.write(writer, rec(3))
             async with opened(log.open_reader(to="end")) as reader:
                 assert [record.txid for record in await collect(reader)] == [0, 7, 7, 8, 3]
 
-    flavour.play(scenario, f"txids-{flavour.name}")
+    face.play(scenario, f"txids-{face.name}")
 
 
 def test_giving_up_a_wait_withdraws_nothing(cluster: Any) -> None:

@@ -1,4 +1,4 @@
-"""What pipelines use, the same in all three flavours, on a real cluster (docs/log-layer.md)."""
+"""What pipelines use, the same in all three faces, on a real cluster (docs/log-layer.md)."""
 
 import pickle
 import struct
@@ -16,7 +16,7 @@ from distributedlog.runtime.errors import (
     NoSuchLedger,
     OwnershipAcquireFailed,
 )
-from tests.test_face_meanings import Flavour, collect, done, opened
+from tests.test_face_meanings import Face, collect, done, opened
 
 pytestmark = pytest.mark.processes
 
@@ -28,13 +28,13 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(params=["trio", "blocking", "asyncio"])
-def flavour(request: pytest.FixtureRequest, cluster: Any) -> Flavour:
-    return Flavour(request.param, cluster.uri)
+def face(request: pytest.FixtureRequest, cluster: Any) -> Face:
+    return Face(request.param, cluster.uri)
 
 
-async def put(flavour: Flavour, log: Any, *txids: int) -> list[DLSN]:
+async def put(face: Face, log: Any, *txids: int) -> list[DLSN]:
     async with opened(log.open_writer()) as writer:
-        return [await flavour.write(writer, LogRecord(txid, b"%d" % txid)) for txid in txids]
+        return [await face.write(writer, LogRecord(txid, b"%d" % txid)) for txid in txids]
 
 
 async def rows(reader: Any) -> list[tuple[int, bytes]]:
@@ -43,11 +43,11 @@ async def rows(reader: Any) -> list[tuple[int, bytes]]:
     return [row for columns in reader for row in columns.tuples()]
 
 
-def test_segments_are_planned_read_written_and_linked(flavour: Flavour) -> None:
-    async def scenario(flavour: Flavour, name: str) -> None:
-        async with opened(flavour.namespace()) as ns:
+def test_segments_are_planned_read_written_and_linked(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as ns:
             log = ns.open_log(name)
-            await put(flavour, log, 1, 2)
+            await put(face, log, 1, 2)
             custom = {"partition": b"3"}
             async with opened(log.open_segment_writer(app="a", version=4, custom=custom)) as writer:
                 await done(writer.write_columns([3, 4], [b"three", b"four"]))
@@ -78,7 +78,7 @@ def test_segments_are_planned_read_written_and_linked(flavour: Flavour) -> None:
             snapshot = await done(log.snapshot())
             assert [s.records for s in snapshot.segments] == [2, 6]
             plan = [s.range().to_json() for s in snapshot.segments]
-        async with opened(flavour.namespace()) as ns:
+        async with opened(face.namespace()) as ns:
             log = ns.open_log(name, incarnation=snapshot.incarnation)
             ranges = [SegmentRange.from_json(one) for one in plan]
             async with opened(log.open_ranges(ranges)) as reader:
@@ -87,14 +87,14 @@ def test_segments_are_planned_read_written_and_linked(flavour: Flavour) -> None:
                     (6, b"6"), (7, b"77"), (8, b"8"),
                 ]  # fmt: skip
 
-    flavour.play(scenario, f"planned-{flavour.name}")
+    face.play(scenario, f"planned-{face.name}")
 
 
-def test_truncation_positions_and_the_end(flavour: Flavour) -> None:
-    async def scenario(flavour: Flavour, name: str) -> None:
-        async with opened(flavour.namespace()) as ns:
+def test_truncation_positions_and_the_end(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as ns:
             log = ns.open_log(name)
-            places = await put(flavour, log, 10, 20, 20, 30)
+            places = await put(face, log, 10, 20, 20, 30)
             assert await done(log.find(txid=15)) == places[1]
             assert await done(log.find(txid=31)) == DLSN(2, 0, 0)
             assert await done(log.find(wall_ms=0)) == places[0]
@@ -106,11 +106,11 @@ def test_truncation_positions_and_the_end(flavour: Flavour) -> None:
             assert await done(positions.list()) == {"cold": places[2]}
             assert await done(log.truncate(await done(positions.get("cold")))) == places[2]
             with pytest.raises(LogTruncated):
-                await open_and_close(flavour, log.open_reader, dlsn=places[1])
+                await open_and_close(face, log.open_reader, dlsn=places[1])
             assert await done(positions.delete("cold"))
 
             async with opened(log.open_writer()) as writer:
-                await flavour.write(writer, LogRecord(40, b"40"))
+                await face.write(writer, LogRecord(40, b"40"))
                 with pytest.raises(OwnershipAcquireFailed):
                     await done(log.link_segments([], app="x", version=1, wait_s=0))
                 with pytest.raises(OwnershipAcquireFailed):
@@ -122,23 +122,23 @@ def test_truncation_positions_and_the_end(flavour: Flavour) -> None:
                 with pytest.raises(EndOfStream):
                     await done(reader.read_next())
             with pytest.raises(EndOfStream):
-                await put(flavour, log, 50)
+                await put(face, log, 50)
             assert await done(log.seal()) is False
 
-    flavour.play(scenario, f"end-{flavour.name}")
+    face.play(scenario, f"end-{face.name}")
 
 
-async def open_and_close(flavour: Flavour, call: Any, **given: Any) -> None:
+async def open_and_close(face: Face, call: Any, **given: Any) -> None:
     async with opened(call(**given)):
         pass
 
 
-def test_logs_that_come_and_go_are_told(flavour: Flavour) -> None:
-    async def scenario(flavour: Flavour, name: str) -> None:
-        async with opened(flavour.namespace()) as ns:
+def test_logs_that_come_and_go_are_told(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as ns:
             await done(ns.create_log(f"{name}/a"))
             async with opened(ns.watch_logs(f"{name}/")) as watch:
-                logs = await watch.logs() if flavour.name == "asyncio" else watch.logs
+                logs = await watch.logs() if face.name == "asyncio" else watch.logs
                 assert list(logs) == [f"{name}/a"]
                 assert await done(watch.next(wait_s=0)) is None
                 await done(ns.create_log(f"{name}/b"))
@@ -154,4 +154,4 @@ def test_logs_that_come_and_go_are_told(flavour: Flavour) -> None:
                 with pytest.raises(LogRecreated):
                     await done(call())
 
-    flavour.play(scenario, f"watched-{flavour.name}")
+    face.play(scenario, f"watched-{face.name}")
