@@ -24,7 +24,7 @@ from . import open_namespace as open_trio_namespace
 from .bridge import (
     Chunk,
     Cursor,
-    Held,
+    HeldContext,
     Inbox,
     LocalCluster,
     Owned,
@@ -49,7 +49,7 @@ from .log.segment_writer import ENTRY_BYTES
 from .log.segment_writer import SegmentWriter as TrioSegmentWriter
 from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
-from .runtime.background import Background, Outcome
+from .runtime.background import Background, Promise
 from .runtime.errors import EndOfStream, InvalidRequest
 from .runtime.host import Buffer
 
@@ -67,7 +67,7 @@ async def run(
     background: Background, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs
 ) -> T:
     """Run a call in the trio loop; cancelled here, it is cancelled there."""
-    outcome: Outcome[T] = Outcome()
+    outcome: Promise[T] = Promise()
     scope = trio.CancelScope()
     try:
         background.begin(outcome, scope, partial(call, *args, **options))
@@ -77,7 +77,7 @@ async def run(
         raise
 
 
-async def outcome_of(outcome: Outcome[T]) -> T:
+async def outcome_of(outcome: Promise[T]) -> T:
     """Wait for what the trio loop gives."""
     loop = asyncio.get_running_loop()
     told = loop.create_future()
@@ -600,14 +600,14 @@ class _Opened(Generic[T]):
         self._manager = manager
         self._wrap = wrap
         self._background = Background(name, quick_switches=True)
-        self._held: Held[Any] | None = None
+        self._held: HeldContext[Any] | None = None
 
     async def __aenter__(self) -> T:
         if self._held is not None:
             raise InvalidRequest("it is entered once; open another one")
         try:
             self._background.start()
-            self._held = Held(self._background, self._manager)
+            self._held = HeldContext(self._background, self._manager)
             return self._wrap(self._background, await outcome_of(self._held.entered))
         except BaseException:
             await self._stop()

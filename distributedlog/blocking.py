@@ -24,7 +24,7 @@ from . import open_namespace as open_trio_namespace
 from .bridge import (
     Chunk,
     Cursor,
-    Held,
+    HeldContext,
     Inbox,
     LocalCluster,
     Owned,
@@ -48,7 +48,7 @@ from .log.segment_writer import ENTRY_BYTES
 from .log.segment_writer import SegmentWriter as TrioSegmentWriter
 from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
-from .runtime.background import Background, Outcome
+from .runtime.background import Background, Promise
 from .runtime.errors import EndOfStream, InvalidRequest, RequestTimeout
 from .runtime.host import Buffer
 
@@ -61,7 +61,7 @@ C = TypeVar("C", bound=Owned)
 T = TypeVar("T")
 
 
-def outcome_of(outcome: Outcome[T]) -> T:
+def outcome_of(outcome: Promise[T]) -> T:
     """Wait for what the loop gives."""
     return outcome.wait()
 
@@ -112,7 +112,7 @@ class PendingWrite:
         """
         if self._chunk.done(self._slot):
             return self._chunk.result(self._slot)
-        outcome: Outcome[DLSN] = Outcome()
+        outcome: Promise[DLSN] = Promise()
         scope = trio.CancelScope()
         try:
             self._background.begin(outcome, scope, self._chunk.wait, self._slot)
@@ -574,14 +574,14 @@ class _Opened(Generic[T]):
         self._manager = manager
         self._wrap = wrap
         self._background = Background(name, quick_switches=True)
-        self._held: Held[Any] | None = None
+        self._held: HeldContext[Any] | None = None
 
     def __enter__(self) -> T:
         if self._held is not None:
             raise InvalidRequest("it is entered once; open another one")
         try:
             self._background.start()
-            self._held = Held(self._background, self._manager)
+            self._held = HeldContext(self._background, self._manager)
             return self._wrap(self._background, outcome_of(self._held.entered))
         except BaseException:
             self._stop()

@@ -24,7 +24,7 @@ from .log.opening import Opening
 from .log.reader import LogReader
 from .log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, Columns, LogRecord
 from .log.writer import LogWriter
-from .runtime.background import Background, Handover, Mutex, Outcome
+from .runtime.background import Background, Handover, Mutex, Promise
 from .runtime.errors import AlreadyClosed, DistributedLogError, WriteFailed
 from .runtime.forked import watch_forks
 
@@ -346,15 +346,15 @@ class LocalCluster:
         self.nodes: list[Any] = cluster.nodes
 
 
-class Held(Generic[T]):
+class HeldContext(Generic[T]):
     """An async context manager that is entered, held and left by one task of a background loop."""
 
     def __init__(self, background: Background, manager: AbstractAsyncContextManager[T]) -> None:
-        self.entered: Outcome[T] = Outcome()
+        self.entered: Promise[T] = Promise()
         self._background = background
         self._manager = manager
         self._leave: trio.Event
-        self.left: Outcome[None] = Outcome()
+        self.left: Promise[None] = Promise()
         """Set when the manager was left; has what it raised."""
         self.left.when_done(self._on_left)
         background.begin(self.left, trio.CancelScope(), self._hold)
@@ -365,7 +365,7 @@ class Held(Generic[T]):
             self.entered.set(value)
             await self._leave.wait()
 
-    def leave(self) -> Outcome[None]:
+    def leave(self) -> Promise[None]:
         """Ask for the end; what is returned is set when it is reached."""
         if self.entered.done and not self.left.done:
             self._background.post(lambda: self._leave.set())

@@ -71,7 +71,7 @@ class Hops:
             self._posted.popleft()()
 
 
-class Outcome(Generic[T]):
+class Promise(Generic[T]):
     """What the loop gives to a thread that waits for it. Set once, by the loop.
 
     No `concurrent.futures.Future`: its condition is Python code, and an interrupt (Ctrl-C) in the middle of
@@ -152,7 +152,7 @@ class Background:
         self._hops: Hops | None = None
         self._nursery: trio.Nursery | None = None
         self._failure: BaseException | None = None
-        self._unsettled: set[Outcome[Any]] = set()
+        self._unsettled: set[Promise[Any]] = set()
         self._started = False
         """`Thread.start` has come back. Interrupted, the thread may run, or stand still for ever."""
         self._stopping = False
@@ -164,7 +164,7 @@ class Background:
         assert self._thread is None, "started once only"
         if self._quick_switches:
             sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
-        running: Outcome[None] = Outcome()
+        running: Promise[None] = Promise()
         self._thread = threading.Thread(
             target=self._work, args=(running,), name=self.name, daemon=True
         )
@@ -183,7 +183,7 @@ class Background:
         """
         if threading.current_thread() is self._thread:
             raise InvalidRequest(f"{self.name}: a blocking call in the loop that would serve it")
-        outcome: Outcome[T] = Outcome()
+        outcome: Promise[T] = Promise()
         scope = trio.CancelScope()
         try:
             self.begin(outcome, scope, partial(call, *args, **options))
@@ -196,10 +196,10 @@ class Background:
         """Have ``call(*args)`` run in the loop as a task. Cancelling the future cancels it.
 
         Raises `AlreadyClosed`; so does the future when the loop is stopped meanwhile. For threads that no
-        signal interrupts (see `Outcome`).
+        signal interrupts (see `Promise`).
         """
         future: Future[T] = Future()
-        outcome: Outcome[T] = Outcome()
+        outcome: Promise[T] = Promise()
         scope = trio.CancelScope()
 
         def settle() -> None:
@@ -218,7 +218,7 @@ class Background:
 
     def begin(
         self,
-        outcome: Outcome[T],
+        outcome: Promise[T],
         scope: trio.CancelScope,
         call: Callable[..., Awaitable[T]],
         *args: object,
@@ -294,7 +294,7 @@ class Background:
         self._thread = self._hops = None
         _running.discard(self)
 
-    def _work(self, running: Outcome[None]) -> None:
+    def _work(self, running: Promise[None]) -> None:
         try:
             trio.run(self._main, running)
         except BaseException as error:
@@ -305,7 +305,7 @@ class Background:
                 outcome.fail(AlreadyClosed(self._dead))
             running.set(None)
 
-    async def _main(self, running: Outcome[None]) -> None:
+    async def _main(self, running: Promise[None]) -> None:
         token = trio.lowlevel.current_trio_token()
         self._hops = Hops(lambda drain: token.run_sync_soon(self._call_back, drain))
         async with trio.open_nursery() as nursery:
@@ -333,7 +333,7 @@ class Background:
 
     def _begin(
         self,
-        outcome: Outcome[T],
+        outcome: Promise[T],
         scope: trio.CancelScope,
         call: Callable[..., Awaitable[T]],
         args: tuple[object, ...],
@@ -346,7 +346,7 @@ class Background:
 
     async def _call(
         self,
-        outcome: Outcome[T],
+        outcome: Promise[T],
         scope: trio.CancelScope,
         call: Callable[..., Awaitable[T]],
         args: tuple[object, ...],
@@ -386,9 +386,9 @@ class Handover(Generic[T]):
         self._opened: list[T] = []
         self._given_up = False
 
-    def begin(self) -> Outcome[T]:
+    def begin(self) -> Promise[T]:
         """Have it opened; once. Raises `AlreadyClosed`; so does the outcome."""
-        outcome: Outcome[T] = Outcome()
+        outcome: Promise[T] = Promise()
         self._background.begin(outcome, self._scope, self._open)
         return outcome
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 import trio
 
 from .. import open_namespace
-from ..bridge import Held
+from ..bridge import HeldContext
 from ..log.namespace import Namespace
 from ..runtime.background import Background
 from ..runtime.errors import AlreadyClosed, DistributedLogError
@@ -52,7 +52,7 @@ class Client:
         self._closed = False
         self._used = 0
         try:
-            self._held = Held(self.background, manager)
+            self._held = HeldContext(self.background, manager)
             self.namespace: Namespace = self._held.entered.wait()
         except BaseException:
             self.background.stop(GOODBYE_S)
