@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from .cluster.local import local_cluster
     from .runtime.host import Host
 
+# What users import. A new error of theirs is a class in runtime/errors.py and a name here; a new option of a
+# log is a field in log/options.py; a new call of a trio class is made in the other faces by faces.py.
 __all__ = [
     "DLSN",
     "AlreadyClosed",

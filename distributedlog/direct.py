@@ -13,7 +13,6 @@ from .ledger.pool import BookiePool
 from .log.namespace import Namespace
 from .log.options import LogOptions
 from .metadata.client import MetadataClient
-from .runtime.errors import DistributedLogError
 from .runtime.hello import Hello
 from .runtime.host import Host
 from .runtime.machine import process_name, real_host
@@ -120,6 +119,3 @@ def split_config(
         )
 
     return part(ClientOptions()), part(LedgerOptions()), part(LogOptions())
-
-
-__all__ = ["ClientOptions", "DistributedLogError", "open_direct", "split_config"]
