@@ -210,7 +210,6 @@ def test_no_part_hides_a_module_of_others() -> None:
 
 CIRCLES: dict[frozenset[str], str] = {
     frozenset({"cluster/child", "cluster/local"}): "to be parted",
-    frozenset({"cli/context", "cli/options"}): "to be parted",
 }
 """Modules that know each other, and why they are not one; a part's folder and the file's name."""
 
