@@ -55,7 +55,7 @@ class GatheringBlock:
 
 
 @dataclass(slots=True)
-class _Segment:
+class _FilePart:
     """A stretch of a buffer whose bytes lie in a file in the same order."""
 
     file_number: int
@@ -67,7 +67,7 @@ class _Segment:
 @dataclass(slots=True, eq=False)
 class _RingBuffer:
     view: memoryview
-    segments: list[_Segment] = field(default_factory=list)
+    parts: list[_FilePart] = field(default_factory=list)
     unsynced: int = 0
     """Blocks in it that are gathering or being synced."""
 
@@ -145,7 +145,7 @@ class GatherRing:
             if self._ring[following].unsynced:
                 return None
             self._at = following
-            self._ring[following].segments.clear()
+            self._ring[following].parts.clear()
             start = 0
         buffer = self._ring[self._at]
         buffer.unsynced += 1
@@ -192,9 +192,9 @@ class GatherRing:
 
     def placed(self, block: GatheringBlock, file_number: int, file_offset: int) -> None:
         """A taken block lies at this place of a file: from now on `find` knows its bytes."""
-        segments = block.buffer.segments
-        if segments:
-            last = segments[-1]
+        parts = block.buffer.parts
+        if parts:
+            last = parts[-1]
             if (
                 last.file_number == file_number
                 and last.end == block.start
@@ -202,8 +202,8 @@ class GatherRing:
             ):
                 last.end = block.start + block.padded_length
                 return
-        segments.append(
-            _Segment(file_number, file_offset, block.start, block.start + block.padded_length)
+        parts.append(
+            _FilePart(file_number, file_offset, block.start, block.start + block.padded_length)
         )
 
     def synced(self, block: GatheringBlock) -> None:
@@ -214,9 +214,9 @@ class GatherRing:
     def find(self, file_number: int, offset: int, length: int) -> memoryview | None:
         """The bytes of that place if they are still here: copy them before the next ``await``."""
         for buffer in self._ring:
-            for segment in buffer.segments:
-                if segment.file_number == file_number:
-                    start = segment.start + offset - segment.file_offset
-                    if segment.start <= start and start + length <= segment.end:
+            for part in buffer.parts:
+                if part.file_number == file_number:
+                    start = part.start + offset - part.file_offset
+                    if part.start <= start and start + length <= part.end:
                         return buffer.view[start : start + length]
         return None
