@@ -79,11 +79,6 @@ class AddStream:
         """Did somebody wait for the ledger's LAC there, when last it was acked?"""
         self.refused: DistributedLogError | None = None
 
-    @property
-    def pending_bytes(self) -> int:
-        """What waits to be sent on the whole connection."""
-        return self._link.outgoing_bytes
-
     def send(self, record: Buffer) -> None:
         """Queue one record; it is kept by reference. Silently dropped once the stream was refused."""
         if self.refused is None:
@@ -229,22 +224,6 @@ class BookieClient:
     def forget(self, pending: PendingReply) -> None:
         """The reply to `begin_read` is not wanted any more."""
         self.link.forget(pending)
-
-    async def wait_lac(
-        self,
-        ledger: int,
-        key: bytes,
-        previous_lac: int,
-        *,
-        wait_s: float,
-        bytes_max: int = 0,
-        timeout_s: float,
-    ) -> WaitAnswer:
-        """Wait there for a LAC above ``previous_lac``, a fence, or ``wait_s``; below ``timeout_s``."""
-        request = m.WaitLac(ledger, key, previous_lac, int(wait_s * 1000), bytes_max)
-        reply = await self.link.request(Op.WAIT_LAC, request.encode(), timeout_s=timeout_s)
-        lac, fenced, body = m.decode_wait(reply.body)
-        return WaitAnswer(lac, fenced, body)
 
     def follow_lac(
         self,

@@ -25,8 +25,6 @@ ALIGN = 8
 VERSION = 1
 ENTRY_ID_MAX = (1 << 62) - 1
 """Entry ids count from 0 and fit an i64, in which -1 says "none"."""
-PAYLOAD_BYTES_MAX = 5 * 1024 * 1024 - 4096
-"""A record with its frame stays below the frame bound."""
 
 _DIGEST = struct.Struct("<Q")
 _ZEROS = bytes(ALIGN)

@@ -264,11 +264,6 @@ class Store:
         """Of all its journal files."""
         return self._journal.stored_bytes
 
-    @property
-    def unsynced_bytes(self) -> int:
-        """Gathered, and not yet durable."""
-        return self._ring.unsynced_bytes
-
     def info(self) -> dict[str, object]:
         """Counters and gauges, for Op.INFO and the health page."""
         journal, stats = self._journal, self.stats

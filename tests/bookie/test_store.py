@@ -222,7 +222,7 @@ async def test_gathered_bytes_are_bounded_and_all_is_acked(autojump_clock: Clock
         for n in range(40):
             for adder in adders:
                 adder.send(record(adder.ledger, n, bytes(2000)))
-                assert store.unsynced_bytes <= SMALL.unsynced_bytes_max
+                assert store._ring.unsynced_bytes <= SMALL.unsynced_bytes_max
         for adder in adders:
             await adder.all_acked()
         for adder in adders:
