@@ -4,10 +4,7 @@
 ``python -m distributedlog.sim.pipeline_planted``.
 """
 
-import gc
-import logging
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,14 +16,7 @@ from distributedlog.sim.seed import CHAOS_S
 SEEDS = int(os.environ.get("DLOG_PIPELINE_SEEDS", "4"))
 START = int(os.environ.get("DLOG_SIM_START", "0"))
 
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Logs of thousands of faults help nobody."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-    gc.collect()
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 @pytest.mark.seeds

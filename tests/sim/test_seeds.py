@@ -3,11 +3,8 @@
 ``DLOG_SIM_SEEDS`` sets how many cluster seeds (20), ``DLOG_SIM_START`` the first one.
 """
 
-import gc
-import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +16,8 @@ from distributedlog.sim.seed import CHAOS_S, LogRun, Result
 
 SEEDS = int(os.environ.get("DLOG_SIM_SEEDS", "20"))
 START = int(os.environ.get("DLOG_SIM_START", "0"))
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 PAST: dict[int, str] = {
     0: "a ledger writer asked for the same ensemble change for ever while the metadata was away",
@@ -39,15 +38,6 @@ PAST_BOOKIE: dict[int, str] = {
     974: "the same, found in the same hour",
     21005: "a survivor's ledger, its state lost, became known when it was copied: known, and not in limbo",
 }
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Logs of thousands of faults help nobody."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-    gc.collect()
 
 
 def checked(result: Result) -> Result:
