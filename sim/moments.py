@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ..bookie import messages as words
+from ..bookie import messages
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..metadata.commands import Transact, decode_command
 from ..metadata.messages import SnapshotChunk, TimeoutNow, Vote
@@ -123,7 +123,7 @@ class Moments:
         if op == Op.FENCE:
             self._hear("fence", actor, asked)
         elif op == Op.STREAM_OPEN:
-            opened = words.StreamOpen.decode(body)
+            opened = messages.StreamOpen.decode(body)
             if opened.recovery and not opened.close:
                 copies = self._role_of(actor) == "bookie"
                 self._hear("copy" if copies else "write-back", actor, asked)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from ..bookie import messages as words
+from ..bookie import messages
 from ..bookie.entry import HEADER, HEADER_BYTES, records
 from ..metadata.messages import Append, Heartbeat, Vote, VoteReply
 from ..metadata.messages import decode as decode_raft
@@ -149,21 +149,21 @@ class BookieOracle:
             if stream is not None:
                 self._on_add(link.bookie, stream, body)
         elif op == Op.STREAM_OPEN:
-            opened = words.StreamOpen.decode(body)
+            opened = messages.StreamOpen.decode(body)
             if not opened.close:
                 stream = link.streams[ident] = _Stream(opened.ledger, opened.recovery)
                 self._streams.setdefault((link.bookie, opened.ledger), []).append(stream)
         elif op == Op.WRITE_LAC:
             stream = link.streams.get(ident)
             if stream is not None and not stream.recovery:
-                self._on_lac(stream.ledger, words.decode_lac(body))
+                self._on_lac(stream.ledger, messages.decode_lac(body))
         elif op == Op.READ:
-            asked = words.ReadRequest.decode(body)
+            asked = messages.ReadRequest.decode(body)
             link.asked[ident] = _Asked(
                 op, asked.ledger, asked.first, asked.last, self._acks, asked.fence
             )
         elif op in (Op.FENCE, Op.READ_LAC, Op.LIST_ENTRIES):
-            ledger = words.LedgerRequest.decode(body).ledger
+            ledger = messages.LedgerRequest.decode(body).ledger
             link.asked[ident] = _Asked(op, ledger, 0, 0, self._acks, op == Op.FENCE)
 
     def _on_add(self, bookie: str, stream: _Stream, body: memoryview) -> None:
@@ -196,7 +196,7 @@ class BookieOracle:
     ) -> None:
         """A frame to a client."""
         if op == Op.ADD_ACKS:
-            for number, count in words.decode_pairs(body, "ADD_ACKS"):
+            for number, count in messages.decode_pairs(body, "ADD_ACKS"):
                 stream = link.streams.get(number)
                 if stream is None:
                     self._fail(f"H1: {link.bookie} acknowledged stream {number}, never opened")
@@ -266,11 +266,11 @@ class BookieOracle:
             return
         if asked.fences:
             self._on_fenced(bookie, asked.ledger)
-        self.unknowns += not flags & words.FLAG_KNOWN
-        if not flags & words.FLAG_KNOWN or not promised:
+        self.unknowns += not flags & messages.FLAG_KNOWN
+        if not flags & messages.FLAG_KNOWN or not promised:
             return
         if asked.op == Op.READ:
-            complete_to, _, stretch = words.decode_read(body)
+            complete_to, _, stretch = messages.decode_read(body)
             here = _entries(stretch)
             if here is None:
                 return
@@ -280,10 +280,10 @@ class BookieOracle:
                 if asked.first <= entry <= min(asked.last, complete_to) and entry not in here
             ]
         elif asked.op == Op.LIST_ENTRIES:
-            runs = words.decode_pairs(body, "LIST_ENTRIES")
+            runs = messages.decode_pairs(body, "LIST_ENTRIES")
             denied = [e for e in promised if not any(f <= e < f + count for f, count in runs)]
         else:
-            _, last_entry = words.decode_ends(body)
+            _, last_entry = messages.decode_ends(body)
             denied = [entry for entry in promised if entry > last_entry]
         if denied:
             self._fail(
