@@ -1,7 +1,6 @@
 """`dlog local`: a whole cluster on this machine, and its demonstration."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import click
 
 from .errors import say
 from .options import Command, Settings, common
+from .output import write_by_rename
 
 
 @click.command(
@@ -108,10 +108,3 @@ async def _run(options: dict[str, Any], ready_file: Path | None) -> None:
         print(text, flush=True)
 
     await until_told(run, stdin=False, ready=ready)
-
-
-def write_by_rename(path: Path, text: str) -> None:
-    """Whoever sees the file sees all of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text)
-    aside.rename(path)

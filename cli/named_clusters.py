@@ -1,4 +1,4 @@
-"""Named clusters and the chosen one: ``$XDG_CONFIG_HOME/dlog/contexts.toml``, written aside and renamed."""
+"""Named clusters and the chosen one: ``$XDG_CONFIG_HOME/dlog/contexts.toml``."""
 
 import os
 import tomllib
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from .output import write_by_rename
 
 
 def current_uri() -> str | None:
@@ -47,6 +49,4 @@ def store(contexts: dict[str, Any]) -> None:
 
     lines = [f"current = {quoted(contexts['current'])}", "", "[contexts]"]
     lines += [f"{quoted(name)} = {quoted(uri)}" for name, uri in contexts["contexts"].items()]
-    aside = there.with_suffix(".aside")
-    aside.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    aside.rename(there)
+    write_by_rename(there, "\n".join(lines) + "\n")

@@ -1,8 +1,10 @@
-"""What people and programs read: tables, JSON for programs, sizes with units."""
+"""What people and programs read: tables, JSON for programs, sizes with units, files that are whole."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -27,6 +29,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str =
         print(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         )
+
+
+def write_by_rename(path: Path, text: str) -> None:
+    """Whoever sees the file sees all of it."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.write_text(text, encoding="utf-8")
+    aside.rename(path)
 
 
 def size(count: float) -> str:
