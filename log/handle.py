@@ -15,7 +15,7 @@ from .locate import all_segments, find_time, find_txid, last_readable
 from .lock import LockRecord, claim
 from .opening import Opening
 from .positions import Positions
-from .range_reader import RangeReader
+from .range_reader import RangeReader, open_ranges
 from .ranges import LogSnapshot, SegmentRange, SegmentToken
 from .reader import LogReader
 from .seal import seal
@@ -318,14 +318,7 @@ class Log:
         return reader
 
     async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
-        context = self._context
-        log_id = await self._find()
-        reader = RangeReader(
-            context.metadata, context.ledgers, self.options, log_id, self.name, ranges
-        )
-        await reader.open()
-        context.start(reader.run)
-        return reader
+        return await open_ranges(self._context, self.name, await self._find(), ranges)
 
     async def _open_segment_writer(
         self, app: str, version: int, custom: Mapping[str, bytes] | None, entry_bytes: int

@@ -1,101 +1,127 @@
-"""Reading stretches of segments that a planner chose, in any process: entries as columns, read ahead.
+"""Reading ranges that a planner chose, in any process: entries as columns, fetched ahead, from several places
+at once.
 
-No search and no following: where the entries lie is in the range. The log's own state is read once at the
-beginning and again on any miss, so that a log which was deleted or truncated meanwhile says so (H30).
+No search and no following: where the entries lie is in the range. Ranges are cut into parts of some MiB, and
+a few of them are fetched at a time. What is fetched and not taken is bounded in bytes, but the part whose
+turn it is always gets on. A log's state is read once at the beginning and again on any miss, so that a log
+which was deleted or truncated meanwhile says so (H30).
 """
 
+import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 import trio
 
-from ..metadata.interface import Metadata
+from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
-    InvalidRequest,
+    LogNotFound,
     LogRecreated,
+    LogTruncated,
     NoSuchEntry,
     NoSuchLedger,
 )
 from .containment import contained
-from .follower import StateFollower
-from .keys import incarnation_text
-from .ledgers import Ledgers
-from .options import LogOptions
-from .ranges import SegmentRange
+from .context import LogContext
+from .dlsn import DLSN
+from .keys import incarnation_id, incarnation_text, state_key
+from .ranges import WHOLE, SegmentRange
 from .record import Columns, Origin, decode, decode_header
+from .state import LogState
 
-RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 2.0
+PART_BYTES = 8 * 1024 * 1024
+PARTS_AT_ONCE = 3
+SMALL_AT_ONCE = 16
+"""Of parts that are small, and so cost more waiting than reading: thousands of logs of a few records."""
+
+log = logging.getLogger("distributedlog.log")
+
+OnLoss = Callable[[LogTruncated | LogNotFound], None]
+
+
+@dataclass(slots=True)
+class Part:
+    """A part of a range, as far as it has been fetched and not taken."""
+
+    range: SegmentRange
+    at: int
+    """The next entry to fetch."""
+    ready: deque[Columns] = field(default_factory=deque)
+    done: bool = False
+    error: DistributedLogError | None = None
+    """Why the rest of it does not come; known after what is ready."""
+
+    def fail(self, error: DistributedLogError) -> None:
+        """Nothing more of it comes."""
+        self.error = error
 
 
 class RangeReader:
     """Gives the user records of some ranges, entry by entry, in the order of the ranges.
 
-    Made by `Log.open_ranges`; for one task at a time. Columns pin their whole entry (H17).
+    Made by `Log.open_ranges`; for one task at a time. Columns pin their whole entry (H17). The ranges may be
+    of several logs. ``on_loss`` is told what was truncated or deleted since the ranges were planned: what it
+    returns from is left out. Without it that ends the reader.
     """
 
     def __init__(
-        self,
-        metadata: Metadata,
-        ledgers: Ledgers,
-        options: LogOptions,
-        log_id: int,
-        name: str,
-        ranges: Sequence[SegmentRange],
+        self, context: LogContext, ranges: Sequence[SegmentRange], *, on_loss: OnLoss | None = None
     ) -> None:
-        ours = incarnation_text(log_id)
-        for one in ranges:
-            if one.incarnation != ours:
-                raise LogRecreated(
-                    f'log "{name}" was deleted and made again: a range is of incarnation '
-                    f"{one.incarnation}, this one is {ours}"
-                )
-        self._ledgers = ledgers
-        self._options = options
-        self._name = name
-        self._ranges = list(ranges)
-        self._follower = StateFollower(metadata, log_id, name)
+        self._context = context
+        self._options = context.options
+        self._on_loss = on_loss
+        self._parts = [Part(part, part.first_entry) for one in ranges for part in _cut(one)]
+        self._next = 0
+        """The next part to be fetched."""
+        self._turn = 0
+        """The part from which entries are taken."""
+        self._held_bytes = 0
         self._scope = trio.CancelScope()
-        self._queue: deque[Columns] = deque()
-        self._queue_bytes = 0
         self._filled = trio.Event()
         self._taken = trio.Event()
-        self._ended = False
-        self._error: DistributedLogError | None = None
-        self._at = 0
-        """The next entry of the range that is being fetched; behind it nothing is in the queue."""
+        self._over: DistributedLogError | None = None
+        """Why nothing can be taken any more."""
+        self._states: dict[str, LogState | LogNotFound] = {}
 
     # --- for the caller ---------------------------------------------------------------------------
 
     async def read_columns(self) -> Columns | None:
-        """The records of the next entry; None behind the last one.
+        """The records of the next entry; None after the last one.
 
         Raises `LogTruncated` (naming the first position that is left), `LogNotFound`, `CorruptData`, or what
         kept the entries from being read for ``read_retry_s``; after an error the reader is over.
         """
-        if self._queue:
-            await trio.lowlevel.checkpoint()
-        else:
-            await self._wait_filled()
-        if not self._queue:
-            if self._error is not None:
-                raise self._error.again()
+        part = await self._wait_ready()
+        if part is None:
             return None
-        return self._take()
+        return self._take(part)
 
     async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
         """As `read_columns`, then further entries that are here, up to ``bytes_max``; [] at the end."""
-        first = await self.read_columns()
-        if first is None:
-            return []
-        found, left = [first], bytes_max - first.payload_bytes
-        while self._queue and left > 0:
-            found.append(self._take())
-            left -= found[-1].payload_bytes
+        return [one for _, some in await self.read_by_log(bytes_max=bytes_max) for one in some]
+
+    async def read_by_log(self, *, bytes_max: int) -> list[tuple[str, list[Columns]]]:
+        """As `read_columns_many`, each log's entries beside its name."""
+        part = await self._wait_ready()
+        found: list[tuple[str, list[Columns]]] = []
+        left = bytes_max
+        while part is not None and left > 0:
+            some: list[Columns] = []
+            while part.ready and left > 0:
+                some.append(self._take(part))
+                left -= some[-1].payload_bytes
+            found.append((part.range.log, some))
+            part = self._ready()
         return found
+
+    @property
+    def next(self) -> SegmentRange | None:
+        """The range, or the part of one, whose turn it is; None at the end."""
+        return self._parts[self._turn].range if self._turn < len(self._parts) else None
 
     def __aiter__(self) -> "RangeReader":
         return self
@@ -119,112 +145,235 @@ class RangeReader:
     ) -> None:
         self._close()
 
-    # --- the fetching task ------------------------------------------------------------------------
-
-    async def open(self) -> None:
-        """Look at the log. Raises `LogNotFound`, `LogTruncated`."""
-        await self._follower.load()
-        for one in self._ranges:
-            if one.first_entry <= one.last_entry:
-                self._follower.check_position(one.segment, one.first_entry, one.first_slot)
-
-    async def run(self) -> None:
-        """Fetch all ranges, in order, ahead of the caller. A task of the namespace."""
-        try:
-            with self._scope, contained(f'a reader of ranges of log "{self._name}"', self._end):
-                for one in self._ranges:
-                    await self._fetch(one)
-                self._end()
-        finally:
-            self._end(AlreadyClosed(f'log "{self._name}": the namespace was closed'))
-
-    async def _fetch(self, one: SegmentRange) -> None:
-        self._at = one.first_entry
-        trouble_since: float | None = None
-        retry_s = RETRY_FIRST_S
-        while self._at <= one.last_entry:
-            before = self._at
-            try:
-                await self._fetch_from(one)
-                continue
-            except (NoSuchLedger, NoSuchEntry) as error:
-                raise await self._follower.explain(error, one.segment) from None
-            except DistributedLogError as error:
-                if not error.retryable:
-                    raise
-                if self._at != before or trouble_since is None:
-                    trouble_since, retry_s = trio.current_time(), RETRY_FIRST_S
-                elif trio.current_time() - trouble_since > self._options.read_retry_s:
-                    raise
-            await trio.sleep(retry_s)
-            retry_s = min(2 * retry_s, RETRY_MAX_S)
-
-    async def _fetch_from(self, one: SegmentRange) -> None:
-        ledger = await self._ledgers.open(one.ledger_id)
-        try:
-            if not ledger.closed:
-                ledger.note_lac(one.last_entry)  # the planner saw that it can be read (H24)
-            if ledger.lac < one.last_entry:
-                raise InvalidRequest(
-                    f'log "{self._name}": segment {one.segment} ends at entry {ledger.lac}, the range goes '
-                    f"to {one.last_entry}"
-                )
-            while self._at <= one.last_entry:
-                found = await ledger.read(
-                    self._at, one.last_entry, bytes_max=self._options.read_bytes
-                )
-                for entry in found:
-                    self._deliver(one, entry.entry, entry.payload)
-                self._at = found[-1].entry + 1
-                await self._wait_taken()
-        finally:
-            ledger.close()
-
-    def _deliver(self, one: SegmentRange, entry: int, payload: memoryview) -> None:
-        header = decode_header(payload)
-        if header.control:
-            return
-        sequence_id = one.start_sequence_id + header.records_before
-        origin = Origin(one.segment, entry, sequence_id, one.given_txid)
-        columns = decode(payload, header, origin)
-        if entry == one.first_entry and one.first_slot:
-            start = min(one.first_slot, columns.count)
-            if start == columns.count:
-                return
-            columns = columns.cut(start, columns.count)
-        self._queue.append(columns)
-        self._queue_bytes += columns.payload_bytes
-        self._filled.set()
-
-    # --- between ----------------------------------------------------------------------------------
-
-    def _take(self) -> Columns:
-        columns = self._queue.popleft()
-        self._queue_bytes -= columns.payload_bytes
-        self._taken.set()
-        return columns
-
-    async def _wait_filled(self) -> None:
+    async def _wait_ready(self) -> Part | None:
+        """The part whose turn it is, when an entry of it is here; None after the last one."""
         await trio.lowlevel.checkpoint()
-        while not self._queue and not self._ended:
+        while (part := self._ready()) is None and self._turn < len(self._parts):
+            if self._over is not None:
+                raise self._over.again()
+            error = self._parts[self._turn].error
+            if error is not None:
+                self._end(error)
+                self._scope.cancel()
+                continue
             if self._filled.is_set():
                 self._filled = trio.Event()
             await self._filled.wait()
+        return part
 
-    async def _wait_taken(self) -> None:
-        while self._queue_bytes > self._options.read_ahead_bytes and not self._ended:
+    def _ready(self) -> Part | None:
+        """The part whose turn it is, if an entry of it is here."""
+        while self._turn < len(self._parts):
+            part = self._parts[self._turn]
+            if part.ready:
+                return part
+            if not part.done:
+                return None
+            self._turn += 1
+            self._taken.set()  # the next one may be waiting for its turn
+        return None
+
+    def _take(self, part: Part) -> Columns:
+        columns = part.ready.popleft()
+        self._held_bytes -= columns.payload_bytes
+        self._taken.set()
+        return columns
+
+    # --- the fetching tasks -----------------------------------------------------------------------
+
+    async def check(self) -> None:
+        """Before `run`: is each range there? Raises `LogNotFound`, `LogTruncated`."""
+        for one in self._parts:
+            await self._still_there(one.range, one.at, one.range.first_slot)
+
+    async def run(self) -> None:
+        """Fetch all ranges ahead of the caller. A task of the namespace."""
+        fetched = False
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    for _ in range(_at_once(self._parts)):
+                        nursery.start_soon(self._work)
+                fetched = True
+        finally:
+            if not fetched:
+                self._end(self._closed("the namespace was closed"))
+
+    async def _work(self) -> None:
+        while self._next < len(self._parts):
+            number = self._next
+            self._next += 1
+            part = self._parts[number]
+            with contained(f'a reader of ranges of log "{part.range.log}"', part.fail):
+                await self._fetch(number, part)
+                part.done = True
+            if part.error is not None:
+                self._next = len(self._parts)  # nothing after it will be taken
+            if number == self._turn:
+                self._filled.set()
+
+    async def _fetch(self, number: int, part: Part) -> None:
+        one = part.range
+        trouble_since: float | None = None
+        before = -1
+        backoff = Backoff()
+        while part.at <= one.last_entry:
+            try:
+                part.at = await self._still_there(one, part.at)
+                if part.at <= one.last_entry:
+                    await self._fetch_from(number, part)
+            except (NoSuchLedger, NoSuchEntry) as error:
+                self._states.pop(one.incarnation, None)
+                if part.at == await self._still_there(one, part.at):
+                    raise error  # the log says it is there: a loss, not a truncation (H30)
+            except DistributedLogError as error:
+                now = trio.current_time()
+                if part.at != before or trouble_since is None:
+                    before, trouble_since = part.at, now
+                    backoff.reset()
+                if not error.retryable or now - trouble_since > self._options.read_retry_s:
+                    raise
+                log.info('log "%s" %d.%d: %s; tried again', one.log, one.segment, part.at, error)
+                await trio.sleep(backoff.next_s())
+
+    async def _fetch_from(self, number: int, part: Part) -> None:
+        one = part.range
+        ledger = await self._context.ledgers.open(one.ledger_id)
+        try:
+            if not ledger.closed:
+                ledger.note_lac(one.last_entry)  # the planner saw that it can be read (H24)
+            while part.at <= one.last_entry:
+                found = await ledger.read(
+                    part.at, one.last_entry, bytes_max=self._options.read_bytes
+                )
+                for entry in found:
+                    columns = _decoded(one, entry.entry, entry.payload)
+                    if columns is not None:
+                        part.ready.append(columns)
+                        self._held_bytes += columns.payload_bytes
+                part.at = found[-1].entry + 1
+                if part.ready and number == self._turn:
+                    self._filled.set()
+                await self._wait_room(number, part)
+        finally:
+            ledger.close()
+
+    async def _wait_room(self, number: int, part: Part) -> None:
+        while self._held_bytes > self._options.read_ahead_bytes and (
+            part.ready or number != self._turn
+        ):
             if self._taken.is_set():
                 self._taken = trio.Event()
             await self._taken.wait()
 
+    async def _still_there(self, one: SegmentRange, at: int, slot: int | None = None) -> int:
+        """The entry to read on from: ``at``, or what is left after a truncation.
+
+        Raises `LogTruncated` or `LogNotFound` unless it may be left out.
+        """
+        state = self._states.get(one.incarnation)
+        if state is None:
+            found = await self._context.metadata.get(state_key(incarnation_id(one.incarnation)))
+            state = _known(one, None if found is None else LogState.decode(found.value))
+            self._states[one.incarnation] = state
+        if isinstance(state, LogNotFound):
+            self._lose(state.again())
+            return one.last_entry + 1
+        wanted, first = (
+            DLSN(one.segment, at, slot or 0),
+            max(state.truncated_to, DLSN(state.first_segment, 0, 0)),
+        )
+        if (one.segment, at) >= first[:2] and (slot is None or (one.segment, at, slot) >= first):
+            return at
+        self._lose(
+            LogTruncated(
+                f'log "{one.log}" was truncated while it was read: wanted {wanted}, its '
+                f"first position is {first}",
+                str(first),
+            )
+        )
+        return first.entry if one.segment == first.segment else one.last_entry + 1
+
+    def _lose(self, error: LogTruncated | LogNotFound) -> None:
+        if self._on_loss is None:
+            raise error
+        self._on_loss(error)
+
+    # --- the end ----------------------------------------------------------------------------------
+
     def _close(self) -> None:
         self._scope.cancel()
-        self._end(AlreadyClosed(f'log "{self._name}": this reader is closed'))
-        self._queue.clear()
+        self._end(self._closed("this reader is closed"))
+        for part in self._parts:
+            part.ready.clear()
 
-    def _end(self, error: DistributedLogError | None = None) -> None:
-        if not self._ended:
-            self._ended = True
-            self._error = error
+    def _end(self, error: DistributedLogError) -> None:
+        if self._over is None:
+            self._over = error
         self._filled.set()
-        self._taken.set()
+
+    def _closed(self, why: str) -> AlreadyClosed:
+        one = self.next
+        return AlreadyClosed(f"ranges: {why}" if one is None else f'log "{one.log}": {why}')
+
+
+async def open_ranges(
+    context: LogContext, name: str, log_id: int, ranges: Sequence[SegmentRange]
+) -> RangeReader:
+    """A reader of ranges of one log. Raises `LogRecreated`, `LogNotFound`, `LogTruncated`."""
+    ours = incarnation_text(log_id)
+    for one in ranges:
+        if one.incarnation != ours:
+            raise LogRecreated(
+                f'log "{name}" was deleted and made again: a range is of incarnation {one.incarnation}, '
+                f"this one is {ours}"
+            )
+    reader = RangeReader(context, [replace(one, log=name) for one in ranges])
+    await reader.check()
+    context.start(reader.run)
+    return reader
+
+
+def _known(one: SegmentRange, state: LogState | None) -> LogState | LogNotFound:
+    if state is None or state.deleting:
+        return LogNotFound(f'log "{one.log}" was deleted while it was read')
+    return state
+
+
+def _cut(one: SegmentRange) -> Iterator[SegmentRange]:
+    left = one
+    while left.size_bytes > PART_BYTES * 3 // 2 and left.entries > 1:
+        entries = max(1, PART_BYTES * left.entries // left.size_bytes)
+        if entries >= left.entries:
+            break
+        head, left = left.cut(entries)
+        yield head
+    if left.entries > 0:
+        yield left
+
+
+def _at_once(parts: Sequence[Part]) -> int:
+    """How many to fetch at a time: as many bytes as that are few of the usual size."""
+    if not parts:
+        return 0
+    mean_bytes = sum(one.range.size_bytes for one in parts) // len(parts)
+    wanted = PARTS_AT_ONCE * PART_BYTES // max(mean_bytes, 1)
+    return min(max(wanted, PARTS_AT_ONCE), SMALL_AT_ONCE, len(parts))
+
+
+def _decoded(one: SegmentRange, entry: int, payload: memoryview) -> Columns | None:
+    """The records of an entry that are asked for; None for none."""
+    header = decode_header(payload)
+    if header.control:
+        return None
+    sequence_id = one.start_sequence_id + header.records_before
+    origin = Origin(one.segment, entry, sequence_id, one.given_txid)
+    columns = decode(payload, header, origin)
+    start, stop = 0, columns.count
+    if entry == one.first_entry:
+        start = min(one.first_slot, stop)
+    if entry == one.last_entry and one.stop_slot != WHOLE:
+        stop = min(stop, one.stop_slot)
+    if start >= stop:
+        return None
+    return columns if (start, stop) == (0, columns.count) else columns.cut(start, stop)
