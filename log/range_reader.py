@@ -98,7 +98,10 @@ class RangeReader:
         part = await self._wait_ready()
         if part is None:
             return None
-        return self._take(part)
+        columns = part.ready.popleft()
+        self._held_bytes -= columns.payload_bytes
+        self._taken.set()
+        return columns
 
     async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
         """As `read_columns`, then further entries that are here, up to ``bytes_max``; [] at the end."""
@@ -110,10 +113,13 @@ class RangeReader:
         found: list[tuple[str, list[Columns]]] = []
         left = bytes_max
         while part is not None and left > 0:
-            some: list[Columns] = []
+            some, before = [], left
             while part.ready and left > 0:
-                some.append(self._take(part))
-                left -= some[-1].payload_bytes
+                columns = part.ready.popleft()
+                some.append(columns)
+                left -= columns.payload_bytes
+            self._held_bytes -= before - left
+            self._taken.set()
             found.append((part.range.log, some))
             part = self._ready()
         return found
@@ -148,17 +154,19 @@ class RangeReader:
     async def _wait_ready(self) -> Part | None:
         """The part whose turn it is, when an entry of it is here; None after the last one."""
         await trio.lowlevel.checkpoint()
-        while (part := self._ready()) is None and self._turn < len(self._parts):
+        while (part := self._ready()) is None:
             if self._over is not None:
                 raise self._over.again()
+            if self._turn == len(self._parts):
+                return None
             error = self._parts[self._turn].error
             if error is not None:
                 self._end(error)
                 self._scope.cancel()
-                continue
-            if self._filled.is_set():
-                self._filled = trio.Event()
-            await self._filled.wait()
+            else:
+                if self._filled.is_set():
+                    self._filled = trio.Event()
+                await self._filled.wait()
         return part
 
     def _ready(self) -> Part | None:
@@ -172,12 +180,6 @@ class RangeReader:
             self._turn += 1
             self._taken.set()  # the next one may be waiting for its turn
         return None
-
-    def _take(self, part: Part) -> Columns:
-        columns = part.ready.popleft()
-        self._held_bytes -= columns.payload_bytes
-        self._taken.set()
-        return columns
 
     # --- the fetching tasks -----------------------------------------------------------------------
 
@@ -246,11 +248,9 @@ class RangeReader:
                 found = await ledger.read(
                     part.at, one.last_entry, bytes_max=self._options.read_bytes
                 )
-                for entry in found:
-                    columns = _decoded(one, entry.entry, entry.payload)
-                    if columns is not None:
-                        part.ready.append(columns)
-                        self._held_bytes += columns.payload_bytes
+                some = [c for e in found if (c := _decoded(one, e.entry, e.payload)) is not None]
+                part.ready += some
+                self._held_bytes += sum(columns.payload_bytes for columns in some)
                 part.at = found[-1].entry + 1
                 if part.ready and number == self._turn:
                     self._filled.set()

@@ -11,13 +11,13 @@ from ..log.ranges import SegmentRange, ranges_between
 from ..log.view import LogView
 from .catalog import Catalog
 from .client import Client, client, run, settle
-from .feed import Feed
 from .narrowing import HIGH, LOW, Narrowing, narrowed
 from .offsets import Offset
 from .options import TXID_UNITS, SourceOptions
 from .patience import PATIENCE_S, wait_for
 from .planning import pack
 from .schema import Projection
+from .task_entries import TaskEntries
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,18 +49,18 @@ def read_task(
     held = wait_for(
         lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s, "a task"
     )
-    feed = Feed(
+    found = TaskEntries(
         held,
         task.ranges,
         timeout_s=options.read_timeout_s,
         fail_on_data_loss=options.fail_on_data_loss,
     )
     try:
-        for name, entries in feed.by_log():
+        for name, entries in found.by_log():
             for parts in gathered(entries, options.batch_bytes):
                 yield builder.batch(name, parts)
     finally:
-        feed.close()
+        found.close()
 
 
 class BatchReader(DataSourceReader):

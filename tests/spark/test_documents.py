@@ -46,7 +46,7 @@ def test_no_document_names_an_install_that_does_not_resolve() -> None:
 def test_importing_it_loads_neither_servers_nor_spark() -> None:
     """Executors need no lmdb; the module that Spark looks for must import fast."""
     program = (
-        "import sys, distributedlog.spark, distributedlog.spark.client, distributedlog.spark.feed\n"
+        "import sys, distributedlog.spark, distributedlog.spark.client, distributedlog.spark.task_entries\n"
         "print([name for name in ('lmdb', 'pyspark', 'click') if name in sys.modules])"
     )
     done = subprocess.run(

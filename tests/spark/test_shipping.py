@@ -16,7 +16,8 @@ def test_the_zip_is_enough_for_the_parts_that_tasks_run(tmp_path: Path) -> None:
     # Without the checkout, and with what is installed: also where the environment lies in the checkout.
     program = (
         f"import sys; sys.path = [{path!r}] + [p for p in sys.path if p not in ('', {str(ROOT)!r})]\n"
-        "import distributedlog.spark.client, distributedlog.spark.feed, distributedlog.log.segment_writer\n"
+        "import distributedlog.spark.client, distributedlog.spark.task_entries\n"
+        "import distributedlog.log.segment_writer\n"
         "print(distributedlog.__file__, 'lmdb' in sys.modules)"
     )
 

@@ -8,13 +8,15 @@ import pytest
 
 from distributedlog import DLSN
 from distributedlog.blocking import local_cluster
+from distributedlog.log import range_reader
+from distributedlog.log.range_reader import RangeReader
 from distributedlog.log.ranges import SegmentRange
 from distributedlog.log.view import view_log
 from distributedlog.runtime.errors import LogNotFound, LogTruncated, RequestTimeout
 from distributedlog.spark import client as clients
-from distributedlog.spark import feed
+from distributedlog.spark import task_entries
 from distributedlog.spark.client import Client, client
-from distributedlog.spark.feed import Feed
+from distributedlog.spark.task_entries import TaskEntries
 
 RECORDS = 3_000
 
@@ -55,7 +57,7 @@ def fill(held: Client, name: str, numbers: range, entry: int = 50) -> None:
 
 def taken(held: Client, plan: list[SegmentRange], **options: Any) -> list[tuple[str, int]]:
     """(log, txid) of everything that a task would get."""
-    made = Feed(held, plan, **{"timeout_s": 30.0, "fail_on_data_loss": True, **options})
+    made = TaskEntries(held, plan, **{"timeout_s": 30.0, "fail_on_data_loss": True, **options})
     try:
         return [
             (name, txid)
@@ -67,31 +69,15 @@ def taken(held: Client, plan: list[SegmentRange], **options: Any) -> list[tuple[
         made.close()
 
 
-@pytest.mark.parametrize(
-    ("sizes", "at_once"),
-    [
-        ([100] * 5_000, 16),
-        ([100] * 4, 4),
-        ([1 << 23] * 50, 3),
-        ([1 << 30], 1),
-        ([1 << 21] * 50, 12),
-    ],
-)
-def test_small_stretches_are_fetched_more_at_once(sizes: list[int], at_once: int) -> None:
-    """S22: thousands of logs of a few records are waiting, not bytes."""
-    parts = [SegmentRange("a", 1, 1, 0, 0, 0, size_bytes=size) for size in sizes]
-    assert feed._at_once([feed.Stretch(part) for part in parts]) == at_once
-
-
-@pytest.mark.parametrize(("stretch", "ahead"), [(1 << 23, 1 << 23), (4_000, 1_000), (1, 1)])
+@pytest.mark.parametrize(("part", "ahead"), [(1 << 23, 1 << 23), (4_000, 1_000), (1, 1)])
 def test_everything_once_and_in_order(
-    held: Client, monkeypatch: pytest.MonkeyPatch, stretch: int, ahead: int
+    held: Client, monkeypatch: pytest.MonkeyPatch, part: int, ahead: int
 ) -> None:
-    """Several stretches at once, and what is fetched ahead is bounded: order and completeness stay."""
-    monkeypatch.setattr(feed, "STRETCH_BYTES", stretch)
-    monkeypatch.setattr(feed, "READ_AHEAD_BYTES", ahead)
-    monkeypatch.setattr(feed, "READ_BYTES", 3_000)
-    name = f"order-{stretch}"
+    """Several parts at once, and what is fetched ahead is bounded: order and completeness stay."""
+    monkeypatch.setattr(range_reader, "PART_BYTES", part)
+    monkeypatch.setattr(task_entries, "READ_AHEAD_BYTES", ahead)
+    monkeypatch.setattr(task_entries, "READ_BYTES", 3_000)
+    name = f"order-{part}"
     fill(held, f"{name}/a", range(RECORDS))
     fill(held, f"{name}/a", range(RECORDS, RECORDS + 100))
     fill(held, f"{name}/b", range(7))
@@ -107,7 +93,7 @@ def test_leaving_in_the_middle_stops_the_fetching(held: Client) -> None:
     """LIMIT: Spark leaves a generator suspended, or closes it."""
     fill(held, "left", range(RECORDS))
     before = held.users
-    made = Feed(held, ranges(held, "left"), timeout_s=30.0, fail_on_data_loss=True)
+    made = TaskEntries(held, ranges(held, "left"), timeout_s=30.0, fail_on_data_loss=True)
 
     _, entries = next(made.by_log())
     next(entries)
@@ -159,7 +145,7 @@ def test_no_progress_is_an_error_and_not_a_hang(
         await trio.sleep_forever()
         return 0
 
-    monkeypatch.setattr(Feed, "_check_state", never)
+    monkeypatch.setattr(RangeReader, "_still_there", never)
 
     with pytest.raises(
         RequestTimeout, match=r'log "slow": nothing came from 1\.0\.0 on for 0\.2 s'

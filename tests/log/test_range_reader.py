@@ -1,0 +1,181 @@
+"""Ranges of several logs, fetched at once, given in order: complete, bounded, definite about what is gone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.log import range_reader
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.namespace import Namespace
+from distributedlog.log.range_reader import OnLoss, Part, RangeReader
+from distributedlog.log.ranges import SegmentRange
+from distributedlog.log.view import view_log
+from distributedlog.metadata.transaction import Delete, Transaction
+from distributedlog.runtime.errors import (
+    AlreadyClosed,
+    LogNotFound,
+    LogTruncated,
+    NoSuchLedger,
+)
+from tests.log.conftest import World
+
+RECORDS = 300
+
+
+async def fill(ns: Namespace, name: str, numbers: range, entry: int = 10) -> None:
+    """A segment; ``entry`` records an entry, whose txids are their numbers."""
+    async with ns.open_log(name).open_writer() as writer:
+        for at in range(0, len(numbers), entry):
+            part = list(numbers[at : at + entry])
+            await writer.submit_columns(part, [b"%d" % number * 20 for number in part])
+            await writer.commit()
+
+
+async def planned(ns: Namespace, name: str) -> list[SegmentRange]:
+    """All of a log as it is now."""
+    view = await view_log(ns.metadata, ns.ledgers, name, await ns.find(name))
+    view.close()
+    return view.ranges(DLSN.INITIAL, view.end)
+
+
+def reader_of(
+    ns: Namespace, plan: list[SegmentRange], *, on_loss: OnLoss | None = None, **options: Any
+) -> RangeReader:
+    context = replace(ns.context, options=replace(ns.context.options, **options))
+    reader = RangeReader(context, plan, on_loss=on_loss)
+    context.start(reader.run)
+    return reader
+
+
+async def taken(reader: RangeReader) -> list[tuple[str, int]]:
+    """(log, txid) of everything that is read."""
+    found = []
+    async with reader:
+        while some := await reader.read_by_log(bytes_max=1):
+            found += [(name, txid) for name, parts in some for one in parts for txid in one.txids]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sizes", "at_once"),
+    [
+        ([100] * 5_000, 16),
+        ([100] * 4, 4),
+        ([1 << 23] * 50, 3),
+        ([1 << 30], 1),
+        ([1 << 21] * 50, 12),
+    ],
+)
+def test_small_parts_are_fetched_more_at_once(sizes: list[int], at_once: int) -> None:
+    """S22: thousands of logs of a few records are waiting, not bytes."""
+    parts = [SegmentRange("a", 1, 1, 0, 0, 0, size_bytes=size) for size in sizes]
+    assert range_reader._at_once([Part(part, 0) for part in parts]) == at_once
+
+
+@pytest.mark.parametrize(("part", "ahead"), [(1 << 23, 1 << 23), (4_000, 1_000), (1, 1)])
+async def test_everything_once_and_in_order(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, part: int, ahead: int
+) -> None:
+    """Several parts at once, and what is fetched ahead is bounded: order and completeness stay."""
+    monkeypatch.setattr(range_reader, "PART_BYTES", part)
+    async with world.process() as ns:
+        await fill(ns, "a", range(RECORDS))
+        await fill(ns, "a", range(RECORDS, RECORDS + 20))
+        await fill(ns, "b", range(7))
+
+        plan = await planned(ns, "a") + await planned(ns, "b")
+        reader = reader_of(ns, plan, read_ahead_bytes=ahead, read_bytes=500)
+
+        expected = [("a", n) for n in range(RECORDS + 20)] + [("b", n) for n in range(7)]
+        assert await taken(reader) == expected
+
+
+async def test_what_is_fetched_and_not_taken_is_bounded(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_reader, "PART_BYTES", 2_000)
+    async with world.process() as ns:
+        await fill(ns, "a", range(RECORDS))
+        reader = reader_of(ns, await planned(ns, "a"), read_ahead_bytes=1_000, read_bytes=500)
+        most = 0
+        async with reader:
+            while await reader.read_columns() is not None:
+                await trio.sleep(1)
+                most = max(most, reader._held_bytes)
+        assert (
+            1_000 < most < 1_000 + 16 * (500 + 10 * 80)
+        )  # a request beyond it for each that fetches
+
+
+async def test_what_was_truncated_since_the_plan(world: World, autojump_clock: MockClock) -> None:
+    """S5: an error that says what is left, or all that is."""
+    async with world.process() as ns:
+        await fill(ns, "cut", range(100))
+        plan = await planned(ns, "cut")
+        await ns.open_log("cut").truncate(DLSN(1, 4, 0))
+
+        with pytest.raises(
+            LogTruncated, match=r'"cut" was truncated .* wanted 1\.0\.0, .* 1\.4\.0'
+        ):
+            await taken(reader_of(ns, plan))
+        told: list[Exception] = []
+        left = await taken(reader_of(ns, plan, on_loss=told.append))
+        assert left == [("cut", n) for n in range(40, 100)]
+        assert [type(one) for one in told] == [LogTruncated]
+
+
+async def test_what_was_deleted_since_the_plan(world: World, autojump_clock: MockClock) -> None:
+    """H30: a definite error, not a missing entry."""
+    async with world.process() as ns:
+        await fill(ns, "gone", range(10))
+        await fill(ns, "here", range(5))
+        plan = await planned(ns, "gone") + await planned(ns, "here")
+        await ns.delete_log("gone")
+
+        with pytest.raises(LogNotFound, match='log "gone" was deleted while it was read'):
+            await taken(reader_of(ns, plan))
+        told: list[Exception] = []
+        left = await taken(reader_of(ns, plan, on_loss=told.append))
+        assert left == [("here", n) for n in range(5)]
+        assert [type(one) for one in told] == [LogNotFound]
+
+
+async def test_a_loss_is_told_after_all_that_comes_before_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H30: a ledger that is gone while the log names it is no truncation. What follows is not given."""
+    async with world.process() as ns:
+        for number in range(4):
+            await fill(ns, "a", range(10 * number, 10 * number + 10))
+        plan = await planned(ns, "a")
+        lost = Delete(b"ledger/%016x" % plan[2].ledger_id)
+        await world.metadata.transact(Transaction((), (lost,)))
+        reader = reader_of(ns, plan)
+
+        for number in (0, 10):
+            columns = await reader.read_columns()
+            assert columns is not None
+            assert columns.txids.tolist() == list(range(number, number + 10))
+        with pytest.raises(NoSuchLedger):
+            await reader.read_columns()
+        with pytest.raises(NoSuchLedger):
+            await reader.read_columns()
+
+
+async def test_a_reader_says_that_it_or_its_namespace_was_closed(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        await fill(ns, "a", range(RECORDS))
+        reader = reader_of(ns, await planned(ns, "a"))
+        assert await reader.read_columns() is not None
+        await reader.aclose()
+        with pytest.raises(AlreadyClosed, match="this reader is closed"):
+            await reader.read_columns()
+        other = reader_of(ns, await planned(ns, "a"), read_ahead_bytes=1, read_bytes=1)
+        assert await other.read_columns() is not None
+    with pytest.raises(AlreadyClosed, match="the namespace was closed"):
+        await taken(other)
