@@ -25,7 +25,7 @@ class Limbo:
     @property
     def any_limbo(self) -> bool:
         """May a ledger, known or not, be in limbo here?"""
-        return self._ledgers.limbo_below > 0 or self.ledgers > 0
+        return self._ledgers.limbo_below > 0 or self.count > 0
 
     @property
     def reason(self) -> str:
@@ -35,7 +35,7 @@ class Limbo:
         return self._lost or "an earlier start missed data, and its log says what"
 
     @property
-    def ledgers(self) -> int:
+    def count(self) -> int:
         """How many known ledgers are in limbo."""
         known = self._ledgers.by_id.values()
         return sum(1 for ledger in known if ledger.limbo and not ledger.deleted)

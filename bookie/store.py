@@ -281,7 +281,7 @@ class Store:
             "sequence": journal.sequence,
             "unsynced_bytes": self._ring.unsynced_bytes,
             "ledgers": len(self.ledgers.by_id),
-            "limbo_ledgers": self.limbo.ledgers,
+            "limbo_ledgers": self.limbo.count,
             "limbo_below": self.ledgers.limbo_below,
             "runs_in_memory": self._index.runs_in_memory + self._index.runs_frozen,
             "runs_in_map": self._index.map_runs,
@@ -308,7 +308,7 @@ class Store:
                 f"a start found data lost: it answers for no ledger below {self.ledgers.limbo_below}"
                 " that it does not know"
             )
-        if in_limbo := self.limbo.ledgers:
+        if in_limbo := self.limbo.count:
             found.append(
                 f"{in_limbo} of its ledgers are in limbo: what they may lack is not denied"
             )
