@@ -7,10 +7,10 @@ only its bookies know how far it goes.
 """
 
 import logging
-from typing import Protocol
 
 import trio
 
+from ..bookie.limbo import Limbo
 from ..ledger import keys
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
@@ -28,27 +28,6 @@ EVERY_MAX_S = 80.0
 log = logging.getLogger("distributedlog.cluster.limbo")
 
 
-class LocalStore(Protocol):
-    """This bookie's own store."""
-
-    @property
-    def any_limbo(self) -> bool:
-        """Is there a ledger, known or not, that is in limbo here?"""
-        ...
-
-    def in_limbo(self, ledger_id: int) -> bool:
-        """Is this one?"""
-        ...
-
-    async def confine(self, below: int) -> None:
-        """Ledgers that are not known here are in limbo only below this id; durable."""
-        ...
-
-    async def lift_limbo(self, ledger_id: int, key: bytes) -> None:
-        """All that the ledger's record says is here, verified: deny the rest from now on; durable."""
-        ...
-
-
 class LimboHealing:
     """Heals one bookie, by itself."""
 
@@ -57,13 +36,13 @@ class LimboHealing:
         metadata: Metadata,
         pool: Connections,
         copier: Copier,
-        store: LocalStore,
+        limbo: Limbo,
         bookie_id: str,
     ) -> None:
         self._metadata = metadata
         self._pool = pool
         self._copier = copier
-        self._store = store
+        self._limbo = limbo
         self._bookie_id = bookie_id
         self.healed = 0
         """Ledgers since the start."""
@@ -75,7 +54,7 @@ class LimboHealing:
         backoff = Backoff(EVERY_S, EVERY_MAX_S)
         while True:
             await trio.sleep(backoff.next_s())
-            if not self._store.any_limbo:
+            if not self._limbo.any_limbo:
                 continue
             before = self.healed
             try:
@@ -99,7 +78,7 @@ class LimboHealing:
                 except CorruptData as error:
                     self._unreadable.note(item.key, error)
                     continue
-                if not self._store.in_limbo(ledger_id):
+                if not self._limbo.in_limbo(ledger_id):
                     continue
                 try:
                     if await self.heal(ledger_id):
@@ -113,7 +92,7 @@ class LimboHealing:
             return False
         # A ledger that names this bookie only from now on lost nothing here: whatever it was told before
         # it was told as one of the ledger's ensemble, and would stand in the index that was just read.
-        await self._store.confine(0)
+        await self._limbo.confine(0)
         return True
 
     async def heal(self, ledger_id: int) -> bool:
@@ -132,7 +111,7 @@ class LimboHealing:
             example = f"ledger {ledger_id} entry {damaged.first}"
             self._held_up.note("an entry cannot be read back here", example)
             return False
-        await self._store.lift_limbo(ledger_id, ledger.key)
+        await self._limbo.lift_limbo(ledger_id, ledger.key)
         self.healed += 1
         log.info("ledger %d is out of limbo: %d entries were copied", ledger_id, copied)
         return True

@@ -5,13 +5,14 @@ One copier for all four, so that their rates add up to one; they take turns at t
 
 import trio
 
+from ..bookie.limbo import Limbo
 from ..ledger.pool import BookiePool
 from ..metadata.client import MetadataClient
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
 from .audit import EntryAudit
 from .copying import Copier
-from .limbo import LimboHealing, LocalStore
+from .limbo import LimboHealing
 from .lost import LostBookies
 from .membership import Membership
 from .options import BookieNodeConfig
@@ -24,7 +25,7 @@ async def repair_all(
     endpoint: Endpoint,
     metadata: MetadataClient,
     membership: Membership,
-    store: LocalStore,
+    limbo: Limbo,
     bookie_id: str,
 ) -> None:
     """Until cancelled. ``membership``'s lease holds the election's key."""
@@ -45,4 +46,4 @@ async def repair_all(
         )
         nursery.start_soon(lost.run)
         nursery.start_soon(EntryAudit(metadata, pool, election, every_s=config.audit_every_s).run)
-        nursery.start_soon(LimboHealing(metadata, pool, copier, store, bookie_id).run)
+        nursery.start_soon(LimboHealing(metadata, pool, copier, limbo, bookie_id).run)

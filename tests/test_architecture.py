@@ -280,7 +280,7 @@ ONE_SUBCLASS: dict[str, str] = {
 }
 """Bases with one subclass, and why they are two classes."""
 
-ONE_IMPLEMENTATION: dict[str, str] = {"LocalStore": "to be folded"}
+ONE_IMPLEMENTATION: dict[str, str] = {}
 """Protocols that one class fulfils, and why they are there."""
 
 

@@ -261,7 +261,7 @@ def limbo_is_lifted_from_what_was_lost() -> None:
         found = await self._metadata.get(keys.ledger_key(ledger_id))
         if found is None or not (ledger := LedgerMetadata.decode(found.key, found.value)).closed:
             return False
-        await self._store.lift_limbo(ledger_id, ledger.key)
+        await self._limbo.lift_limbo(ledger_id, ledger.key)
         return True
 
     patch(LimboHealing, "heal", heal)
