@@ -7,7 +7,7 @@
     local.py, plan.py               a whole cluster on this machine, and which nodes it has
         processes.py, child.py      child processes that cannot outlive their parent
 
-What runs beside serving, so that every ledger has all its copies (`repairing.py` starts it; `watching.py` is
+What runs beside serving, so that every ledger has all its copies (`repair_tasks.py` starts it; `watching.py` is
 how each of them waits, `held_up.py` how it says why):
 
     repair.py, copying.py           noted holes are filled; copies and how they are made

@@ -35,7 +35,7 @@ from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from .purging import Purger
 from .reach import ReachNotes, known_reach
 from .repair import Election
-from .repairing import repair_all
+from .repair_tasks import repair_all
 from .watching import at_each_change
 
 LAST_CHECKPOINT_S = 5.0
