@@ -81,7 +81,7 @@ async def _term(namespace: Any) -> int:
 async def _read(uri: str, name: str, take: str) -> None:
     """The child: read until the parent lets go, then say how much."""
     from .. import open_namespace
-    from ..cluster.child import cancel_at_end_of_stdin
+    from ..cluster.lifeline import cancel_at_end_of_stdin
 
     count = 0
     start = perf_counter()

@@ -145,7 +145,7 @@ async def read(uri: str, name: str, total: int, take: str) -> None:
 
 
 async def _read_while_wanted(uri: str, name: str, total: int, take: str) -> None:
-    from ..cluster.child import cancel_at_end_of_stdin
+    from ..cluster.lifeline import cancel_at_end_of_stdin
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cancel_at_end_of_stdin, nursery.cancel_scope)

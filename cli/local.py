@@ -93,7 +93,7 @@ def command(
 async def _run(options: dict[str, Any], ready_file: Path | None) -> None:
     import trio
 
-    from ..cluster.child import until_told
+    from ..cluster.lifeline import until_told
     from ..cluster.local import local_cluster
 
     async def run(status: "trio.TaskStatus[dict[str, Any]]") -> None:

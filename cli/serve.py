@@ -176,15 +176,17 @@ def _needed(given: dict[str, Any], key: str, flag: str) -> Any:
 
 
 def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
-    import trio
-
-    from ..cluster.child import run_node, until_told
-    from ..cluster.config import parse_address
-    from ..cluster.logs import log_to_stderr
-    from ..cluster.options import to_json
     from ..runtime.machine import needs_linux
 
-    needs_linux("dlog serve")
+    needs_linux("dlog serve")  # before what can only be imported there
+    import trio
+
+    from ..cluster.child import run_node
+    from ..cluster.config import parse_address
+    from ..cluster.lifeline import until_told
+    from ..cluster.logs import log_to_stderr
+    from ..cluster.options import to_json
+
     if not __debug__:
         raise click.UsageError("the asserts of a server stay on: do not run it with python -O")
     levels: Sequence[int] = (logging.INFO, logging.DEBUG)

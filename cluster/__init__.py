@@ -6,9 +6,10 @@
         health.py, http.py          is it well: asked of itself, told over HTTP
     local.py, plan.py               a whole cluster on this machine, and which nodes it has
         processes.py, child.py      child processes that cannot outlive their parent
+        lifeline.py                 when a process ends, and which error it tells
 
-What runs beside serving, so that every ledger has all its copies (`repair_tasks.py` starts it; `watching.py` is
-how each of them waits, `held_up.py` how it says why):
+What runs beside serving, so that every ledger has all its copies (`repair_tasks.py` starts it; `watching.py`
+is how each of them waits, `held_up.py` how it says why):
 
     repair.py, copying.py           noted holes are filled; copies and how they are made
     lost.py, leaving.py             bookies that are gone for good, or are to leave

@@ -73,6 +73,13 @@ async def ask_health(host: Host, address: Address, *, timeout_s: float = ASK_S) 
     return Health(not state.startswith(DAMAGED), state, took_ms, reasons)
 
 
+async def health_of(host: Host, place: list[Address]) -> Health:
+    """What the node at ``place`` (empty: it has not started yet) says of itself over its own protocol."""
+    if not place:
+        return Health(False, "starting")
+    return await ask_health(host, dialled(place[0]))
+
+
 def dialled(listening: Address) -> Address:
     """Where a node that listens there is dialled from its own machine."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listening[0], listening[0]), listening[1]

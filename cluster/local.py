@@ -20,8 +20,8 @@ from ..runtime.errors import DistributedLogError
 from ..runtime.host import Host
 from ..runtime.machine import needs_linux, real_host
 from . import plan as plans
-from .child import first_of, ready_line
 from .directories import host_of, memory_host
+from .lifeline import first_of
 from .node import serve_node
 from .options import to_json
 from .plan import Plan, PlannedNode
@@ -213,7 +213,7 @@ class _Run:
                 found = await nursery.start(serve_node, host, config)
                 if not served:
                     served = True
-                    task_status.started(ready_line(found, str(place) if place else None))
+                    task_status.started(found.line(str(place) if place else None))
 
         while True:
             try:

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..runtime.host import Address
 from ..runtime.options import check, option
-from .config import overlay
+from .config import format_address, overlay
 from .copying import RATE_BYTES_PER_S
 
 
@@ -76,6 +76,16 @@ class NodeReady:
     node_id: str
     address: Address
     """Of its first listener, with the port that was given for port 0."""
+
+    def line(self, data: str | None) -> dict[str, Any]:
+        """Its ready line, but for the pid. ``data``: its directory."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "id": self.node_id,
+            "address": format_address(self.address),
+            "data": data,
+        }
 
 
 def to_json(config: MetadataNodeConfig | BookieNodeConfig) -> dict[str, Any]:

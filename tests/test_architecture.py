@@ -156,6 +156,7 @@ def test_only_the_seam_touches_the_machine() -> None:
 
 HANDS = {
     "cluster/child.py": "starts and watches the child processes of a local cluster",
+    "cluster/lifeline.py": "is the life of a process",
     "cluster/local.py": "starts and watches the child processes of a local cluster",
     "cluster/processes.py": "starts and watches the child processes of a local cluster",
     "cluster/directories.py": "gives a real node its data directory",
@@ -208,9 +209,7 @@ def test_no_part_hides_a_module_of_others() -> None:
 
 # --- circles --------------------------------------------------------------------------------------
 
-CIRCLES: dict[frozenset[str], str] = {
-    frozenset({"cluster/child", "cluster/local"}): "to be parted",
-}
+CIRCLES: dict[frozenset[str], str] = {}
 """Modules that know each other, and why they are not one; a part's folder and the file's name."""
 
 

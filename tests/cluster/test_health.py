@@ -8,8 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.cluster.child import health_of
-from distributedlog.cluster.health import Health, ask_health, dialled
+from distributedlog.cluster.health import Health, ask_health, dialled, health_of
 from distributedlog.cluster.http import CONNECTIONS_MAX, REQUEST_S, serve_http
 from distributedlog.cluster.node import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady

@@ -13,7 +13,7 @@ from distributedlog.bookie.client import BookieClient
 from distributedlog.bookie.entry import encode
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
-from distributedlog.cluster.child import first_of
+from distributedlog.cluster.lifeline import first_of
 from distributedlog.cluster.node import confine, serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from distributedlog.ledger import keys
