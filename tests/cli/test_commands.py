@@ -6,67 +6,19 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from distributedlog.cluster.processes import environment
 from distributedlog.log.record import RECORD_BYTES_MAX
+from tests.cli.live import Cluster
 from tests.cluster.story import dlog
 
 pytestmark = pytest.mark.processes
 
 
-class _Cluster:
-    def __init__(self, uri: str) -> None:
-        self.uri = uri
-
-    def run(
-        self, *arguments: str, stdin: bytes | None = None, uri: str | None = None
-    ) -> "subprocess.CompletedProcess[bytes]":
-        return subprocess.run(
-            dlog(*arguments),
-            input=stdin if stdin is not None else b"",
-            capture_output=True,
-            timeout=60,
-            env={**environment(), "DLOG_URI": uri or self.uri},
-            check=False,
-        )
-
-    def ok(self, *arguments: str, stdin: bytes | None = None) -> bytes:
-        done = self.run(*arguments, stdin=stdin)
-        assert done.returncode == 0, (arguments, done.stderr)
-        return done.stdout
-
-    def fails(self, code: int, *arguments: str, stdin: bytes | None = None) -> str:
-        """The error's one line."""
-        done = self.run(*arguments, stdin=stdin)
-        assert done.returncode == code, (arguments, done.returncode, done.stderr)
-        errors = [
-            line for line in done.stderr.decode().splitlines() if line.startswith("dlog: error:")
-        ]
-        assert len(errors) == 1, done.stderr
-        assert b"Traceback" not in done.stderr
-        return errors[0]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[_Cluster]:
-    process = subprocess.Popen(
-        dlog("local", "--memory", "--metadata-nodes", "1"),
-        stdout=subprocess.PIPE,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    ready = json.loads(process.stdout.readline())
-    yield _Cluster(ready["uri"])
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
-    process.stdout.close()
-
-
-def test_what_is_written_is_read_byte_for_byte(cluster: _Cluster) -> None:
+def test_what_is_written_is_read_byte_for_byte(cluster: Cluster) -> None:
     lines = b"first\n\n\xff\x00 any bytes \r\nlast without a newline"
 
     said = json.loads(cluster.ok("log", "write", "bytes", "--create", "--json", stdin=lines))
@@ -77,7 +29,7 @@ def test_what_is_written_is_read_byte_for_byte(cluster: _Cluster) -> None:
     assert cluster.ok("log", "read", "bytes") == lines + b"\n"
 
 
-def test_an_empty_input_writes_nothing(cluster: _Cluster) -> None:
+def test_an_empty_input_writes_nothing(cluster: Cluster) -> None:
     said = json.loads(cluster.ok("log", "write", "none", "--create", "--json", stdin=b""))
 
     assert (said["records"], said["first_dlsn"], said["last_dlsn"]) == (0, None, None)
@@ -85,7 +37,7 @@ def test_an_empty_input_writes_nothing(cluster: _Cluster) -> None:
 
 
 def test_a_file_of_frames_holds_newlines_and_positions_select(
-    cluster: _Cluster, tmp_path: Path
+    cluster: Cluster, tmp_path: Path
 ) -> None:
     frames = b"".join(len(p).to_bytes(4, "little") + p for p in (b"a\nb", b"", b"c" * 1000))
     file = tmp_path / "frames"
@@ -110,7 +62,7 @@ def test_a_file_of_frames_holds_newlines_and_positions_select(
     assert cluster.ok("log", "read", "frames", "--limit", "0") == b""
 
 
-def test_json_lines_carry_txids_and_bytes(cluster: _Cluster) -> None:
+def test_json_lines_carry_txids_and_bytes(cluster: Cluster) -> None:
     binary = base64.b64encode(b"\xff\xfe").decode()
     lines = [{"txid": 5, "payload": "ä"}, {"txid": 9, "payload_base64": binary}]
     text = "\n".join(map(json.dumps, lines)).encode()
@@ -124,7 +76,7 @@ def test_json_lines_carry_txids_and_bytes(cluster: _Cluster) -> None:
     ]
 
 
-def test_a_txid_that_goes_down_is_refused_and_what_came_before_is_told(cluster: _Cluster) -> None:
+def test_a_txid_that_goes_down_is_refused_and_what_came_before_is_told(cluster: Cluster) -> None:
     lines = b'{"txid": 5, "payload": "a"}\n{"txid": 4, "payload": "b"}\n'
 
     done = cluster.run(
@@ -139,7 +91,7 @@ def test_a_txid_that_goes_down_is_refused_and_what_came_before_is_told(cluster: 
     assert cluster.ok("log", "read", "down") == b"a\n"
 
 
-def test_an_oversize_line_is_named_and_those_before_it_stay(cluster: _Cluster) -> None:
+def test_an_oversize_line_is_named_and_those_before_it_stay(cluster: Cluster) -> None:
     lines = b"fits\n" + b"x" * (RECORD_BYTES_MAX + 1) + b"\nnever\n"
 
     error = cluster.fails(5, "log", "write", "large", "--create", stdin=lines)
@@ -149,7 +101,7 @@ def test_an_oversize_line_is_named_and_those_before_it_stay(cluster: _Cluster) -
     assert cluster.ok("log", "read", "large") == b"fits\n"
 
 
-def test_the_largest_record_goes_through(cluster: _Cluster) -> None:
+def test_the_largest_record_goes_through(cluster: Cluster) -> None:
     line = b"y" * RECORD_BYTES_MAX + b"\n"
 
     cluster.ok("log", "write", "largest", "--create", stdin=line)
@@ -157,7 +109,7 @@ def test_the_largest_record_goes_through(cluster: _Cluster) -> None:
     assert cluster.ok("log", "read", "largest") == line
 
 
-def test_a_log_is_created_listed_shown_and_deleted(cluster: _Cluster) -> None:
+def test_a_log_is_created_listed_shown_and_deleted(cluster: Cluster) -> None:
     cluster.ok("log", "create", "kept/one")
     assert "LogExists (522)" in cluster.fails(3, "log", "create", "kept/one")
     cluster.ok("log", "write", "kept/one", stdin=b"1\n2\n3\n")
@@ -179,19 +131,19 @@ def test_a_log_is_created_listed_shown_and_deleted(cluster: _Cluster) -> None:
     assert "LogNotFound (510)" in cluster.fails(3, "log", "read", "kept/one")
 
 
-def test_a_missing_log_is_named_with_the_command_that_makes_it(cluster: _Cluster) -> None:
+def test_a_missing_log_is_named_with_the_command_that_makes_it(cluster: Cluster) -> None:
     for arguments in (["read"], ["tail"], ["show"], ["write"], ["delete", "--yes"]):
         error = cluster.fails(3, "log", arguments[0], "absent", *arguments[1:], stdin=b"x\n")
         assert "absent" in error
         assert "dlog log create" in error
 
 
-def test_bad_names_and_positions_are_refused(cluster: _Cluster) -> None:
+def test_bad_names_and_positions_are_refused(cluster: Cluster) -> None:
     assert "InvalidLogName (602)" in cluster.fails(2, "log", "create", "not a name")
     cluster.fails(2, "log", "read", "x", "--from", "nonsense")
 
 
-def test_status_and_bookies_show_everybody(cluster: _Cluster) -> None:
+def test_status_and_bookies_show_everybody(cluster: Cluster) -> None:
     status = json.loads(cluster.ok("status", "--json", "--wait", "healthy"))
 
     assert status["healthy"] is True
@@ -212,7 +164,7 @@ def test_status_and_bookies_show_everybody(cluster: _Cluster) -> None:
     assert set(probed["probe"]) == {"create_ms", "open_ms", "append_ms", "commit_ms", "read_ms"}
 
 
-def test_who_puts_a_metadata_node_out_is_told_what_it_is_and_asked(cluster: _Cluster) -> None:
+def test_who_puts_a_metadata_node_out_is_told_what_it_is_and_asked(cluster: Cluster) -> None:
     (node,) = json.loads(cluster.ok("status", "--json"))["metadata"]
     name = node["name"]
 
@@ -223,7 +175,7 @@ def test_who_puts_a_metadata_node_out_is_told_what_it_is_and_asked(cluster: _Clu
     assert "nobody" in cluster.fails(5, "metadata", "remove", "nobody")
 
 
-def test_tail_follows_and_an_interrupt_ends_it(cluster: _Cluster) -> None:
+def test_tail_follows_and_an_interrupt_ends_it(cluster: Cluster) -> None:
     cluster.ok("log", "create", "followed")
     tail = subprocess.Popen(
         dlog("log", "tail", "followed", "--from", "earliest"),
@@ -243,7 +195,7 @@ def test_tail_follows_and_an_interrupt_ends_it(cluster: _Cluster) -> None:
     assert errors.strip() == b"dlog: interrupted"
 
 
-def test_a_reader_of_our_output_may_leave_early(cluster: _Cluster) -> None:
+def test_a_reader_of_our_output_may_leave_early(cluster: Cluster) -> None:
     cluster.ok("log", "write", "much", "--create", stdin=b"line\n" * 200_000)
     read = subprocess.Popen(
         dlog("log", "read", "much"),
@@ -262,7 +214,7 @@ def test_a_reader_of_our_output_may_leave_early(cluster: _Cluster) -> None:
     read.stderr.close()
 
 
-def test_an_unknown_scheme_names_the_known_ones(cluster: _Cluster) -> None:
+def test_an_unknown_scheme_names_the_known_ones(cluster: Cluster) -> None:
     error = cluster.fails(2, "log", "list", "--uri", "http://127.0.0.1:1/x")
 
     assert "InvalidUri" in error
@@ -270,7 +222,7 @@ def test_an_unknown_scheme_names_the_known_ones(cluster: _Cluster) -> None:
 
 
 def test_an_unreachable_quorum_ends_within_the_deadline_and_names_the_addresses(
-    cluster: _Cluster,
+    cluster: Cluster,
 ) -> None:
     with socket.socket() as deaf:  # takes connections and never says a word
         deaf.bind(("127.0.0.1", 0))
@@ -287,7 +239,7 @@ def test_an_unreachable_quorum_ends_within_the_deadline_and_names_the_addresses(
 
 
 @pytest.mark.parametrize("bench", ["write", "read", "tail"])
-def test_a_bench_has_the_keys_of_the_contract(cluster: _Cluster, bench: str) -> None:
+def test_a_bench_has_the_keys_of_the_contract(cluster: Cluster, bench: str) -> None:
     given = ["--records", "2000", "--size", "100", "--json"]
     found = json.loads(cluster.ok("bench", bench, *given))
 
@@ -301,7 +253,7 @@ def test_a_bench_has_the_keys_of_the_contract(cluster: _Cluster, bench: str) -> 
     assert b"bench-" not in cluster.ok("log", "list")  # its own log is gone
 
 
-def test_passes_have_keys_of_their_own(cluster: _Cluster) -> None:
+def test_passes_have_keys_of_their_own(cluster: Cluster) -> None:
     found = json.loads(cluster.ok("bench", "read", "--passes", "3", "--records", "1000", "--json"))
 
     assert found["records"] == 3000
@@ -323,7 +275,7 @@ def test_passes_have_keys_of_their_own(cluster: _Cluster) -> None:
         ["tail", "--rate", "5000", "--as", "columns"],
     ],
 )
-def test_the_ways_of_a_bench(cluster: _Cluster, flags: list[str]) -> None:
+def test_the_ways_of_a_bench(cluster: Cluster, flags: list[str]) -> None:
     found = json.loads(cluster.ok("bench", *flags, "--records", "1000", "--json"))
 
     assert found["records"] == 1000

@@ -1,45 +1,23 @@
 """A bookie is drained while the cluster serves, and every record is still there (processes)."""
 
 import json
-import signal
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 
-from distributedlog.cluster.processes import environment
-from tests.cluster.story import dlog
+from tests.cli.live import Cluster, running
 
 pytestmark = pytest.mark.processes
 
 
 @pytest.fixture
-def uri() -> Iterator[str]:
-    process = subprocess.Popen(
-        dlog("local", "--memory", "--metadata-nodes", "1", "--bookies", "4"),
-        stdout=subprocess.PIPE,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    yield str(json.loads(process.stdout.readline())["uri"])
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
-    process.stdout.close()
+def cluster() -> Iterator[Cluster]:
+    with running(bookies=4) as found:
+        yield found
 
 
-def test_a_bookie_is_drained_and_nothing_is_missing(uri: str) -> None:
-    def run(*arguments: str, stdin: bytes = b"") -> bytes:
-        done = subprocess.run(
-            dlog(*arguments),
-            input=stdin,
-            capture_output=True,
-            timeout=60,
-            env={**environment(), "DLOG_URI": uri},
-            check=False,
-        )
-        assert done.returncode == 0, (arguments, done.stderr)
-        return done.stdout
-
+def test_a_bookie_is_drained_and_nothing_is_missing(cluster: Cluster) -> None:
+    run = cluster.ok
     lines = b"".join(b"%d\n" % n for n in range(1000))
     for name in ("one", "two", "three"):  # of four bookies each log is on three
         run("log", "write", name, "--create", stdin=lines)

@@ -8,14 +8,13 @@ import pytest
 
 from distributedlog.blocking import open_namespace
 from distributedlog.cluster.processes import environment
-from tests.cli.test_commands import _Cluster, cluster
+from tests.cli.live import Cluster
 from tests.cluster.story import dlog
 
 pytestmark = pytest.mark.processes
-__all__ = ["cluster"]
 
 
-def test_a_log_is_searched_cut_and_ended(cluster: _Cluster) -> None:
+def test_a_log_is_searched_cut_and_ended(cluster: Cluster) -> None:
     cluster.ok("log", "write", "cut", "--create", "--txid", "count", stdin=b"0\n1\n2\n3\n")
     assert cluster.ok("log", "find", "cut", "--txid", "2").decode().strip() == "1.0.2"
     found = json.loads(cluster.ok("log", "find", "cut", "--time", "2001-01-01", "--json"))
@@ -45,7 +44,7 @@ def test_a_log_is_searched_cut_and_ended(cluster: _Cluster) -> None:
     assert cluster.ok("log", "read", "cut", "--follow") == b"2\n3\n"  # it ends
 
 
-def test_what_cannot_be_meant_is_one_line(cluster: _Cluster) -> None:
+def test_what_cannot_be_meant_is_one_line(cluster: Cluster) -> None:
     cluster.ok("log", "create", "plain")
     assert "one of --to" in cluster.fails(2, "log", "truncate", "plain")
     assert "one of --to" in cluster.fails(
@@ -60,7 +59,7 @@ def test_what_cannot_be_meant_is_one_line(cluster: _Cluster) -> None:
     cluster.fails(3, "log", "seal", "missing", "--yes")
 
 
-def test_logs_that_come_and_go_are_told_until_ctrl_c(cluster: _Cluster) -> None:
+def test_logs_that_come_and_go_are_told_until_ctrl_c(cluster: Cluster) -> None:
     cluster.ok("log", "create", "w/1")
     process = subprocess.Popen(
         dlog("log", "watch", "w/", "--json"),

@@ -3,16 +3,13 @@
 What macOS and Windows lack is taken away from this Python before anything of ours is imported.
 """
 
-import json
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from distributedlog.cluster.processes import environment
-from tests.cluster.story import dlog
+from tests.cli.live import Cluster
 
 pytestmark = pytest.mark.processes
 
@@ -62,23 +59,9 @@ def _python(program: str, *words: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.fixture(scope="module")
-def uri() -> Iterator[str]:
-    process = subprocess.Popen(
-        dlog("local", "--memory", "--metadata-nodes", "1"),
-        stdout=subprocess.PIPE,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    yield str(json.loads(process.stdout.readline())["uri"])
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
-    process.stdout.close()
-
-
 @SYSTEMS
-def test_the_client_writes_and_reads(uri: str, system: str) -> None:
-    done = _python(CLIENT, system, uri)
+def test_the_client_writes_and_reads(cluster: Cluster, system: str) -> None:
+    done = _python(CLIENT, system, cluster.uri)
 
     assert done.stdout.strip() == str(sum(range(100))), done.stderr
 
@@ -103,7 +86,7 @@ def test_a_node_says_that_it_needs_linux(system: str, command: list[str]) -> Non
 
 
 @SYSTEMS
-def test_other_commands_work(uri: str, system: str) -> None:
-    done = _python(COMMAND, system, "--uri", uri, "status")
+def test_other_commands_work(cluster: Cluster, system: str) -> None:
+    done = _python(COMMAND, system, "--uri", cluster.uri, "status")
 
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from distributedlog.cluster.processes import environment
+from tests.cli.live import running
 from tests.cluster.story import dlog
 
 pytestmark = pytest.mark.processes
@@ -18,16 +18,8 @@ pytestmark = pytest.mark.processes
 @pytest.fixture
 def root() -> Iterator[str]:
     """The URI of a cluster, up to its namespace."""
-    process = subprocess.Popen(
-        dlog("local", "--memory", "--metadata-nodes", "1", "--bookies", "1"),
-        stdout=subprocess.PIPE,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    yield str(json.loads(process.stdout.readline())["uri"]).rpartition("/")[0]
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
-    process.stdout.close()
+    with running(bookies=1) as cluster:
+        yield cluster.uri.rpartition("/")[0]
 
 
 def test_the_place_is_the_flags_then_the_variables_then_the_contexts(
