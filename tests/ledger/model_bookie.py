@@ -23,7 +23,7 @@ from distributedlog.ledger.pool import BookiePool
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.local import LocalMetadata
-from distributedlog.metadata.transaction import Transaction, TransactionReply
+from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     ConnectionLost,
     DistributedLogError,
@@ -494,6 +494,13 @@ async def record_of(cluster: ModelCluster, ledger_id: int) -> LedgerMetadata:
     found = await cluster.store.get(ledger_key(ledger_id))
     assert found is not None
     return LedgerMetadata.decode(found.key, found.value)
+
+
+async def put_record(cluster: ModelCluster, record: LedgerMetadata, after_s: float = 0.0) -> None:
+    """Store a ledger's record, whatever is there."""
+    await trio.sleep(after_s)
+    value = Put(ledger_key(record.ledger_id), record.encode())
+    await LocalMetadata.transact(cluster.store, Transaction(operations=(value,)))
 
 
 async def holes_of(cluster: ModelCluster, ledger_id: int) -> tuple[Hole, ...]:

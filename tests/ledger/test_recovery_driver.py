@@ -6,11 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.keys import ledger_key
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.ledger.writer import LedgerWriter
-from distributedlog.metadata.local import LocalMetadata
-from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.metadata.transaction import Transaction
 from distributedlog.runtime.errors import (
     BookieReadOnly,
     DistributedLogError,
@@ -20,13 +18,15 @@ from distributedlog.runtime.errors import (
     TooBusy,
 )
 
-from .model_bookie import ModelCluster, Node, confirmed, model_cluster, record_of, written
-
-
-async def put(cluster: ModelCluster, record: LedgerMetadata, after_s: float = 0.0) -> None:
-    await trio.sleep(after_s)
-    value = Put(ledger_key(record.ledger_id), record.encode())
-    await LocalMetadata.transact(cluster.store, Transaction(operations=(value,)))
+from .model_bookie import (
+    ModelCluster,
+    Node,
+    confirmed,
+    model_cluster,
+    put_record,
+    record_of,
+    written,
+)
 
 
 async def nodes_of(cluster: ModelCluster, writer: LedgerWriter) -> list[Node]:
@@ -106,7 +106,7 @@ async def test_an_empty_last_fragment(autojump_clock: MockClock) -> None:
         spare = next(b for b in cluster.pool.nodes if b not in record.bookies())
         kept = record.last_fragment.bookies
         moved = replace(record, ensembles=(*record.ensembles, Fragment(20, (spare, *kept[:2]), 1)))
-        await put(cluster, moved)
+        await put_record(cluster, moved)
         for bookie in kept[:2]:
             cluster[bookie].model.ledgers[writer.ledger_id].lac = -1
 
@@ -156,6 +156,35 @@ async def test_one_bad_bookie_blocks_nothing(how: str, autojump_clock: MockClock
         with trio.fail_after(4):
             closed = await client.recover(writer.ledger_id)
         assert (closed.last_entry, closed.length) == (4, 50)
+
+
+async def test_a_bookie_that_loses_data_after_its_fence_proves_no_absence(
+    autojump_clock: MockClock,
+) -> None:
+    """Inv. 22: one never had the entry, one was started anew without it, the third is slow and has it."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 3)
+        nodes = await nodes_of(cluster, writer)
+        nodes[0].swallow = lambda entry: entry == 3
+        writer.add([b"last"], 4)
+        await confirmed(writer)
+        writer.abort()
+        held = [node.model.ledgers[writer.ledger_id] for node in nodes]
+        for one in held:
+            one.lac = 2  # nobody heard that it is confirmed
+        nodes[1].read_delay_s, nodes[2].read_delay_s = 0.1, 0.5
+
+        async def lose() -> None:
+            await trio.sleep(0.15)
+            assert held[1].fenced
+            held[1].entries.clear()
+            held[1].limbo = True
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lose)
+            closed = await client.recover(writer.ledger_id)
+
+        assert (closed.last_entry, closed.length) == (3, 34)
 
 
 async def test_a_damaged_replica_is_unknown_and_the_good_one_wins(
@@ -230,13 +259,13 @@ async def test_somebody_else_closes_during_recovery(autojump_clock: MockClock) -
         client, writer = await written(cluster, 5)
         writer.abort()
         recovering = (await record_of(cluster, writer.ledger_id)).in_recovery()
-        await put(cluster, recovering)
+        await put_record(cluster, recovering)
         winner = recovering.close_by_recovery(4, 50, recovering.ensembles)
         for node in cluster.pool.nodes.values():
             node.read_delay_s = 0.5
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(put, cluster, winner, 0.2)
+            nursery.start_soon(put_record, cluster, winner, 0.2)
             assert await client.recover(writer.ledger_id) == winner
 
 
@@ -248,7 +277,7 @@ async def test_an_ensemble_added_during_recovery_is_not_overwritten(
         client, writer = await written(cluster, 5)
         writer.abort()
         record = (await record_of(cluster, writer.ledger_id)).in_recovery()
-        await put(cluster, record)
+        await put_record(cluster, record)
         spare = next(b for b in cluster.pool.nodes if b not in record.bookies())
         other = replace(
             record,
@@ -261,7 +290,7 @@ async def test_an_ensemble_added_during_recovery_is_not_overwritten(
             node.read_delay_s = 0.5
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(put, cluster, other, 0.2)
+            nursery.start_soon(put_record, cluster, other, 0.2)
             with pytest.raises(RecoveryIncomplete, match="ensembles changed"):
                 await client.recover(writer.ledger_id)
         assert await record_of(cluster, writer.ledger_id) == other

@@ -9,8 +9,6 @@ from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.keys import ledger_key, on_key, under_key
 from distributedlog.ledger.metadata import LedgerState
 from distributedlog.ledger.writer import LedgerWriter
-from distributedlog.metadata.local import LocalMetadata
-from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     BookieReadOnly,
@@ -21,7 +19,15 @@ from distributedlog.runtime.errors import (
     WriteFailed,
 )
 
-from .model_bookie import ModelCluster, add, holes_of, model_cluster, record_of
+from .model_bookie import (
+    ModelCluster,
+    add,
+    holes_of,
+    model_cluster,
+    put_record,
+    record_of,
+    written,
+)
 
 
 async def until(lac: int, writer: LedgerWriter, timeout_s: float = 30.0) -> None:
@@ -61,6 +67,19 @@ async def test_entries_are_confirmed_in_order_and_closed(autojump_clock: MockClo
         assert await cluster.store.get(under_key(writer.ledger_id)) is None
         with pytest.raises(AlreadyClosed):
             writer.add([b""], 0)
+
+
+async def test_a_writer_closes_no_ledger_that_somebody_recovers(autojump_clock: MockClock) -> None:
+    """Inv. 19: the record has another version, although nothing was lost and no bookie was fenced."""
+    async with model_cluster(3) as cluster:
+        _, writer = await written(cluster, 3)
+        marked = (await record_of(cluster, writer.ledger_id)).in_recovery()
+        await put_record(cluster, marked)
+
+        with pytest.raises(LedgerFenced):
+            await writer.close()
+
+        assert await record_of(cluster, writer.ledger_id) == marked
 
 
 async def test_an_empty_ledger_closes_at_minus_one(autojump_clock: MockClock) -> None:
@@ -286,10 +305,7 @@ async def test_the_record_turns_during_a_change(state: str, autojump_clock: Mock
         turned = record.in_recovery()
         if state == "closed":
             turned = turned.close_by_recovery(1, 20, turned.ensembles)
-        await LocalMetadata.transact(
-            cluster.store,
-            Transaction(operations=(Put(ledger_key(writer.ledger_id), turned.encode()),)),
-        )
+        await put_record(cluster, turned)
         cluster.store.freeze(False)
         with pytest.raises(LedgerFenced if state == "in_recovery" else LedgerClosed):
             await until(3, writer)

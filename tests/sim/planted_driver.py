@@ -194,7 +194,7 @@ def a_recovery_notes_no_holes() -> None:
     )
 
 
-@bug("driver", directed="tests/ledger/test_limbo_bookie.py")
+@bug("driver", directed="tests/ledger/test_recovery_driver.py")
 def limbo_counts_as_absence() -> None:
     """Inv. 22."""
     original = Recovery.on_read
