@@ -53,6 +53,7 @@ class ReadTurns:
         self._options = options
         self._replying: dict[ConnectionReads, None] = {}
         self._outgoing_sum = 0
+        """At least what they have on their way out; counted again at each turn."""
         self._ready: deque[ConnectionReads] = deque()
         self._wake = trio.Event()
 
@@ -74,11 +75,10 @@ class ReadTurns:
             return free > 0
         return outgoing_bytes < min(self._options.outgoing_bytes_max, free // 4)
 
-    def sum_outgoing(self) -> int:
-        """Count again what all connections together have on their way out, bytes."""
-        self._replying = {each: None for each in self._replying if each.outgoing_bytes}
-        self._outgoing_sum = sum(each.outgoing_bytes for each in self._replying)
-        return self._outgoing_sum
+    @property
+    def outgoing_bytes(self) -> int:
+        """What all connections together have on their way out, now."""
+        return sum(each.outgoing_bytes for each in self._replying)
 
     # --- turns ------------------------------------------------------------------------------------
 
@@ -96,7 +96,8 @@ class ReadTurns:
                 self._wake = trio.Event()
                 await self._wake.wait()
             budget = READ_TURN_BYTES
-            self.sum_outgoing()
+            self._replying = {each: None for each in self._replying if each.outgoing_bytes}
+            self._outgoing_sum = self.outgoing_bytes
             while self._ready and budget > 0:
                 reads = self._ready.popleft()
                 reads.queued = False

@@ -43,7 +43,7 @@ async def serve_bookie_protocol(
         def info() -> dict[str, object]:
             return {
                 **store.info(),
-                "outgoing_bytes": turns.sum_outgoing(),
+                "outgoing_bytes": turns.outgoing_bytes,
                 "refused": sum(endpoint.refusals.counts.values()),
             }
 

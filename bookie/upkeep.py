@@ -13,7 +13,7 @@ from .commits import Commits
 from .gather import GatheringBlock, GatherRing
 from .index import Index
 from .index_records import Saved
-from .journal import Journal
+from .journal import RETRY_SPACE_S, Journal
 from .ledgers import Ledgers
 from .options import BookieOptions
 from .reads import JournalFiles
@@ -24,7 +24,6 @@ from .stats import Stats
 TICK_S = 0.25
 LAG_TICKS = 240
 """A minute of them: the gauge of how late the loop runs is the worst of these."""
-RETRY_SPACE_S = 1.0
 INDEX_LAG_S = 60.0
 """Longer than a dozen checkpoints in a row that were not written: the bookie says so."""
 REMOVED_AT_ONCE = 16
