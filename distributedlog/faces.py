@@ -37,7 +37,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (LogWriter, "_buffer", "submit_bulk submit_columns error over segment open fail run"),
     (LogReader, "_reader", "read_columns_many ended open run"),
     (SegmentWriter, "_writer", "open"),
-    (RangeReader, "_reader", "read_columns open run"),
+    (RangeReader, "_reader", "read_columns read_by_log next check run"),
     (LogWatch, "_watch", "open run"),
 )
 """Each trio class; where its asyncio class has the object that lives in the loop; what that leaves out."""
