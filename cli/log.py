@@ -254,7 +254,7 @@ def truncate(
 ) -> None:
     """Give up the oldest records; the rest stays as it is. There is no way back.
 
-    Prints where the log begins now: the point never goes back, and never behind the end.
+    Prints where the log begins now: the point never goes back, and never after the end.
     """
     if sum(given is not None for given in (to, txid, up_to_subscriber)) != 1:
         raise click.UsageError("give one of --to, --txid, --up-to-subscriber")
@@ -318,7 +318,7 @@ def seal(settings: Settings, name: str, yes: bool, takeover: bool) -> None:
 @click.option("--time", "when", metavar="ISO", help="The first entry written then or later.")
 @common
 def find(settings: Settings, name: str, txid: int | None, when: str | None) -> None:
-    """The position of the first record from a txid or a time on; behind the end, the next one's."""
+    """The position of the first record from a txid or a time on; after the end, the next one's."""
     if (txid is None) == (when is None):
         raise click.UsageError("give one of --txid, --time")
     from datetime import datetime

@@ -478,7 +478,7 @@ class Log:
 
     async def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
         """The position of the first record with a txid of at least ``txid``, or of the first entry written
-        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; behind the end: the next one's."""
+        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's."""
         return await run(self._background, self._log.find, txid=txid, wall_ms=wall_ms)
 
     async def snapshot(self) -> LogSnapshot:

@@ -455,7 +455,7 @@ class Log:
 
     def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
         """The position of the first record with a txid of at least ``txid``, or of the first entry written
-        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; behind the end: the next one's."""
+        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's."""
         return self._background.run(self._log.find, txid=txid, wall_ms=wall_ms)
 
     def snapshot(self) -> LogSnapshot:

@@ -145,8 +145,8 @@ class Log:
     async def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
         """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``.
 
-        Where the truncation point is then: it never goes back, and a point behind the end is taken as the
-        end. Nothing at or behind it is touched (G6); also while the log is being written. Open readers
+        Where the truncation point is then: it never goes back, and a point after the end is taken as the
+        end. Nothing at or after it is touched (G6); also while the log is being written. Open readers
         below it get `LogTruncated`; the bytes go later, whole segments at a time. Raises `LogNotFound`,
         `LedgerStateUnknown` when too few bookies answer.
         """
@@ -169,7 +169,7 @@ class Log:
 
     async def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
         """The position of the first record with a txid of at least ``txid``, or of the first entry written
-        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; behind the end: the next one's.
+        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's.
 
         Costs some reads of single entries. Txids must not decrease (``max_txid_check``). Raises
         `LogNotFound`, `LedgerStateUnknown`.

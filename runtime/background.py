@@ -112,7 +112,7 @@ class Promise(Generic[T]):
 
     def result(self) -> T:
         """The value, or the error raised, of an outcome that is there."""
-        assert self.done, "asked behind the end"
+        assert self.done, "asked before it is there"
         if self._error is not None:
             raise self._error
         value: T = self._value
@@ -370,7 +370,7 @@ class Handover(Generic[T]):
 
     The caller waits for `begin`. Whoever does not get to keep what comes of it, interrupted or cancelled
     wherever, calls `give_up`: the loop then closes what is open, or will be. Give both in one ``try``: an
-    interrupt behind `begin` is met by `give_up`, and one before it has opened nothing.
+    interrupt after `begin` is met by `give_up`, and one before it has opened nothing.
     """
 
     def __init__(

@@ -59,7 +59,7 @@ async def test_a_log_over_rolls_takeovers_and_readers() -> None:
 
 
 async def test_the_blocking_face_on_a_cluster() -> None:
-    """README's first program, and 20,000 records behind it."""
+    """README's first program, and 20,000 records after it."""
     with trio.fail_after(60):
         async with local_cluster(memory=True, in_process=True) as cluster:
             await trio.to_thread.run_sync(_first_program, cluster.uri)

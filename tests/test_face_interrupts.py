@@ -288,7 +288,7 @@ def test_a_write_interrupted_at_any_point_leaves_no_other_one_hanging() -> None:
                         points += 1
                     finally:
                         sys.setprofile(None)
-                    pendings.append(writer.write(rec(0, b"behind")))
+                    pendings.append(writer.write(rec(0, b"after")))
                     for pending in pendings:
                         pending.result(10)
                     if raise_at.left > 0:
