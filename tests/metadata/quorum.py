@@ -226,10 +226,16 @@ async def fill(client: MetadataClient, count: int = 20) -> None:
 
 
 @asynccontextmanager
-async def filled_quorum() -> AsyncIterator[tuple[Quorum, MetadataClient]]:
-    """Three nodes that serve, with some keys."""
+async def serving_quorum() -> AsyncIterator[tuple[Quorum, MetadataClient]]:
+    """Three nodes, started, and a client."""
     async with quorum(3) as nodes:
         await nodes.start()
-        client = await nodes.client()
+        yield nodes, await nodes.client()
+
+
+@asynccontextmanager
+async def filled_quorum() -> AsyncIterator[tuple[Quorum, MetadataClient]]:
+    """The same, with some keys."""
+    async with serving_quorum() as (nodes, client):
         await fill(client)
         yield nodes, client

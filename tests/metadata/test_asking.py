@@ -24,7 +24,7 @@ from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint, Hello, Link
 
 from ..runtime.pipe import PipeNetwork
-from .quorum import Quorum, put, quorum
+from .quorum import Quorum, put, quorum, serving_quorum
 from .test_metadata_quorum import applied
 
 
@@ -106,9 +106,7 @@ async def test_a_silent_leader_costs_a_client_at_most_a_second(
 
 async def test_many_questions_to_a_silent_leader_are_not_a_storm(autojump_clock: object) -> None:
     """One of them searches for all: the others come when it has found who leads."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         await client.transact(put(b"k"))
         nodes.silence(await nodes.leader())
         begun = trio.current_time()
@@ -121,9 +119,7 @@ async def test_many_questions_to_a_silent_leader_are_not_a_storm(autojump_clock:
 
 async def test_a_silent_leader_that_wakes_does_nothing_twice(autojump_clock: object) -> None:
     """M2: a conditional change that was sent to two leaders is done once, and its client learns which."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         await client.get(b"n")
         for n in range(6):
             leader = await nodes.leader()
@@ -154,9 +150,7 @@ async def test_a_slow_commit_is_waited_for_and_not_sent_again(autojump_clock: ob
 
 async def test_a_request_that_is_sent_again_is_one_entry(autojump_clock: object) -> None:
     """H110: it joins the one that is under way, or gets the answer that is remembered."""
-    async with quorum(3) as nodes, trio.open_nursery() as nursery:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client), trio.open_nursery() as nursery:
         await client.transact(put(b"k"))
         before = await entries(nodes)
         hello = Hello(cluster_id="", node_id="other", kind="client")
@@ -260,9 +254,7 @@ async def test_joined_requests_of_a_leader_that_is_none_any_more_are_all_unknown
     autojump_clock: object,
 ) -> None:
     """H110: its entry may be done by the next leader, or not: none of those who asked may hear "done"."""
-    async with quorum(3) as nodes, trio.open_nursery() as nursery:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client), trio.open_nursery() as nursery:
         await client.transact(put(b"k"))
         leader = await nodes.leader()
         hello = Hello(cluster_id="", node_id="other", kind="client")
@@ -282,9 +274,7 @@ async def test_joined_requests_of_a_leader_that_is_none_any_more_are_all_unknown
 
 async def test_thousands_of_changes_at_once_are_one_entry_each(autojump_clock: object) -> None:
     """All are answered, and no more of them are under way than the client's bound."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         await client.transact(put(b"k"))
         before = await entries(nodes)
         most = 0

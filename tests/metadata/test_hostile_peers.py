@@ -29,7 +29,7 @@ from distributedlog.runtime.errors import ConnectionLost, ProtocolError
 from distributedlog.runtime.frames import Op, envelope, pack
 from distributedlog.runtime.rpc import ClientLink, Endpoint, Hello
 
-from .quorum import Quorum, fill, filled_quorum, put, quorum
+from .quorum import Quorum, fill, filled_quorum, put, quorum, serving_quorum
 from .raft_cores import elected, node, settle
 
 
@@ -269,9 +269,7 @@ async def test_a_change_of_the_leader_is_logged_once(
 ) -> None:
     """Who leads since when is what an operator asks first; a term in which nobody does says nothing."""
     caplog.set_level(logging.INFO, logger="distributedlog.metadata.replica")
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         await client.transact(put(b"k"))
         leader = await nodes.leader()
         await nodes.kill(leader)

@@ -9,7 +9,7 @@ from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.metadata.wire import MembersRequest
 from distributedlog.runtime.errors import MembersRefused, QuorumUnreachable
 
-from .quorum import Quorum, fill, filled_quorum, put, quorum
+from .quorum import Quorum, fill, filled_quorum, put, quorum, serving_quorum
 from .test_metadata_quorum import MIB, damage
 
 
@@ -74,9 +74,7 @@ async def test_a_replaced_node_finds_its_members_again_after_a_restart(
 
 async def test_a_replacement_is_fed_by_a_snapshot(autojump_clock: object) -> None:
     """H39: the snapshot names the members as of its last entry."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         for n in range(24):
             await client.transact(put(b"big%02d" % n, bytes(MIB - 100)))
         lost = await follower(nodes)
@@ -180,9 +178,7 @@ async def test_a_node_that_lives_moves_to_another_host(autojump_clock: object) -
 
 async def test_an_operator_sees_which_node_is_to_be_replaced(autojump_clock: object) -> None:
     """`dlog status` says that the node waits, empty, and does not call it gone."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         await fill(client, 1)
         lost = await follower(nodes)
         await nodes.restart_empty(lost)

@@ -24,7 +24,7 @@ from distributedlog.runtime.host import File
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint, Hello
 
-from .quorum import Quorum, put, quorum
+from .quorum import Quorum, put, quorum, serving_quorum
 
 MIB = 1024 * 1024
 
@@ -100,9 +100,7 @@ async def test_no_increment_is_lost_or_done_twice_while_leaders_are_killed(
 
 async def test_all_nodes_come_back_from_their_disks(autojump_clock: object) -> None:
     """M1."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         for n in range(20):
             await client.transact(put(b"k%02d" % n, b"v"))
         for _ in range(3):
@@ -118,9 +116,7 @@ async def test_a_request_sent_again_after_a_restart_is_not_done_again(
     autojump_clock: object,
 ) -> None:
     """H20: what was answered is part of the state, and of the log."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         command = encode_command(Transact("c", 1, 0, put(b"k", b"v")))
         first = decode_outcome((await client.ask(Op.META_TRANSACT, command)).body)[1]
         await client.transact(put(b"k", b"newer"))
@@ -136,9 +132,7 @@ async def test_a_request_sent_again_after_a_restart_is_not_done_again(
 
 async def test_a_wiped_node_never_helps_to_elect(autojump_clock: object) -> None:
     """H5: A and B have the commit, C lags; B is wiped, and B and C come back without A."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         await client.transact(put(b"k", b"1"))
         leader = await nodes.leader()
         a, c = leader, nodes.other_than(leader)
@@ -182,9 +176,7 @@ async def test_a_follower_that_was_away_is_brought_back_by_a_snapshot(
     autojump_clock: object,
 ) -> None:
     """H39: the log that it lacks is compacted."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         leader = await nodes.leader()
         away = nodes.other_than(leader)
         await nodes.kill(away)
@@ -258,9 +250,7 @@ async def test_a_watch_goes_on_over_leader_changes(autojump_clock: object) -> No
 
 async def test_a_lease_that_is_renewed_outlives_its_leaders(autojump_clock: object) -> None:
     """H19: a new leader grants every lease its full time; one that nobody renews still ends."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         kept, left = await client.grant_lease(2000), await client.grant_lease(2000)
         await client.transact(put(b"kept", lease=kept))
         await client.transact(put(b"left", lease=left))
@@ -289,9 +279,7 @@ async def test_a_lease_that_is_renewed_outlives_its_leaders(autojump_clock: obje
 
 async def test_no_lease_ends_while_there_is_no_quorum(autojump_clock: object) -> None:
     """H19: nobody could renew in that time; ten minutes without a quorum end nothing."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         lease = await client.grant_lease(2000)
         await client.transact(put(b"k", lease=lease))
         leader = await nodes.leader()
@@ -346,9 +334,7 @@ async def test_a_change_that_may_have_happened_is_said_to_be_unknown(
 
 async def test_a_node_whose_log_is_damaged_does_not_vote(autojump_clock: object) -> None:
     """M4: it lost what it promised; the others go on without it, and nobody leads by its vote."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         for n in range(10):
             await client.transact(put(b"k", b"%d" % n))
         await nodes.kill()
@@ -368,9 +354,7 @@ async def test_a_node_whose_log_is_damaged_does_not_vote(autojump_clock: object)
 
 async def test_a_damaged_follower_does_not_disturb_its_leader(autojump_clock: object) -> None:
     """M4: the leader remembers what it acknowledged, and it has lost that: it takes no part."""
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         leader = await nodes.leader()
         damaged = nodes.other_than(leader)
         for n in range(10):
@@ -443,9 +427,7 @@ async def test_a_watch_on_a_node_that_is_cut_off_is_taken_up_elsewhere(
 
 
 async def test_a_watch_that_a_node_cannot_serve_is_taken_elsewhere(autojump_clock: object) -> None:
-    async with quorum(3) as nodes:
-        await nodes.start()
-        client = await nodes.client()
+    async with serving_quorum() as (nodes, client):
         await client.transact(put(b"k", b"1"))
         await nodes.kill("m1")
         await damage(nodes, "m1")
