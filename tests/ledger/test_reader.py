@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.ledger.reader import LedgerReader
 from distributedlog.runtime.errors import (
     BookieReadOnly,
     CorruptData,
@@ -157,6 +158,12 @@ async def test_a_deleted_ledger_is_a_definite_error(autojump_clock: MockClock) -
             await client.open(writer.ledger_id)
 
 
+async def _told_soon(reader: LedgerReader, entry: int) -> None:
+    started = trio.current_time()
+    assert await reader.wait(entry - 1, wait_s=20.0) == entry
+    assert trio.current_time() - started < 2.0
+
+
 async def test_a_tail_reader_follows_ensemble_changes(autojump_clock: MockClock) -> None:
     """H23: bookies leave the ensemble under a tail reader; delivery stays below 2 s."""
     async with model_cluster(6) as cluster:
@@ -169,9 +176,7 @@ async def test_a_tail_reader_follows_ensemble_changes(autojump_clock: MockClock)
             leaving.hang()  # says nothing any more, to anybody
             entry = writer.add([b"z"], 1)
             leaving.disconnect()
-            started = trio.current_time()
-            assert await reader.wait(entry - 1, wait_s=20.0) == entry
-            assert trio.current_time() - started < 2.0
+            await _told_soon(reader, entry)
             await trio.sleep(5)
         writer.abort()
 
@@ -185,9 +190,7 @@ async def test_a_paused_bookie_hides_nothing(autojump_clock: MockClock) -> None:
             node.hang()
             await trio.sleep(0.3)
             entry = writer.add([b"z"], 1)
-            started = trio.current_time()
-            assert await reader.wait(entry - 1, wait_s=20.0) == entry
-            assert trio.current_time() - started < 2.0
+            await _told_soon(reader, entry)
             assert (await reader.read(entry, entry, bytes_max=100))[0].entry == entry
             node.hang(False)
             await trio.sleep(0.1)
