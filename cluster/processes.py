@@ -36,16 +36,7 @@ class Child:
 
     async def stop(self) -> None:
         """Close its life line, wait, kill it after `STOP_S`."""
-        with trio.CancelScope(shield=True):
-            if self.process.stdin is not None:
-                await self.process.stdin.aclose()
-            with trio.move_on_after(STOP_S):
-                await self.process.wait()
-            if self.process.returncode is None:
-                self.process.kill()
-                await self.process.wait()
-            if self.process.stdout is not None:
-                await self.process.stdout.aclose()
+        await _stop(self.process)
 
 
 async def start_child(name: str, spec: dict[str, Any], *, timeout_s: float = START_S) -> Child:
@@ -60,7 +51,6 @@ async def start_child(name: str, spec: dict[str, Any], *, timeout_s: float = STA
         env=environment(),
         process_group=0,  # the terminal's Ctrl-C is for us alone; the session stays ours
     )
-    child = Child(name, process, {})
     try:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -78,15 +68,28 @@ async def start_child(name: str, spec: dict[str, Any], *, timeout_s: float = STA
                 received += more
         if not received.endswith(b"\n"):
             raise RequestTimeout(f"{name} did not begin to serve within {timeout_s:g} s")
-        child.ready = json.loads(received)
-        if "error" in child.ready:
-            code, _, message = child.ready["error"]
+        ready = json.loads(received)
+        if "error" in ready:
+            code, _, message = ready["error"]
             raise from_code(code, f"{name}: {message}")
+        return Child(name, process, ready)
     except BaseException:
         process.kill()
-        await child.stop()
+        await _stop(process)
         raise
-    return child
+
+
+async def _stop(process: trio.Process) -> None:
+    with trio.CancelScope(shield=True):
+        if process.stdin is not None:
+            await process.stdin.aclose()
+        with trio.move_on_after(STOP_S):
+            await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        if process.stdout is not None:
+            await process.stdout.aclose()
 
 
 def environment() -> dict[str, str]:
