@@ -111,168 +111,161 @@ async def serve_bookie_node(
                 locked.unlock()
             raise
     try:
-        await _Bookie(host, config).serve(task_status)
-    finally:
-        for disk in disks:
-            disk.unlock()
-
-
-class _Bookie:
-    """The parts of one bookie, put together."""
-
-    def __init__(self, host: Host, config: BookieNodeConfig) -> None:
-        self.host = host
-        self.config = config
-        self.identity: NodeIdentity | None = None
-
-    async def serve(self, task_status: trio.TaskStatus[NodeReady]) -> None:
-        host, config = self.host, self.config
         options = overlay(BookieOptions, (f"options of bookie {config.name}", config.store))
         must_be_told(config.listen, config.advertise)
         # The ports first: a taken one is a plain error, and nobody was kept waiting for it.
         listeners = await listen_all(host, config.listen)
         try:
-            await self._serve(options, listeners, task_status)
+            await _serve_bookie(host, config, options, listeners, task_status)
         finally:
             for listener in listeners.values():
                 listener.close()
+    finally:
+        for disk in disks:
+            disk.unlock()
 
-    async def _serve(
-        self,
-        options: BookieOptions,
-        listeners: Mapping[str, Listener],
-        task_status: trio.TaskStatus[NodeReady],
-    ) -> None:
-        host, config = self.host, self.config
-        endpoint = Endpoint(host, self._hello)
-        client_id = f"bookie-{config.name}-{host.random.getrandbits(64):016x}"
-        metadata = MetadataClient(
-            endpoint, config.metadata, client_id=client_id, timeout_s=config.metadata_timeout_s
+
+async def _serve_bookie(
+    host: Host,
+    config: BookieNodeConfig,
+    options: BookieOptions,
+    listeners: Mapping[str, Listener],
+    task_status: trio.TaskStatus[NodeReady],
+) -> None:
+    """Put the parts of a bookie together, and take them apart in the end."""
+    identity: NodeIdentity | None = None
+
+    def hello() -> Hello:
+        if identity is None:
+            return Hello(kind="bookie", label=config.name)
+        durability = host.disks["journal"].durability
+        return Hello(identity.cluster_id, identity.node_id, "bookie", config.name, durability)
+
+    endpoint = Endpoint(host, hello)
+    client_id = f"bookie-{config.name}-{host.random.getrandbits(64):016x}"
+    metadata = MetadataClient(
+        endpoint, config.metadata, client_id=client_id, timeout_s=config.metadata_timeout_s
+    )
+    async with kept_until_the_end(metadata.run) as keep:
+        await metadata.get(FIRST_QUESTION)  # a quorum that leads; from then on its id is known
+        cluster_id = metadata.cluster_id
+        identity, cookie_revision = await take_identity(
+            host.disks, metadata, cluster_id=cluster_id, label=config.name, chance=host.random
         )
-        async with kept_until_the_end(metadata.run) as keep:
-            await metadata.get(FIRST_QUESTION)  # a quorum that leads; from then on its id is known
-            cluster_id = metadata.cluster_id
-            identity, cookie_revision = await take_identity(
-                host.disks, metadata, cluster_id=cluster_id, label=config.name, chance=host.random
-            )
-            self.identity = identity
-            before = trio.current_time()
-            witnessed, doubt = await known_reach(metadata, identity.node_id)
-            store = await open_store(
-                host, options, bookie_id=identity.node_id, witnessed=witnessed, doubt=doubt
-            )
-            log.info(
-                "bookie %s: start %d of this directory, %d ledgers, opened in %.2f s",
-                identity.node_id,
-                identity.incarnation,
-                len(store.ledgers.ids()),
-                trio.current_time() - before,
-            )
-            await keep(store.run)
-            if store.ledgers.limbo_below:
-                await confine(store, metadata)
-            addresses = advertised(listeners, config.advertise)
-            guard = cookie_guard(identity.node_id, cookie_revision)
-            reach = ReachNotes(
-                metadata,
-                identity.node_id,
-                guard,
-                identity.incarnation,
-                lambda: store.durable_to,
-            )
-            await reach.note()  # what this start wrote counts before anything is acknowledged
-            membership = Membership(
-                metadata,
-                keys.bookie_key(identity.node_id),
-                lambda: self._registration(store, addresses).encode(),
-                guard,
-                lease_s=config.lease_s,
-                on_renewed=reach.note,
-            )
-            try:
-                async with trio.open_nursery() as nursery:
-                    await nursery.start(
+        before = trio.current_time()
+        witnessed, doubt = await known_reach(metadata, identity.node_id)
+        store = await open_store(
+            host, options, bookie_id=identity.node_id, witnessed=witnessed, doubt=doubt
+        )
+        log.info(
+            "bookie %s: start %d of this directory, %d ledgers, opened in %.2f s",
+            identity.node_id,
+            identity.incarnation,
+            len(store.ledgers.ids()),
+            trio.current_time() - before,
+        )
+        await keep(store.run)
+        if store.ledgers.limbo_below:
+            await confine(store, metadata)
+        addresses = advertised(listeners, config.advertise)
+        registration = partial(registration_of, host, config, identity, store, addresses)
+        guard = cookie_guard(identity.node_id, cookie_revision)
+        reach = ReachNotes(
+            metadata,
+            identity.node_id,
+            guard,
+            identity.incarnation,
+            lambda: store.durable_to,
+        )
+        await reach.note()  # what this start wrote counts before anything is acknowledged
+        membership = Membership(
+            metadata,
+            keys.bookie_key(identity.node_id),
+            lambda: registration().encode(),
+            guard,
+            lease_s=config.lease_s,
+            on_renewed=reach.note,
+        )
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(
+                    partial(
+                        serve_bookie_protocol,
+                        endpoint,
+                        listeners,
+                        store,
+                        ledger_exists=lambda ledger: exists(metadata, ledger),
+                    )
+                )
+                await membership.register()
+                nursery.start_soon(membership.run)
+                deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
+                nursery.start_soon(deletion.run)
+                nursery.start_soon(leave_when_told, store, metadata, identity.node_id)
+                election = Election(metadata, identity.node_id, lambda: membership.lease)
+                purger = Purger(metadata, election, grace_s=config.purge_grace_s)
+                nursery.start_soon(purger.run)
+                collector = Collector(metadata, election, unlinked_s=config.unlinked_s)
+                nursery.start_soon(collector.run)
+                if config.repair:
+                    nursery.start_soon(
                         partial(
-                            serve_bookie_protocol,
+                            repair_all,
+                            host,
+                            config,
                             endpoint,
-                            listeners,
-                            store,
-                            ledger_exists=lambda ledger: exists(metadata, ledger),
+                            metadata,
+                            membership,
+                            store.limbo,
+                            identity.node_id,
                         )
                     )
-                    await membership.register()
-                    nursery.start_soon(membership.run)
-                    deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
-                    nursery.start_soon(deletion.run)
-                    nursery.start_soon(self._leave_when_told, store, metadata)
-                    election = Election(metadata, identity.node_id, lambda: membership.lease)
-                    purger = Purger(metadata, election, grace_s=config.purge_grace_s)
-                    nursery.start_soon(purger.run)
-                    collector = Collector(metadata, election, unlinked_s=config.unlinked_s)
-                    nursery.start_soon(collector.run)
-                    if config.repair:
-                        nursery.start_soon(
-                            partial(
-                                repair_all,
-                                host,
-                                config,
-                                endpoint,
-                                metadata,
-                                membership,
-                                store.limbo,
-                                identity.node_id,
-                            )
-                        )
-                    task_status.started(ready(config.name, "bookie", identity.node_id, listeners))
-            finally:
-                # No more adds: say goodbye while the quorum's client still runs, then leave a short replay.
-                await reach.note_last()
-                await membership.leave()
-                with trio.CancelScope(
-                    shield=True, deadline=trio.current_time() + LAST_CHECKPOINT_S
-                ):
-                    try:
-                        await store.checkpoint()
-                    except DistributedLogError as error:
-                        log.warning("no last checkpoint: %s: %s", type(error).__name__, error)
+                task_status.started(ready(config.name, "bookie", identity.node_id, listeners))
+        finally:
+            # No more adds: say goodbye while the quorum's client still runs, then leave a short replay.
+            await reach.note_last()
+            await membership.leave()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_CHECKPOINT_S):
+                try:
+                    await store.checkpoint()
+                except DistributedLogError as error:
+                    log.warning("no last checkpoint: %s: %s", type(error).__name__, error)
 
-    def _hello(self) -> Hello:
-        identity = self.identity
-        if identity is None:
-            return Hello(kind="bookie", label=self.config.name)
-        durability = self.host.disks["journal"].durability
-        return Hello(identity.cluster_id, identity.node_id, "bookie", self.config.name, durability)
 
-    def _registration(self, store: Store, addresses: Mapping[str, Address]) -> BookieRegistration:
-        identity = self.identity
-        assert identity is not None, "only who has an identity registers"
-        disk = self.host.disks["journal"]
-        # Whole tenths of a gigabyte: a registration is told again when it changed, not at each write.
-        step = 100 * 1024 * 1024
-        return BookieRegistration(
-            identity.node_id,
-            addresses,
-            identity.incarnation,
-            self.config.rack,
-            self.config.labels,
-            store.space.read_only,
-            disk.free_bytes() // step * step,
-            store.stored_bytes,
-            len(store.ledgers.ids()),
-            store.what_is_wrong(),
-        )
+def registration_of(
+    host: Host,
+    config: BookieNodeConfig,
+    identity: NodeIdentity,
+    store: Store,
+    addresses: Mapping[str, Address],
+) -> BookieRegistration:
+    """What a bookie says of itself to all, at this moment."""
+    # Whole tenths of a gigabyte: a registration is told again when it changed, not at each write.
+    step = 100 * 1024 * 1024
+    return BookieRegistration(
+        identity.node_id,
+        addresses,
+        identity.incarnation,
+        config.rack,
+        config.labels,
+        store.space.read_only,
+        host.disks["journal"].free_bytes() // step * step,
+        store.stored_bytes,
+        len(store.ledgers.ids()),
+        store.what_is_wrong(),
+    )
 
-    async def _leave_when_told(self, store: Store, metadata: MetadataClient) -> None:
-        """A bookie that is to leave takes no new entries; what it holds is stored elsewhere."""
-        assert self.identity is not None
-        key = keys.leaving_key(self.identity.node_id)
-        asked_before = store.space.asked
 
-        async def look() -> None:
-            leaving = await metadata.get(key) is not None
-            store.space.asked = leaving or asked_before
+async def leave_when_told(store: Store, metadata: Metadata, bookie_id: str) -> None:
+    """A bookie that is to leave takes no new entries; what it holds is stored elsewhere."""
+    key = keys.leaving_key(bookie_id)
+    asked_before = store.space.asked
 
-        await at_each_change(metadata, (key,), look, every_s=LEAVING_EVERY_S)
+    async def look() -> None:
+        leaving = await metadata.get(key) is not None
+        store.space.asked = leaving or asked_before
+
+    await at_each_change(metadata, (key,), look, every_s=LEAVING_EVERY_S)
 
 
 async def exists(metadata: Metadata, ledger_id: int) -> bool:
