@@ -14,7 +14,7 @@ from ..ledger import holes as notes
 from ..ledger import keys
 from ..ledger.holes import Hole
 from ..ledger.metadata import NO_ENTRY, LedgerMetadata
-from ..metadata.client import Metadata, prefix_end
+from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.errors import DistributedLogError
 from .copying import Connections, Missing, lacking, list_held
@@ -53,18 +53,16 @@ class EntryAudit:
 
     async def look_at_all(self) -> None:
         """One pass over all ledgers."""
-        start, end = keys.LEDGER_PREFIX, prefix_end(keys.LEDGER_PREFIX)
-        while True:
-            page = await self._metadata.range(start, end, limit=PAGE)
-            for item in page.items:
-                try:
-                    await self.look_at(item)
-                except DistributedLogError as error:
-                    log.info("%s is not audited: %s", keys.shown(item.key), error)
-                await trio.sleep(LEDGER_PAUSE_S)
-            if not page.more or not await self._election.elected():
+        looked = 0
+        async for item in Scan(self._metadata, keys.LEDGER_PREFIX, limit=PAGE):
+            try:
+                await self.look_at(item)
+            except DistributedLogError as error:
+                log.info("%s is not audited: %s", keys.shown(item.key), error)
+            await trio.sleep(LEDGER_PAUSE_S)
+            looked += 1
+            if looked % PAGE == 0 and not await self._election.elected():
                 return
-            start = page.items[-1].key + b"\0"
 
     async def look_at(self, item: KeyValue) -> tuple[Hole, ...]:
         """One ledger's record as it was read; return the holes that its bookies' lists show."""

@@ -16,7 +16,7 @@ from ..ledger.unreadable import Unreadable
 from ..log.apps import AppVersion
 from ..log.keys import UNLINKED_PREFIX, ids_of_unlinked, txn_key
 from ..log.unlinked import UnlinkedLedger, delete_unlinked
-from ..metadata.client import Metadata, prefix_end
+from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, NoSuchLedger, UnsupportedFormat
 from .purging import Turn
@@ -68,22 +68,16 @@ class Collector:
 
     async def work(self) -> None:
         """Look at every unlinked segment once."""
-        start, end = UNLINKED_PREFIX, prefix_end(UNLINKED_PREFIX)
         now, seen = trio.current_time(), {}
-        while True:
-            page = await self._metadata.range(start, end, limit=PAGE)
-            for item in page.items:
-                since = self._seen.get(item.key, now)
-                try:
-                    if now - since >= self._unlinked_s or await self._passed(item):
-                        await self._delete(item)
-                    else:
-                        seen[item.key] = since
-                except (CorruptData, UnsupportedFormat) as error:
-                    self._unreadable.note(item.key, error)
-            if not page.more or not page.items:
-                break
-            start = page.items[-1].key + b"\x00"
+        async for item in Scan(self._metadata, UNLINKED_PREFIX, limit=PAGE):
+            since = self._seen.get(item.key, now)
+            try:
+                if now - since >= self._unlinked_s or await self._passed(item):
+                    await self._delete(item)
+                else:
+                    seen[item.key] = since
+            except (CorruptData, UnsupportedFormat) as error:
+                self._unreadable.note(item.key, error)
         self._seen = seen
 
     async def _passed(self, item: KeyValue) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..bookie.reserve import give_up
 from ..ledger import keys
-from ..metadata.client import Metadata
+from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.atomic_file import ASIDE
 from ..runtime.errors import DiskFull, ForeignData

@@ -19,10 +19,9 @@ from ..log.positions import PositionRecord
 from ..log.segments import SegmentRecord
 from ..log.state import LogState
 from ..log.unlinked import UnlinkedLedger
-from ..metadata.interface import Metadata
+from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError
 from .cookie import decode_cookie
-from .leaving import below
 from .reach import Reach
 
 SEEN_PREFIX = keys.seen_key("")
@@ -94,7 +93,7 @@ async def damaged_records(metadata: Metadata, *, thorough: bool = False) -> list
     """The records that cannot be read, `DAMAGED_MAX` at most; those of ledgers and logs if ``thorough``."""
     found: list[DamagedRecord] = []
     for prefix, decode in (RECORDS if thorough else FEW).items():
-        async for item in below(metadata, prefix):
+        async for item in Scan(metadata, prefix):
             try:
                 decode(item.key, item.value)
             except DistributedLogError as error:

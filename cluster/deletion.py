@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.unreadable import Unreadable
-from ..metadata.client import Metadata, prefix_end
+from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import CorruptData, UnsupportedFormat
 from .watching import at_each_change
@@ -47,20 +47,11 @@ class Deletion:
 
     async def work(self) -> None:
         """Do all that is on the list now."""
-        start = keys.delete_prefix(self._bookie_id)
-        end = prefix_end(start)
-        while True:
-            page = await self._metadata.range(start, end, limit=PAGE)
-            for item, ledger_id in self._unreadable.readable(
-                page.items, lambda item: keys.ledger_id_of(item.key)
-            ):
-                try:
-                    await self._work_off(ledger_id)
-                except (CorruptData, UnsupportedFormat) as error:
-                    self._unreadable.note(item.key, error)
-            if not page.more or not page.items:
-                return
-            start = page.items[-1].key + b"\0"
+        async for item in Scan(self._metadata, keys.delete_prefix(self._bookie_id), limit=PAGE):
+            try:
+                await self._work_off(keys.ledger_id_of(item.key))
+            except (CorruptData, UnsupportedFormat) as error:
+                self._unreadable.note(item.key, error)
 
     async def _work_off(self, ledger_id: int) -> None:
         """Remove what is here, if the record says so; then our key, and with the last one the record."""

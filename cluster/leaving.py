@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from ..ledger import holes, keys
-from ..metadata.interface import Metadata, prefix_end
-from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
+from ..metadata.interface import Metadata, Scan, prefix_end
+from ..metadata.transaction import Compare, Delete, Put, Transaction
 from ..runtime.errors import CorruptData, InvalidRequest
 from .cookie import decode_cookie
 
@@ -53,7 +53,7 @@ async def find_bookie(metadata: Metadata, wanted: str) -> str:
     """
     found: list[str] = []
     known: list[str] = []
-    async for item in below(metadata, keys.COOKIE_PREFIX):
+    async for item in Scan(metadata, keys.COOKIE_PREFIX):
         try:
             bookie = keys.bookie_id_of(item.key)
             label = decode_cookie(item.key, item.value)["label"]
@@ -96,7 +96,7 @@ async def ask_to_stay(metadata: Metadata, bookie: str) -> None:
 async def how_far(metadata: Metadata, bookie: str) -> Leaving:
     """What is left to do for a bookie that is to leave."""
     ledgers = 0
-    async for _ in below(metadata, keys.on_prefix(bookie)):
+    async for _ in Scan(metadata, keys.on_prefix(bookie)):
         ledgers += 1
     return Leaving(
         bookie,
@@ -109,7 +109,7 @@ async def how_far(metadata: Metadata, bookie: str) -> Leaving:
 
 async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
     """All that is noted, and every ledger of a bookie that is away; by bookie, then by ledger."""
-    async for item in below(metadata, keys.UNDER_PREFIX):
+    async for item in Scan(metadata, keys.UNDER_PREFIX):
         try:
             ledger_id, noted = keys.ledger_id_of(item.key), holes.decode(item.value)
         except CorruptData:
@@ -117,7 +117,7 @@ async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
         for hole in noted:
             yield Shortage(ledger_id, hole.bookie, hole.first, hole.to, "noted")
     async for bookie in absent(metadata):
-        async for item in below(metadata, keys.on_prefix(bookie)):
+        async for item in Scan(metadata, keys.on_prefix(bookie)):
             try:
                 ledger_id = keys.ledger_id_of(item.key)
             except CorruptData:
@@ -146,15 +146,3 @@ async def named(metadata: Metadata) -> AsyncIterator[str]:
             continue
         yield bookie
         start = prefix_end(keys.on_prefix(bookie))
-
-
-async def below(metadata: Metadata, prefix: bytes) -> AsyncIterator[KeyValue]:
-    """All keys below a prefix, page by page."""
-    start, end = prefix, prefix_end(prefix)
-    while True:
-        page = await metadata.range(start, end)
-        for item in page.items:
-            yield item
-        if not page.more:
-            return
-        start = page.items[-1].key + b"\0"

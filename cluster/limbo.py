@@ -15,7 +15,7 @@ from ..ledger import keys
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.unreadable import Unreadable
-from ..metadata.client import Metadata, prefix_end
+from ..metadata.interface import Metadata, Scan
 from ..runtime.backoff import Backoff
 from ..runtime.errors import CorruptData, DistributedLogError
 from .copying import Connections, Copier, wanted
@@ -66,27 +66,21 @@ class LimboHealing:
 
     async def work(self) -> bool:
         """Try each ledger that should be here and is in limbo; True when none of them is any more."""
-        start, end = keys.on_prefix(self._bookie_id), prefix_end(keys.on_prefix(self._bookie_id))
         left = 0
-        more = True
-        while more:
-            page = await self._metadata.range(start, end, limit=PAGE)
-            for item in page.items:
-                start = item.key + b"\0"
-                try:
-                    ledger_id = keys.ledger_id_of(item.key)
-                except CorruptData as error:
-                    self._unreadable.note(item.key, error)
+        async for item in Scan(self._metadata, keys.on_prefix(self._bookie_id), limit=PAGE):
+            try:
+                ledger_id = keys.ledger_id_of(item.key)
+            except CorruptData as error:
+                self._unreadable.note(item.key, error)
+                continue
+            if not self._limbo.in_limbo(ledger_id):
+                continue
+            try:
+                if await self.heal(ledger_id):
                     continue
-                if not self._limbo.in_limbo(ledger_id):
-                    continue
-                try:
-                    if await self.heal(ledger_id):
-                        continue
-                except DistributedLogError as error:
-                    self._held_up.note(type(error).__name__, f"ledger {ledger_id}: {error}")
-                left += 1
-            more = page.more
+            except DistributedLogError as error:
+                self._held_up.note(type(error).__name__, f"ledger {ledger_id}: {error}")
+            left += 1
         self._held_up.end_pass()
         if left:
             return False

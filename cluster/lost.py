@@ -20,13 +20,13 @@ from ..ledger import keys, transactions
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.placement import Candidate, Draw, choose_replacements
 from ..ledger.unreadable import Unreadable
-from ..metadata.client import Metadata, prefix_end
+from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import CorruptData, DistributedLogError, NotEnoughBookies
 from .copying import Connections, Copier, held_by_slot
 from .deletion import Deletion
 from .held_up import HeldUp
-from .leaving import below, named
+from .leaving import named
 from .repair import EVERY_S, PAGE, Election
 
 STALE_S = 4 * EVERY_S
@@ -145,7 +145,7 @@ class LostBookies:
                 log.warning("bookie %s %s: its closed ledgers are stored elsewhere", bookie, why)
 
     async def _ids(self, prefix: bytes) -> set[str]:
-        items = [item async for item in below(self._metadata, prefix)]
+        items = [item async for item in Scan(self._metadata, prefix)]
         found = self._unreadable.readable(items, lambda item: keys.bookie_id_of(item.key))
         return {bookie for _, bookie in found}
 
@@ -162,27 +162,21 @@ class LostBookies:
     async def empty(self, bookie: str) -> bool:
         """Move what can be moved off one lost bookie; True when no ensemble names it any more."""
         left = 0
-        start, end = keys.on_prefix(bookie), prefix_end(keys.on_prefix(bookie))
-        more = True
-        while more:
-            page = await self._metadata.range(start, end, limit=PAGE)
-            for item in page.items:
-                start = item.key + b"\0"
-                if bookie not in self.absences.lost:
-                    return False  # it is back, or we are not the repairer any more
-                try:
-                    ledger_id = keys.ledger_id_of(item.key)
-                except CorruptData as error:
-                    self._unreadable.note(item.key, error)
+        async for item in Scan(self._metadata, keys.on_prefix(bookie), limit=PAGE):
+            if bookie not in self.absences.lost:
+                return False  # it is back, or we are not the repairer any more
+            try:
+                ledger_id = keys.ledger_id_of(item.key)
+            except CorruptData as error:
+                self._unreadable.note(item.key, error)
+                continue
+            try:
+                if await self.move(ledger_id, bookie):
                     continue
-                try:
-                    if await self.move(ledger_id, bookie):
-                        continue
-                except DistributedLogError as error:
-                    cause = f"on bookie {bookie}: {type(error).__name__}"
-                    self._held_up.note(cause, f"ledger {ledger_id}: {error}")
-                left += 1
-            more = page.more
+            except DistributedLogError as error:
+                cause = f"on bookie {bookie}: {type(error).__name__}"
+                self._held_up.note(cause, f"ledger {ledger_id}: {error}")
+            left += 1
         if left:
             return False
         await self._bid_farewell(bookie)

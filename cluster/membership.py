@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from ..metadata.client import Metadata
+from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, Put, Transaction
 from ..runtime.errors import DistributedLogError, ForeignData, LeaseExpired
 

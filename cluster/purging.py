@@ -15,7 +15,7 @@ from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..log.keys import PURGE_PREFIX, log_id_of, purge_key, state_key
 from ..log.purge import last_below, purge
 from ..log.state import LogState
-from ..metadata.client import Metadata, prefix_end
+from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, KeyValue, Transaction
 from ..runtime.errors import DistributedLogError
 from .held_up import HeldUp
@@ -63,19 +63,13 @@ class Purger:
 
     async def work(self) -> None:
         """Look at every truncated log once, remove what is due."""
-        start, end = PURGE_PREFIX, prefix_end(PURGE_PREFIX)
         listed: dict[int, None] = {}
-        while True:
-            page = await self._metadata.range(start, end, limit=PAGE)
-            for item in page.items:
-                try:
-                    listed[log_id_of(item.key)] = None
-                    await self._look_at(item)
-                except DistributedLogError as error:
-                    self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
-            if not page.more or not page.items:
-                break
-            start = page.items[-1].key + b"\x00"
+        async for item in Scan(self._metadata, PURGE_PREFIX, limit=PAGE):
+            try:
+                listed[log_id_of(item.key)] = None
+                await self._look_at(item)
+            except DistributedLogError as error:
+                self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
         self._held_up.end_pass()
         self._seen = {log_id: seen for log_id, seen in self._seen.items() if log_id in listed}
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from ..ledger import keys
-from ..metadata.client import Metadata
+from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, Put, Transaction
 from ..runtime.errors import (
     CorruptData,

@@ -16,7 +16,7 @@ from ..ledger import holes as notes
 from ..ledger import keys
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata, LedgerState
-from ..metadata.client import Metadata, prefix_end
+from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.backoff import Backoff
 from ..runtime.errors import ConnectionLost, DistributedLogError
@@ -107,18 +107,12 @@ class Repair:
     async def work(self) -> None:
         """Try every note once; one that nothing can have changed for only after a rest."""
         rests, self._rests = self._rests, {}
-        start, end = keys.UNDER_PREFIX, prefix_end(keys.UNDER_PREFIX)
-        more = True
-        while more:
-            page = await self._metadata.range(start, end, limit=PAGE)
-            for note in page.items:
-                start = note.key + b"\0"
-                rest = await self._try(note, rests.get(note.key))
-                if rest is not None:
-                    self._rests[note.key] = rest
-                    for cause, example in rest.why:
-                        self._held_up.note(cause, example)
-            more = page.more
+        async for note in Scan(self._metadata, keys.UNDER_PREFIX, limit=PAGE):
+            rest = await self._try(note, rests.get(note.key))
+            if rest is not None:
+                self._rests[note.key] = rest
+                for cause, example in rest.why:
+                    self._held_up.note(cause, example)
         self._held_up.end_pass()
 
     async def _try(self, note: KeyValue, rest: _Rest | None) -> _Rest | None:

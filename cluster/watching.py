@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from ..metadata.client import Metadata, prefix_end
+from ..metadata.interface import Metadata, prefix_end
 from ..runtime.errors import Compacted, DistributedLogError
 
 RETRY_S = 1.0

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..cluster.copying import lacking, list_held
-from ..cluster.leaving import below
 from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata
+from ..metadata.interface import Scan
 from ..runtime.errors import DistributedLogError
 
 
@@ -17,7 +17,7 @@ async def missing_copies(namespace: Any, wanted: Callable[[int], bool]) -> list[
     """What is missing now, in words; empty when every closed ledger that is wanted has all its copies."""
     pool = namespace.ledgers.pool
     found: list[str] = []
-    async for item in below(namespace.metadata, keys.LEDGER_PREFIX):
+    async for item in Scan(namespace.metadata, keys.LEDGER_PREFIX):
         ledger = LedgerMetadata.decode(item.key, item.value)
         if not ledger.closed or not wanted(ledger.ledger_id):
             continue
