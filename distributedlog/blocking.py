@@ -21,18 +21,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 import trio
 
 from . import open_namespace as open_trio_namespace
-from .bridge import (
-    Chunk,
-    Cursor,
-    HeldContext,
-    Inbox,
-    LocalCluster,
-    Owned,
-    WriteBuffer,
-    hand_over,
-    listed,
-    open_buffer,
-)
+from .bridge import Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over, listed
 from .log.apps import AppVersion, LinkContent
 from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, UNLINKED_S, LogDescription
@@ -51,6 +40,7 @@ from .log.watch import LogWatch as TrioLogWatch
 from .runtime.background import Background, Promise
 from .runtime.errors import EndOfStream, InvalidRequest, RequestTimeout
 from .runtime.host import Buffer
+from .write_buffer import Chunk, WriteBuffer, open_buffer
 
 __all__ = [
     "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "Namespace", "PendingWrite",

@@ -26,11 +26,11 @@ import trio.testing
 
 from distributedlog import aio, blocking
 from distributedlog.blocking import Namespace
-from distributedlog.bridge import open_buffer
 from distributedlog.log.namespace import Namespace as TrioNamespace
 from distributedlog.log.record import LogRecord
 from distributedlog.runtime.background import Background, Hops
 from distributedlog.runtime.errors import AlreadyClosed
+from distributedlog.write_buffer import open_buffer
 from tests.face_world import model_namespace
 
 pytestmark = pytest.mark.processes
