@@ -19,7 +19,7 @@ from .range_reader import RangeReader, open_ranges
 from .ranges import LogSnapshot, SegmentRange, SegmentToken
 from .reader import LogReader
 from .seal import seal
-from .segment_writer import ENTRY_BYTES, SegmentWriter
+from .segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
 from .segments import SegmentRecord
 from .snapshot import take_snapshot
 from .state import LogState
@@ -324,7 +324,7 @@ class Log:
         self, app: str, version: int, custom: Mapping[str, bytes] | None, entry_bytes: int
     ) -> SegmentWriter:
         follower = await self._follower()
-        writer = SegmentWriter(
+        return await create_unlinked(
             self._context,
             follower.state,
             app=app,
@@ -332,8 +332,6 @@ class Log:
             custom=custom or {},
             entry_bytes=entry_bytes,
         )
-        await writer.open()
-        return writer
 
     async def _find(self) -> int:
         """The log's id. Raises `LogNotFound`, `LogRecreated`."""

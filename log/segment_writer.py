@@ -27,7 +27,7 @@ from ..runtime.host import Buffer
 from .admission import admit_columns, out_of_order
 from .context import LogContext
 from .keys import incarnation_text, state_key, unlinked_key
-from .ledgers import LedgerWriter
+from .ledgers import Ledgers, LedgerWriter
 from .packed import PACKED_BYTES_MAX, build_packed
 from .ranges import SegmentToken
 from .record import FLAG_TXID_AT_LINK, LogRecord, build
@@ -51,27 +51,13 @@ class SegmentWriter:
     """
 
     def __init__(
-        self,
-        context: LogContext,
-        state: LogState,
-        *,
-        app: str,
-        version: int,
-        custom: Mapping[str, bytes],
-        entry_bytes: int,
+        self, context: LogContext, state: LogState, ledger: LedgerWriter, entry_bytes: int
     ) -> None:
-        if not 1 <= entry_bytes <= PACKED_BYTES_MAX:
-            raise InvalidRequest(f"entry_bytes is 1 to {PACKED_BYTES_MAX}, not {entry_bytes}")
-        for key in custom:
-            if key in RESERVED:
-                raise InvalidRequest(f"the custom metadata key {key!r} is reserved")
         self._metadata = context.metadata
         self._ledgers = context.ledgers
         self._wall_ms = context.wall_ms
         self._close_timeout_s = context.options.close_timeout_s
         self._state = state
-        self._unlinked = UnlinkedLedger(app, version, context.wall_ms())
-        self._custom = dict(custom)
         self._entry_bytes = entry_bytes
         self._ordered = context.options.max_txid_check
         self._floor = 0
@@ -81,7 +67,7 @@ class SegmentWriter:
         self._payloads: list[bytes] = []
         self._bytes = 0
         self._end: SegmentEnd = EMPTY_END
-        self._ledger: LedgerWriter
+        self._ledger = ledger
         self._closed = False
         self.token: SegmentToken | None = None
         """Set by `aclose`."""
@@ -245,50 +231,6 @@ class SegmentWriter:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    async def open(self) -> None:
-        """Create the ledger, with a note under the log that it is not linked.
-
-        Raises `NotEnoughBookies`, `LogNotFound`, `EndOfStream`.
-        """
-        state = self._state
-        if state.sealed:
-            raise EndOfStream(f'log "{self._name}" is sealed: it takes no more records')
-        custom = {
-            **self._custom,
-            "log": state.name.encode(),
-            "app": self._unlinked.app.encode(),
-            "version": b"%d" % self._unlinked.version,
-        }
-        log_at = state_key(state.log_id)
-        for _ in range(CREATE_ATTEMPTS):
-            prepared = await self._ledgers.prepare(
-                custom=custom, quorums=state.quorums, incarnation=state.log_id
-            )
-            note = Put(unlinked_key(state.log_id, prepared.ledger_id), self._unlinked.encode())
-            try:
-                reply = await self._metadata.transact(
-                    Transaction((Compare.exists(log_at),), (note,)) + prepared.transaction()
-                )
-                created, gone = reply.succeeded, not reply.succeeded and reply.current[0] is None
-            except OutcomeUnknown:
-                created, gone = await self._exists(prepared.ledger_id), False
-            if created:
-                self._ledger = self._ledgers.writer(prepared)
-                return
-            if gone:
-                raise LogNotFound(f'log "{self._name}" was deleted')
-        raise NotEnoughBookies(
-            f'log "{self._name}": {CREATE_ATTEMPTS} times a bookie went while a ledger was created'
-        )
-
-    async def _exists(self, ledger_id: int) -> bool:
-        """Was the creation done? Nobody else has this id."""
-        try:
-            await self._ledgers.find(ledger_id)
-        except NoSuchLedger:
-            return False
-        return True
-
     @property
     def _name(self) -> str:
         return self._state.name
@@ -345,3 +287,58 @@ class SegmentWriter:
             f'log "{self._name}": ledger {self.ledger_id} could not be closed by its writer; '
             "it cannot be linked"
         )
+
+
+async def create_unlinked(
+    context: LogContext,
+    state: LogState,
+    *,
+    app: str,
+    version: int,
+    custom: Mapping[str, bytes],
+    entry_bytes: int,
+) -> SegmentWriter:
+    """Create a ledger, and a note under the log that it is not linked. See `Log.open_segment_writer`."""
+    if not 1 <= entry_bytes <= PACKED_BYTES_MAX:
+        raise InvalidRequest(f"entry_bytes is 1 to {PACKED_BYTES_MAX}, not {entry_bytes}")
+    for key in custom:
+        if key in RESERVED:
+            raise InvalidRequest(f"the custom metadata key {key!r} is reserved")
+    if state.sealed:
+        raise EndOfStream(f'log "{state.name}" is sealed: it takes no more records')
+    unlinked = UnlinkedLedger(app, version, context.wall_ms())
+    custom = {
+        **custom,
+        "log": state.name.encode(),
+        "app": app.encode(),
+        "version": b"%d" % version,
+    }
+    log_at = state_key(state.log_id)
+    for _ in range(CREATE_ATTEMPTS):
+        prepared = await context.ledgers.prepare(
+            custom=custom, quorums=state.quorums, incarnation=state.log_id
+        )
+        note = Put(unlinked_key(state.log_id, prepared.ledger_id), unlinked.encode())
+        try:
+            reply = await context.metadata.transact(
+                Transaction((Compare.exists(log_at),), (note,)) + prepared.transaction()
+            )
+            created, gone = reply.succeeded, not reply.succeeded and reply.current[0] is None
+        except OutcomeUnknown:
+            created, gone = await _exists(context.ledgers, prepared.ledger_id), False
+        if created:
+            return SegmentWriter(context, state, context.ledgers.writer(prepared), entry_bytes)
+        if gone:
+            raise LogNotFound(f'log "{state.name}" was deleted')
+    raise NotEnoughBookies(
+        f'log "{state.name}": {CREATE_ATTEMPTS} times a bookie went while a ledger was created'
+    )
+
+
+async def _exists(ledgers: Ledgers, ledger_id: int) -> bool:
+    """Was the creation done? Nobody else has this id."""
+    try:
+        await ledgers.find(ledger_id)
+    except NoSuchLedger:
+        return False
+    return True
