@@ -51,7 +51,7 @@ class Taken:
     ) -> None:
         self.payloads = payloads
         self.number = number
-        """How many are taken; the record behind them has ``refusal``, if that is not None."""
+        """How many are taken; the record after them has ``refusal``, if that is not None."""
         self.refusal = refusal
         self._total = sum(map(len, payloads)) + number * RECORD_COLUMN_BYTES
         self._ends: list[int] | None = None

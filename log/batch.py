@@ -97,7 +97,7 @@ class PendingWrite:
 class PendingBulk(Sequence[PendingWrite]):
     """Records that were handed over in one call; ``await`` gives their DLSNs, or raises the first error.
 
-    One of them, ``bulk[i]``, can be awaited alone. A record that was refused has its error; those behind it
+    One of them, ``bulk[i]``, can be awaited alone. A record that was refused has its error; those after it
     were not taken (`WriteCancelled`), those before it are written.
     """
 

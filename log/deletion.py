@@ -147,7 +147,7 @@ async def find_tombstones(metadata: Metadata, namespace: str, name: str) -> list
 async def burial(
     metadata: Metadata, namespace: str, name: str, tombstone: Tombstone
 ) -> Transaction:
-    """The share of the transaction that deletes a log: its tombstone behind those of its name.
+    """The share of the transaction that deletes a log: its tombstone after those of its name.
 
     Makes room first, where the bucket is full: the names whose last deletion is the longest ago go.
     """

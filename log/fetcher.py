@@ -2,7 +2,7 @@
 
 One task owns where the fetching is; it never leaves a segment before that one is closed and drained (H11).
 What is fetched and not taken is bounded in bytes. What ends it (truncation, deletion, data that cannot be
-read) is known behind everything that came before.
+read) is known after everything that came before.
 """
 
 from collections import deque
@@ -36,7 +36,7 @@ class Fetcher:
         self.sealed = False
         """It ended because the log does."""
         self.error: DistributedLogError | None = None
-        """It ended because of this, behind what is in the queue."""
+        """It ended because of this, after what is in the queue."""
         self._metadata = context.metadata
         self._ledgers = context.ledgers
         self._options = context.options
@@ -249,7 +249,7 @@ class Fetcher:
             while start < stop and columns.txids[start] < self._from_txid:
                 start += 1
             if start < stop:
-                self._from_txid = None  # found; the records behind it are all wanted
+                self._from_txid = None  # found; the records after it are all wanted
         last = False
         if self._to is not None and (number, entry.entry) >= self._to[:2]:
             last = True
@@ -270,7 +270,7 @@ class Fetcher:
             await self._taken.wait()
 
     def _end(self, error: DistributedLogError | None = None) -> None:
-        """Nothing more will be fetched; ``error`` is raised behind what is in the queue."""
+        """Nothing more will be fetched; ``error`` is raised after what is in the queue."""
         self.ended = True
         if self.error is None:
             self.error = error

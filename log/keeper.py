@@ -219,7 +219,7 @@ class SegmentKeeper:
         except DistributedLogError as error:
             if not isinstance(error, VersionConflict) and error is not ledger.error:
                 raise
-            # Somebody recovered the ledger without taking the log, or it failed behind its last
+            # Somebody recovered the ledger without taking the log, or it failed after its last
             # acknowledged entry: recovery finds all that we know of.
             await self._owned.refresh()
             closed = await self._ledgers.recover(segment.record.ledger_id)

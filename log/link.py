@@ -300,14 +300,14 @@ class Linking:
     ) -> None:
         if not self._options.max_txid_check:
             return
-        floor, behind = state.last_txid, f'the end of log "{self._name}"'
+        floor, after = state.last_txid, f'the end of log "{self._name}"'
         for one, end in zip(ready, ends, strict=True):
             if end.first_txid < floor:
                 raise TransactionIdOutOfOrder(
                     f'log "{self._name}": ledger {one.ledger_id} has txids {end.first_txid} to '
-                    f"{end.last_txid}, and would follow {floor} at {behind}; nothing was linked"
+                    f"{end.last_txid}, and would follow {floor} at {after}; nothing was linked"
                 )
-            floor, behind = end.last_txid, f"the end of ledger {one.ledger_id}"
+            floor, after = end.last_txid, f"the end of ledger {one.ledger_id}"
 
     def _share(
         self,

@@ -72,7 +72,7 @@ async def first_with_txid(
 async def find_txid(
     metadata: Metadata, follower: StateFollower, ledgers: Ledgers, txid: int
 ) -> DLSN:
-    """The position of the first record whose txid is at least this one; behind the end: where the next one
+    """The position of the first record whose txid is at least this one; after the end: where the next one
     will be. Never below the truncation point."""
     segments = await all_segments(metadata, follower.state)
     return await search_txid(follower.state, ledgers, segments, txid)
@@ -124,7 +124,7 @@ async def _search(
     end = earliest if segments else max(earliest, DLSN(state.last_segment + 1, 0, 0))
     for record in segments:
         if record.start_sequence_id == UNKNOWN:
-            break  # behind one in progress: not readable yet (H11)
+            break  # after one in progress: not readable yet (H11)
         reader = await ledgers.open(record.ledger_id)
         try:
             if not reader.closed:
@@ -149,7 +149,7 @@ def _ends_below(txid: int, record: SegmentRecord, header: EntryHeader) -> bool:
 
 
 async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> int:
-    """The sequence id of the first record at or behind a position of this segment, up to its end.
+    """The sequence id of the first record at or after a position of this segment, up to its end.
 
     The caller has seen that the position can be read, or lies before one that could be.
     """
@@ -168,7 +168,7 @@ async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> i
 
 
 async def is_cut_off(metadata: Metadata, ledgers: Ledgers, state: LogState, dlsn: DLSN) -> bool:
-    """Has anything at or behind this position been truncated? Different positions may name one place: the
+    """Has anything at or after this position been truncated? Different positions may name one place: the
     last one's successor, the next entry's first, the next segment's first."""
     if dlsn >= state.truncated_to or state.truncated_sequence_id == 0:
         return False

@@ -30,7 +30,7 @@ class PositionRecord:
     """The value of ``log/<id>/position/<name>``."""
 
     dlsn: DLSN
-    """The next record to read, or where it will be; in a closed segment never behind its last record."""
+    """The next record to read, or where it will be; in a closed segment never after its last record."""
     moved_ms: int
     """Wall clock of who moved it; for people."""
 
@@ -119,7 +119,7 @@ class Positions:
                     return True
 
     async def _normal(self, log_id: int, dlsn: DLSN) -> DLSN:
-        """Behind the last record of a closed segment is the first position of the next one."""
+        """After the last record of a closed segment is the first position of the next one."""
         found = await self._metadata.get(state_key(log_id))
         if found is None:
             raise LogNotFound("the log was deleted")

@@ -24,7 +24,7 @@ DeletionShare = Callable[[int], Awaitable[Transaction]]
 async def last_below(metadata: Metadata, state: LogState) -> int:
     """The number of the last segment wholly below the truncation point; 0 for none.
 
-    The one that holds the point is below it, too, when it is closed and the point is behind its last record.
+    The one that holds the point is below it, too, when it is closed and the point is after its last record.
     """
     point = state.truncated_to
     last = min(point.segment, state.open_from) - 1

@@ -157,7 +157,7 @@ class LogSnapshot:
     first_sequence_id: int
     """The sequence id of the record there, or of the one that comes there."""
     end_dlsn: DLSN
-    """The first position behind everything that can be read: where a reader goes on."""
+    """The first position after everything that can be read: where a reader goes on."""
     end_sequence_id: int
     """How many records the log ever had up to there."""
     last_txid: int

@@ -54,7 +54,7 @@ class LogReader:
         """Up to ``number`` records: waits for the first one, then takes what comes until ``wait_s`` after
         the call (None: what is here; 0: does not wait for the first either).
 
-        Fewer, also none, at the end that ``to`` set. Raises as `read_next`, never behind records it has.
+        Fewer, also none, at the end that ``to`` set. Raises as `read_next`, and only when it has no record.
         """
         if number < 1:
             raise InvalidRequest(f"read_bulk wants at least one record, not {number}")

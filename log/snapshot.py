@@ -33,7 +33,7 @@ async def take_snapshot(
     if not records:
         last_txid = state.last_txid
     for record in records:
-        # A segment behind one in progress cannot be read yet (H11).
+        # A segment after one in progress cannot be read yet (H11).
         if record.start_sequence_id == UNKNOWN:
             break
         info = _closed(record, state) if record.closed else await _open(ledgers, record, state)

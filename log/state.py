@@ -32,7 +32,7 @@ class LogEnd:
     """Where a log ended when it was deleted."""
 
     dlsn: DLSN
-    """Behind its last record."""
+    """After its last record."""
     sequence_id: int
     """How many records it ever had."""
     exact: bool
@@ -105,7 +105,7 @@ class LogState:
         return replace(self._owned_by(owner, writer_id), deleting=True)
 
     def with_end(self, *, exact: bool) -> "LogState":
-        """Where a log that is being deleted ends: behind its closed segments. The first one noted stays."""
+        """Where a log that is being deleted ends: after its closed segments. The first one noted stays."""
         assert self.deleting, "only what is deleted ends here"
         if self.end is not None:
             return self
@@ -127,8 +127,8 @@ class LogState:
         return replace(self, last_segment=self.last_segment + 1)
 
     def with_linked(self, segments: int, records: int, last_txid: int) -> "LogState":
-        """Closed segments follow behind the last one; none is in progress (H13)."""
-        assert not self.in_progress, "segments are linked behind closed ones"
+        """Closed segments follow the last one; none is in progress (H13)."""
+        assert not self.in_progress, "segments are linked after closed ones"
         assert not self.sealed, "a sealed log takes no more segments"
         last = self.last_segment + segments
         return replace(
@@ -234,7 +234,7 @@ _STATE = row(
 
 
 def decode_fields(value: Buffer, known: int, length: int, what: str) -> list[Any]:
-    """The fields behind the format number of a packed list. Later fields are left to later versions."""
+    """The fields after the format number of a packed list. Later fields are left to later versions."""
     fields: list[Any] = stored(value, list_of_any, what)
     if not fields or type(fields[0]) is not int:
         raise CorruptData(f"{what} is not a list with a format number")

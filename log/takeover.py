@@ -216,7 +216,7 @@ class SegmentOpening:
                 prepared.ledger_id,
                 state.epoch,
                 self._created_ms,
-                # Behind a segment in progress its number follows with that one's close (H11).
+                # After a segment in progress its number follows with that one's close (H11).
                 start_sequence_id=UNKNOWN if state.in_progress else state.next_sequence_id,
             )
             put = Put(segment_key(state.log_id, self.segment), record.encode())

@@ -26,7 +26,7 @@ ROLL_WAIT_S = 2.0
 async def truncate(metadata: Metadata, ledgers: Ledgers, follower: StateFollower, to: DLSN) -> DLSN:
     """Move the truncation point of a log, whose state has just been loaded, to ``to``; where it is then.
 
-    A point behind the end is taken as the end: what is written later stays. A lower point than the one
+    A point after the end is taken as the end: what is written later stays. A lower point than the one
     that stands changes nothing. Raises `LogNotFound`, `LedgerStateUnknown`, or what keeps an entry from being
     read.
     """
@@ -37,7 +37,7 @@ async def truncate(metadata: Metadata, ledgers: Ledgers, follower: StateFollower
         return state.truncated_to
     with trio.move_on_after(ROLL_WAIT_S):
         while to.segment > follower.state.open_from and follower.state.in_progress:
-            # What is behind a segment in progress is not readable until that one is closed (H11).
+            # What is after a segment in progress is not readable until that one is closed (H11).
             await trio.sleep(ROLL_WAIT_S / 20)
             await follower.load()
     state = follower.state
@@ -59,7 +59,7 @@ async def truncate(metadata: Metadata, ledgers: Ledgers, follower: StateFollower
 
 
 async def _place(ledgers: Ledgers, follower: StateFollower, to: DLSN) -> tuple[DLSN, int]:
-    """The point, not behind the end, and the sequence id of the first record at or behind it."""
+    """The point, not after the end, and the sequence id of the first record at or after it."""
     state = follower.state
     if to.segment > state.last_segment and not state.in_progress:
         return DLSN(state.last_segment + 1, 0, 0), state.next_sequence_id

@@ -101,7 +101,7 @@ class LogWriter:
         """Take many records, in order; waits for room only. ``await`` what it returns for the DLSNs.
 
         Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
-        those behind it are not taken.
+        those after it are not taken.
         """
         return await self.submit_columns([r.txid for r in records], [r.payload for r in records])
 

@@ -27,7 +27,7 @@ async def numbers(namespace: Namespace) -> list[int]:
 
 
 async def test_a_write_cancelled_at_any_step(world: World, autojump_clock: MockClock) -> None:
-    """Never taken out of its batch; at most once, in order; those beside it and behind it are there."""
+    """Never taken out of its batch; at most once, in order; those beside it and after it are there."""
     async with world.process(in_flight_bytes_max=300, entry_bytes_max=100) as ns:
         sure: list[int] = []
         async with ns.open_log("l").open_writer() as writer:

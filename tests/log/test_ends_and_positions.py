@@ -56,7 +56,7 @@ async def test_a_sealed_log_ends_for_readers_and_takes_no_writer(
         await ns.delete_log("orders")
 
 
-async def test_a_log_is_sealed_behind_what_a_dead_writer_left(
+async def test_a_log_is_sealed_after_what_a_dead_writer_left(
     world: World, autojump_clock: MockClock
 ) -> None:
     async with world.process("alpha", lock_lease_s=3.0) as ns:
@@ -124,7 +124,7 @@ async def test_positions_go_forward_only_and_belong_to_one_incarnation(
 async def test_records_are_found_by_txid_and_by_time(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Duplicates may span entries and segments; behind the end is the next place."""
+    """Duplicates may span entries and segments; after the end is the next place."""
     async with world.process() as ns:
         log = ns.open_log("orders")
         await ns.create_log("orders")

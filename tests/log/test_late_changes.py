@@ -81,7 +81,7 @@ async def check_whole(log: Log, acked: list[int]) -> None:
 
 
 async def rolls_and_errors(failing: int, world: World, ns: Namespace, acked: list[int]) -> None:
-    """Writers whose ledger fails behind one of their records, before, in or after a roll; each takes over."""
+    """Writers whose ledger fails after one of their records, before, in or after a roll; each takes over."""
     log = ns.open_log("l", config={"segment_bytes_max": 300})
     number = 0
     for session in range(3):

@@ -80,7 +80,7 @@ async def test_linked_segments_are_read_as_if_they_had_been_written_there(
         assert (await world.metadata.range(unlinked, prefix_end(unlinked))).items == ()
 
 
-async def test_what_was_linked_is_behind_the_next_link_and_the_next_writer(
+async def test_the_next_link_and_the_next_writer_come_after_what_was_linked(
     world: World, autojump_clock: MockClock
 ) -> None:
     """Txids do not go back, whoever brought the greatest."""
@@ -198,7 +198,7 @@ async def test_what_a_dead_writer_left_is_recovered_before_a_link(
         world.ledgers.held = True
         await writer.submit(LogRecord(2, b"2"))
         await trio.sleep(0.1)
-    world.ledgers.keep_in_flight = 1  # recovery finds it: the linked records come behind it
+    world.ledgers.keep_in_flight = 1  # recovery finds it: the linked records come after it
     world.ledgers.held = False
     async with world.process("beta", lock_lease_s=3.0) as ns:
         log = ns.open_log("orders")

@@ -261,14 +261,14 @@ async def test_truncation_is_a_definite_error_never_a_gap(
     async with world.process(read_ahead_bytes=1) as ns:
         log = ns.open_log("l")
         await fill(log, [[1, 2, 3], [4, 5, 6], [7, 8, 9]])
-        async with log.open_reader() as behind, log.open_reader(dlsn=DLSN(3, 0, 0)) as ahead:
+        async with log.open_reader() as late, log.open_reader(dlsn=DLSN(3, 0, 0)) as ahead:
             await trio.sleep(1)
             await log.truncate(DLSN(3, 0, 1))
 
-            assert [r.txid for r in await behind.read_bulk(9, wait_s=5)] == [1, 2, 3]
+            assert [r.txid for r in await late.read_bulk(9, wait_s=5)] == [1, 2, 3]
             for _ in range(2):
                 with pytest.raises(LogTruncated, match=r"first position is 3\.0\.1"):
-                    await behind.read_next()
+                    await late.read_next()
             assert len(await ahead.read_bulk(3)) == 3
         async with log.open_reader(at="earliest", to="end") as reader:  # scenario 19
             assert [r.txid async for r in reader] == [8, 9]
@@ -324,7 +324,7 @@ async def test_a_miss_under_the_current_state_is_data_loss_and_said(
         world.ledgers.open = original  # type: ignore[method-assign]
 
 
-async def test_a_damaged_entry_ends_the_reader_behind_what_was_good(
+async def test_a_damaged_entry_ends_the_reader_after_what_was_good(
     world: World, autojump_clock: MockClock
 ) -> None:
     async with world.process() as ns:
@@ -341,7 +341,7 @@ async def test_a_damaged_entry_ends_the_reader_behind_what_was_good(
 async def test_a_damaged_entry_at_the_tail_ends_the_reader(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Handed over or read, it is the reader who hears of it, behind what was good."""
+    """Handed over or read, it is the reader who hears of it, after what was good."""
     async with world.process() as ns:
         log = ns.open_log("l")
         async with log.open_writer() as writer, log.open_reader() as reader:
@@ -406,13 +406,13 @@ async def test_what_was_delivered_may_be_hidden_for_a_moment_and_is_never_lost(
 
         async with (
             log.open_reader(dlsn=DLSN(1, 0, 1)) as reader,
-            log.open_reader(dlsn=DLSN(1, 0, 2)) as behind,
+            log.open_reader(dlsn=DLSN(1, 0, 2)) as late,
         ):
             assert await reader.read_next(wait_s=1) is None
-            assert await behind.read_next(wait_s=1) is None
+            assert await late.read_next(wait_s=1) is None
             await writer.write(rec(3))
             assert await reader.read_bulk(3, wait_s=5) == [rec(2), rec(3)]
-            assert await behind.read_bulk(3, wait_s=5) == [rec(3)]
+            assert await late.read_bulk(3, wait_s=5) == [rec(3)]
         await writer.aclose()
 
 

@@ -81,7 +81,7 @@ async def test_rolls_by_time_and_because_of_the_ledger(
 async def test_nothing_goes_to_the_next_segment_before_all_is_acknowledged(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """H11: also while much is in flight and more is submitted; the close runs behind."""
+    """H11: also while much is in flight and more is submitted; the close comes after."""
     async with world.process(segment_bytes_max=500, entry_bytes_max=200) as ns:
         log = ns.open_log("l")
         async with log.open_writer() as writer:
@@ -104,7 +104,7 @@ async def test_nothing_goes_to_the_next_segment_before_all_is_acknowledged(
 async def test_a_crash_in_the_middle_of_a_roll_leaves_a_prefix(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """H11: two segments in progress, the older recovered shorter: nothing is behind the hole."""
+    """H11: two segments in progress, the older recovered shorter: nothing is after the hole."""
     async with world.process("alpha") as a:
         writer = await a.open_log(
             "l", config={"segment_bytes_max": 500, "entry_bytes_max": 200}

@@ -94,7 +94,7 @@ async def test_a_paused_writer_wakes_fenced(
     world: World, autojump_clock: MockClock, kept: int
 ) -> None:
     """Scenario 4: A stops past its lease, B opens and writes; what A acknowledged comes before B's, what
-    it had in flight is there once or not at all (G7), and nothing of A's comes behind."""
+    it had in flight is there once or not at all (G7), and nothing of A's comes after."""
     async with world.process("beta") as b:
         log = b.open_log("l")
         async with world.process("alpha") as a:

@@ -27,7 +27,7 @@ async def txids(log: Log) -> list[int]:
         return [record.txid async for record in reader]
 
 
-async def test_nothing_before_the_point_is_read_and_everything_behind_it_is(
+async def test_nothing_before_the_point_is_read_and_everything_after_it_is(
     world: World, autojump_clock: MockClock
 ) -> None:
     async with world.process() as ns:
@@ -45,7 +45,7 @@ async def test_nothing_before_the_point_is_read_and_everything_behind_it_is(
         assert await txids(log) == [5]
 
 
-async def test_a_point_behind_the_end_is_the_end(world: World, autojump_clock: MockClock) -> None:
+async def test_a_point_after_the_end_is_the_end(world: World, autojump_clock: MockClock) -> None:
     """What is written later stays, with a writer and without one."""
     async with world.process() as ns:
         log = ns.open_log("orders")
@@ -151,7 +151,7 @@ async def test_a_reader_that_has_had_all_before_the_point_goes_on(
         places = await written(log, range(3))
         reader = await log.open_reader()
         assert [r.txid for r in await reader.read_bulk(3)] == [0, 1, 2]
-        # Three names of one place: behind the last record, behind its entry, the next segment.
+        # Three names of one place: after the last record, after its entry, the next segment.
         for point in (places[2].next(), DLSN(2, 0, 0)):
             await log.truncate(point)
             for start in (places[2].next(), DLSN(1, 3, 0), DLSN(2, 0, 0)):

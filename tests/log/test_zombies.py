@@ -180,7 +180,7 @@ async def test_a_zombie_between_any_two_steps(
         names = [name for name, _ in found]
         if opened and last.acked:
             first = names.index(last.name)
-            assert "a" not in names[first:], f"step {step}: a zombie's record behind {names}"
+            assert "a" not in names[first:], f"step {step}: a zombie's record after {names}"
             assert [n for name, n in found[:first] if name == "a"][:acked_before] == list(
                 range(acked_before)
             )
