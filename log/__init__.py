@@ -4,13 +4,15 @@
     namespace.py, handle.py, opening.py, watch.py   names to logs; one log; which logs come and go
     keys.py, state.py, segments.py  what must be agreed of a log, and where it is kept (pure)
     ledgers.py                      what is needed of the part below, as protocols
+    context.py, options.py          clients, clocks; what can be set, and where a new option goes
 
 Writing, in the order a record meets it:
 
     writer.py, admission.py         what the user holds; which records are taken
-    pipeline.py, batch.py, packed.py    batches open, ready, in flight; one outcome an entry
-    keeper.py, open_segment.py      segments begun, rolled, replaced, completed
-    takeover.py                     the end of the writer before is made certain
+    batch.py, pipeline.py           one outcome an entry; batches open, ready, in flight
+    open_segment.py, packed.py      a batch becomes an entry (`record.py`), its clock's time in it
+    keeper.py                       segments rolled, replaced, completed
+    takeover.py, recovery_turns.py  the end of the writer before is made certain, the first segment opened
     lock.py, lock_session.py        a leased key that names who writes; one lease a process
     ownership.py, shared_change.py  changing the state: as its owner (H12), and without owning it
 
@@ -22,5 +24,4 @@ Reading:
 Ends and positions: `truncation.py`, `purge.py`, `seal.py`, `positions.py`, `deletion.py`.
 For pipelines: `ranges.py` and `snapshot.py` (plans), `range_reader.py`, `segment_writer.py`, `link.py`,
 `apps.py`, `unlinked.py` (segments written beside a log, and joined to it).
-`options.py` says what can be set.
 """

@@ -1,4 +1,9 @@
-"""The options of the log part (pure)."""
+"""The options of the log part (pure).
+
+A new option of a log is a field here and nothing else: the checks and the ``config`` of `open_namespace` and
+`open_log` read its description; ``python -m tests.test_options`` makes the table of docs/options.md of it.
+What is done with a log finds it in `LogContext.options`.
+"""
 
 from dataclasses import dataclass
 

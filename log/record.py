@@ -8,6 +8,9 @@
 
 The columns are Arrow's own layout of an int64 and a binary array, so a batch is a view and no copy.
 They begin on a multiple of 8. A codec packs the columns as a whole; header and sections stay readable.
+A record has no time of its own, its entry has one, ``wall time``: when the entry was handed to its ledger
+(`OpenSegment.send`, `SegmentWriter.flush`), in ms since 1970 by the clock of the writer's machine
+(`LogContext.wall_ms`). It may go back. Who wants a record's own time puts it into the txid or the payload.
 ``uncompressed size`` counts the columns alone. A control entry holds no user record and advances no
 sequence id; an end-of-stream entry seals the log. With flag 0x0080 the txids are zeros: all records of the
 segment have the one that its record in the metadata says, given when it was linked. Unknown sections are
@@ -178,7 +181,7 @@ class Columns:
     """The records of one entry as columns, every bound checked; views that pin the whole entry.
 
     Payload of slot k: ``payload[offsets[k]:offsets[k + 1]]``. ``first_slot`` records at the front and
-    whatever is behind ``count`` are not the caller's: the views are cut already.
+    whatever is after ``count`` are not the caller's: the views are cut already.
     """
 
     origin: Origin
