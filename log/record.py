@@ -134,13 +134,6 @@ def build(
     return buffers, HEADER_BYTES + len(packed_sections) + column_bytes
 
 
-def build_control(txid: int, *, records_before: int, wall_ms: int) -> tuple[list[Buffer], int]:
-    """An entry that readers skip; ``txid`` is the last user record's."""
-    return build(
-        (txid,), (b"control",), records_before=records_before, wall_ms=wall_ms, flags=FLAG_CONTROL
-    )
-
-
 def _section(kind: int, flags: int, data: Buffer) -> bytes:
     return SECTION.pack(kind, flags, len(data)) + data + bytes(-len(data) % 8)
 

@@ -30,6 +30,7 @@ from distributedlog.runtime.errors import (
     WriteFailed,
 )
 from tests.log.conftest import World
+from tests.log.records import everything
 
 
 class LateStore:
@@ -67,8 +68,7 @@ class LateStore:
 
 async def check_whole(log: Log, acked: list[int]) -> None:
     """All that was acknowledged, in order; sequence ids from 0 without a gap, by reader and by snapshot."""
-    async with log.open_reader(to="end") as reader:
-        found = [record async for record in reader]
+    found = await everything(log)
     assert [r.sequence_id for r in found] == list(range(len(found)))
     txids = [r.txid for r in found]
     assert txids == sorted(set(txids))

@@ -18,7 +18,7 @@ from distributedlog.log.namespace import Namespace
 from distributedlog.log.packed import build_packed
 from distributedlog.log.ranges import SegmentRange, SegmentToken
 from distributedlog.log.record import LogRecord, Origin, build, decode, decode_header
-from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.interface import Scan
 from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     CorruptData,
@@ -39,6 +39,7 @@ from distributedlog.runtime.errors import (
 )
 from distributedlog.runtime.frames import unpack
 from tests.log.conftest import World
+from tests.log.records import everything, put
 
 
 async def segment(log: Log, *txids: int, **named: Any) -> SegmentToken:
@@ -52,8 +53,11 @@ async def segment(log: Log, *txids: int, **named: Any) -> SegmentToken:
 
 
 async def payloads(log: Log) -> list[bytes]:
-    async with log.open_reader(to="end") as reader:
-        return [record.payload async for record in reader]
+    return [record.payload for record in await everything(log)]
+
+
+async def keys_below(world: World, prefix: bytes) -> list[bytes]:
+    return [item.key async for item in Scan(world.metadata, prefix)]
 
 
 async def test_linked_segments_are_read_as_if_they_had_been_written_there(
@@ -61,23 +65,20 @@ async def test_linked_segments_are_read_as_if_they_had_been_written_there(
 ) -> None:
     async with world.process() as ns:
         log = ns.open_log("orders")
-        async with log.open_writer() as writer:
-            await writer.write(LogRecord(1, b"1"))
+        await put(log, 1)
         first, second = await segment(log, 5, 6), await segment(log, 6, 7)
         assert await payloads(log) == [b"1"]  # nobody reads what is not linked
 
         linked = await log.link_segments([first, second], app="etl", version=3)
         assert (linked.already, linked.first_segment, linked.last_segment) == (False, 2, 3)
-        async with log.open_writer() as writer:
-            await writer.write(LogRecord(8, b"8"))
+        await put(log, 8)
 
-        async with log.open_reader(to="end") as reader:
-            found = [record async for record in reader]
+        found = await everything(log)
         assert [r.payload for r in found] == [b"1", b"5", b"6", b"6", b"7", b"8"]
         assert [r.sequence_id for r in found] == list(range(6))
         assert found[1].dlsn == DLSN(2, 0, 0)
         unlinked = unlinked_prefix(int(first.incarnation, 16))
-        assert (await world.metadata.range(unlinked, prefix_end(unlinked))).items == ()
+        assert await keys_below(world, unlinked) == []
 
 
 async def test_the_next_link_and_the_next_writer_come_after_what_was_linked(
@@ -125,12 +126,6 @@ async def test_a_snapshot_is_read_by_ranges_in_another_process(
             found = [record async for columns in reader for record in columns.records()]
         assert [r.txid for r in found] == [0, 1, 2, 3, 4, 11, 12]
         assert [r.sequence_id for r in found] == [0, 1, 2, 3, 4, 6, 7]
-
-
-async def put(log: Log, *txids: int) -> None:
-    async with log.open_writer() as writer:
-        for txid in txids:
-            await writer.write(LogRecord(txid, b"%d" % txid))
 
 
 async def test_the_same_version_is_linked_once_with_whatever_ledgers(
@@ -204,8 +199,7 @@ async def test_what_a_dead_writer_left_is_recovered_before_a_link(
         log = ns.open_log("orders")
         result = await log.link_segments([await segment(log, 5)], wait_s=10)
         assert result.first_dlsn == DLSN(2, 0, 0)
-        async with log.open_reader(to="end") as reader:
-            assert [(r.txid, r.sequence_id) async for r in reader] == [(1, 0), (2, 1), (5, 2)]
+        assert [(r.txid, r.sequence_id) for r in await everything(log)] == [(1, 0), (2, 1), (5, 2)]
 
 
 async def test_what_must_not_be_linked_is_refused_and_nothing_is_done(
@@ -337,14 +331,13 @@ async def test_drivers_that_lose_answers_and_race_link_each_version_once(
         log = one.open_log("orders")
         described = await log.describe()
         assert not lost.deleted & {segment.ledger_id for segment in described.segments}
-        async with log.open_reader(to="end") as reader:
-            found = [(r.txid, r.sequence_id) async for r in reader]
+        found = [(r.txid, r.sequence_id) for r in await everything(log)]
         expected = [10 * (n // 2) for n in range(2 * versions)]
         assert found == [(txid, n) for n, txid in enumerate(expected)]
         await log.collect_unlinked(older_than_s=0)
         assert await payloads(log) == [b"%d" % txid for txid in expected]
         unlinked = unlinked_prefix(await one.find("orders"))
-        assert (await world.metadata.range(unlinked, prefix_end(unlinked))).items == ()
+        assert await keys_below(world, unlinked) == []
 
 
 async def test_no_application_is_forgotten_before_its_time(
@@ -379,8 +372,7 @@ async def test_an_overwrite_truncates_in_the_same_moment(
         snapshot = await log.snapshot()
         assert (snapshot.first_dlsn, snapshot.first_sequence_id) == (DLSN(2, 0, 0), 2)
         assert await payloads(log) == [b"3", b"4"]
-        prefix = b"purge/"
-        assert len((await world.metadata.range(prefix, prefix_end(prefix))).items) == 1
+        assert len(await keys_below(world, b"purge/")) == 1
 
 
 async def test_what_is_given_up_is_deleted(world: World, autojump_clock: MockClock) -> None:
@@ -397,7 +389,7 @@ async def test_what_is_given_up_is_deleted(world: World, autojump_clock: MockClo
 
         with pytest.raises(ZeroDivisionError):
             await fail_in_the_middle()
-        assert (await world.metadata.range(unlinked, prefix_end(unlinked))).items == ()
+        assert await keys_below(world, unlinked) == []
         with pytest.raises(NoSuchLedger):
             await world.ledgers.find(writer.ledger_id)
 
@@ -406,7 +398,7 @@ async def test_what_is_given_up_is_deleted(world: World, autojump_clock: MockClo
         await log.link_segments([], app="etl", version=1)
         await ns.delete_log("orders")  # with all that hangs on it
         for prefix in (b"log/", b"loose/", b"purge/"):
-            assert (await world.metadata.range(prefix, prefix_end(prefix))).items == ()
+            assert await keys_below(world, prefix) == []
         with pytest.raises(NoSuchLedger):
             await world.ledgers.find(left.ledger_id)
         with pytest.raises(LogNotFound):
@@ -461,8 +453,7 @@ async def test_a_txid_that_nobody_asked_for_is_given_at_the_link(
     """However much anybody else appended since the segment was begun, it follows; and all readers agree."""
     async with world.process() as ns:
         log = ns.open_log("orders")
-        async with log.open_writer() as writer:
-            await writer.write(LogRecord(1, b"1"))
+        await put(log, 1)
         first = await without_txids(log, b"a", b"b", b"c")
         second = await without_txids(log, b"d")
         high = 1_900_000_000_000
@@ -474,8 +465,7 @@ async def test_a_txid_that_nobody_asked_for_is_given_at_the_link(
         async with log.open_writer() as writer:
             await writer.write(LogRecord(high + 1, b"3"))
 
-        async with log.open_reader(to="end") as reader:
-            found = [(record.txid, record.payload) async for record in reader]
+        found = [(record.txid, record.payload) for record in await everything(log)]
         assert found == [
             (1, b"1"), (high, b"2"), (high, b"a"), (high, b"b"), (high, b"c"), (high, b"d"),
             (high, b"e"), (high + 1, b"3"),
@@ -507,8 +497,7 @@ async def test_a_clock_says_the_txid_where_the_log_is_behind_it(
         after = [await segment(log, 2_000_000_000_000), await without_txids(log, b"b")]
         await log.link_segments(after)
 
-        async with log.open_reader(to="end") as reader:
-            txids = [record.txid async for record in reader]
+        txids = [record.txid for record in await everything(log)]
         assert 1_700_000_000_000 <= txids[0] < 1_700_000_100_000
         assert await log.find(txid=txids[0]) == await log.find(txid=1) == DLSN(1, 0, 0)
         assert await log.find(txid=txids[0] + 1) == DLSN(2, 0, 0)

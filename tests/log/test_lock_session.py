@@ -12,7 +12,6 @@ from distributedlog.log import lock_session
 from distributedlog.log.keys import lock_key, state_key
 from distributedlog.log.lock import LockRecord, claim
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.record import LogRecord
 from distributedlog.log.writer import LogWriter
 from distributedlog.metadata.transaction import (
     Compare,
@@ -29,12 +28,9 @@ from distributedlog.runtime.errors import (
     WriterFenced,
 )
 from tests.log.conftest import World
+from tests.log.records import rec
 
 LEASE_S = 9.0
-
-
-def rec(txid: int) -> LogRecord:
-    return LogRecord(txid, b"x")
 
 
 async def open_all(namespace: Namespace, count: int) -> list[LogWriter]:

@@ -16,6 +16,7 @@ from distributedlog.runtime.errors import (
     OwnershipAcquireFailed,
 )
 from tests.log.conftest import World
+from tests.log.records import everything
 
 
 async def test_a_log_is_created_once_and_listed_once(
@@ -116,8 +117,7 @@ async def test_a_deleted_log_is_gone_for_everybody(world: World, autojump_clock:
             await writer.write(LogRecord(1, b"new"))
         with pytest.raises(LogNotFound):
             await tail.read_next()
-        async with log.open_reader(to="end") as reader:
-            assert [r.payload async for r in reader] == [b"new"]
+        assert [r.payload for r in await everything(log)] == [b"new"]
 
 
 async def test_a_deletion_that_was_cut_short_is_finished_by_asking_again(

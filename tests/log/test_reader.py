@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.keys import state_key
-from distributedlog.log.record import LogRecord, build, build_control
+from distributedlog.log.record import LogRecord, build
 from distributedlog.log.state import LogState
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
@@ -26,10 +26,7 @@ from distributedlog.runtime.errors import (
 )
 from tests.examples import examples
 from tests.log.conftest import World
-
-
-def rec(txid: int, payload: bytes = b"x") -> LogRecord:
-    return LogRecord(txid, payload)
+from tests.log.records import control_entry, everything, rec
 
 
 async def fill(log: Log, txids: list[list[int]]) -> list[LogRecord]:
@@ -38,8 +35,7 @@ async def fill(log: Log, txids: list[list[int]]) -> list[LogRecord]:
         async with log.open_writer() as writer:
             for at in range(0, len(segment), 3):
                 await writer.write_bulk([rec(txid) for txid in segment[at : at + 3]])
-    async with log.open_reader(to="end") as reader:
-        return [record async for record in reader]
+    return await everything(log)
 
 
 async def test_from_any_dlsn_and_its_next(world: World, autojump_clock: MockClock) -> None:
@@ -116,8 +112,7 @@ def test_by_txid_gives_what_a_linear_scan_gives(steps: list[list[int]], opened: 
                 writer = await log.open_writer()
                 await writer.write_bulk([rec(last), rec(last + 2)])
                 await writer.commit()
-                async with log.open_reader(to="end") as reader:
-                    records = [record async for record in reader]
+                records = await everything(log)
             for txid in range(last + 4):
                 scan = [r.dlsn for r in records if r.txid >= txid]
                 async with log.open_reader(txid=txid, to="end") as reader:
@@ -219,7 +214,7 @@ async def test_control_entries_are_skipped_and_counted_nowhere(
         async with log.open_writer() as writer:
             await writer.write(rec(1))
             ledger = world.ledgers.writers[0]
-            ledger.add(*build_control(1, records_before=1, wall_ms=0))
+            ledger.add(*control_entry(1, records_before=1))
             await trio.sleep(0.1)
             await writer.write(rec(2))
             await writer.abort()
@@ -389,8 +384,7 @@ async def test_a_position_proves_nothing_about_what_lies_there(
         await writer.abort()
         async with log.open_writer() as second:
             await second.write(rec(3))
-        async with log.open_reader(to="end") as reader:
-            assert [r.txid async for r in reader] == [1, 2, 3]
+        assert [r.txid for r in await everything(log)] == [1, 2, 3]
 
 
 async def test_what_was_delivered_may_be_hidden_for_a_moment_and_is_never_lost(

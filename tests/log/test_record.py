@@ -14,12 +14,12 @@ from distributedlog.log.record import (
     LogRecord,
     Origin,
     build,
-    build_control,
     decode,
     decode_header,
 )
 from distributedlog.runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from tests.examples import examples
+from tests.log.records import control_entry
 
 records = st.lists(
     st.tuples(st.integers(0, 2**63 - 2), st.binary(max_size=40)), min_size=1, max_size=20
@@ -160,7 +160,7 @@ def test_a_critical_section_and_a_codec_of_later_are_refused_as_later() -> None:
 
 def test_control_entries_hold_no_user_record() -> None:
     """The position is not advanced."""
-    control = b"".join(build_control(8, records_before=5, wall_ms=1)[0])
+    control = b"".join(control_entry(8, records_before=5)[0])
     header = decode_header(control)
     assert header.control
     assert (header.last_txid, header.records_through) == (8, 5)

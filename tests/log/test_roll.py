@@ -5,8 +5,6 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
-from distributedlog.log.handle import Log
-from distributedlog.log.record import LogRecord
 from distributedlog.log.segments import SegmentRecord
 from distributedlog.metadata.transaction import Transaction
 from distributedlog.runtime.errors import (
@@ -16,15 +14,7 @@ from distributedlog.runtime.errors import (
     WriterFenced,
 )
 from tests.log.conftest import World
-
-
-def rec(txid: int, payload: bytes = b"x") -> LogRecord:
-    return LogRecord(txid, payload)
-
-
-async def everything(log: Log) -> list[LogRecord]:
-    async with log.open_reader(to="end") as reader:
-        return [record async for record in reader]
+from tests.log.records import everything, rec
 
 
 async def test_rolls_by_size_under_tail_readers(world: World, autojump_clock: MockClock) -> None:

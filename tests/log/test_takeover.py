@@ -7,9 +7,7 @@ from trio.testing import MockClock
 
 from distributedlog.log import lock
 from distributedlog.log.dlsn import DLSN
-from distributedlog.log.handle import Log
 from distributedlog.log.keys import lock_key, segment_key, state_key
-from distributedlog.log.record import LogRecord
 from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.state import LogState
 from distributedlog.metadata.transaction import Put, Transaction
@@ -20,15 +18,7 @@ from distributedlog.runtime.errors import (
     WriterFenced,
 )
 from tests.log.conftest import World
-
-
-def rec(txid: int, payload: bytes = b"x") -> LogRecord:
-    return LogRecord(txid, payload)
-
-
-async def everything(log: Log) -> list[LogRecord]:
-    async with log.open_reader(to="end") as reader:
-        return [record async for record in reader]
+from tests.log.records import everything, rec
 
 
 async def test_a_second_writer_is_refused_and_told_who_writes(

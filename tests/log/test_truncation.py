@@ -10,21 +10,19 @@ from distributedlog.log.ranges import SegmentInfo
 from distributedlog.log.record import LogRecord
 from distributedlog.runtime.errors import InvalidRequest, LogNotFound, LogTruncated
 from tests.log.conftest import World
+from tests.log.records import everything, put
 
 
 async def written(log: Log, *segments: range) -> list[DLSN]:
     """One segment a range, one entry a record."""
     found: list[DLSN] = []
     for txids in segments:
-        async with log.open_writer() as writer:
-            for txid in txids:
-                found.append(await writer.write(LogRecord(txid, b"%d" % txid)))
+        found += await put(log, *txids)
     return found
 
 
 async def txids(log: Log) -> list[int]:
-    async with log.open_reader(to="end") as reader:
-        return [record.txid async for record in reader]
+    return [record.txid for record in await everything(log)]
 
 
 async def test_nothing_before_the_point_is_read_and_everything_after_it_is(

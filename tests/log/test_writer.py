@@ -16,10 +16,7 @@ from distributedlog.runtime.errors import (
     WriteFailed,
 )
 from tests.log.conftest import World
-
-
-def rec(txid: int, payload: bytes = b"x") -> LogRecord:
-    return LogRecord(txid, payload)
+from tests.log.records import everything, rec
 
 
 async def test_the_largest_record_and_one_byte_more(
@@ -55,8 +52,7 @@ async def test_txids_do_not_decrease(world: World, autojump_clock: MockClock) ->
         async with unchecked.open_writer() as writer:
             await writer.write(rec(99))
             await writer.write_bulk([rec(98), rec(3)])
-        async with log.open_reader(to="end") as reader:
-            assert [r.txid async for r in reader] == [100, 101, 101, 99, 98, 3]
+        assert [r.txid for r in await everything(log)] == [100, 101, 101, 99, 98, 3]
 
 
 @pytest.mark.parametrize(
@@ -94,8 +90,7 @@ async def test_a_mutable_payload_is_copied_when_it_is_taken(
             await writer.submit(LogRecord(1, payload))  # type: ignore[arg-type]
             await writer.submit(LogRecord(1, memoryview(b"view")))  # type: ignore[arg-type]
             payload[:] = b"after!"
-        async with log.open_reader(to="end") as reader:
-            assert [r.payload async for r in reader] == [b"before", b"view"]
+        assert [r.payload for r in await everything(log)] == [b"before", b"view"]
 
 
 async def test_a_bulk_with_one_bad_record(world: World, autojump_clock: MockClock) -> None:
@@ -194,8 +189,7 @@ async def test_commit_means_durable_and_readable(world: World, autojump_clock: M
             for i in range(10):
                 await writer.submit(rec(i))
             last = await writer.commit()
-            async with log.open_reader(to="end") as reader:
-                assert [r.dlsn async for r in reader][-1] == last == DLSN(1, 0, 9)
+            assert [r.dlsn for r in await everything(log)][-1] == last == DLSN(1, 0, 9)
 
 
 async def test_the_bound_in_bytes_makes_submit_wait(
@@ -214,8 +208,7 @@ async def test_the_bound_in_bytes_makes_submit_wait(
             assert 90 <= taken <= 130
             world.ledgers.release()
             await writer.write(rec(taken))
-        async with log.open_reader(to="end") as reader:
-            assert [r.txid async for r in reader] == list(range(taken + 1))
+        assert [r.txid for r in await everything(log)] == list(range(taken + 1))
 
 
 async def test_a_cancelled_wait_withdraws_nothing(world: World, autojump_clock: MockClock) -> None:
@@ -234,8 +227,7 @@ async def test_a_cancelled_wait_withdraws_nothing(world: World, autojump_clock: 
             await pending
             assert pending.done()
             assert pending.result() == DLSN(1, 1, 0)
-        async with log.open_reader(to="end") as reader:
-            assert [r.payload async for r in reader] == [b"cancelled", b"x"]
+        assert [r.payload for r in await everything(log)] == [b"cancelled", b"x"]
 
 
 async def test_a_closed_writer_refuses(world: World, autojump_clock: MockClock) -> None:
@@ -299,8 +291,7 @@ async def test_many_tasks_write_each_in_its_order(world: World, autojump_clock: 
 
             for task in range(5):
                 nursery.start_soon(produce, task)
-        async with log.open_reader(to="end") as reader:
-            found = [r async for r in reader]
+        found = await everything(log)
         for task in range(5):
             mine = [int(r.payload) for r in found if r.txid == task]
             assert mine == sorted(mine)
