@@ -31,12 +31,12 @@ Calls = dict[str, str]
 """The text of each, by name."""
 
 FACES: tuple[tuple[type[Any], str, str], ...] = (
-    (Namespace, "_namespace", "find create_or_find lock_record start close"),
+    (Namespace, "_namespace", "find create_or_find start close"),
     (Log, "_log", ""),
     (Positions, "_positions", ""),
-    (LogWriter, "_buffer", "submit_bulk submit_columns error over segment open fail run"),
+    (LogWriter, "_buffer", "submit_bulk submit_columns error over segment fail run"),
     (LogReader, "_reader", "read_columns_many ended open run"),
-    (SegmentWriter, "_writer", "open"),
+    (SegmentWriter, "_writer", ""),
     (RangeReader, "_reader", "read_columns read_by_log next check run"),
     (LogWatch, "_watch", "open run"),
 )
