@@ -255,7 +255,7 @@ class LedgerWriter:
     # --- the end ----------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Wait until nothing is in flight and no ensemble change is undecided. Raises `error`.
+        """Wait until nothing is in flight and no ensemble change is undecided. Raises `error` itself.
 
         Slots that lag get `LAG_S` more, so that a ledger which is closed next has no hole in its note.
         From here on no ensemble change begins: the ledger is to be closed, and takes no more adds.
@@ -269,7 +269,7 @@ class LedgerWriter:
                 await self._next_ack()
         await self._until_decided()  # a slot may have failed while it lagged
         if self.error is not None:
-            raise self.error.again()
+            raise self.error  # itself: by that its user knows a ledger's end from the store's errors
         self._care.settled = True
 
     async def _until_decided(self) -> None:
@@ -291,10 +291,10 @@ class LedgerWriter:
 
         From here on `add` raises `AlreadyClosed`. Nothing is in flight and no ensemble change is
         undecided (`settle`). When the transaction meets another version, the ledger is the recoverer's.
-        May be asked again.
+        May be asked again. Raises any other `error`, itself.
         """
         if self.error is not None and not self._closing:
-            raise self.error.again()
+            raise self.error
         window = self._window
         assert window.lac == window.last, "a ledger is closed when nothing is in flight"
         assert self._change.round is None, "a ledger is closed between ensemble changes"

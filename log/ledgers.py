@@ -93,14 +93,17 @@ class LedgerWriter(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Until nothing is in flight and it may be closed; at once after `closing_share`. Raises `error`."""
+        """Until nothing is in flight and it may be closed; at once after `closing_share`.
+
+        Raises `error` itself: by that an end of the ledger is told from an error of the store.
+        """
         ...
 
     def closing_share(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
         """The share of a transaction that closes it at its last entry, after `settle`.
 
         ``custom`` is added to its custom metadata.
-        From here on `error` is `AlreadyClosed`; may be asked again. Raises any other `error`.
+        From here on `error` is `AlreadyClosed`; may be asked again. Raises any other `error`, itself.
         """
         ...
 

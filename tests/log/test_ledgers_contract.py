@@ -228,6 +228,11 @@ async def test_a_writer_that_was_given_up_takes_nothing_and_tells_nobody(
         add(writer, b"late")
     await trio.sleep(1)
     assert failed == []
+    with pytest.raises(AlreadyClosed) as settled:
+        await writer.settle()
+    with pytest.raises(AlreadyClosed) as shared:
+        writer.closing_share()
+    assert settled.value is shared.value is writer.error
     reader = await side.ledgers.open(writer.ledger_id)
     assert (reader.closed, reader.lac) == (False, 0)
     reader.close()
