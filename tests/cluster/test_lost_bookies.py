@@ -36,6 +36,21 @@ async def _dies(world: World, bookie: str) -> None:
     await world.metadata.transact(Transaction((), (Delete(keys.bookie_key(bookie)),)))
 
 
+async def _without_b3(world: World) -> LostBookies:
+    """b3 dies, and is seen to be gone for good."""
+    lost = _lost(world, after_s=0.0)
+    await _dies(world, "b3")
+    await lost.look()
+    return lost
+
+
+async def _stored(world: World, count: int) -> None:
+    """So many entries on b1, b2 and b3, and their ledger is closed."""
+    for bookie in ("b1", "b2", "b3"):
+        await world.write(bookie, range(count))
+    await world.ledger(count - 1)
+
+
 async def _is_to_leave(world: World, bookie: str) -> None:
     await world.metadata.transact(Transaction((), (Put(keys.leaving_key(bookie), b""),)))
 
@@ -129,13 +144,9 @@ def test_who_is_to_leave_or_was_forgotten_is_lost_at_once() -> None:
 async def test_a_lost_bookies_entries_are_copied_and_then_the_record_is_swapped() -> None:
     """Scenario 37; inv. 28, and the reverse index with it."""
     async with world("b1", "b2", "b3", "b4") as w:
-        for bookie in ("b1", "b2", "b3"):
-            await w.write(bookie, range(50))
-        await w.ledger(49)
-        lost = _lost(w, after_s=0.0)
-        await _dies(w, "b3")
+        await _stored(w, 50)
+        lost = await _without_b3(w)
 
-        await lost.look()
         assert list(lost.absences.lost) == ["b3"]
         assert await lost.empty("b3")
 
@@ -180,9 +191,7 @@ async def test_the_record_names_nobody_before_the_copies_are_there() -> None:
     async with world("b1", "b2", "b3", "b4") as w:
         await w.write("b3", range(5))
         await w.ledger(4)
-        lost = _lost(w, after_s=0.0)
-        await _dies(w, "b3")
-        await lost.look()
+        lost = await _without_b3(w)
 
         assert not await lost.empty("b3")
 
@@ -194,12 +203,8 @@ async def test_a_swap_fails_when_the_new_bookie_was_started_again_meanwhile(
 ) -> None:
     """It may have lost what was copied to it: its cookie has moved on, and it is looked at anew."""
     async with world("b1", "b2", "b3", "b4") as w:
-        for bookie in ("b1", "b2", "b3"):
-            await w.write(bookie, range(5))
-        await w.ledger(4)
-        lost = _lost(w, after_s=0.0)
-        await _dies(w, "b3")
-        await lost.look()
+        await _stored(w, 5)
+        lost = await _without_b3(w)
         copy: Any = w.copier.copy
 
         async def copy_and_restart(*args: Any) -> int:
@@ -218,9 +223,7 @@ async def test_an_open_ledger_is_its_writers() -> None:
     async with world("b1", "b2", "b3", "b4") as w:
         await w.write("b1", range(5))
         await w.ledger(None)
-        lost = _lost(w, after_s=0.0)
-        await _dies(w, "b3")
-        await lost.look()
+        lost = await _without_b3(w)
 
         assert not await lost.empty("b3")
 
@@ -230,12 +233,8 @@ async def test_an_open_ledger_is_its_writers() -> None:
 
 async def test_without_a_spare_bookie_nothing_changes() -> None:
     async with world() as w:
-        for bookie in ("b1", "b2", "b3"):
-            await w.write(bookie, range(5))
-        await w.ledger(4)
-        lost = _lost(w, after_s=0.0)
-        await _dies(w, "b3")
-        await lost.look()
+        await _stored(w, 5)
+        lost = await _without_b3(w)
 
         with pytest.raises(NotEnoughBookies, match="nobody can take the place of b3"):
             await lost.move(LEDGER, "b3")
@@ -243,9 +242,7 @@ async def test_without_a_spare_bookie_nothing_changes() -> None:
 
 async def test_a_bookie_that_comes_back_in_time_cancels_it() -> None:
     async with world("b1", "b2", "b3", "b4") as w:
-        for bookie in ("b1", "b2", "b3"):
-            await w.write(bookie, range(5))
-        await w.ledger(4)
+        await _stored(w, 5)
         lost = _lost(w, after_s=0.0)
         client = w.pool.clients["b3"]
         await _dies(w, "b3")

@@ -17,13 +17,18 @@ def _membership(metadata: LocalMetadata, said: list[bytes]) -> Membership:
     return Membership(metadata, KEY, lambda: said[-1], Compare.version(COOKIE, 0), lease_s=6.0)
 
 
+async def _registered(metadata: LocalMetadata, nursery: trio.Nursery) -> Membership:
+    membership = _membership(metadata, [b"here"])
+    await membership.register()
+    nursery.start_soon(membership.run)
+    return membership
+
+
 async def test_it_outlives_many_leases_and_says_goodbye(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     metadata = LocalMetadata()
-    membership = _membership(metadata, [b"here"])
-    await membership.register()
-    nursery.start_soon(membership.run)
+    membership = await _registered(metadata, nursery)
 
     await trio.sleep(60)
     found = await metadata.get(KEY)
@@ -39,9 +44,7 @@ async def test_it_registers_again_after_the_lease_was_lost(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     metadata = LocalMetadata()
-    membership = _membership(metadata, [b"here"])
-    await membership.register()
-    nursery.start_soon(membership.run)
+    membership = await _registered(metadata, nursery)
     await metadata.revoke_lease(membership.lease)  # as its end would
 
     await trio.sleep(3)
