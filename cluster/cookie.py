@@ -7,7 +7,7 @@ A bookie that starts with such a disk would answer "no such entry" for what it h
 refused instead. An emptied disk makes a new bookie, never the old one again.
 
 Each start has a random name, on the disks before it is in the cookie. A start that is killed leaves a request
-under way, which may be done behind the next start's look: by its name that one knows it for its own.
+under way, which may be done after the next start's look: by its name that one knows it for its own.
 """
 
 import random

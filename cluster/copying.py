@@ -2,7 +2,7 @@
 
 Only closed ledgers, whose end is known and whose entries never change: nothing is fenced and no live
 writer is disturbed (H22b). Records go verbatim, as recovery adds, which a fenced ledger takes (H2), and
-each is verified on its way (inv. 28). One batch is in flight at a time, and a pause behind each keeps the
+each is verified on its way (inv. 28). One batch is in flight at a time, and a pause after each keeps the
 rate: whoever repairs must not starve those who write (H42b).
 """
 
@@ -86,7 +86,7 @@ def without(stretches: list[Missing], present: list[tuple[int, int]]) -> list[Mi
     for stretch in stretches:
         first = stretch.first
         while begin < len(present) and sum(present[begin]) <= first:
-            begin += 1  # lies before this stretch, and before those behind it
+            begin += 1  # lies before this stretch, and before those after it
         for at in range(begin, len(present)):
             run_first, count = present[at]
             if run_first > stretch.last:
@@ -104,7 +104,7 @@ def without(stretches: list[Missing], present: list[tuple[int, int]]) -> list[Mi
 def lacking(metadata: LedgerMetadata, bookie: str, held: EntryList) -> list[Missing]:
     """What a bookie should hold of a closed ledger and, by its own list, does not.
 
-    A list that was cut at its bound says nothing of what lies behind its last run.
+    A list that was cut at its bound says nothing of what lies after its last run.
     """
     to: int | None = None
     if not held.known and len(held.ranges) >= LIST_RANGES_MAX:

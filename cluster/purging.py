@@ -99,7 +99,7 @@ class Purger:
     async def _nothing_left(self, item: KeyValue, state: KeyValue) -> None:
         """The key has had its use, unless the log is truncated further at this moment.
 
-        A point inside a segment in progress may be behind all of it in the end: that one is kept in view.
+        A point inside a segment in progress may be after all of it in the end: that one is kept in view.
         """
         log_state = LogState.decode(state.value)
         point = log_state.truncated_to

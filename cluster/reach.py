@@ -61,7 +61,7 @@ class Reach:
 async def known_reach(metadata: Metadata, bookie_id: str) -> tuple[int, str]:
     """The sequence that the cluster knows synced, 0 for none; and why it cannot tell, "" where it can.
 
-    Ask after the cookie was counted up: no earlier start notes anything behind that.
+    Ask after the cookie was counted up: no earlier start notes anything after that.
     """
     key = keys.seen_key(bookie_id)
     found = await metadata.get(key)

@@ -9,8 +9,8 @@ of a block anywhere else, or stored by a user as a payload, is no block (H4).
 
 Blocks count from 1, one sequence over all files of a store. ``durable_to`` is the highest sequence
 known synced when the block was written (0: none): by it a torn tail and a lost block are told apart
-(H3, `judge`). Nothing is ever written behind a replayed tail: each start opens a new file, whose
-first block names its predecessor and where that one ends; what lies behind that end is not given
+(H3, `judge`). Nothing is ever written after a replayed tail: each start opens a new file, whose
+first block names its predecessor and where that one ends; what lies after that end is not given
 to `judge`.
 """
 
@@ -167,7 +167,7 @@ def scan(
 def whole_bytes(file_number: int, data: memoryview, seed: int, start_offset: int = 0) -> int:
     """How much of a stretch that does not end its file to give to `scan`; read on from there.
 
-    Less than ``len(data)`` only where the last block seems to go on behind the stretch. A stretch of
+    Less than ``len(data)`` only where the last block seems to go on after the stretch. A stretch of
     `BLOCK_BYTES_MAX` or more always gets on: the answer is above 0.
     """
     index = 0
@@ -208,7 +208,7 @@ def judge(
             if first - 1 > durable_to:
                 return Verdict(max(expected, durable_to + 1), corrupt, durable_to)
         expected = max(expected, last + 1)
-    if expected <= durable_to:  # the newest durable blocks are gone, and nothing came behind them
+    if expected <= durable_to:  # the newest durable blocks are gone, and nothing came after them
         corrupt.append((expected, durable_to))
     return Verdict(max(expected, durable_to + 1), corrupt, durable_to)
 

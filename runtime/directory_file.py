@@ -25,7 +25,7 @@ BUFFERS_MAX = 1024
 """Linux' IOV_MAX: how many buffers one write takes."""
 
 READ_AHEAD_BYTES = 8 * 1024 * 1024
-"""Asked of the device behind a cold read that follows another one: catch-up runs at its rate."""
+"""Asked of the device after a cold read that follows another one: catch-up runs at its rate."""
 
 _ZEROS = aligned_memory(1024 * 1024).toreadonly()
 """Pages that are never written are one page of zeros of the kernel's, and cost nothing."""
@@ -125,7 +125,7 @@ class DirectoryFile:
         """As `read_at`, in one of the disk's two workers. Reads in sequence are read ahead."""
         self._check_alive()
         # What was read ahead is hot since, and was not asked for here: a reader in sequence comes back
-        # with the first stretch behind it.
+        # that much further on.
         in_sequence = 0 <= offset - self._next_cold <= READ_AHEAD_BYTES + length
         self._next_cold = offset + length
 

@@ -112,7 +112,7 @@ class DirectoryDisk:
         """Open or make an LMDB map in a directory of its own. Raises `CorruptData`, `DiskFailed`.
 
         One that this process has not open yet is first read whole in a child process: a page that lies, or
-        lies behind the end of a file cut short, would end this one with a signal.
+        lies after the end of a file cut short, would end this one with a signal.
         """
         self._check_alive()
         path = self.path / (check_file_name(name) + MAP_SUFFIX)
@@ -174,7 +174,7 @@ class DirectoryDisk:
         await self._syncer.close()
         self.unlock()
         self._dead = self._dead or f"disk {self.path} is closed"
-        async with self._directory_worker:  # behind the call that may still use it
+        async with self._directory_worker:  # after the call that may still use it
             descriptor, self._directory_fd = self._directory_fd, -1
         if descriptor >= 0:
             os.close(descriptor)

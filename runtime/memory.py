@@ -169,7 +169,7 @@ class MemoryFile:
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def write_zeros(self, offset: int, length: int) -> None:
-        """Write zeros, behind a checkpoint."""
+        """Write zeros, after a checkpoint."""
         await trio.lowlevel.checkpoint()
         self.write_at(offset, (bytes(length),))
 
@@ -190,7 +190,7 @@ class MemoryFile:
         return self.read_at(offset, length)
 
     async def read_cold(self, offset: int, length: int) -> bytes:
-        """As `read_at`, behind a checkpoint."""
+        """As `read_at`, after a checkpoint."""
         await trio.lowlevel.checkpoint()
         return self.read_at(offset, length)
 

@@ -199,7 +199,7 @@ def test_a_torn_last_block_is_cut_and_the_bookie_serves(cluster: Cluster) -> Non
 def test_a_flipped_byte_in_a_synced_block_is_never_served_nor_denied(
     cluster: Cluster, end: str
 ) -> None:
-    """G2, G3, H3: behind the block others follow, so it was durable once."""
+    """G2, G3, H3: after the block others follow, so it was durable once."""
     payloads, before = _written(cluster)
     if end == "clean":
         _stop(cluster, "bookie1")

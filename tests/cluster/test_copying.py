@@ -200,7 +200,7 @@ def test_records_of_another_ledger_or_out_of_order_do_not_count() -> None:
     assert [r.entry for r in consecutive(_record(0) + _record(2), 7, 0)] == [0]
 
 
-def test_a_list_that_was_cut_says_nothing_of_what_lies_behind_it() -> None:
+def test_a_list_that_was_cut_says_nothing_of_what_lies_after_it() -> None:
     """Else each audit would copy the rest of a huge ledger again."""
     cut = EntryList([(0, 1)] * (LIST_RANGES_MAX - 1) + [(30, 1)], known=False)
     limbo = EntryList([(0, 30)], known=False)

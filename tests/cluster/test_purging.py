@@ -83,7 +83,7 @@ async def test_only_what_is_wholly_below_the_point_goes(autojump_clock: MockCloc
         (DLSN(1, 0, 0), 1),
         (DLSN(2, 2, 0), 2),
         (DLSN(3, 0, 0), 3),
-        (DLSN(3, 2, 1), 4),  # behind the last record of segment 3
+        (DLSN(3, 2, 1), 4),  # after the last record of segment 3
         (DLSN(3, 3, 0), 4),
         (DLSN(5, 1, 0), 5),  # inside the one in progress
     ):

@@ -146,7 +146,7 @@ def _marked(tree: Tree) -> Iterator[Tree]:
 
 
 def _reshaped(tree: Tree) -> Iterator[Tree]:
-    """The tree with a part of a list or map left out, or doubled, or one more behind."""
+    """The tree with a part of a list or map left out, or doubled, or one more at the end."""
     if isinstance(tree, list):
         yield [*tree, None]
         yield [*tree, *tree]

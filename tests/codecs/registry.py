@@ -90,7 +90,7 @@ def sealed(key: bytes) -> Callable[[bytes], bytes]:
 
 
 def restored(chunk: bytes) -> object:
-    """A snapshot of this one chunk behind a head, or with this head."""
+    """A snapshot of this one chunk after a head, or with this head."""
     builder = SnapshotBuilder(KeyValueState())
     if chunk[:1] != b"\x92":
         builder.add(chunk)
@@ -744,7 +744,7 @@ EXEMPT = {
     "runtime/schema.py _unpacked": "as `message`",
     "runtime/frame_reader.py FrameReader.received": "envelopes; test_frame_reader.py sends garbage",
     "metadata/peers.py Peers.send_snapshot": "a number, matched by its type",
-    "metadata/snapshot_files.py _chunks": "behind digests; tests/metadata/test_storage.py damages files",
+    "metadata/snapshot_files.py _chunks": "after digests; tests/metadata/test_storage.py damages files",
     "bookie/adds.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
     "bookie/index.py Index.load": "the length of a run's key was looked at by `located`",
     "bookie/client.py BookieClient.info": "a map for people; only its type is looked at",

@@ -115,7 +115,7 @@ def test_posts_from_many_threads_all_arrive(background: Background) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    background.run(double, 0)  # behind all that was posted
+    background.run(double, 0)  # after all that was posted
 
     assert count == 8000
 

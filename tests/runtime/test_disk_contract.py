@@ -74,7 +74,7 @@ async def test_writes_are_read_back(disk: Disk) -> None:
 
     file.write_at(0, (b"abc", bytearray(b"def"), memoryview(b"ghi")))
     file.write_at(3, (b"DEF",))
-    file.write_at(20, (b"z",))  # behind a hole
+    file.write_at(20, (b"z",))  # after a hole
     await file.sync()
 
     assert file.size() == 21
@@ -132,7 +132,7 @@ async def test_a_direct_file_takes_aligned_writes(disk: Disk, size: int) -> None
     file.close()
 
 
-async def test_a_direct_file_shows_what_was_written_behind_a_read(disk: Disk) -> None:
+async def test_a_direct_file_shows_what_was_written_after_a_read(disk: Disk) -> None:
     """A read of preallocated space must not leave zeros in a cache that later reads are served from."""
     file = await disk.create("f", size=256 * PAGE, direct=True)
     await file.write_synced(0, page(disk, b"a"))
@@ -156,7 +156,7 @@ async def test_zeros_land_beside_other_writes_and_are_written_over(disk: Disk) -
 
     assert file.read_at(0, 8 * PAGE) == b"x" * 8 * PAGE
     assert file.read_at(8 * PAGE, 16 * PAGE) == bytes(16 * PAGE)
-    assert file.read_at(24 * PAGE, PAGE)[:1] == b"o", "behind the zeros nothing was touched"
+    assert file.read_at(24 * PAGE, PAGE)[:1] == b"o", "after the zeros nothing was touched"
     await file.write_synced(9 * PAGE, page(disk, b"y"))
     assert file.read_at(9 * PAGE - 1, PAGE + 2) == b"\0" + b"y" * PAGE + b"\0"
     assert file.size() == 512 * PAGE

@@ -40,7 +40,7 @@ async def test_what_is_no_map_is_corrupt(tmp_path: Path) -> None:
 
 
 async def test_lying_pages_fail_in_the_child_not_here(tmp_path: Path) -> None:
-    """A page that lies may crash its reader (here: a bus error behind the file's end)."""
+    """A page that lies may crash its reader (here: a bus error past the file's end)."""
     path = tmp_path / "index"
     await filled(path)
     data = path / "data.mdb"
