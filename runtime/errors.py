@@ -19,7 +19,8 @@
 
 Each class says, beside its ``code``: ``retryable`` (the same call may work later), ``definite`` (what
 was asked certainly did not happen; False: it may have) and ``fatal_to_writer``. Codes up to 1002 are
-upstream's (DistributedLog StatusCode), from 2000 on they are ours.
+upstream's (DistributedLog StatusCode), from 2000 on they are ours. A new error is a class here, in the group
+of what its caller can do, with a code that no class ever had.
 """
 
 from typing import ClassVar, Self

@@ -4,10 +4,19 @@ import traceback
 
 import pytest
 
+from distributedlog.runtime import errors
 from distributedlog.runtime.errors import BY_CODE, DistributedLogError, LogTruncated
 from distributedlog.runtime.frames import error_body, error_from
 
 CLASSES = sorted(BY_CODE.values(), key=lambda cls: cls.code)
+
+
+def test_no_two_errors_share_a_code() -> None:
+    ours = [value for value in vars(errors).values() if isinstance(value, type)]
+    kinds = [cls for cls in ours if issubclass(cls, DistributedLogError)]
+
+    assert set(kinds) == set(CLASSES)
+    assert all(cls.__doc__ for cls in kinds)
 
 
 @pytest.mark.parametrize("cls", CLASSES)
