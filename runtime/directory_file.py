@@ -5,10 +5,13 @@
   buffered writes: 2.5 times the rate, a tenth of the p99.
 - After a failed write or sync a file stays failed: the kernel marks lost pages clean, so that the next
   sync would succeed over data that never reached the device.
+- One sync of a descriptor at a time: the kernel tells a descriptor of lost pages once, so that of two
+  syncs at once one would hear of them, and the other succeed.
 """
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -55,6 +58,7 @@ class DirectoryFile:
         self._on_closed = on_closed
         self._dead = ""
         self._failed: DiskFailed | None = None
+        self._syncing = threading.Lock()
         self._users = 0
         """Calls in other threads: the descriptor's number must not be given to another file meanwhile."""
         self._next_cold = -1
@@ -87,7 +91,10 @@ class DirectoryFile:
 
         def write_and_sync() -> None:
             self._write(offset, (_ZEROS[:length],))
-            self._sync()
+            if self._direct_fd is None:
+                self._sync()
+            else:  # told of its own pages by its own descriptor: nobody waits for these zeros
+                self._fdatasync(self._direct_fd)
 
         self._users += 1
         try:
@@ -192,9 +199,13 @@ class DirectoryFile:
             raise self._fail(error, f"write of {length} bytes at {offset}") from error
 
     def _sync(self) -> None:
+        with self._syncing:
+            self._fdatasync(self._fd)
+
+    def _fdatasync(self, descriptor: int) -> None:
         self._check_sound()
         try:
-            os.fdatasync(self._fd)
+            os.fdatasync(descriptor)
         except OSError as error:
             raise self._fail(error, "fdatasync") from error
 

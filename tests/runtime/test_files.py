@@ -5,7 +5,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -75,6 +75,42 @@ async def test_a_failed_sync_fails_the_file_for_good(disk: DirectoryDisk) -> Non
         await file.sync()
     with pytest.raises(DiskFailed, match="stays failed"):
         file.write_at(0, (b"abc",))
+    file.close()
+
+
+async def test_of_two_syncs_at_once_none_succeeds_over_what_the_other_was_told_is_lost(
+    disk: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux tells a descriptor of a failed write-back once; bookie seed 53 acknowledged what was lost."""
+    disk.sync_mode = (
+        "thread"  # whatever the fixture says: on the loop the fake would wait for itself
+    )
+    file = await disk.create("f", size=2 * PAGE)
+    told: set[int] = set()
+    met = threading.Event()
+
+    def fdatasync(descriptor: int) -> None:
+        if descriptor in told:
+            met.set()
+            return
+        told.add(descriptor)
+        met.wait(0.2)  # as long as another one may come in between
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+
+    failed = []
+    async with trio.open_nursery() as nursery:
+
+        async def fails(call: Callable[[], Awaitable[None]]) -> None:
+            with pytest.raises(DiskFailed):
+                await call()
+            failed.append(call)
+
+        nursery.start_soon(fails, lambda: file.write_zeros(PAGE, PAGE))
+        nursery.start_soon(fails, lambda: file.write_synced(0, bytes(PAGE)))
+
+    assert len(failed) == 2
     file.close()
 
 
