@@ -383,8 +383,12 @@ class SimDisk:
         covered, size = content.writes, content.size
         self.step("sync", covered)
         self.syncs += 1
-        number = self.syncs
+        number, lost = self.syncs, len(content.failed)
         await self.wait(incarnation)
+        if (
+            len(content.failed) > lost
+        ):  # by another sync, meanwhile: its pages may be this one's, too
+            raise DiskFailed(f"{name}: input/output error during another sync (simulated)")
         fails = self.faults.failing_syncs > 0
         now_durable = [item for item in content.pending if item[0] <= covered]
         content.pending = [item for item in content.pending if item[0] > covered]

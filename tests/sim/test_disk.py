@@ -1,5 +1,7 @@
 """What a power cut, a kill and a failing device leave of a simulated disk."""
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 import trio
 
@@ -109,6 +111,31 @@ def test_after_a_failed_sync_the_cache_lies() -> None:
         assert file.read_at(0, 4) == bytes(4)
 
     run(1, main)
+
+
+def test_what_one_of_two_syncs_lost_fails_the_other_too() -> None:
+    """Bookie seed 53: a commit beside a step of zeros, whose sync took the commit's pages with it."""
+
+    async def main(world: ToyWorld) -> None:
+        disk, handle = booted(world)
+        disk.faults.sync_s = (0.001, 0.1)  # whichever ends first
+        file = await handle.create("f", size=8192)
+        file.write_at(0, (b"lost",))
+        disk.faults.failing_syncs = 1
+        failed = []
+
+        async def fails(call: Callable[[], Awaitable[None]]) -> None:
+            with pytest.raises(DiskFailed):
+                await call()
+            failed.append(call)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fails, lambda: file.write_zeros(4096, 4096))
+            nursery.start_soon(fails, file.sync)
+        assert len(failed) == 2
+
+    for seed in range(8):
+        run(seed, main)
 
 
 def test_names_are_lost_until_their_directory_is_synced() -> None:
