@@ -235,7 +235,7 @@ class DirectoryFile:
 
     def _check_sound(self) -> None:
         if self._failed is not None:
-            raise type(self._failed)(f"{self._failed} (earlier; the file stays failed)")
+            raise self._failed.again(f"{self._failed} (earlier; the file stays failed)")
 
     def _release(self) -> None:
         self._users -= 1

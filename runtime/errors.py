@@ -41,9 +41,12 @@ class DistributedLogError(Exception):
         self.detail = detail
         """One more field, as text, which goes over the wire too; the classes that use it name it."""
 
-    def again(self) -> Self:
-        """The same error afresh, for one that is raised more than once: each raise has its own traceback."""
-        fresh = type(self)(str(self), self.detail)
+    def again(self, message: str | None = None) -> Self:
+        """The same error afresh, for one that is raised more than once: each raise has its own traceback.
+
+        ``message``: in other words, where whoever raises it knows more.
+        """
+        fresh = type(self)(str(self) if message is None else message, self.detail)
         fresh.__cause__, fresh.__suppress_context__ = self.__cause__, self.__suppress_context__
         return fresh
 

@@ -112,7 +112,7 @@ def positions(given: Any, names: Iterable[str], option: str, otherwise: Word) ->
         try:
             offset = Offset.from_json(given)
         except DistributedLogError as error:
-            raise type(error)(f'option "{option}": {error}') from None
+            raise error.again(f'option "{option}": {error}') from None
         given, identities, sequence_ids = given["logs"], offset.ids, offset.sequence_ids
     strangers = sorted(set(given) - set(names))
     if strangers:

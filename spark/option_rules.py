@@ -176,7 +176,7 @@ def _check_log_name(option: str, name: str) -> None:
     try:
         check_log_name(name)
     except InvalidRequest as error:
-        raise type(error)(f'option "{option}": {error}{hint}') from None
+        raise error.again(f'option "{option}": {error}{hint}') from None
 
 
 def _exactly_one(options: Any, *attributes: str) -> None:

@@ -105,7 +105,7 @@ class TaskEntries:
 
 
 def _refuse_loss(error: LogTruncated | LogNotFound) -> None:
-    raise type(error)(f'{error}; "failOnDataLoss"=false goes on with what is left', error.detail)
+    raise error.again(f'{error}; "failOnDataLoss"=false goes on with what is left')
 
 
 def _warn_of_loss(error: LogTruncated | LogNotFound) -> None:

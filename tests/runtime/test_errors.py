@@ -49,5 +49,7 @@ def test_an_error_without_a_cause_is_raised_again_without_one() -> None:
     again = LogTruncated("cut", "1.0.0").again()
 
     assert again.first == "1.0.0"
+    assert str(again.again("cut by hand")) == "cut by hand"
+    assert again.again("cut by hand").first == "1.0.0"
     assert again.__cause__ is None
     assert not again.__suppress_context__
