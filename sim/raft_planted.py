@@ -139,7 +139,6 @@ class ReadsJoinOldRound(Raft):
 
     def read_index(self, request_id: int) -> bool:
         """Put the read into the last round begun."""
-        """Put the read into the last round begun."""
         taken = super().read_index(request_id)
         if taken and self._leadership is not None:
             reads: Any = self._leadership.reads
@@ -209,7 +208,6 @@ class InstallsOlderSnapshot(Raft):
     """Installs whatever snapshot arrives, also one behind the own state."""
 
     def on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
-        """Install it."""
         """Install it."""
         if term >= self.term and self._leadership is None:
             self._follow(term, sender, now)

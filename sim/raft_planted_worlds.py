@@ -34,7 +34,6 @@ class SendsBeforeSync(RaftWorld):
 
     def carry_out(self, node: RaftNode, core: Raft, ready: Ready) -> None:
         """Send first."""
-        """Send first."""
         for to, message in ready.send_after_persist:
             self.network.post(node, to, message)
         super().carry_out(node, core, replace(ready, send_after_persist=()))
@@ -44,7 +43,6 @@ class EmptiedDiskVotes(RaftWorld):
     """A node whose directory was emptied comes back under its name as a full voter (H5)."""
 
     def wipe(self, node: RaftNode) -> None:
-        """Empty the disk; the crash's restart finds it so."""
         """Empty the disk; the crash's restart finds it so."""
         self.crash(node)
         fresh = type(node.disk)()
