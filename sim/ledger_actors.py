@@ -1,12 +1,12 @@
 """The writer and the tailing reader of the ledger world: drivers of the product's cores, without tasks."""
 
 from collections.abc import Callable
+from functools import partial
 
 from ..bookie.entry import encode
 from ..ledger.add_window import AddWindow, Stream
 from ..ledger.ensemble_change import EnsembleChange, Round
 from ..ledger.metadata import LedgerMetadata
-from ..ledger.placement import Candidate, choose_replacements
 from ..ledger.slot_streams import SlotStreams
 from ..runtime.errors import ConnectionLost, DistributedLogError, LedgerFenced
 from .ledger_model import header_of
@@ -21,6 +21,7 @@ class SimWriter:
         self.net = net
         self.oracles = oracles
         self.store = oracles.store
+        self._choose = partial(net.choose, oracles.striping, "writer")
         metadata = self.store.value
         self.window = AddWindow(oracles.striping, metadata.last_fragment.bookies)
         self.change = EnsembleChange(metadata, 1)
@@ -135,22 +136,6 @@ class SimWriter:
             self._committed(round_.version)
         else:
             self._propose(round_)
-
-    def _choose(
-        self, slots: list[int], kept: dict[int, str], excluded: list[str]
-    ) -> dict[int, str]:
-        candidates = [
-            Candidate(b.id, down=b.down or self.net.now < b.cut_from.get("writer", 0.0))
-            for b in self.net.bookies.values()
-        ]
-        return choose_replacements(
-            self.oracles.striping,
-            kept,
-            slots,
-            candidates,
-            self.net.random.random,
-            excluded=excluded,
-        )
 
     def _propose(self, round_: Round) -> None:
         assert round_.proposed is not None

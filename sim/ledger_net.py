@@ -9,6 +9,8 @@ from collections.abc import Callable
 from random import Random
 
 from ..ledger.metadata import LedgerMetadata
+from ..ledger.placement import Candidate, choose_replacements
+from ..ledger.striping import Striping
 from ..runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout
 from ..runtime.host import Buffer
 from .ledger_model import ModelBookie, ModelStream
@@ -81,6 +83,23 @@ class LedgerNet:
             return None
         link = self.links[client, bookie_id] = SimLink(self, client, bookie)
         return link
+
+    def choose(
+        self,
+        striping: Striping,
+        client: str,
+        slots: list[int],
+        kept: dict[int, str],
+        excluded: list[str],
+    ) -> dict[int, str]:
+        """Bookies for these slots, as ``client`` sees them; "": as one that is cut off from none."""
+        candidates = [
+            Candidate(b.id, down=b.down or self.now < b.cut_from.get(client, 0.0))
+            for b in self.bookies.values()
+        ]
+        return choose_replacements(
+            striping, kept, slots, candidates, self.random.random, excluded=excluded
+        )
 
     def stop(self, bookie: SimBookie, for_s: float) -> None:
         """A power cut: connections end, what was stored stays."""

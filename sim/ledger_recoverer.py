@@ -1,9 +1,9 @@
 """A recoverer of the ledger world: drives `ledger.recovery`, dies now and then, tries again."""
 
 from collections.abc import Callable
+from functools import partial
 
 from ..ledger.metadata import LedgerMetadata, LedgerState
-from ..ledger.placement import Candidate, choose_replacements
 from ..ledger.recovery import Phase, Recovery
 from ..ledger.recovery_actions import Action, Close, Fence, FoundEntry, OpenStream, Read, Send
 from ..ledger.slot_streams import SlotStreams
@@ -45,25 +45,12 @@ class SimRecoverer:
             self.store.cas(version, value.in_recovery(), self._on_marked)
             return
         self.version = version
-        self.recovery = Recovery(value, self._choose)
+        self.recovery = Recovery(value, partial(self.net.choose, self.oracles.striping, ""))
         self.net.note(f"{self.name} begins {self.attempt}")
         self._act(self.recovery.begin())
 
     def _on_marked(self, outcome: bool | None, value: LedgerMetadata, version: int) -> None:
         self.store.get(self._on_record)
-
-    def _choose(
-        self, slots: list[int], kept: dict[int, str], excluded: list[str]
-    ) -> dict[int, str]:
-        candidates = [Candidate(b.id, down=b.down) for b in self.net.bookies.values()]
-        return choose_replacements(
-            self.oracles.striping,
-            kept,
-            slots,
-            candidates,
-            self.net.random.random,
-            excluded=excluded,
-        )
 
     def _act(self, actions: list[Action]) -> None:
         recovery = self.recovery
