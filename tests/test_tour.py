@@ -47,3 +47,43 @@ def test_documents_name_files_that_are_there(document: str) -> None:
     ]
 
     assert gone == []
+
+
+ROW = re.compile(r"^\| \[`([a-z_/]+\.py)`\]\(\.\./\1\) \|(.*)$", re.M)
+NAME = re.compile(r"`([A-Za-z_]\w*)`")
+TOUR = (ROOT / "docs/path-of-a-record.md").read_text()
+OF_THE_SYSTEM = {"fdatasync"}
+
+
+def defined_in(path: Path) -> set[str]:
+    """Classes, functions, and what is assigned, by name."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+    return found
+
+
+def test_the_path_of_a_record_names_what_is_in_its_files() -> None:
+    """Each row is one file; another file's name stands there only with that file, as ``of `file.py```."""
+    rows = ROW.findall(TOUR)
+    assert len(rows) > 40, "the tables were read"
+    gone = []
+    for file, text in rows:
+        own = re.sub(r"`\w+` of `[a-z_/]+\.py`", "", text)
+        there = defined_in(ROOT / file) | OF_THE_SYSTEM
+        gone += [f"{file}: {name}" for name in NAME.findall(own) if name not in there]
+        for name, other in re.findall(r"`(\w+)` of `([a-z_/]+\.py)`", text):
+            if name not in defined_in(ROOT / other):
+                gone.append(f"{other}: {name}")
+    assert gone == []
+
+
+def test_the_path_of_a_record_meets_each_file_once() -> None:
+    files = [file for file, _ in ROW.findall(TOUR)]
+
+    assert sorted(files) == sorted(set(files))
