@@ -6,7 +6,7 @@
 Little-endian, header 56 bytes, digest first so that one contiguous view is hashed: it covers bytes
 [8:length], padding included. ``length`` counts the whole record. The record carries no operation: what is
 done with it is said by the frame around it, so that its bytes never change from the first writer to the
-last replica (H2); it is never stamped anew, also not when it is sent a second time (H10).
+last replica (H2); it is never stamped anew, also not when it is sent a second time.
 """
 
 import struct

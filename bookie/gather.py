@@ -3,7 +3,7 @@
 A commit's block is built in place: room for the header, entry records one after the other as they come,
 control records, the end. While one block is written and synced the next one gathers after it. A buffer
 is used again only when none of its blocks waits for a sync; until then it serves readers, who copy out.
-No reference to it leaves a synchronous call, so nothing is pinned (H16, H17).
+No reference to it leaves a synchronous call, so nothing is pinned (H16).
 """
 
 from collections import deque

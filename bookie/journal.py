@@ -4,7 +4,7 @@ The only task that writes is `Journal.run`: it takes the oldest gathered block, 
 syncs it, and tells the store; meanwhile the next block gathers. Files are preallocated ahead, off the hot
 path, and rolled before a block that would not fit; every file begins with the state of all ledgers and a
 sealed one ends in a footer of its runs. Nothing is ever overwritten, files are unlinked, never used again
-(H16, H32). What fails to be written or synced ends the node: nothing was acknowledged for it.
+(H16). What fails to be written or synced ends the node: nothing was acknowledged for it.
 """
 
 import logging

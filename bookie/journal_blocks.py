@@ -8,15 +8,15 @@
     control record, 48 bytes: kind u32 | flags u32 | subject u64 | a i64 | b i64 | key 16s
 
         STATE         ledger | flags: fenced 1, limbo 2, deleted 4 | a: LAC | key    the whole state
-        SKIP          sequences a to b do not count: copied after them (H4), or written off (H3)
-        LIMBO_BELOW   ledgers with a lower id that are not known here: nothing is known of them (H7)
+        SKIP          sequences a to b do not count: copied after them (H4), or written off
+        LIMBO_BELOW   ledgers with a lower id that are not known here: nothing is known of them
         FILE_REMOVED  the journal file of that number was deleted
 
 Every file begins with the state of all ledgers, so whatever is deleted before it, no fence, key, tombstone
-or limbo is lost with it (H7).
+or limbo is lost with it.
 
 A file is sealed after the next one's HEAD and states are durable, and with sequences after theirs: so a
-FOOTER proves that there is a next file, and where that one was lost it is missed (H80).
+FOOTER proves that there is a next file, and where that one was lost it is missed.
 """
 
 import struct

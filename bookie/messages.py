@@ -12,7 +12,7 @@ flags. Entry records (`entry.py`) follow a body's fixed part verbatim, back to b
     STREAM_REFUSED ident = stream, status = code | msgpack [message, detail, position]
     WRITE_LAC    ident = stream | lac i64                                              no reply
     READ         ledger u64 | key 16s | first u64 | last u64 | bytes max u32 | flags u32
-       REPLY     flag 1: known  | complete_to i64 | lac i64 | records, ascending (H9)
+       REPLY     flag 1: known  | complete_to i64 | lac i64 | records, ascending
     FENCE, READ_LAC  ledger u64 | key 16s
        REPLY     flag 1: known  | lac i64 | last entry i64
     WAIT_LAC     ledger u64 | key 16s | previous lac i64 | wait ms u32 | bytes max u32

@@ -2,11 +2,11 @@
 
 1. The index's map is read and verified, or dropped and built again (H7).
 2. The journal after the index's position is replayed and judged (`replay.py`).
-3. A new file begins; what counts and is not known synced is copied into it; all is synced (H4).
-4. The index is checkpointed. What lost blocks may have held is fenced and in limbo by then (H3).
+3. A new file begins; what counts and is not known synced is copied into it; all is synced.
+4. The index is checkpointed. What lost blocks may have held is fenced and in limbo by then.
 
-That nothing was synced after what is found must be shown, it is never taken from where the blocks end
-(H80): the file of the index's position is whole up to there, what is numbered has no gap, and the journal
+That nothing was synced after what is found must be shown, it is never taken from where the blocks end:
+the file of the index's position is whole up to there, what is numbered has no gap, and the journal
 reaches as far as the cluster was told that it was durable.
 """
 

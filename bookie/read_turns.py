@@ -1,7 +1,7 @@
 """Whose reads come next, and how much on its way out a connection may have: shared by all of a bookie's.
 
 Reads are served by one task with a budget of bytes a turn of the loop, the connections in turn, so that adds
-and fences are looked at in between (H42b). Credit bounds what replies hold (H16).
+and fences are looked at in between (H42b). Credit bounds what replies hold.
 """
 
 from collections import deque

@@ -3,7 +3,7 @@
 A reply is memory of its own, filled within one synchronous call, so that no buffer, file or page is pinned
 while a slow reader takes its time (H16). What is hot is read in one piece, as far as the reply may go: runs
 that follow each other in the journal cost one system call and no copy in this process. What is cold is read
-in extents of a megabyte by a few tasks, a connection at a time, never on the loop (H37).
+in extents of a megabyte by a few tasks, a connection at a time, never on the loop.
 """
 
 from collections import OrderedDict, deque

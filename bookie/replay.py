@@ -1,8 +1,8 @@
-"""What a start believes of the journal it finds: blocks judged by sequence, never by bytes (H3, H4).
+"""What a start believes of the journal it finds: blocks judged by sequence, never by bytes (H3).
 
 `scan_file` reads valid blocks; `decide` (pure) tells which of them count:
 
-- a later start cuts off what an earlier one left after its own first sequence (H4);
+- a later start cuts off what an earlier one left after its own first sequence;
 - sequences named by a SKIP record do not count, and are not missed;
 - of the rest `runtime/blocks.judge` tells the torn tail (cut, with whatever is valid in it) from what was
   synced and is gone (corruption: fence and limbo);

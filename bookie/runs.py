@@ -1,4 +1,4 @@
-"""Runs of one ledger in columns: disjoint stretches of consecutive entry ids (H8, H34).
+"""Runs of one ledger in columns: disjoint stretches of consecutive entry ids (H8).
 
 A run is records that lie back to back in one journal file. Columns instead of tuples: 28 bytes a run.
 """

@@ -4,7 +4,7 @@
 - The fence is checked and the add gathered without an await between them; a fence is answered when it is
   durable, also for a ledger never heard of (inv. 11, 12). Recovery adds pass on fenced ledgers.
 - An id that is here already is not written again: equal digests join the next commit, other bytes are
-  refused (H10).
+  refused.
 - A ledger of which something may have been lost is in limbo and gives no negative answer (inv. 22).
 
 All methods but `run`, `checkpoint` and `delete_ledger` are synchronous; callbacks come after the

@@ -74,7 +74,7 @@ class Upkeep:
             nursery.start_soon(self._ticks)
 
     async def _idle_blocks(self) -> None:
-        """When idle for a moment after a sync, prove it with one small block (H3, H24)."""
+        """When idle for a moment after a sync, prove it with one small block (H3)."""
         idle_s = self._options.idle_watermark_s
         while True:
             if not (self._journal.unproven or self._commits.has_dirty_lacs):

@@ -1,7 +1,7 @@
 """The collector: segments that were written beside a log and that nobody has linked, all logs in turn (H13).
 
 Gone at once is what its application has passed; the rest when it has been seen unlinked for `unlinked_s` by
-this process's own time (H18). Who links such a segment later is told that it is gone, and writes it again.
+this process's own time. Who links such a segment later is told that it is gone, and writes it again.
 """
 
 import logging

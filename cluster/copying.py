@@ -1,9 +1,9 @@
 """Copies of entries of closed ledgers: which ones a bookie should hold, and how it gets them.
 
 Only closed ledgers, whose end is known and whose entries never change: nothing is fenced and no live
-writer is disturbed (H22b). Records go verbatim, as recovery adds, which a fenced ledger takes (H2), and
+writer is disturbed (H22b). Records go verbatim, as recovery adds, which a fenced ledger takes, and
 each is verified on its way (inv. 28). One batch is in flight at a time, and a pause after each keeps the
-rate: whoever repairs must not starve those who write (H42b).
+rate: whoever repairs must not starve those who write.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 Logs that were truncated have a key ``purge/<log>``. How long a segment has been below is counted by this
 process alone, from when it first saw it: no wall clock can make it delete early (H18), and a purger that
-starts anew begins to count again. Readers below the point have the grace to learn of it in peace (H30).
+starts anew begins to count again. Readers below the point have the grace to learn of it in peace.
 """
 
 import logging

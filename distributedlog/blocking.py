@@ -7,7 +7,7 @@
 The trio client runs in one background thread a namespace. `LogWriter.write` only appends to a buffer; what
 waits is `PendingWrite.result`, `LogWriter.commit`, and ``write`` itself while the buffer is full. All
 objects may be used by several threads; a reader by one at a time. The interpreter's switch interval is set
-to 0.5 ms, for the whole process (H27). After ``fork()`` open anew (H15).
+to 0.5 ms, for the whole process (H27). After ``fork()`` open anew.
 
 What stands in a class after the line "made" is made from `aio.py` by ``python -m distributedlog.faces``.
 """

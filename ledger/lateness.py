@@ -2,7 +2,7 @@
 
 The clock goes on by what lies between two sweeps, and by no more than should: whoever sweeps late was
 stalled itself, and nobody else is to blame for that time (H25). Nor is a bookie for the time in which what
-it is to acknowledge waits in this process behind the adds of other ledgers, while it takes those (H35): it
+it is to acknowledge waits in this process behind the adds of other ledgers, while it takes those: it
 owes an ack once all is sent that stood in the connection's queue when it was first seen to owe it.
 """
 

@@ -6,7 +6,7 @@ the one bound (H22). When they are full, whoever keeps something for a slot has 
 caught up or was let go; who keeps nothing writes on.
 
 Sent and not confirmed: each ledger's window is bounded; a thousand of them together queued more on a
-connection than may wait there, which ends it (H35). When the process' bound is reached, whoever has
+connection than may wait there, which ends it. When the process' bound is reached, whoever has
 something to send waits in a queue, and each confirmation lets the next one go: also whoever it belongs to
 sends again only after those.
 """

@@ -2,8 +2,8 @@
 
 A reader never decides that an entry does not exist, and never returns one beyond its LAC (inv. 31). It
 follows the ledger's record, because ensembles change under it (H23), and asks the store again when all
-replicas miss: only a miss under the current record is a loss (H30). What it returns is memory of its own
-(H17). Where every bookie holds every entry it stays with one, whose read-ahead then pays.
+replicas miss: only a miss under the current record is a loss. What it returns is memory of its own.
+Where every bookie holds every entry it stays with one, whose read-ahead then pays.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

@@ -3,7 +3,7 @@
 A slot whose connection broke is given a new stream when the pool has the bookie again, within
 ``slot_silence_s``; beyond it, or when the bookie refuses, it is replaced (metadata first, D4), or gone
 without while every write set keeps its ack quorum (H22). The client sweeps all its writers twice a second
-for what is late (one timer a process, whatever the number of ledgers: H35); a change of the ensemble has a
+for what is late (one timer a process, whatever the number of ledgers); a change of the ensemble has a
 task of its own while it lasts. Nothing here is done per entry.
 """
 

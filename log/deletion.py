@@ -1,4 +1,4 @@
-"""Deleting a log: its ledgers to DELETING and its keys away, together (H13, H21).
+"""Deleting a log: its ledgers to DELETING and its keys away, together (H13).
 
 The lock is taken first, so a living writer refuses it; the epoch is raised, so a dead one cannot come back.
 Then the log's end is made certain and noted, before its first segment goes: whoever was reading it must be

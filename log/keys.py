@@ -1,4 +1,4 @@
-"""The keys of logs in the metadata store (pure). Everything but the name goes by log id (H30, H40).
+"""The keys of logs in the metadata store (pure). Everything but the name goes by log id (H30).
 
 name/<namespace path> 00 <log name>     -> log id
 log/<id>/state                          -> LogState (state.py), at most 1 KiB

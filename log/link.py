@@ -1,4 +1,4 @@
-"""Linking: ledgers that were written outside the log become its next segments, in one transaction (H13, H14).
+"""Linking: ledgers that were written outside the log become its next segments, in one transaction (H13).
 
 The order is fixed. (1) Was this very version linked already? Then that is the answer. (2) The log is claimed
 as a writer claims it: lock, epoch, recovery of what a dead writer left; refused while another one's lock

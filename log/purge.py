@@ -1,7 +1,7 @@
-"""Removing what lies wholly below a log's truncation point: segment keys out, ledgers to DELETING (H13, H21).
+"""Removing what lies wholly below a log's truncation point: segment keys out, ledgers to DELETING (H13).
 
 The state is read again in the transaction that does it: a living writer, another purger or a deletion may
-come in between, and nobody is stopped by it (H12).
+come in between, and nobody is stopped by it.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,7 +1,7 @@
 """What must be agreed about one log, in one small key, and how it may change (pure).
 
 Everybody who changes a log compares this key's version; whether a *writer* is still the owner is said by
-``epoch`` alone (H12): a truncation may bump the version under a living writer. At most 1 KiB (H40), for it
+``epoch`` alone (H12): a truncation may bump the version under a living writer. At most 1 KiB, for it
 is rewritten at each roll and pushed to each reader; segments are keys of their own.
 
 Segments ``first_segment`` .. ``last_segment`` exist; those from ``open_from`` on are in progress: one, or

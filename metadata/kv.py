@@ -3,7 +3,7 @@
 `apply` is deterministic: the same commands in the same order make the same state on every node, whatever
 they hold; a command that cannot be meant is an error reply and changes nothing. There is no clock: a lease
 ends by a command (H19). What requests came to is remembered, in the state and its snapshots: a command
-that is sent again is not done again (H20). The changes of one revision fit into one message: a transaction
+that is sent again is not done again. The changes of one revision fit into one message: a transaction
 and the keys of a lease have the same bounds.
 """
 

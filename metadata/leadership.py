@@ -3,7 +3,7 @@
 A new object each term, so that nothing of an earlier leadership can leak into a later one. It writes
 to the node's log marks and outbox; roles and terms are the core's (metadata/raft.py).
 
-Source: Raft paper 5.3, 5.4.2, 7; thesis 3.10, 4, 6.2, 6.4, 10.2. Hazards H25, H26, H39.
+Source: Raft paper 5.3, 5.4.2, 7; thesis 3.10, 4, 6.2, 6.4, 10.2.
 """
 
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 Each node dials each other member that it knows of, so a message has one way. Only an answer goes back over
 the connection that its question came on, where there is no other: a node that is let in, or was away while
 the members changed, does not know its leader yet. A peer is dialled by its id: whoever has taken its
-address, or the same machine with an emptied directory, is told so and is no peer (H5, H6).
+address, or the same machine with an emptied directory, is told so and is no peer (H5).
 """
 
 import logging

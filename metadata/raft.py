@@ -8,7 +8,7 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
     on_connection_closed(peer, now)       the connection to a peer ended: pre-vote at once if it led
     on_late(lateness_s, now)              the driver woke > 50 ms after ``deadline``, so it was not run:
                                           first deliver what lies in the sockets, then call this, then
-                                          on_time (H25)
+                                          on_time
     on_disk_stalled(stalled, now)         own syncs hang (one takes > 1 s): do not campaign; hand
                                           leadership over. False when they work again
     propose(command) -> index | None      None: not the leader, or handing over. Several proposals
@@ -28,7 +28,7 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
     on_applied(index)                     the state machine stands at ``index``
     compact(up_to) -> int                 a snapshot that ends at ``up_to`` or later is durable here:
                                           forget entries up to it; returns the new first index kept - 1
-                                          (lower than asked while a peer gets a snapshot, H39)
+                                          (lower than asked while a peer gets a snapshot)
     on_snapshot_sent(peer, index, delivered, now)
                                           leader: sending ended. ``delivered``: the peer has all of it
                                           and has called its own on_snapshot_received
@@ -54,7 +54,7 @@ What exists only while a node leads is in `leadership.py`. The term and the vote
 
 Source: docs/guarantees.md M1..M4; Raft paper (Ongaro, Ousterhout 2014) figure 2; thesis (Ongaro 2014)
 3.10, 4, 6.4, 9.6, 10.2.1; for changes of members also the correction of single-server changes (Ongaro,
-raft-dev, 10 July 2015): a leader first commits an entry of its own term. Hazards H5, H19, H25, H26, H39.
+raft-dev, 10 July 2015): a leader first commits an entry of its own term.
 """
 
 from collections.abc import Callable

@@ -147,7 +147,7 @@ class Replica:
         self.drain()
 
     def request(self, command: bytes, meant: Command, reply: Reply) -> None:
-        """Have a client's command applied once, however often it is sent; ``reply`` is told (H20, H110).
+        """Have a client's command applied once, however often it is sent; ``reply`` is told (H20).
 
         One that was done is answered from the state; one that is under way is waited for, and shares its
         fate: lost with this leadership, it is unknown to all who asked.

@@ -2,7 +2,7 @@
 
 Each log file begins with the whole state as it was when the file was made, so that a start never appends
 after a tail that it replayed (H4): it writes what it found into a new file, syncs that, deletes the old one,
-and only then goes on. Within a file a torn tail and a lost block are told apart by `blocks.judge` (H3).
+and only then goes on. Within a file a torn tail and a lost block are told apart by `blocks.judge`.
 
     MEMBERS         who votes, and the seed of this disk's blocks (`members.py`)
     log.00000007    blocks of operations: hard state, entries, truncations, snapshots; and marks
@@ -14,7 +14,7 @@ A node whose log or vote is damaged loses its right to vote, durably, before any
 A full disk ends nothing. What could not be written is kept and written when there is room, and nobody is told
 before; a new log file that there is no room for is not begun, the old one is gone on with. A start on a full
 disk goes on with the file it replayed, too: it cuts off the tail that it did not believe, and writes the rest
-over itself, so that nothing counts that only the page cache had (H4).
+over itself, so that nothing counts that only the page cache had.
 
 What a mark is for: the last synced block has no successor, so that its rot looks like a torn tail. A small
 block after it, written when the log has been idle for about 20 ms, names it as durable. What remains: rot of

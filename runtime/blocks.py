@@ -5,7 +5,7 @@
 
 Little-endian, header 56 bytes, padded to 4 KiB. The digest covers the rest of the header and the
 payload, not the padding. Its seed is the disk's own, mixed with file number and offset: a true copy
-of a block anywhere else, or stored by a user as a payload, is no block (H4).
+of a block anywhere else, or stored by a user as a payload, is no block.
 
 Blocks count from 1, one sequence over all files of a store. ``durable_to`` is the highest sequence
 known synced when the block was written (0: none): by it a torn tail and a lost block are told apart

@@ -2,7 +2,7 @@
 
 A fresh megabyte is zeroed and faulted in page by page, which costs as much as reading into it. Python knows
 whether a `bytearray` is looked at: it refuses to change its length while a memoryview of it, or of a part
-of it, is alive. So what is given out stays its taker's own for as long as any view lives (H16, H17), and no
+of it, is alive. So what is given out stays its taker's own for as long as any view lives (H16), and no
 one has to give anything back.
 """
 
