@@ -210,7 +210,7 @@ class AddWindow:
         self._released = released
         self.released_bytes = self._ends[released - base]
         gone = released + 1 - base
-        # One entry stays behind the end, so that `_ends` knows the bytes up to the LAC.
+        # One entry stays after the end, so that `_ends` knows the bytes up to the LAC.
         if gone > _COMPACT_AT and gone > len(self._records) // 2:
             del self._records[: gone - 1], self._ends[: gone - 1]
             self._base += gone - 1

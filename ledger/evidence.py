@@ -72,7 +72,7 @@ class Evidence:
     def ask(self, last_wanted: int | None, in_flight_bytes: int) -> list[Read]:
         """One range read under way to each source that is not far ahead.
 
-        ``last_wanted``: entries behind it are not asked for any more; None: no end is known.
+        ``last_wanted``: entries after it are not asked for any more; None: no end is known.
         ``in_flight_bytes``: records taken that are not durable yet.
         """
         reads: list[Read] = []
@@ -157,7 +157,7 @@ class Evidence:
         return True
 
     def _on_damage(self, source: AnswerSource) -> None:
-        """Ask once more (H16); then this one entry is unknown here, and those behind it are asked for."""
+        """Ask once more (H16); then this one entry is unknown here, and those after it are asked for."""
         source.last_answer = f"entry {source.answered_to} is damaged"
         if source.damaged_at != source.answered_to:
             source.damaged_at = source.answered_to
@@ -183,7 +183,7 @@ class Evidence:
         self.next += 1
 
     def forget(self) -> None:
-        """The end is found: what lies behind a gap was never acked."""
+        """The end is found: what lies after a gap was never acked."""
         self._found.clear()
         self.found_bytes = 0
 

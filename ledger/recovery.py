@@ -122,7 +122,7 @@ class Recovery:
         *,
         damaged: bool = False,
     ) -> list[Action]:
-        """A reply. ``found`` ascends; ``damaged``: the record behind it did not fit its digest.
+        """A reply. ``found`` ascends; ``damaged``: the record after it did not fit its digest.
 
         Raises nothing: what a bookie says wrongly counts as unknown.
         """
@@ -342,4 +342,4 @@ class Recovery:
             assert tuple(s.bookie for s in self._evidence.sources) == self._frozen.bookies, (
                 "inv. 15: read from the frozen ensemble"
             )
-            assert self.end is None or window.lac <= self.end, "nothing behind the end is kept"
+            assert self.end is None or window.lac <= self.end, "nothing after the end is kept"

@@ -44,7 +44,7 @@ class WritePlan:
     """Of the archive, as text."""
     first_sequence_id: int
     end: str | None
-    """Up to here, also without a record there; None: right behind the last record."""
+    """Up to here, also without a record there; None: right after the last record."""
     end_sequence_id: int | None
 
     def to_option(self) -> str:

@@ -96,12 +96,12 @@ def read_with_history(
     *,
     request_timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> "DataFrame":
-    """All records of a log: those of the archive from there, and what the log has before and behind it.
+    """All records of a log: those of the archive from there, and what the log has before and after it.
 
     The columns of the source; each record once, whatever both have, in no order (`sequence_id` gives it).
     Raises `InvalidRequest` where there is no archive, `ForeignData` where it is another log's,
     `LogRecreated` where it is an earlier log's of that name, `LogTruncated` where the log lacks records
-    behind the archive's end, `CorruptData` where a file is missing or of another size.
+    after the archive's end, `CorruptData` where a file is missing or of another size.
     """
     where = archive.local(directory)
     manifest = archive.read(where)
@@ -131,7 +131,7 @@ def read_with_history(
 async def _around(
     held: Client, manifest: Manifest, where: Path, log: str
 ) -> tuple[tuple[str, str] | None, tuple[str, str]]:
-    """(from, to) before the archive, if the log has anything there, and behind it."""
+    """(from, to) before the archive, if the log has anything there, and after it."""
     catalog = Catalog(held.namespace, SourceOptions(log=log))
     try:
         await catalog.discover()

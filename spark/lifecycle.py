@@ -138,7 +138,7 @@ def lost_by_deletion(held: Held, gone: Sequence[Tombstone], rules: Rules) -> int
 
 
 def _left(held: Held, one: Tombstone) -> int | None:
-    """How much of a deleted log lies behind a position."""
+    """How much of a deleted log lies after a position."""
     if not one.end.exact:
         return None
     if held.sequence_id is not None:

@@ -105,7 +105,7 @@ class Manifest:
         return f"{sum(one.digest for one in self.files) % WRAP:016x}"
 
     def grown(self, files: Iterable[ArchiveFile], end: DLSN | None = None) -> "Manifest":
-        """With more files, in order, up to ``end`` (else right behind the last record), a generation on.
+        """With more files, in order, up to ``end`` (else right after the last record), a generation on.
 
         Raises `InvalidRequest` when they do not follow on what is there.
         """

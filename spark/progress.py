@@ -225,7 +225,7 @@ class Progress:
     def _planned_and_gone(self, name: str, held: Held | None, end: Offset) -> None:
         """A log was deleted before a micro-batch that was to read it: is anything of the batch lost?
 
-        What lies behind the batch was decided about with the next offset.
+        What lies after the batch was decided about with the next offset.
         """
         if held is None:
             if self._options.new_logs == "latest":

@@ -178,7 +178,7 @@ class Packer:
             self._held_bytes += rows.size_bytes
 
     def _fitting(self, rows: Rows, at: int, room: int) -> int:
-        """The row behind the last one that still has room."""
+        """The row after the last one that still has room."""
         behind = min(rows.count, at + max(1, room // RECORD_COLUMN_BYTES))
         ends = rows.offsets[at + 1 : behind + 1].astype(np.int64) - int(rows.offsets[at])
         ends += RECORD_COLUMN_BYTES * np.arange(1, len(ends) + 1, dtype=np.int64)

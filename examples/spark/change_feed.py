@@ -20,7 +20,7 @@ state from its highest version, not from its last record; without late and dupli
 0) both are the same.
 
 All is computed from the seed and an order's number, in integers: the same bytes on any machine. A shorter
-feed is the beginning of a longer one; --first N goes on behind N records.
+feed is the beginning of a longer one; --first N goes on after N records.
 """
 
 import argparse
@@ -90,7 +90,7 @@ class ChangeFeed:
     """Written again within the minute after the first time."""
 
     def parts(self, records: int, *, first: int = 0, batch: int = 50_000) -> Iterator[Part]:
-        """``records`` records of both logs together, behind the ``first`` ones; ``batch`` at most at a time.
+        """``records`` records of both logs together, after the ``first`` ones; ``batch`` at most at a time.
 
         What comes does not depend on ``batch``. What lies before ``first`` is computed as well, but not
         rendered.

@@ -474,7 +474,7 @@ async def test_a_name_that_no_bookie_gives_is_left_alone(autojump_clock: Clock, 
     assert name in served.journal.list()
 
 
-async def test_a_number_behind_which_there_is_none_is_refused_by_name(
+async def test_a_number_after_which_there_is_none_is_refused_by_name(
     autojump_clock: Clock,
 ) -> None:
     served = await _serve("none")

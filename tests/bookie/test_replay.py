@@ -56,7 +56,7 @@ def test_what_the_checkpoint_covers_is_synced() -> None:
     assert judged([block(9, 7)], first=8) == ([], [], [], 8)
 
 
-def test_a_later_start_cuts_off_what_an_earlier_one_left_behind_it() -> None:
+def test_a_later_start_cuts_off_what_an_earlier_one_left_after_it() -> None:
     """H4: the old 4 and 5 lie after the cut at 3, and the new 3 is of the same size."""
     old = [block(1, 0), block(2, 1), block(4, 2), block(5, 4)]
     new = [block(3, 1, start=2), block(4, 3, start=2)]

@@ -137,7 +137,7 @@ async def test_a_killed_process_and_then_a_power_cut(autojump_clock: Clock) -> N
             assert store.ledgers.limbo_below == 0
 
 
-async def test_a_torn_tail_is_cut_and_junk_behind_it_ignored(autojump_clock: Clock) -> None:
+async def test_a_torn_tail_is_cut_and_junk_after_it_ignored(autojump_clock: Clock) -> None:
     """Scenario 3, H3: cut in the header, in the body, with junk after it: all before it is replayed."""
     for damage in ("header", "body", "junk"):
         disk = CutDisk()

@@ -61,7 +61,7 @@ def test_what_waits_behind_other_ledgers_adds_is_not_owed_yet() -> None:
         assert sweeps.sweep() == []
     assert sweeps.lateness.oldest_add_s < 1.0
 
-    sweeps.leaving = [(100 * STEP, 50 * STEP)] * 3  # what was queued behind it is not its own
+    sweeps.leaving = [(100 * STEP, 50 * STEP)] * 3  # what was queued after it is not its own
 
     assert sweeps.until_silent() == 4
 

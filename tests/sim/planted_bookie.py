@@ -161,7 +161,7 @@ def tail_judged_by_bytes() -> None:
 
 
 @bug("bookie", directed="tests/bookie/test_replay.py")
-def old_blocks_behind_a_cut_tail_come_back() -> None:
+def old_blocks_after_a_cut_tail_come_back() -> None:
     """H4: what an earlier start left after its tail is replayed by a later one."""
 
     def keep_all(found: Any) -> list[Any]:

@@ -13,7 +13,7 @@ from tests.spark.test_progress import fill, namespace_in_memory
 
 
 async def test_a_position_that_truncation_only_moved_is_no_loss() -> None:
-    """The position behind a segment's last record is gone with the segment; no record is."""
+    """The position after a segment's last record is gone with the segment; no record is."""
     async with namespace_in_memory() as namespace:
         await fill(namespace, "a", range(20))
         await fill(namespace, "a", range(20, 40))

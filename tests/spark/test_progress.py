@@ -143,7 +143,7 @@ async def test_the_first_answer_stays_while_the_log_grows() -> None:
 
 
 async def test_a_restart_goes_on_where_the_checkpoint_says_and_a_roll_is_nothing_new() -> None:
-    """S20; a position has one spelling until there is something behind it."""
+    """S20; a position has one spelling until there is something after it."""
     async with namespace_in_memory() as namespace:
         async with namespace.open_log("a").open_writer() as writer:
             await writer.submit_columns([1, 2], [b"x", b"y"])

@@ -139,7 +139,7 @@ def reader_starts_late(history: History, final: list[ReadRecord]) -> None:
     del history.readings[0].records[0]
 
 
-def reader_starts_behind_its_position(history: History, final: list[ReadRecord]) -> None:
+def reader_starts_after_its_position(history: History, final: list[ReadRecord]) -> None:
     del history.readings[1].records[0]
 
 
@@ -187,7 +187,7 @@ ANOMALIES: list[tuple[Change, str]] = [
     (reader_skips, "G5 gap"),
     (reader_repeats, "G5 gap"),
     (reader_starts_late, "G5 gap"),
-    (reader_starts_behind_its_position, "G5 gap"),
+    (reader_starts_after_its_position, "G5 gap"),
     (reader_saw_other_bytes, "G5 changed"),
     (reader_saw_what_vanished, "G5 lost"),
     (moved, "G3 moved"),
