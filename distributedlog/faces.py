@@ -35,7 +35,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (Log, "_log", ""),
     (Positions, "_positions", ""),
     (LogWriter, "_buffer", "submit_bulk submit_columns error over segment fail run"),
-    (LogReader, "_reader", "read_columns_many ended open run"),
+    (LogReader, "_reader", "read_columns_many ended"),
     (SegmentWriter, "_writer", ""),
     (RangeReader, "_reader", "read_columns read_by_log next check run"),
     (LogWatch, "_watch", "open run"),

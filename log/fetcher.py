@@ -26,29 +26,37 @@ from .segments import UNKNOWN, SegmentRecord
 class Fetcher:
     """The entries between the bookies and one reader: fetched by `run`, taken by `take`."""
 
-    def __init__(self, context: LogContext, log_id: int, name: str) -> None:
-        self.name = name
+    def __init__(
+        self,
+        context: LogContext,
+        follower: StateFollower,
+        start: DLSN,
+        *,
+        from_txid: int | None,
+        to: DLSN | None,
+        ended: bool,
+    ) -> None:
+        self.name = follower.state.name
         self.queue: deque[Columns] = deque()
         """Decoded, cut to what was asked for, in order."""
         self.queue_bytes = 0
-        self.ended = False
+        self.ended = ended
         """Nothing more will come into the queue."""
         self.sealed = False
         """It ended because the log does."""
         self.error: DistributedLogError | None = None
         """It ended because of this, after what is in the queue."""
-        self._metadata = context.metadata
         self._ledgers = context.ledgers
         self._options = context.options
-        self._follower = StateFollower(context.metadata, log_id, name)
+        self._follower = follower
         self._scope = trio.CancelScope()
         self._filled = trio.Event()
         self._taken = trio.Event()
-        self._start = DLSN(1, 0, 0)
-        self._from_txid: int | None = None
-        self._to: DLSN | None = None
-        self._at_segment = 1
-        self._at_entry = 0
+        self._start = start
+        self._from_txid = from_txid
+        """From `_start` on, until it is found."""
+        self._to = to
+        self._at_segment, self._at_entry = start.segment, start.entry
         self._trouble_since: float | None = None
 
     # --- for the reader ---------------------------------------------------------------------------
@@ -82,43 +90,6 @@ class Fetcher:
         self._scope.cancel()
         self._end(AlreadyClosed(f'log "{self.name}": this reader is closed'))
         self.queue.clear()
-
-    # --- opening ----------------------------------------------------------------------------------
-
-    async def open(
-        self,
-        dlsn: DLSN | None,
-        txid: int | None,
-        at: Literal["earliest", "latest"],
-        to: DLSN | Literal["end"] | None,
-    ) -> None:
-        """Find where to begin and end. Raises `LogNotFound`, `LogTruncated`."""
-        await self._follower.load()
-        state = self._follower.state
-        earliest = max(state.truncated_to, DLSN(state.first_segment, 0, 0))
-        if to == "end":
-            self._to = await last_readable(self._follower, self._ledgers)
-            self.ended = self._to is None
-        else:
-            self._to = to
-        if dlsn is not None:
-            # The log's first position is one like any other: "from the beginning" is no position.
-            if await is_cut_off(self._metadata, self._ledgers, state, dlsn):
-                raise self._follower.truncated()
-            self._start = max(dlsn, earliest)
-        elif txid is not None:
-            self._from_txid = txid
-            self._start = max(
-                earliest, await first_with_txid(self._metadata, self._follower, self._ledgers, txid)
-            )
-        elif at == "latest":
-            last = await last_readable(self._follower, self._ledgers)
-            self._start = earliest if last is None else DLSN(last.segment, last.entry + 1, 0)
-        else:
-            self._start = earliest
-        if self._to is not None and self._start > self._to:
-            self.ended = True
-        self._at_segment, self._at_entry = self._start.segment, self._start.entry
 
     # --- the fetching task ------------------------------------------------------------------------
 
@@ -282,3 +253,33 @@ class Fetcher:
             return await self._follower.explain(error, segment)
         except DistributedLogError as second:
             return second
+
+
+async def open_fetcher(
+    context: LogContext,
+    follower: StateFollower,
+    *,
+    dlsn: DLSN | None,
+    txid: int | None,
+    at: Literal["earliest", "latest"],
+    to: DLSN | Literal["end"] | None,
+) -> Fetcher:
+    """Find where to begin and end. Raises `LogNotFound`, `LogTruncated`."""
+    ledgers, state = context.ledgers, follower.state
+    start = earliest = max(state.truncated_to, DLSN(state.first_segment, 0, 0))
+    end = await last_readable(follower, ledgers) if to == "end" else to
+    if dlsn is not None:
+        # The log's first position is one like any other: "from the beginning" is no position.
+        if await is_cut_off(context.metadata, ledgers, state, dlsn):
+            raise follower.truncated()
+        start = max(dlsn, earliest)
+    elif txid is not None:
+        found = await first_with_txid(context.metadata, follower, ledgers, txid)
+        start = max(earliest, found)
+    elif at == "latest":
+        last = await last_readable(follower, ledgers)
+        start = earliest if last is None else DLSN(last.segment, last.entry + 1, 0)
+    nothing = (to == "end" and end is None) or (end is not None and start > end)
+    return Fetcher(
+        context, follower, start, from_txid=txid if dlsn is None else None, to=end, ended=nothing
+    )

@@ -20,20 +20,20 @@ RETRY_S = 0.2
 
 
 class StateFollower:
-    """The newest state of one log, as far as it is known here."""
+    """The newest state of one log, as far as it is known here. Made by `follow`."""
 
-    def __init__(self, metadata: Metadata, log_id: int, name: str) -> None:
+    def __init__(self, metadata: Metadata, name: str, state: LogState, revision: int) -> None:
         self._metadata = metadata
-        self._log_id = log_id
+        self._log_id = state.log_id
         self._name = name
-        self._revision = 0
+        self._revision = revision
         self._changed = trio.Event()
-        self.state: LogState
-        self.error: DistributedLogError | None = None
+        self.state = state
+        self.error: DistributedLogError | None = _deleted(state) if state.deleting else None
         """`LogNotFound` once the log is deleted, or being so."""
 
     async def load(self) -> None:
-        """Read the state. Raises `LogNotFound`."""
+        """Read the state again. Raises `LogNotFound`."""
         found = await self._metadata.get(state_key(self._log_id))
         self._take(found)
         if self.error is not None:
@@ -119,7 +119,7 @@ class StateFollower:
 
     def _take(self, found: KeyValue | None) -> None:
         if found is None:
-            self.error = LogNotFound(f'log "{self._name}" has been deleted')
+            self.error = _gone(self._name)
         elif found.mod_revision > self._revision:
             try:
                 self.state = LogState.decode(found.value)
@@ -133,6 +133,21 @@ class StateFollower:
     def _tell(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+async def follow(metadata: Metadata, log_id: int, name: str) -> StateFollower:
+    """Read a log's state; who wants to know of its changes runs what this gives. Raises `LogNotFound`."""
+    found = await metadata.get(state_key(log_id))
+    if found is None:
+        raise _gone(name)
+    follower = StateFollower(metadata, name, LogState.decode(found.value), found.mod_revision)
+    if follower.error is not None:
+        raise follower.error
+    return follower
+
+
+def _gone(name: str) -> LogNotFound:
+    return LogNotFound(f'log "{name}" has been deleted')
 
 
 def _deleted(state: LogState) -> LogNotFound:

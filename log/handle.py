@@ -8,7 +8,8 @@ from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound, LogRecreated
 from .apps import AppVersion, LinkContent, last_version
 from .context import LogContext
 from .dlsn import DLSN
-from .follower import StateFollower
+from .fetcher import open_fetcher
+from .follower import StateFollower, follow
 from .keys import incarnation_id, incarnation_text, lock_key
 from .link import Linking, LinkResult
 from .locate import all_segments, find_time, find_txid, last_readable
@@ -312,10 +313,11 @@ class Log:
         at: Literal["earliest", "latest"],
         to: DLSN | Literal["end"] | None,
     ) -> LogReader:
-        reader = LogReader(self._context, await self._find(), self.name)
-        await reader.open(dlsn, txid, at, to)
-        self._context.start(reader.run)
-        return reader
+        fetcher = await open_fetcher(
+            self._context, await self._follower(), dlsn=dlsn, txid=txid, at=at, to=to
+        )
+        self._context.start(fetcher.run)
+        return LogReader(fetcher)
 
     async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
         return await open_ranges(self._context, self.name, await self._find(), ranges)
@@ -352,10 +354,7 @@ class Log:
         return await self._create(self.name)
 
     async def _follower(self) -> StateFollower:
-        log_id = await self._find()
-        follower = StateFollower(self._context.metadata, log_id, self.name)
-        await follower.load()
-        return follower
+        return await follow(self._context.metadata, await self._find(), self.name)
 
 
 def _first_position(segments: list[SegmentRecord]) -> DLSN:

@@ -8,13 +8,10 @@ from collections.abc import Iterator
 from itertools import islice
 from operator import length_hint
 from types import TracebackType
-from typing import Literal
 
 import trio
 
 from ..runtime.errors import DistributedLogError, EndOfStream, InvalidRequest
-from .context import LogContext
-from .dlsn import DLSN
 from .fetcher import Fetcher
 from .record import Columns, LogRecord
 
@@ -27,9 +24,9 @@ ENTRY_BYTES = 16 * 1024
 class LogReader:
     """Reads one log. Made by `Log.open_reader`; for one task at a time."""
 
-    def __init__(self, context: LogContext, log_id: int, name: str) -> None:
-        self.name = name
-        self._fetcher = Fetcher(context, log_id, name)
+    def __init__(self, fetcher: Fetcher) -> None:
+        self.name = fetcher.name
+        self._fetcher = fetcher
         self._columns: Columns | None = None
         self._taken_in_turn = 0
         self._records: Iterator[LogRecord] = iter(())
@@ -183,17 +180,3 @@ class LogReader:
     def _raise_if_sealed(self) -> None:
         if self._fetcher.sealed and self.ended:
             raise EndOfStream(f'log "{self.name}" is sealed, and this was its end')
-
-    async def open(
-        self,
-        dlsn: DLSN | None,
-        txid: int | None,
-        at: Literal["earliest", "latest"],
-        to: DLSN | Literal["end"] | None,
-    ) -> None:
-        """Find where to begin and end. Raises `LogNotFound`, `LogTruncated`."""
-        await self._fetcher.open(dlsn, txid, at, to)
-
-    async def run(self) -> None:
-        """Fetch until the end, an error, or the reader is closed. A task of the namespace."""
-        await self._fetcher.run()

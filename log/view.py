@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..metadata.interface import Metadata, Scan
 from .dlsn import DLSN
-from .follower import StateFollower
+from .follower import StateFollower, follow
 from .keys import incarnation_text, segment_key
 from .ledgers import LedgerReader, Ledgers
 from .locate import search_txid
@@ -281,9 +281,7 @@ class LogView:
 
 async def view_log(metadata: Metadata, ledgers: Ledgers, name: str, log_id: int) -> LogView:
     """A log as it is now. Raises `LogNotFound`, and what keeps the cluster from answering."""
-    follower = StateFollower(metadata, log_id, name)
-    await follower.load()
-    view = LogView(metadata, ledgers, follower)
+    view = LogView(metadata, ledgers, await follow(metadata, log_id, name))
     try:
         await view.look()
     except BaseException:

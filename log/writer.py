@@ -11,7 +11,7 @@ from .batch import PendingBulk, PendingWrite
 from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN
-from .follower import StateFollower
+from .follower import follow
 from .ledgers import LedgerWriter
 from .lock_session import Claim
 from .pipeline import Pipeline
@@ -205,8 +205,7 @@ class LogWriter:
     async def truncate(self, dlsn: DLSN) -> DLSN:
         """Give up all records before ``dlsn``; see `Log.truncate`. The writer goes on."""
         owned = self._claim.owned
-        follower = StateFollower(owned.metadata, owned.log_id, self._name)
-        await follower.load()
+        follower = await follow(owned.metadata, owned.log_id, self._name)
         return await truncate(owned.metadata, self._ledgers, follower, dlsn)
 
     async def _finish(self, then: Callable[[LogState], LogState]) -> None:

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.follower import StateFollower
+from distributedlog.log.follower import StateFollower, follow
 from distributedlog.log.keys import state_key
 from distributedlog.metadata.interface import Watch
 from distributedlog.metadata.local import LocalMetadata
@@ -50,9 +50,7 @@ async def followed(world: World) -> tuple[Forgetful, StateFollower]:
     async with world.process() as namespace:
         await namespace.create_log("a")
         log_id = await namespace.find("a")
-    follower = StateFollower(store, log_id, "a")
-    await follower.load()
-    return store, follower
+    return store, await follow(store, log_id, "a")
 
 
 async def test_a_state_that_cannot_be_read_anew_now_is_read_later(
