@@ -36,7 +36,9 @@ async def take_snapshot(
         # A segment after one in progress cannot be read yet (H11).
         if record.start_sequence_id == UNKNOWN:
             break
-        info = _closed(record, state) if record.closed else await _open(ledgers, record, state)
+        info = _without_truncated(
+            _info(record, state) if record.closed else await _open(ledgers, record, state), state
+        )
         infos.append(info)
         end_sequence_id = info.start_sequence_id + info.records
         last_txid = max(last_txid, info.last_txid)
@@ -67,26 +69,6 @@ def _first_id(records: list[SegmentRecord], state: LogState) -> int:
     return state.next_sequence_id
 
 
-def _closed(record: SegmentRecord, state: LogState) -> SegmentInfo:
-    info = SegmentInfo(
-        incarnation_text(state.log_id),
-        record.segment,
-        record.ledger_id,
-        closed=True,
-        first_entry=0,
-        last_entry=record.last_entry,
-        records=record.records,
-        size_bytes=record.size_bytes,
-        first_txid=record.first_txid,
-        last_txid=record.last_txid,
-        start_sequence_id=record.start_sequence_id,
-        created_ms=record.created_ms,
-        closed_ms=record.closed_ms,
-        given_txid=record.given_txid,
-    )
-    return _without_truncated(info, state)
-
-
 async def _open(ledgers: Ledgers, record: SegmentRecord, state: LogState) -> SegmentInfo:
     reader = await ledgers.open(record.ledger_id)
     try:
@@ -101,22 +83,33 @@ async def _open(ledgers: Ledgers, record: SegmentRecord, state: LogState) -> Seg
                 last_txid = max(last_txid, header.last_txid)
     finally:
         reader.close()
-    info = SegmentInfo(
-        incarnation_text(state.log_id),
-        record.segment,
-        record.ledger_id,
-        closed=False,
-        first_entry=0,
+    return replace(
+        _info(record, state),
         last_entry=last_entry,
         records=records,
         size_bytes=size_bytes,
         first_txid=first_txid,
         last_txid=last_txid,
+    )
+
+
+def _info(record: SegmentRecord, state: LogState) -> SegmentInfo:
+    return SegmentInfo(
+        incarnation_text(state.log_id),
+        record.segment,
+        record.ledger_id,
+        closed=record.closed,
+        first_entry=0,
+        last_entry=record.last_entry,
+        records=record.records,
+        size_bytes=record.size_bytes,
+        first_txid=record.first_txid,
+        last_txid=record.last_txid,
         start_sequence_id=record.start_sequence_id,
         created_ms=record.created_ms,
-        closed_ms=0,
+        closed_ms=record.closed_ms,
+        given_txid=record.given_txid,
     )
-    return _without_truncated(info, state)
 
 
 def _without_truncated(info: SegmentInfo, state: LogState) -> SegmentInfo:
