@@ -13,7 +13,7 @@ from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.stored_ledger import StoredLedger
 from ..ledger.unreadable import Unreadable
-from ..log.apps import AppVersion
+from ..log.app_versions import AppVersion
 from ..log.keys import UNLINKED_PREFIX, ids_of_unlinked, txn_key
 from ..log.unlinked import UnlinkedLedger, delete_unlinked
 from ..metadata.interface import Metadata, Scan

@@ -12,7 +12,7 @@ from ..ledger import holes, ids, keys
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.registration import BookieRegistration
 from ..log import tombstone
-from ..log.apps import AppVersion
+from ..log.app_versions import AppVersion
 from ..log.keys import PURGE_PREFIX, UNLINKED_PREFIX, decode_log_id, ids_of_unlinked, log_id_of
 from ..log.lock import LockRecord
 from ..log.positions import PositionRecord

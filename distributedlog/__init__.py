@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
-from .log.apps import AppVersion, LinkContent
+from .log.app_versions import AppVersion, LinkContent
 from .log.dlsn import DLSN
 from .log.handle import Log
 from .log.link import LinkResult

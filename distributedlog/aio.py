@@ -22,7 +22,7 @@ import trio
 
 from . import open_namespace as open_trio_namespace
 from .bridge import Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over, listed
-from .log.apps import AppVersion, LinkContent
+from .log.app_versions import AppVersion, LinkContent
 from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog

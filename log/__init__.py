@@ -23,5 +23,5 @@ Reading:
 
 Ends and positions: `truncation.py`, `purge.py`, `seal.py`, `positions.py`, `deletion.py`.
 For pipelines: `ranges.py` and `snapshot.py` (plans), `range_reader.py`, `segment_writer.py`, `link.py`,
-`apps.py`, `unlinked.py` (segments written beside a log, and joined to it).
+`app_versions.py`, `unlinked.py` (segments written beside a log, and joined to it).
 """

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound, LogRecreated
-from .apps import AppVersion, LinkContent, last_version
+from .app_versions import AppVersion, LinkContent, last_version
 from .context import LogContext
 from .dlsn import DLSN
 from .fetcher import open_fetcher

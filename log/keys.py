@@ -5,7 +5,7 @@ log/<id>/state                          -> LogState (state.py), at most 1 KiB
 log/<id>/segment/<number, 16 hex>       -> SegmentRecord (segments.py)
 log/<id>/lock                           -> LockRecord (lock.py), under its process's lease
 log/<id>/position/<name>                -> PositionRecord (positions.py): where a subscriber goes on
-log/<id>/txn/<application>              -> AppVersion (apps.py): what it linked last
+log/<id>/txn/<application>              -> AppVersion (app_versions.py): what it linked last
 loose/<log id>/<ledger id>              -> UnlinkedLedger (unlinked.py): made for the log, not linked yet
 gone/<bucket>/<namespace path> 00 <name> -> Tombstones (tombstone.py): where deleted logs of this name ended
 purge/<log id>                          -> nothing: segments before the truncation point may be there

@@ -27,7 +27,7 @@ from ..runtime.errors import (
     VersionConflict,
     WriterFenced,
 )
-from .apps import AppVersion, LinkContent
+from .app_versions import AppVersion, LinkContent
 from .context import LogContext
 from .dlsn import DLSN
 from .keys import incarnation_text, purge_key, segment_key, txn_key, unlinked_key

@@ -12,7 +12,7 @@ from ..metadata.transaction import Delete, Transaction
 from ..runtime.errors import CorruptData, NoSuchLedger, OutcomeUnknown, VersionConflict
 from ..runtime.frames import pack
 from ..runtime.schema import NUMBER_MAX, fit, number, row, text
-from .apps import AppVersion
+from .app_versions import AppVersion
 from .keys import ids_of_unlinked, incarnation_text, txn_key, unlinked_key, unlinked_prefix
 from .ledgers import LedgerFinder
 from .state import decode_fields

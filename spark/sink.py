@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from ..log.apps import LinkContent
+from ..log.app_versions import LinkContent
 from ..log.keys import lock_key
 from ..log.link import check_content
 from ..log.lock import LockRecord

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from ..log.apps import LinkContent
+from ..log.app_versions import LinkContent
 from ..log.keys import state_key
 from ..log.namespace import Namespace
 from ..log.ranges import SegmentToken

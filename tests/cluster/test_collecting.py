@@ -7,7 +7,7 @@ from distributedlog.cluster.collecting import Collector
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.ledger.transactions import creation_share
-from distributedlog.log.apps import AppVersion
+from distributedlog.log.app_versions import AppVersion
 from distributedlog.log.keys import UNLINKED_PREFIX, txn_key, unlinked_key
 from distributedlog.log.unlinked import UnlinkedLedger
 from distributedlog.metadata.interface import prefix_end

@@ -25,7 +25,7 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.log import keys as log_keys
 from distributedlog.log import record, tombstone
-from distributedlog.log.apps import AppVersion
+from distributedlog.log.app_versions import AppVersion
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.lock import LockRecord
 from distributedlog.log.positions import PositionRecord
@@ -666,7 +666,7 @@ CODECS = [
         AppVersion.decode,
         [AppVersion(4, "q", 9, 1, 2).encode()],
         STORED,
-        ("log/apps.py AppVersion.decode",),
+        ("log/app_versions.py AppVersion.decode",),
     ),
     Codec(
         "a position",

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.apps import LinkContent
+from distributedlog.log.app_versions import LinkContent
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.keys import unlinked_prefix

@@ -15,7 +15,7 @@ from distributedlog import (  # noqa: E402
     local_cluster,
     open_namespace,
 )
-from distributedlog.log.apps import LinkContent  # noqa: E402
+from distributedlog.log.app_versions import LinkContent  # noqa: E402
 from distributedlog.runtime.errors import LinkMismatch  # noqa: E402
 from distributedlog.spark.client import Client, run  # noqa: E402
 from distributedlog.spark.options import SinkOptions  # noqa: E402
