@@ -31,6 +31,7 @@ the small test beside the fix (named in its commit) is what holds it."""
 
 PAST_BOOKIE: dict[int, str] = {
     2: "an empty part of a frame stayed in a link's queue, and its sender went round for ever",
+    53: "a step of zeros was told of the pages that a commit lost, and the commit's sync succeeded",
     318: "rot of the very last sync, before any block could witness it, was held against the bookie",
     324: "a survivor whose sync had failed was indexed where it was found, not where it was copied to",
     454: "the same, met when the index was built anew before the next power cut",
