@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,35 +45,24 @@ class LocalNode:
     data: str | None
 
 
+@dataclass(frozen=True, slots=True)
 class LocalCluster:
     """A running cluster: where it is, who its nodes are."""
 
-    def __init__(self, data: str | None, plan: Plan | None) -> None:
-        self.uri = plan.uri if plan is not None else ""
-        self.data = data
-        """Its directory; None in memory."""
-        self.plan = plan if plan is not None else Plan(())
-        self.nodes: list[LocalNode] = []
-        self.children: dict[str, Child] = {}
-        """By name, where each node is its own process."""
+    uri: str
+    data: str | None
+    """Its directory; None in memory."""
+    nodes: list[LocalNode]
+    children: dict[str, Child]
+    """By name, where a node is its own process."""
 
     def ready(self) -> dict[str, Any]:
         """The ready line of `dlog local`."""
-        names = ("name", "kind", "pid", "address", "data")
-        return {
-            "uri": self.uri,
-            "nodes": [{key: getattr(node, key) for key in names} for node in self.nodes],
-        }
+        return {"uri": self.uri, "nodes": [asdict(node) for node in self.nodes]}
 
     def kill(self, name: str) -> None:
         """kill -9 a node that is its own process."""
         self.children[name].kill()
-
-    async def start_again(self, name: str) -> None:
-        """Start a killed node that was its own process. Raises what it cannot start with."""
-        node = next(node for node in self.plan.nodes if node.name == name)
-        await self.children[name].stop()
-        self.children[name] = await start_child(name, _spec(self.plan, node, self.data))
 
 
 @asynccontextmanager
@@ -119,27 +108,23 @@ async def local_cluster(
     plan = None
     if in_process or processes:
         plan = await _plan(directory, bookies, metadata_nodes, port)
-    cluster = LocalCluster(directory, plan)
-    run = _Run(cluster, restart, log_level, on_death or _log_death)
+    run = _Run(directory, restart, log_level, on_death or _log_death)
     started = False
     try:
         async with trio.open_nursery() as nursery:
-            if in_process:
-                await run.in_this_process(nursery, apart)
-            elif processes:
-                await run.in_processes(nursery)
+            if plan is None:
+                cluster = await run.in_one_child(nursery, bookies, metadata_nodes, port)
             else:
-                await run.in_one_child(nursery, bookies, metadata_nodes, port)
+                names = apart if in_process else [node.name for node in plan.nodes]
+                cluster = await run.planned(nursery, plan, names)
             started = True
             try:
                 yield cluster
             finally:
                 nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        if started and len(group.exceptions) == 1:
-            raise group.exceptions[
-                0
-            ] from None  # the caller's body raised it, not in a group of ours
+        if started and len(group.exceptions) == 1:  # the caller's body raised it, without a group
+            raise group.exceptions[0] from None
         raise first_of(group) from None  # why a node could not start
     finally:
         await run.stop_children()
@@ -163,47 +148,82 @@ async def run_cluster_of(
 
 
 class _Run:
-    """Starts the nodes one way or another."""
+    """Starts the nodes one way or another, and keeps them up."""
 
     def __init__(
         self,
-        cluster: LocalCluster,
+        data: str | None,
         restart: bool,
         log_level: str,
         on_death: Callable[[str, str], None],
     ) -> None:
-        self.cluster = cluster
-        self.restart = restart
-        self.log_level = log_level
-        self.on_death = on_death
+        self._data = data
+        self._restart = restart
+        self._log_level = log_level
+        self._on_death = on_death
+        self._children: dict[str, Child] = {}
 
-    async def in_this_process(self, nursery: trio.Nursery, apart: Sequence[str]) -> None:
-        cluster = self.cluster
+    async def planned(
+        self, nursery: trio.Nursery, plan: Plan, apart: Sequence[str]
+    ) -> LocalCluster:
+        """Start the nodes of a plan: those ``apart`` in processes of their own, the others here."""
         ready: dict[str, dict[str, Any]] = {}
 
         async def start(node: PlannedNode) -> None:
             if node.name in apart:
-                await self._start_child(node)
-                ready[node.name] = cluster.children[node.name].ready
-                nursery.start_soon(self._watch, node.name)
+                spec = {
+                    "run": "node",
+                    "config": to_json(plan.config(node)),
+                    "data": self._place(node),
+                    "log_level": self._log_level,
+                }
+                ready[node.name] = await self._start_child(nursery, node.name, spec)
             else:
-                ready[node.name] = await nursery.start(self._keep_node, node)
+                ready[node.name] = await nursery.start(self._keep_node, plan, node)
 
         async with trio.open_nursery() as starting:
-            for node in cluster.plan.nodes:
+            for node in plan.nodes:
                 starting.start_soon(start, node)
-        for node in cluster.plan.nodes:
-            child = cluster.children.get(node.name)
-            pid = os.getpid() if child is None else child.pid
-            cluster.nodes.append(_local_node(ready[node.name], pid, node.name))
+        return self._cluster(plan.uri, [ready[node.name] for node in plan.nodes])
+
+    async def in_one_child(
+        self, nursery: trio.Nursery, bookies: int, metadata_nodes: int, port: int
+    ) -> LocalCluster:
+        """Start a child that runs all of them."""
+        spec = {
+            "run": "cluster",
+            "data": self._data,
+            "bookies": bookies,
+            "metadata_nodes": metadata_nodes,
+            "port": port,
+            "restart": self._restart,
+            "log_level": self._log_level,
+        }
+        ready = await self._start_child(nursery, "the cluster's process", spec)
+        return self._cluster(ready["uri"], ready["nodes"])
+
+    def _place(self, node: PlannedNode) -> str | None:
+        return str(Path(self._data) / node.name) if self._data is not None else None
+
+    def _cluster(self, uri: str, ready: Sequence[dict[str, Any]]) -> LocalCluster:
+        nodes = [
+            LocalNode(
+                line["name"],
+                line["kind"],
+                line.get("pid", os.getpid()),
+                line["address"],
+                line["data"],
+            )
+            for line in ready
+        ]
+        return LocalCluster(uri, self._data, nodes, self._children)
 
     async def _keep_node(
-        self, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
+        self, plan: Plan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
     ) -> None:
         """Run one node; once it has served, its death is its own (and, with restart, not for long)."""
         served = False
-        plan, data = self.cluster.plan, self.cluster.data
-        place = Path(data) / node.name if data is not None else None
+        place = self._place(node)
         config = plan.config(node)
         in_memory = memory_host(config) if place is None else None
 
@@ -213,7 +233,7 @@ class _Run:
                 found = await nursery.start(serve_node, host, config)
                 if not served:
                     served = True
-                    task_status.started(found.line(str(place) if place else None))
+                    task_status.started(found.line(place))
 
         while True:
             try:
@@ -221,75 +241,43 @@ class _Run:
                     await serve(in_memory)
                 else:
                     assert place is not None
-                    async with host_of(config, place, alone=False) as host:
+                    async with host_of(config, Path(place), alone=False) as host:
                         await serve(host)
             except* (DistributedLogError, OSError, AssertionError) as group:
                 if not served:
                     raise
-                self.on_death(node.name, _why(first_of(group)))
-            if not self.restart:
+                self._on_death(node.name, _why(first_of(group)))
+            if not self._restart:
                 await trio.sleep_forever()
             await trio.sleep(RESTART_S)
 
-    async def in_one_child(
-        self, nursery: trio.Nursery, bookies: int, metadata_nodes: int, port: int
-    ) -> None:
-        cluster = self.cluster
-        child = await start_child(
-            "the cluster's process",
-            {
-                "run": "cluster",
-                "data": cluster.data,
-                "bookies": bookies,
-                "metadata_nodes": metadata_nodes,
-                "port": port,
-                "restart": self.restart,
-                "log_level": self.log_level,
-            },
-        )
-        cluster.children["cluster"] = child
-        cluster.uri = child.ready["uri"]
-        cluster.nodes = [
-            _local_node(node, child.pid, node["name"]) for node in child.ready["nodes"]
-        ]
-        nursery.start_soon(self._watch, "cluster")
+    async def _start_child(
+        self, nursery: trio.Nursery, name: str, spec: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Start a child and watch it; its ready line."""
+        child = self._children[name] = await start_child(name, spec)
+        nursery.start_soon(self._watch, name, spec)
+        return child.ready
 
-    async def in_processes(self, nursery: trio.Nursery) -> None:
-        cluster = self.cluster
-        async with trio.open_nursery() as starting:
-            for node in cluster.plan.nodes:
-                starting.start_soon(self._start_child, node)
-        for node in cluster.plan.nodes:
-            child = cluster.children[node.name]
-            cluster.nodes.append(_local_node(child.ready, child.pid, node.name))
-            nursery.start_soon(self._watch, node.name)
-
-    async def _start_child(self, node: PlannedNode) -> None:
-        cluster = self.cluster
-        cluster.children[node.name] = await start_child(
-            node.name, _spec(cluster.plan, node, cluster.data, self.log_level)
-        )
-
-    async def _watch(self, name: str) -> None:
+    async def _watch(self, name: str, spec: dict[str, Any]) -> None:
         """Tell of a child's death; start it again where that was asked."""
         while True:
-            child = self.cluster.children[name]
+            child = self._children[name]
             code = await child.process.wait()
-            if self.cluster.children[name] is not child:
-                continue  # somebody has started it again already
-            self.on_death(name, f"its process {child.pid} ended with {code}")
-            if not self.restart:
+            self._on_death(name, f"its process {child.pid} ended with {code}")
+            if not self._restart:
                 return
             await trio.sleep(RESTART_S)
             try:
-                await self.cluster.start_again(name)
+                await child.stop()
+                self._children[name] = await start_child(name, spec)
             except DistributedLogError as error:
-                self.on_death(name, _why(error))
+                self._on_death(name, _why(error))
 
     async def stop_children(self) -> None:
-        children, self.cluster.children = self.cluster.children, {}
+        """Stop all of them."""
         async with trio.open_nursery() as nursery:
-            for child in children.values():
+            for child in self._children.values():
                 nursery.start_soon(child.stop)
 
 
@@ -320,23 +308,8 @@ async def _plan(directory: str | None, bookies: int, metadata_nodes: int, port: 
     return plans.started(plan, bookies)
 
 
-def _spec(
-    plan: Plan, node: PlannedNode, data: str | None, level: str = "WARNING"
-) -> dict[str, Any]:
-    return {
-        "run": "node",
-        "config": to_json(plan.config(node)),
-        "data": str(Path(data) / node.name) if data is not None else None,
-        "log_level": level,
-    }
-
-
 def _absolute(path: str | Path | None) -> str:
     return os.path.abspath(str(path))
-
-
-def _local_node(ready: dict[str, Any], pid: int, name: str) -> LocalNode:
-    return LocalNode(name, ready["kind"], pid, ready["address"], ready["data"])
 
 
 def _why(error: BaseException) -> str:

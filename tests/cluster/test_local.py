@@ -71,3 +71,31 @@ async def test_a_temporary_directory_is_gone_in_the_end() -> None:
             place = Path(cluster.data)
             assert (place / "bookie1" / "journal").is_dir()
         assert not place.exists()  # noqa: ASYNC240
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("processes", [False, True])
+async def test_a_child_that_was_killed_is_started_again_where_it_was(
+    tmp_path: Path, processes: bool
+) -> None:
+    """One node, or the process that has them all."""
+    told: list[str] = []
+    with trio.fail_after(60):
+        async with local_cluster(
+            tmp_path,
+            bookies=1,
+            metadata_nodes=1,
+            processes=processes,
+            restart=True,
+            on_death=lambda name, why: told.append(name),
+        ) as cluster:
+            name = "bookie1" if processes else next(iter(cluster.children))
+            killed = cluster.children[name]
+
+            cluster.kill(name)
+            while cluster.children[name] is killed:  # noqa: ASYNC110 (nobody tells)
+                await trio.sleep(0.05)
+
+            assert told == [name]
+            async with open_namespace(cluster.uri) as namespace:
+                assert [name async for name in namespace.logs()] == []
