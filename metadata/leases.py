@@ -26,7 +26,7 @@ class Leases:
         self._deadlines: dict[int, float] = {}
         self._ending: dict[int, None] = {}
 
-    def on_role(self, leads: bool) -> None:
+    def on_role(self) -> None:
         """A new leader knows nothing of what was renewed before it."""
         self._deadlines.clear()
         self._ending.clear()

@@ -67,7 +67,7 @@ class MemberNode:
             send=lambda peer, message: self.peers.send(peer, message),
             send_snapshot=self._send_snapshot,
             on_applied=self._push_changes,
-            on_role=lambda leads: self.leases.on_role(leads),
+            on_role=lambda: self.leases.on_role(),
             on_late=lambda lateness_s: self.leases.on_late(lateness_s),
             on_members=lambda: self.peers.on_members(),
         )

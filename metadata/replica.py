@@ -81,7 +81,7 @@ class Replica:
         send: Callable[[str, Message], None],
         send_snapshot: Callable[[SendSnapshot], None],
         on_applied: Callable[[], None],
-        on_role: Callable[[bool], None],
+        on_role: Callable[[], None],
         on_late: Callable[[float], None],
         on_members: Callable[[], None],
     ) -> None:
@@ -302,7 +302,7 @@ class Replica:
         self._tell_leader()
         if self._leads != self.leads:
             self._leads = self.leads
-            self._on_role(self.leads)
+            self._on_role()
 
     def _tell_leader(self) -> None:
         """Log whom this node follows, once a change: terms in which nobody comes to lead say nothing."""

@@ -58,10 +58,10 @@ async def test_a_leader_that_comes_back_grants_every_lease_anew(autojump_clock: 
         nursery.start_soon(leases.run)
         await trio.sleep(0.5)
         replica.leads = False
-        leases.on_role(False)
+        leases.on_role()
         await trio.sleep(3 * TTL_S)
         replica.leads = True
-        leases.on_role(True)
+        leases.on_role()
 
         await trio.sleep(TTL_S - 1)
         assert replica.proposed == []
