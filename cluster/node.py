@@ -19,7 +19,8 @@ from ..bookie.store import Store
 from ..ledger import keys
 from ..ledger.ids import next_of
 from ..ledger.registration import BookieRegistration
-from ..metadata.client import Metadata, MetadataClient
+from ..metadata.client import MetadataClient
+from ..metadata.interface import Metadata
 from ..metadata.options import MetadataOptions
 from ..metadata.server import serve_metadata
 from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest

@@ -2,7 +2,7 @@
 
 Every command carries (client id, request number), so that sending it again does not do it again (H20). What
 was never sent, or was refused, certainly did not happen; what was sent and not answered until the deadline
-is `OutcomeUnknown`. Connections are in `quorum_links.py`, watches in `watching.py`.
+is `OutcomeUnknown`. Questions are in `asking.py`, connections in `quorum_links.py`, watches in `watching.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from .answers import STALE_REQUEST, Answer
 from .asking import Question, Questions
 from .commands import Command, Grant, Revoke, Transact, encode_command
 from .configuration import Member
-from .interface import Event, MemberStatus, Metadata, RangePage, Watch, WatchBatch, prefix_end
+from .interface import MemberStatus, RangePage, Watch
 from .quorum_links import QuorumLinks
 from .status_question import ask_status
 from .transaction import KeyValue, Transaction, TransactionReply
@@ -36,17 +36,6 @@ from .wire import (
     decode_outcome,
     decode_page,
 )
-
-__all__ = [
-    "Event",
-    "MemberStatus",
-    "Metadata",
-    "MetadataClient",
-    "RangePage",
-    "Watch",
-    "WatchBatch",
-    "prefix_end",
-]
 
 UNDER_WAY_MAX = 256
 """Questions of one client at a time, lease renewals not counted; more wait here, in the order they came."""

@@ -14,7 +14,7 @@ from distributedlog.cli.errors import innermost, report, with_hint
 from distributedlog.cli.main import command, run
 from distributedlog.cli.output import table
 from distributedlog.cli.status import show
-from distributedlog.metadata.client import MemberStatus
+from distributedlog.metadata.interface import MemberStatus
 from distributedlog.runtime import errors
 from distributedlog.runtime.errors import BY_CODE, InvalidUri, LogNotFound
 

@@ -14,7 +14,7 @@ from distributedlog.cluster.reach import known_reach
 from distributedlog.ledger import keys
 from distributedlog.ledger.pool import BookiePool
 from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata.client import prefix_end
+from distributedlog.metadata.interface import prefix_end
 from tests.cluster.story import Cluster
 
 pytestmark = pytest.mark.processes

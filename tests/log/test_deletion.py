@@ -25,7 +25,7 @@ from distributedlog.log.tombstone import (
     encode,
     gone_key,
 )
-from distributedlog.metadata.client import prefix_end
+from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
     CorruptData,
