@@ -38,7 +38,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (LogReader, "_reader", "read_columns_many ended"),
     (SegmentWriter, "_writer", ""),
     (RangeReader, "_reader", "read_columns read_by_log next check run"),
-    (LogWatch, "_watch", "open run"),
+    (LogWatch, "_watch", "run"),
 )
 """Each trio class; where its asyncio class has the object that lives in the loop; what that leaves out."""
 PLAIN = {"ledger_id", "size_bytes", "records"}

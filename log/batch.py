@@ -130,7 +130,7 @@ class PendingBulk(Sequence[PendingWrite]):
         """One a record, when all are known."""
         await self.wait()
         found: list[DLSN | DistributedLogError] = []
-        for first, end, batch, slot in self._stretches():
+        for first, end, batch, slot in self._ended_spans():
             if batch.error is not None:
                 found += [batch.error] * (end - first)
             else:
@@ -142,7 +142,7 @@ class PendingBulk(Sequence[PendingWrite]):
         if not self.done():
             raise InvalidRequest("the writes are not done yet: await them")
         found: list[DLSN] = []
-        for first, end, batch, slot in self._stretches():
+        for first, end, batch, slot in self._ended_spans():
             if batch.error is not None:
                 raise batch.error.again()
             found += _positions(batch, slot, end - first)
@@ -162,12 +162,13 @@ class PendingBulk(Sequence[PendingWrite]):
             index += self._length
         if not 0 <= index < self._length:
             raise IndexError(index)
-        for first, end, batch, slot in self._stretches():
+        for first, end, batch, slot in self._ended_spans():
             if index < end:
                 return PendingWrite(batch, slot + index - first)
         raise AssertionError("every record is in a span")
 
-    def _stretches(self) -> list[tuple[int, int, Batch, int]]:
+    def _ended_spans(self) -> list[tuple[int, int, Batch, int]]:
+        """First index, the one after the last, batch, slot of the first."""
         ends = [first for first, _, _ in self._spans] + [self._length]
         return [
             (first, end, batch, slot)

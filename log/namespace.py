@@ -30,7 +30,7 @@ from .opening import Opening
 from .options import LogOptions
 from .recovery_turns import RecoveryTurns
 from .state import LogState
-from .watch import LogWatch
+from .watch import LogWatch, watch_logs
 
 DRAWS = 5
 
@@ -166,8 +166,7 @@ class Namespace:
         return decode_log_id(found.value)
 
     async def _open_watch(self, prefix: str) -> LogWatch:
-        watch = LogWatch(self.metadata, self.path, prefix)
-        await watch.open()
+        watch = await watch_logs(self.metadata, self.path, prefix)
         self.start(watch.run)
         return watch
 

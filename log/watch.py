@@ -24,6 +24,9 @@ RETRY_S = 0.5
 CHANGES_MAX = 10_000
 """Changes that nobody has taken; at the bound it follows no further until some are."""
 
+Known = dict[str, tuple[int, int]]
+"""The logs that are there: name to log id, and the revision that made it."""
+
 log = logging.getLogger("distributedlog.log")
 
 
@@ -39,14 +42,15 @@ class LogChange:
 class LogWatch:
     """The logs below a prefix, as they were at first, then their changes. Made by `Namespace.watch_logs`."""
 
-    def __init__(self, metadata: Metadata, path: str, prefix: str) -> None:
+    def __init__(
+        self, metadata: Metadata, path: str, prefix: str, known: Known, revision: int
+    ) -> None:
         self._metadata = metadata
         self._path = path
-        self._start = name_key(path, prefix)
-        self._end = prefix_end(self._start)
-        self._known: dict[str, tuple[int, int]] = {}  # name to log id and revision
+        self._prefix = prefix
+        self._known = known
         self._changes: deque[LogChange] = deque()
-        self._revision = 0
+        self._revision = revision
         self._scope = trio.CancelScope()
         self._filled = trio.Event()
         self._taken = trio.Event()
@@ -103,10 +107,6 @@ class LogWatch:
     ) -> None:
         self._close(AlreadyClosed("this watch is closed"))
 
-    async def open(self) -> None:
-        """List the logs. Raises `QuorumUnreachable`."""
-        self._known, self._revision = await self._listed()
-
     async def run(self) -> None:
         """Follow until closed. A task of the namespace."""
         try:
@@ -118,19 +118,12 @@ class LogWatch:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    async def _listed(self) -> tuple[dict[str, tuple[int, int]], int]:
-        found: dict[str, tuple[int, int]] = {}
-        scan = Scan(self._metadata, self._start, self._end)
-        async for item in scan:
-            if (read := self._read(item)) is not None:
-                found[read[0]] = (read[1], item.mod_revision)
-        return found, scan.revision
-
     async def _follow(self) -> None:
         """Queue changes until the watch ends; a change is in the queue and the revision moved, or neither."""
+        start = name_key(self._path, self._prefix)
         try:
             async with self._metadata.watch(
-                self._start, self._end, after_revision=self._revision
+                start, prefix_end(start), after_revision=self._revision
             ) as watch:
                 while True:
                     batch = await watch.next()
@@ -157,17 +150,9 @@ class LogWatch:
             self._error = error
         self._filled.set()
 
-    def _read(self, item: KeyValue) -> tuple[str, int] | None:
-        """Name and log id; None for what cannot be read: one bad key does not end everybody's watch."""
-        try:
-            return name_of(self._path, item.key), decode_log_id(item.value)
-        except CorruptData as error:
-            log.warning("passed over: %s", error)
-            return None
-
     async def _relist(self) -> None:
         try:
-            found, revision = await self._listed()
+            found, revision = await _listed(self._metadata, self._path, self._prefix)
         except DistributedLogError as error:
             if not error.retryable:
                 raise
@@ -181,7 +166,7 @@ class LogWatch:
         item = event.item
         if event.kind == "delete":
             item = replace(item, value=encode_log_id(0))  # a deleted key has no value
-        read = self._read(item)
+        read = _read(self._path, item)
         if read is None:
             return
         name, log_id = read
@@ -196,9 +181,30 @@ class LogWatch:
             self._changes.append(LogChange("created", name, incarnation_text(log_id)))
 
 
-def _difference(
-    before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]
-) -> Iterator[LogChange]:
+async def watch_logs(metadata: Metadata, path: str, prefix: str) -> LogWatch:
+    """List the logs, to follow them on. Raises `QuorumUnreachable`."""
+    return LogWatch(metadata, path, prefix, *await _listed(metadata, path, prefix))
+
+
+async def _listed(metadata: Metadata, path: str, prefix: str) -> tuple[Known, int]:
+    found: Known = {}
+    scan = Scan(metadata, name_key(path, prefix))
+    async for item in scan:
+        if (read := _read(path, item)) is not None:
+            found[read[0]] = (read[1], item.mod_revision)
+    return found, scan.revision
+
+
+def _read(path: str, item: KeyValue) -> tuple[str, int] | None:
+    """Name and log id; None for what cannot be read: one bad key does not end everybody's watch."""
+    try:
+        return name_of(path, item.key), decode_log_id(item.value)
+    except CorruptData as error:
+        log.warning("passed over: %s", error)
+        return None
+
+
+def _difference(before: Known, after: Known) -> Iterator[LogChange]:
     for name, (log_id, _) in before.items():
         if name not in after or after[name][0] != log_id:
             yield LogChange("deleted", name, incarnation_text(log_id))
