@@ -5,7 +5,7 @@ All of it is numbers and text: it pickles, and `to_json` gives what ``json.dumps
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from ..runtime.errors import InvalidRequest
 from .dlsn import DLSN
@@ -15,8 +15,26 @@ WHOLE = -1
 """A range's ``stop_slot``: its last entry is read to the end."""
 
 
+class _Shipped:
+    """A dataclass of numbers and text."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For ``json.dumps``."""
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The other way round. Raises `InvalidRequest`."""
+        try:
+            return cls(**value)
+        except TypeError as error:
+            raise InvalidRequest(f"not a {cls.__name__}: {error}") from None
+
+
 @dataclass(frozen=True, slots=True)
-class SegmentRange:
+class SegmentRange(_Shipped):
     """Entries ``first_entry`` to ``last_entry`` of one segment, both included, that can be read now.
 
     Made by `SegmentInfo.range` and `ranges_between`; read by `Log.open_ranges`, in any process.
@@ -70,18 +88,9 @@ class SegmentRange:
         rest = self.part(middle, self.last_entry)
         return head, replace(rest, size_bytes=self.size_bytes - head.size_bytes)
 
-    def to_json(self) -> dict[str, Any]:
-        """For ``json.dumps``."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "SegmentRange":
-        """The other way round. Raises `InvalidRequest`."""
-        return _made(cls, value)
-
 
 @dataclass(frozen=True, slots=True)
-class SegmentInfo:
+class SegmentInfo(_Shipped):
     """A segment as it was when the log was looked at. Counts are of user records."""
 
     incarnation: str
@@ -135,15 +144,6 @@ class SegmentInfo:
             size_bytes=self.size_bytes * (last - first + 1) // max(1, self.last_entry + 1),
         )  # fmt: skip
 
-    def to_json(self) -> dict[str, Any]:
-        """For ``json.dumps``."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "SegmentInfo":
-        """The other way round. Raises `InvalidRequest`."""
-        return _made(cls, value)
-
 
 @dataclass(frozen=True, slots=True)
 class LogSnapshot:
@@ -184,7 +184,7 @@ class LogSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentToken:
+class SegmentToken(_Shipped):
     """A ledger that was written for a log and is closed: what `Log.link_segments` takes.
 
     The link believes the ledger's own record and not this; here it is for planning.
@@ -200,15 +200,6 @@ class SegmentToken:
     last_txid: int
     last_entry: int
     last_slot: int
-
-    def to_json(self) -> dict[str, Any]:
-        """For ``json.dumps``."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "SegmentToken":
-        """The other way round. Raises `InvalidRequest`."""
-        return _made(cls, value)
 
 
 def ranges_between(
@@ -234,13 +225,3 @@ def ranges_between(
             )
         )  # fmt: skip
     return found
-
-
-T = TypeVar("T")
-
-
-def _made(cls: type[T], value: Mapping[str, Any]) -> T:
-    try:
-        return cls(**value)
-    except TypeError as error:
-        raise InvalidRequest(f"not a {cls.__name__}: {error}") from None
