@@ -102,41 +102,21 @@ _act = SimRecoverer._act
 
 
 def _ignore_complete_to(
-    self: Recovery,
-    request: int,
-    complete_to: int,
-    known: bool,
-    found: Any,
-    *,
-    damaged: bool = False,
+    self: Recovery, request: int, complete_to: int, *rest: Any, **damaged: Any
 ) -> list[Action]:
     requests = self._evidence._requests
     last = requests[request][1].last if request in requests else complete_to
-    return _on_read(self, request, last, known, found, damaged=damaged)
+    return _on_read(self, request, last, *rest, **damaged)
 
 
 def _ignore_limbo(
-    self: Recovery,
-    request: int,
-    complete_to: int,
-    known: bool,
-    found: Any,
-    *,
-    damaged: bool = False,
+    self: Recovery, request: int, complete_to: int, known: bool, *rest: Any, **damaged: Any
 ) -> list[Action]:
-    return _on_read(self, request, complete_to, True, found, damaged=damaged)
+    return _on_read(self, request, complete_to, True, *rest, **damaged)
 
 
-def _damage_is_absence(
-    self: Recovery,
-    request: int,
-    complete_to: int,
-    known: bool,
-    found: Any,
-    *,
-    damaged: bool = False,
-) -> list[Action]:
-    return _on_read(self, request, complete_to, known, found)
+def _damage_is_absence(self: Recovery, *answer: Any, **damaged: Any) -> list[Action]:
+    return _on_read(self, *answer)
 
 
 def _start_anywhere(self: Recovery, slot: int, lac: int, known: bool) -> list[Action]:
