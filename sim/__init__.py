@@ -2,7 +2,8 @@
 
 `python -m distributedlog.sim --seeds 20` runs it. Three worlds, from whole to small:
 
-    seed.py, cluster.py, nemesis.py     the whole cluster in trio: faults, then heal, and judge
+    seed.py, cluster.py                 the whole cluster in trio: faults, then heal, and judge
+        nemesis.py, ambush.py, moments.py       faults at random times, and at moments that count
         campaign.py, tuning.py, copies.py, pipeline.py  many seeds; small bounds; repair; pipelines
     bookie_world.py                     one real bookie and bad clients
     ledger_world.py, raft_world.py      cores alone on one heap, thousands of seeds a minute
