@@ -5,7 +5,7 @@ docs/options.md. A new option is a field of its part's dataclass, made by `optio
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, field, fields, replace
 from typing import Any, TypeVar
 
@@ -19,17 +19,21 @@ Options = TypeVar("Options")
 
 
 def option(
-    default: bool | float | str,
+    default: object,
     unit: str,
     reason: str,
     *,
     at_least: float | None = None,
     at_most: float | None = None,
     multiple_of: int | None = None,
+    **more: object,
 ) -> Any:
-    """A field of an options dataclass; of the default's type. Without ``at_least`` a number is above 0."""
+    """A field of an options dataclass; of the default's type. Without ``at_least`` a number is above 0.
+
+    ``more`` is what a part's own tables say besides.
+    """
     rules = {"at_least": at_least, "at_most": at_most, "multiple_of": multiple_of}
-    return field(default=default, metadata={"unit": unit, "reason": reason, **rules})
+    return field(default=default, metadata={"unit": unit, "reason": reason, **rules, **more})
 
 
 def check(options: object) -> None:
@@ -117,15 +121,22 @@ def shown(value: object, unit: str) -> str:
     return f"{value:,g}" if isinstance(value, float) else f"{value:,}"
 
 
-def table(cls: type) -> str:
+Columns = Mapping[str, Callable[[Field[Any]], str]]
+
+COLUMNS: Columns = {
+    "option": lambda one: f"`{one.name}`",
+    "default": lambda one: shown(one.default, one.metadata["unit"]),
+    "unit": lambda one: one.metadata["unit"] or "–",
+    "takes": legal,
+    "why": lambda one: one.metadata["reason"],
+}
+
+
+def table(cls: type, columns: Columns = COLUMNS) -> str:
     """The options of a part, as Markdown."""
-    lines = ["| option | default | unit | takes | why |", "| --- | --- | --- | --- | --- |"]
-    for one in described(cls):
-        unit, reason = one.metadata["unit"], one.metadata["reason"]
-        lines.append(
-            f"| `{one.name}` | {shown(one.default, unit)} | {unit or '–'} | {legal(one)} | {reason} |"
-        )
-    return "\n".join(lines)
+    rows = [[*columns], ["---"] * len(columns)]
+    rows += [[say(one) for say in columns.values()] for one in described(cls)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def with_tables(document: str, made: Mapping[str, str]) -> str:

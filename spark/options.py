@@ -1,4 +1,4 @@
-"""The options of the Spark source and sink: name, type, default, meaning, in one typed table each.
+"""The options of the Spark source and sink, in one typed table each.
 
 `docs/spark.md` is generated from these tables (`tables.py`). Names are case-insensitive, as Spark's are; an
 unknown one is an error that names its nearest neighbours, and a wrong value one that names what is legal.
@@ -6,10 +6,11 @@ unknown one is an error that names its nearest neighbours, and a wrong value one
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from ..runtime.errors import InvalidRequest
+from ..runtime.options import option as describe
 from .option_rules import Where, check_sink, check_source
 from .values import (
     MIB,
@@ -46,17 +47,15 @@ TXID_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 def option(
     name: str,
     read: Callable[[str], Any],
-    meaning: str,
+    reason: str,
     *,
     default: Any = None,
     shown: str = "none",
     kafka: str = "–",
 ) -> Any:
-    """One row of a table. ``shown`` is the default as a user would write it."""
-    return field(
-        default=default,
-        metadata={"name": name, "read": read, "meaning": meaning, "shown": shown, "kafka": kafka},
-    )
+    """An option whose value comes as text: what reads it, and the default as a user would write it."""
+    unit = "bytes" if read is size else "s" if read in (duration, some_time) else ""
+    return describe(default, unit, reason, name=name, read=read, shown=shown, kafka=kafka)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,27 +4,30 @@ Those of the options, and what becomes of a query whose log was truncated, delet
 """
 
 import sys
-from dataclasses import fields
+from dataclasses import Field
 from typing import Any
 
 from ..log.dlsn import DLSN
 from ..log.state import LogEnd
 from ..log.tombstone import Tombstone
-from ..runtime.options import with_tables
+from ..runtime.options import Columns, table, with_tables
 from .lifecycle import Decision, Do, Found, Held, Rules, There, decide
 from .options import SinkOptions, SourceOptions
 
 TABLES: dict[str, type[Any]] = {"source": SourceOptions, "sink": SinkOptions}
 
 
-def table(options: type[Any]) -> str:
-    """One table, as Markdown."""
-    lines = ["| option | default | meaning | Kafka's |", "| --- | --- | --- | --- |"]
-    for one in fields(options):
-        row = one.metadata
-        kafka = row["kafka"] if " " in row["kafka"] or row["kafka"] == "–" else f"`{row['kafka']}`"
-        lines.append(f"| `{row['name']}` | {row['shown']} | {row['meaning']} | {kafka} |")
-    return "\n".join(lines)
+def _kafka(one: Field[Any]) -> str:
+    said: str = one.metadata["kafka"]
+    return said if " " in said or said == "–" else f"`{said}`"
+
+
+COLUMNS: Columns = {
+    "option": lambda one: f"`{one.metadata['name']}`",
+    "default": lambda one: one.metadata["shown"],
+    "meaning": lambda one: one.metadata["reason"],
+    "Kafka's": _kafka,
+}
 
 
 OLD, NEW = f"{7:016x}", f"{8:016x}"
@@ -108,7 +111,7 @@ def _outcome(decision: Decision) -> str:
 
 def renewed(text: str) -> str:
     """A document with the tables between its marks made anew."""
-    made = {f"options: {name}": table(options) for name, options in TABLES.items()}
+    made = {f"options: {name}": table(options, COLUMNS) for name, options in TABLES.items()}
     return with_tables(text, {**made, "outcomes": outcomes()})
 
 
