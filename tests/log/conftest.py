@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.log.handle import Log
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.options import LogOptions
 from distributedlog.metadata.local import LocalMetadata
@@ -33,6 +34,13 @@ class World:
         async with trio.open_nursery() as nursery:
             yield self.namespace(nursery, owner, options)
             nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def log(self, name: str) -> AsyncIterator[Log]:
+        """An empty log, in a process of its own."""
+        async with self.process() as namespace:
+            await namespace.create_log(name)
+            yield namespace.open_log(name)
 
     def namespace(self, nursery: trio.Nursery, owner: str, options: Mapping[str, Any]) -> Namespace:
         self._seed += 1

@@ -63,8 +63,7 @@ async def keys_below(world: World, prefix: bytes) -> list[bytes]:
 async def test_linked_segments_are_read_as_if_they_had_been_written_there(
     world: World, autojump_clock: MockClock
 ) -> None:
-    async with world.process() as ns:
-        log = ns.open_log("orders")
+    async with world.log("orders") as log:
         await put(log, 1)
         first, second = await segment(log, 5, 6), await segment(log, 6, 7)
         assert await payloads(log) == [b"1"]  # nobody reads what is not linked
@@ -85,9 +84,7 @@ async def test_the_next_link_and_the_next_writer_come_after_what_was_linked(
     world: World, autojump_clock: MockClock
 ) -> None:
     """Txids do not go back, whoever brought the greatest."""
-    async with world.process() as ns:
-        log = ns.open_log("orders")
-        await ns.create_log("orders")
+    async with world.log("orders") as log:
         await log.link_segments([await segment(log, 10, 12)])
 
         with pytest.raises(TransactionIdOutOfOrder):
@@ -131,8 +128,7 @@ async def test_a_snapshot_is_read_by_ranges_in_another_process(
 async def test_the_same_version_is_linked_once_with_whatever_ledgers(
     world: World, autojump_clock: MockClock
 ) -> None:
-    async with world.process() as ns:
-        log = ns.open_log("orders")
+    async with world.log("orders") as log:
         await put(log, 1)
         first, again = await segment(log, 2, 3), await segment(log, 2, 3)
         result = await log.link_segments([first], app="etl", version=7)
@@ -152,9 +148,7 @@ async def test_the_same_version_is_linked_once_with_whatever_ledgers(
 async def test_without_an_application_the_ledgers_themselves_are_linked_once(
     world: World, autojump_clock: MockClock
 ) -> None:
-    async with world.process() as ns:
-        log = ns.open_log("orders")
-        await ns.create_log("orders")
+    async with world.log("orders") as log:
         tokens = [await segment(log, 1), await segment(log), await segment(log, 2)]
         assert (await log.link_segments(tokens)).last_segment == 2  # the empty one is left out
         assert (await log.link_segments(tokens)).already
@@ -344,9 +338,7 @@ async def test_no_application_is_forgotten_before_its_time(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H14: 1,001 applications, then the first one replays; at the bound a new one is refused."""
-    async with world.process() as ns:
-        log = ns.open_log("orders")
-        await ns.create_log("orders")
+    async with world.log("orders") as log:
         for n in range(1001):
             await log.link_segments([], app=f"job {n}", version=1)
         token = await segment(log, 1)
@@ -365,8 +357,7 @@ async def test_no_application_is_forgotten_before_its_time(
 async def test_an_overwrite_truncates_in_the_same_moment(
     world: World, autojump_clock: MockClock
 ) -> None:
-    async with world.process() as ns:
-        log = ns.open_log("orders")
+    async with world.log("orders") as log:
         await put(log, 1, 2)
         await log.link_segments([await segment(log, 3, 4)], truncate_before=True)
         snapshot = await log.snapshot()
@@ -408,9 +399,7 @@ async def test_what_is_given_up_is_deleted(world: World, autojump_clock: MockClo
 async def test_columns_that_cannot_be_read_are_not_written(
     world: World, autojump_clock: MockClock
 ) -> None:
-    async with world.process() as ns:
-        log = ns.open_log("orders")
-        await ns.create_log("orders")
+    async with world.log("orders") as log:
         writer = await log.open_segment_writer()
         ids, data = struct.pack("<2q", 1, 2), b"abc"
         await writer.write_packed(ids, struct.pack("<3i", 0, 1, 3), data)
@@ -451,8 +440,7 @@ async def test_a_txid_that_nobody_asked_for_is_given_at_the_link(
     world: World, autojump_clock: MockClock
 ) -> None:
     """However much anybody else appended since the segment was begun, it follows; and all readers agree."""
-    async with world.process() as ns:
-        log = ns.open_log("orders")
+    async with world.log("orders") as log:
         await put(log, 1)
         first = await without_txids(log, b"a", b"b", b"c")
         second = await without_txids(log, b"d")
@@ -489,9 +477,7 @@ async def test_a_clock_says_the_txid_where_the_log_is_behind_it(
     world: World, autojump_clock: MockClock
 ) -> None:
     """Now in ms, as the process that links has it; and never below segments of the same link."""
-    async with world.process() as ns:
-        log = ns.open_log("orders")
-        await ns.create_log("orders")
+    async with world.log("orders") as log:
         alone = await without_txids(log, b"a")
         await log.link_segments([alone])
         after = [await segment(log, 2_000_000_000_000), await without_txids(log, b"b")]
@@ -535,9 +521,7 @@ async def test_a_version_that_was_linked_with_other_records_is_refused(
     world: World, autojump_clock: MockClock
 ) -> None:
     """Two writes of one batch under one name: the second was skipped in silence."""
-    async with world.process() as ns:
-        log = ns.open_log("orders")
-        await ns.create_log("orders")
+    async with world.log("orders") as log:
         first, again, other = [await segment(log, n, app="etl", version=3) for n in (1, 1, 2)]
         here, there = LinkContent(1, 11), LinkContent(1, 22)
 

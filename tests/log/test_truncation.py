@@ -28,8 +28,7 @@ async def txids(log: Log) -> list[int]:
 async def test_nothing_before_the_point_is_read_and_everything_after_it_is(
     world: World, autojump_clock: MockClock
 ) -> None:
-    async with world.process() as ns:
-        log = ns.open_log("orders")
+    async with world.log("orders") as log:
         places = await written(log, range(3), range(3, 6))
         for at, first in ((1, 1), (0, 1), (3, 3), (4, 4), (2, 4)):
             assert await log.truncate(places[at]) == places[first]
@@ -45,8 +44,7 @@ async def test_nothing_before_the_point_is_read_and_everything_after_it_is(
 
 async def test_a_point_after_the_end_is_the_end(world: World, autojump_clock: MockClock) -> None:
     """What is written later stays, with a writer and without one."""
-    async with world.process() as ns:
-        log = ns.open_log("orders")
+    async with world.log("orders") as log:
         await written(log, range(2))
         assert await log.truncate(DLSN(99, 0, 0)) == DLSN(2, 0, 0)
         assert await txids(log) == []
@@ -81,39 +79,35 @@ async def test_a_living_writer_keeps_its_log_and_the_point_through_rolls(
 async def test_a_point_inside_an_entry_cuts_the_entry(
     world: World, autojump_clock: MockClock
 ) -> None:
-    async with world.process() as ns:
-        log = ns.open_log("orders")
-        async with log.open_writer() as writer:
-            places = await writer.write_bulk([LogRecord(n, b"%d" % n) for n in range(5)])
-            assert places[3] == DLSN(1, 0, 3)
-            await log.truncate(places[3])
-            await writer.commit()
-            assert await txids(log) == [3, 4]
-            (segment,) = (await log.snapshot()).segments
-            async with log.open_ranges([segment.range()]) as reader:
-                columns = await reader.read_columns()
-            assert columns is not None
-            assert columns.first_dlsn == places[3]
+    async with world.log("orders") as log, log.open_writer() as writer:
+        places = await writer.write_bulk([LogRecord(n, b"%d" % n) for n in range(5)])
+        assert places[3] == DLSN(1, 0, 3)
+        await log.truncate(places[3])
+        await writer.commit()
+        assert await txids(log) == [3, 4]
+        (segment,) = (await log.snapshot()).segments
+        async with log.open_ranges([segment.range()]) as reader:
+            columns = await reader.read_columns()
+        assert columns is not None
+        assert columns.first_dlsn == places[3]
 
 
 async def test_a_plan_loses_no_slot_without_a_word(world: World, autojump_clock: MockClock) -> None:
     """G6: a range that was planned before a point fell into its first entry is truncated; one that was
     planned after begins at the point, and later ones in it at their entries."""
-    async with world.process() as ns:
-        log = ns.open_log("orders")
-        async with log.open_writer() as writer:
-            await writer.write_bulk([LogRecord(n, b"") for n in range(5)])
-            await writer.write_bulk([LogRecord(n, b"") for n in range(5, 8)])
-            await writer.commit()
-            (before,) = (await log.snapshot()).segments
-            await log.truncate(DLSN(1, 0, 3))
-            with pytest.raises(LogTruncated):
-                await log.open_ranges([before.range()])
-            (after,) = (await log.snapshot()).segments
-            assert SegmentInfo.from_json(after.to_json()) == after
-            async with log.open_ranges([after.range(), after.range(1), before.range(1)]) as reader:
-                found = [columns.txids.tolist() async for columns in reader]
-            assert found == [[3, 4], [5, 6, 7], [5, 6, 7], [5, 6, 7]]
+    async with world.log("orders") as log, log.open_writer() as writer:
+        await writer.write_bulk([LogRecord(n, b"") for n in range(5)])
+        await writer.write_bulk([LogRecord(n, b"") for n in range(5, 8)])
+        await writer.commit()
+        (before,) = (await log.snapshot()).segments
+        await log.truncate(DLSN(1, 0, 3))
+        with pytest.raises(LogTruncated):
+            await log.open_ranges([before.range()])
+        (after,) = (await log.snapshot()).segments
+        assert SegmentInfo.from_json(after.to_json()) == after
+        async with log.open_ranges([after.range(), after.range(1), before.range(1)]) as reader:
+            found = [columns.txids.tolist() async for columns in reader]
+        assert found == [[3, 4], [5, 6, 7], [5, 6, 7], [5, 6, 7]]
 
 
 async def test_an_open_reader_below_the_point_gets_the_first_position_that_is_left(
@@ -144,8 +138,7 @@ async def test_an_open_reader_below_the_point_gets_the_first_position_that_is_le
 async def test_a_reader_that_has_had_all_before_the_point_goes_on(
     world: World, autojump_clock: MockClock
 ) -> None:
-    async with world.process() as ns:
-        log = ns.open_log("orders")
+    async with world.log("orders") as log:
         places = await written(log, range(3))
         reader = await log.open_reader()
         assert [r.txid for r in await reader.read_bulk(3)] == [0, 1, 2]
