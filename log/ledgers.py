@@ -55,7 +55,7 @@ class EntryRecord(Protocol):
 
 
 class LedgerWriter(Protocol):
-    """The ledger that this process writes. All but ``close`` is synchronous."""
+    """The ledger that this process writes. All but `wait_room` and `settle` is synchronous."""
 
     ledger_id: int
     lac: int
