@@ -5,5 +5,6 @@ write.py, read.py, tail.py      rates and latencies of one log, or many; from ca
 interference.py                 what a lone writer feels of a reader that catches up
 spark.py                        Spark's source and sink beside the same without us
 campaign.py                     all of them in turns: the figures of docs/performance.md
-plan.py, histogram.py, machine.py   what was asked; latencies in buckets; what the machine is
+plan.py, histogram.py           what was asked; latencies in buckets
+machine.py, interpreter.py      what the machine is, and how the interpreter was built
 """

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.processes import environment
+from .interpreter import this_build
 from .machine import cpu_seconds
 
 SAMPLE_S = 0.25
@@ -116,6 +117,7 @@ def main() -> None:
     if asked.json:
         kept = {name: runs.results for name, runs in found.items()}
         Path(asked.json).write_text(json.dumps({"cases": kept, "floors": floors}, indent=1))
+    print(f"{this_build().describe()}\n")
     print(table(found, floors))
 
 

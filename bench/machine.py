@@ -4,6 +4,8 @@ import os
 import platform
 from pathlib import Path
 
+from .interpreter import this_build
+
 
 class OthersCpu:
     """The CPU that processes outside of this session took, from the making of this on.
@@ -31,6 +33,7 @@ def settings() -> dict[str, object]:
     """What a figure depends on."""
     return {
         "python": platform.python_version(),
+        "interpreter": this_build().as_json(),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),

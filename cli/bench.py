@@ -39,6 +39,7 @@ def floor(settings: Settings, data: Path | None, size: int, seconds: float) -> N
     if settings.json:
         emit(found)
         return
+    _head(settings)
     click.echo(f"append + fdatasync of {size} B      {_pair(found['file'])}")
     click.echo(f"three nodes sync, two answer      {_pair(found['replicated'])}")
     framing = found["framing"]
@@ -174,6 +175,7 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
     if settings.json:
         emit(found)
         return
+    _head(settings)
     click.echo(
         f"{found['records']:,} records of {plan.size} B in {found['seconds']:.2f} s:"
         f" {found['records_per_s']:,.0f} records/s, {found['bytes_per_s'] / 1e6:,.1f} MB/s"
@@ -189,6 +191,16 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
         beside_rate = found.get("beside", {}).get("records_per_s", 0.0)
         click.echo(f"read beside it: {beside_rate:,.0f} records/s; elections: {found['elections']}")
     click.echo(f"other processes took {found['others_cpu_pct']} % of the CPU")
+
+
+def _head(settings: Settings) -> None:
+    """What all figures below are of."""
+    from ..bench.interpreter import this_build
+
+    build = this_build()
+    click.echo(build.describe())
+    if (advice := build.advice()) is not None:
+        settings.note(f"warning: {advice}")
 
 
 def _pair(found: dict[str, Any]) -> str:

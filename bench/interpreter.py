@@ -1,0 +1,92 @@
+"""How the interpreter was built: a rate in Python means little without it.
+
+Rules that live here: which build is called unoptimised, and what its user is told to do.
+"""
+
+import platform
+import shlex
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+OF_DEBIAN = "--with-wheel-pkg-dir"
+"""Debian and Ubuntu optimise, and keep that out of what the interpreter says of itself, so that modules
+that are built with it do not take the flags over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Of one interpreter. None: it does not say."""
+
+    name: str
+    """Implementation and version: ``CPython 3.14.2``."""
+    pgo: bool | None
+    """Optimised for a measured run (profile-guided optimisation)."""
+    lto: bool | None
+    """Optimised across files when linked."""
+    debug: bool
+    free_threaded: bool
+    jit: bool | None
+    """Compiles while it runs. Only 3.14 and later say."""
+
+    def as_json(self) -> dict[str, object]:
+        """For a report."""
+        return {**asdict(self), "advice": self.advice()}
+
+    def describe(self) -> str:
+        """One line."""
+        said = [self.name, _said("PGO", self.pgo), _said("LTO", self.lto)]
+        said += ["a debug build"] * self.debug
+        said += ["free threading"] * self.free_threaded
+        said += ["JIT on"] * (self.jit is True)
+        return ", ".join(said)
+
+    def advice(self) -> str | None:
+        """One line for whoever runs an interpreter that could be faster; None where there is no need."""
+        if self.debug:
+            return "a debug build of Python, several times slower: take one without --with-pydebug"
+        if self.pgo is False:
+            return (
+                "this Python was built without optimisation: take your distribution's or the image"
+                " python:3.14-slim, or build with --enable-optimizations --with-lto"
+                " (pyenv: PYTHON_CONFIGURE_OPTS)"
+            )
+        return None
+
+
+def this_build() -> Build:
+    """Of the interpreter that runs this process; the nodes of a cluster may run on others."""
+    jit = getattr(sys, "_jit", None)
+    return build_of(
+        f"{platform.python_implementation()} {platform.python_version()}",
+        sysconfig.get_config_vars(),
+        jit=None if jit is None else jit.is_enabled(),
+    )
+
+
+def build_of(name: str, said: Mapping[str, object], *, jit: bool | None) -> Build:
+    """From the variables of `sysconfig`, which on Windows do not say how it was configured."""
+    configured = said.get("CONFIG_ARGS")
+    arguments = dict(one.partition("=")[::2] for one in shlex.split(str(configured or "")))
+    flags = f"{said.get('PY_CFLAGS')} {said.get('PY_CFLAGS_NODIST')}"
+    unsaid = None if configured is None or OF_DEBIAN in arguments else False
+    return Build(
+        name=name,
+        pgo=_on(arguments, "--enable-optimizations") or "-fprofile-" in flags or unsaid,
+        lto=_on(arguments, "--with-lto") or "-flto" in flags or unsaid,
+        debug=bool(said.get("Py_DEBUG")),
+        free_threaded=bool(said.get("Py_GIL_DISABLED")),
+        jit=jit,
+    )
+
+
+def _said(what: str, there: bool | None) -> str:
+    if there is None:
+        return f"{what} unknown"
+    return f"with {what}" if there else f"without {what}"
+
+
+def _on(arguments: Mapping[str, str], name: str) -> bool:
+    """A switch of ``configure``: alone it means yes."""
+    return arguments.get(name, "no") != "no"
