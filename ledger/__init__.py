@@ -6,6 +6,7 @@
     ledger_records.py, transactions.py  followed; changed, with the index of who holds what
     striping.py, placement.py       which bookies hold an entry, or a new ledger (pure)
     registration.py, pool.py        who there is; connections
+    unreadable.py                   records that cannot be read are passed over, and named
 
 Writing, in the order an entry meets it:
 

@@ -21,7 +21,8 @@ Reading:
     reader.py, fetcher.py           records in order; entries ahead of their reader
     follower.py, locate.py          the state as a watch pushes it; positions by txid
 
-Ends and positions: `truncation.py`, `purge.py`, `seal.py`, `positions.py`, `deletion.py`.
-For pipelines: `ranges.py` and `snapshot.py` (plans), `range_reader.py`, `segment_writer.py`, `link.py`,
-`app_versions.py`, `unlinked.py` (segments written beside a log, and joined to it).
+What breaks in one log's task stays that log's: `containment.py`.
+Ends and positions: `truncation.py`, `purge.py`, `seal.py`, `positions.py`, `deletion.py`, `tombstone.py`.
+For pipelines: `view.py`, `ranges.py` and `snapshot.py` (plans), `range_reader.py`, `segment_writer.py`,
+`link.py`, `app_versions.py`, `unlinked.py` (segments written beside a log, and joined to it).
 """

@@ -10,7 +10,9 @@ Read `host.py` first: all that a node does not compute comes in through it.
         files.py, directory_file.py, sync_mode.py   a directory as a disk; where its syncs run
         lmdb_map.py                 an ordered map
         memory.py                   disk and map in memory, where nothing is to be kept
+        descriptors.py, places.py, refusals.py  who gets the connections; who was turned away, told once
     frames.py, hello.py         the envelope of every frame; the first words on a connection (pure)
+    schema.py                   what a value from a peer or a disk must look like (pure)
     frame_reader.py, reuse.py   whole frames out of what comes in; large buffers (pure)
     link.py                     one connection with frames: a queue out, a reader in
     client_link.py, rpc.py      requests pipelined; connections made and served

@@ -1,6 +1,6 @@
 """The whole cluster in one process, from a seed: virtual time, simulated network and disks.
 
-`python -m distributedlog.sim --seeds 20` runs it. Three worlds, from whole to small:
+`python -m distributedlog.sim --seeds 20` runs it (`__main__.py`). Three worlds, from whole to small:
 
     seed.py, cluster.py                 the whole cluster in trio: faults, then heal, and judge
         nemesis.py, ambush.py, moments.py       faults at random times, and at moments that count

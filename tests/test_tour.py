@@ -31,6 +31,20 @@ def test_the_docstring_of_a_part_names_files_that_are_there(part: str) -> None:
     assert gone == []
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_the_docstring_of_a_part_that_tells_its_files_tells_all(part: str) -> None:
+    doc = ast.get_docstring(ast.parse((ROOT / part / "__init__.py").read_text())) or ""
+    named = re.findall(r"[\w*]+\.py", doc)
+
+    untold = [
+        path.name
+        for path in sorted((ROOT / part).glob("[a-z]*.py"))
+        if "planted" not in path.name and not any(path.match(one) for one in named)
+    ]
+
+    assert untold == [] or not any((ROOT / part / one).is_file() for one in named)
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_documents_name_files_that_are_there(document: str) -> None:
     """A name without a folder may be anywhere in the tree."""
