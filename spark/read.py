@@ -1,7 +1,7 @@
 """Reading: the batch reader on the driver, and what a task does with its ranges."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -69,6 +69,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         self.options = options
         self.projection = projection
+        self.narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, in (log, position) order; one without ranges where there is nothing to read."""
@@ -88,38 +89,29 @@ class BatchReader(DataSourceReader):
             ends = await catalog.ends(names)
             found: list[SegmentRange] = []
             for name in names:
-                found += await self.log_ranges(catalog.views[name], starts[name], ends[name])
+                found += await self._log_ranges(catalog.views[name], starts[name], ends[name])
             return found
         finally:
             catalog.close()
-
-    async def log_ranges(self, view: LogView, start: DLSN, end: DLSN) -> list[SegmentRange]:
-        """Of one log; what filters may narrow."""
-        return view.ranges(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Runs in a worker process, on an unpickled copy."""
         assert isinstance(partition, Task)
         return read_task(self.options, self.projection, partition)
 
+    @property
+    def pushFilters(self) -> Callable[[list[Any]], Iterable[Any]]:
+        """With ``pushdown``: what Spark gives its filters to. It refuses readers that have one of their own
+        while its setting is off."""
+        return self._narrow if self.options.pushdown else super().pushFilters
 
-class NarrowedReader(BatchReader):
-    """With ``pushdown``: Spark gives its filters, which leave out what none of them can want.
-
-    A class of its own, for Spark refuses any reader that has `pushFilters` while its own setting is off.
-    """
-
-    def __init__(self, options: SourceOptions, projection: Projection) -> None:
-        super().__init__(options, projection)
-        self.narrowing = Narrowing()
-
-    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+    def _narrow(self, filters: list[Any]) -> Iterable[Any]:
         """Note what they leave; all of them go back, so that Spark still applies each exactly."""
         unit = self.options.txid_unit
         self.narrowing = narrowed(filters, None if unit is None else TXID_UNITS[unit])
         return filters
 
-    async def log_ranges(self, view: LogView, start: DLSN, end: DLSN) -> list[SegmentRange]:
+    async def _log_ranges(self, view: LogView, start: DLSN, end: DLSN) -> list[SegmentRange]:
         """Of one log, what the filters leave."""
         narrowing = self.narrowing
         if not narrowing.allows(view.name):

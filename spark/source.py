@@ -36,11 +36,10 @@ class DistributedLogSource(DataSource):
 
     def reader(self, schema: "StructType") -> "BatchReader":
         """For ``spark.read``."""
-        from .read import BatchReader, NarrowedReader
+        from .read import BatchReader
 
         options = SourceOptions.parse(self._given(), "batch")
-        kind = NarrowedReader if options.pushdown else BatchReader
-        return kind(options, of_spark(schema, options.txid_unit))
+        return BatchReader(options, of_spark(schema, options.txid_unit))
 
     def streamReader(self, schema: "StructType") -> "StreamReader":
         """For ``spark.readStream``."""

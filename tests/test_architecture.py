@@ -271,7 +271,6 @@ def test_a_circle_is_found() -> None:
 # --- classes --------------------------------------------------------------------------------------
 
 ONE_SUBCLASS: dict[str, str] = {
-    "BatchReader": "Spark looks at the class: NarrowedReader, which takes filters, only where they are on",
     "Link": "a server's end is one as it is; with two objects an end every frame would cost a call more",
 }
 """Bases with one subclass, and why they are two classes."""
