@@ -144,6 +144,24 @@ async def find_tombstones(metadata: Metadata, namespace: str, name: str) -> list
     return [] if found is None else _readable(found)
 
 
+async def find_deleted(
+    metadata: Metadata, namespace: str, name: str, log_id: int
+) -> list[Tombstone] | None:
+    """As `find_tombstones`, with the log of this id where it is being deleted at this moment.
+
+    None: it is, and where it ends is not noted yet.
+    """
+    # The state first: what is not deleted by then may be by the next question, never the reverse.
+    found = await metadata.get(state_key(log_id))
+    gone = await find_tombstones(metadata, namespace, name)
+    if found is None or any(one.log_id == log_id for one in gone):
+        return gone
+    state = LogState.decode(found.value)
+    if state.end is None:
+        return None
+    return [*gone, _tombstone(state, 0)]
+
+
 async def burial(
     metadata: Metadata, namespace: str, name: str, tombstone: Tombstone
 ) -> Transaction:

@@ -153,7 +153,7 @@ def _gone(name: str) -> LogNotFound:
 def _deleted(state: LogState) -> LogNotFound:
     said = f'log "{state.name}" is being deleted by {state.owner or "nobody any more"}'
     if state.end is None:
-        return LogNotFound(said)
+        return LogNotFound(f"{said}; where that was cut short, deleting it again finishes it")
     at = "exactly" if state.end.exact else "at least"
     return LogNotFound(
         f"{said}: it had {at} {state.end.sequence_id} records, up to {state.end.dlsn}"

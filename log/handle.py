@@ -10,10 +10,10 @@ from .context import LogContext
 from .dlsn import DLSN
 from .fetcher import open_fetcher
 from .follower import StateFollower, follow
-from .keys import incarnation_id, incarnation_text, lock_key
+from .keys import incarnation_id, incarnation_text
 from .link import Linking, LinkResult
 from .locate import all_segments, find_time, find_txid, last_readable
-from .lock import LockRecord, claim
+from .lock import claim, owner_of
 from .opening import Opening
 from .positions import Positions
 from .range_reader import RangeReader, open_ranges
@@ -129,7 +129,6 @@ class Log:
         follower = await self._follower()
         metadata, state = self._context.metadata, follower.state
         segments = await all_segments(metadata, state)
-        lock = await metadata.get(lock_key(state.log_id))
         last = await last_readable(follower, self._context.ledgers)
         first = None
         if last is not None:
@@ -138,7 +137,7 @@ class Log:
             self.name,
             state,
             tuple(segments),
-            "" if lock is None else LockRecord.decode(lock.value).owner,
+            await owner_of(metadata, state.log_id) or "",
             first,
             last,
         )

@@ -67,6 +67,12 @@ class LockRecord:
         return cls(*fit(fields, _LOCK, "a lock's record"))
 
 
+async def owner_of(metadata: Metadata, log_id: int) -> str | None:
+    """Whose lock lives: a writer, as it calls itself; None for nobody's."""
+    found = await metadata.get(lock_key(log_id))
+    return None if found is None else LockRecord.decode(found.value).owner
+
+
 async def claim(
     context: LogContext,
     log_id: int,

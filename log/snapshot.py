@@ -9,10 +9,10 @@ from dataclasses import replace
 from ..metadata.interface import Metadata
 from .dlsn import DLSN
 from .follower import StateFollower
-from .keys import incarnation_text, lock_key
+from .keys import incarnation_text
 from .ledgers import Ledgers
 from .locate import all_segments
-from .lock import LockRecord
+from .lock import owner_of
 from .ranges import LogSnapshot, SegmentInfo
 from .record import decode_header
 from .segments import UNKNOWN, SegmentRecord
@@ -26,7 +26,7 @@ async def take_snapshot(
     """Of a log whose state has just been loaded. Raises `LedgerStateUnknown` when too few bookies answer."""
     state = follower.state
     records = await all_segments(metadata, state)
-    lock = await metadata.get(lock_key(state.log_id))
+    owner = await owner_of(metadata, state.log_id)
     infos: list[SegmentInfo] = []
     first = max(state.truncated_to, DLSN(state.first_segment, 0, 0))
     end, end_sequence_id, last_txid = first, state.next_sequence_id, UNKNOWN
@@ -58,7 +58,7 @@ async def take_snapshot(
         end_sequence_id=end_sequence_id,
         last_txid=last_txid,
         sealed=state.sealed,
-        owner="" if lock is None else LockRecord.decode(lock.value).owner,
+        owner=owner or "",
         segments=tuple(info for info in infos if info.entries > 0 or not info.closed),
     )
 

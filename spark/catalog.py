@@ -10,12 +10,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import trio
 
-from ..log.deletion import find_tombstones
+from ..log.deletion import find_deleted
 from ..log.dlsn import DLSN
-from ..log.keys import incarnation_id, state_key
+from ..log.keys import incarnation_id
 from ..log.namespace import Namespace
-from ..log.state import LogState
-from ..log.tombstone import Tombstone
 from ..log.view import LogView, view_log
 from ..runtime.errors import (
     DistributedLogError,
@@ -153,19 +151,9 @@ class Catalog:
         there = None if view is None else seen(view)
         if (there is not None and there.identity == held.identity) or not self.wanted(name):
             return Found(there)
-        # The state first: what is not deleted by then may be by the next question, never the reverse.
-        state = await self._state(held.identity)
-        gone = await find_tombstones(self._namespace.metadata, self._namespace.path, name)
-        if state is None or any(one.identity == held.identity for one in gone):
-            return Found(there, gone)
-        if state.end is None:
-            return Found(there, gone, deleting=True)
-        end = Tombstone(state.log_id, state.end, state.truncated_sequence_id, 0)
-        return Found(there, [*gone, end])
-
-    async def _state(self, identity: str) -> LogState | None:
-        found = await self._namespace.metadata.get(state_key(incarnation_id(identity)))
-        return None if found is None else LogState.decode(found.value)
+        namespace, log_id = self._namespace, incarnation_id(held.identity)
+        gone = await find_deleted(namespace.metadata, namespace.path, name, log_id)
+        return Found(there, gone or (), deleting=gone is None)
 
     def rules(self, name: str) -> Rules:
         """The options, as far as they decide about a log."""

@@ -20,9 +20,9 @@ from pyspark.sql.datasource import (
 )
 
 from ..log.app_versions import LinkContent
-from ..log.keys import lock_key
+from ..log.follower import follow
 from ..log.link import check_content
-from ..log.lock import LockRecord
+from ..log.lock import owner_of
 from ..log.ranges import SegmentToken
 from ..runtime.errors import (
     ConnectionLost,
@@ -46,7 +46,6 @@ from .sink_task import (
     SinkPlan,
     already_linked,
     create_if_wanted,
-    read_state,
     write_task,
 )
 
@@ -85,17 +84,17 @@ class Sink:
     async def _check(self, held: Client) -> None:
         options = self.plan.options
         assert options.log is not None
+        metadata = held.namespace.metadata
         await create_if_wanted(held, options, options.log)
         deadline = trio.current_time() + OWNER_WAIT_S
         while True:
-            state = await read_state(held.namespace, options.log)
-            if state.sealed:
+            log_id = await held.namespace.find(options.log)
+            if (await follow(metadata, log_id, options.log)).state.sealed:
                 raise EndOfStream(f'log "{options.log}" is sealed: it takes no more records')
-            lock = await held.namespace.metadata.get(lock_key(state.log_id))
-            if lock is None or options.takeover or options.mode == "append":
+            owner = await owner_of(metadata, log_id)
+            if owner is None or options.takeover or options.mode == "append":
                 return
             if trio.current_time() > deadline:
-                owner = LockRecord.decode(lock.value).owner
                 raise OwnershipAcquireFailed(
                     f'log "{options.log}" is being written by {owner}: end that writer, or set '
                     '"takeover"=true to fence it',

@@ -14,10 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from ..log.app_versions import LinkContent
-from ..log.keys import state_key
-from ..log.namespace import Namespace
 from ..log.ranges import SegmentToken
-from ..log.state import LogState
 from ..runtime.errors import LinkOutOfOrder, LogNotFound, TransactionIdOutOfOrder
 from .client import Client, client, settle
 from .option_rules import ENTRY_BYTES_MAX
@@ -336,14 +333,3 @@ async def create_if_wanted(held: Client, options: SinkOptions, name: str) -> "Lo
             )
         await held.namespace.create_or_find(name)
     return log
-
-
-async def read_state(namespace: Namespace, name: str) -> LogState:
-    """A log's state, which is small however many segments it has. Raises `LogNotFound`."""
-    found = await namespace.metadata.get(state_key(await namespace.find(name)))
-    state = None if found is None else LogState.decode(found.value)
-    if state is None or state.deleting:
-        raise LogNotFound(
-            f'log "{name}" is being deleted; where that was cut short, deleting it again finishes it'
-        )
-    return state

@@ -129,6 +129,25 @@ def test_parts_import_only_downward_and_relatively() -> None:
     assert wrong == []
 
 
+NOT_SPARKS = {"metadata", "ledger", "bookie", "log/keys"}
+NO_KEYS = {"incarnation_id", "incarnation_text"}
+"""Of `log/keys.py`: how a log's id is spelled, which is no key of the store."""
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "spark").rglob("*.py")), ids=lambda path: path.stem)
+def test_spark_knows_logs_and_not_what_is_below_them(path: Path) -> None:
+    """It reads through the log part: which key holds what, and in which format, is known there alone."""
+    above = len(path.relative_to(ROOT).parts)
+    wrong = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == above:
+            first, _, rest = (node.module or "").partition(".")
+            if {first, f"{first}/{rest}"} & NOT_SPARKS:
+                wrong += [alias.name for alias in node.names if alias.name not in NO_KEYS]
+
+    assert wrong == []
+
+
 def test_only_the_seam_touches_the_machine() -> None:
     """Architecture 3: sockets, files, threads, clocks and chance come through `runtime` alone."""
     wrong = []
