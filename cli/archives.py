@@ -19,7 +19,7 @@ from .options import Command, Settings, common
 from .output import emit, size
 
 if TYPE_CHECKING:
-    from ..spark.manifest import Manifest
+    from ..spark.archive.manifest import Manifest
 
 MASTER = "local[2]"
 NEEDS = "pip install '.[spark]', and a Java 17"
@@ -63,7 +63,7 @@ def export(
     _check_log(settings, name)
     began = time.perf_counter()
     with _spark(settings, master) as spark:
-        from ..spark.transfer import export_log
+        from ..spark.archive.transfer import export_log
 
         made = export_log(
             spark,
@@ -108,7 +108,7 @@ def import_(settings: Settings, directory: str, name: str, master: str) -> None:
     _check_archive(directory)
     began = time.perf_counter()
     with _spark(settings, master) as spark:
-        from ..spark.transfer import import_log
+        from ..spark.archive.transfer import import_log
 
         done = import_log(spark, uri, directory, name, request_timeout_s=settings.timeout_s)
     made = done.manifest
@@ -155,10 +155,11 @@ def _check_log(settings: Settings, name: str) -> None:
 
 def _check_archive(directory: str) -> None:
     """Nor on an archive that is none, or lacks files."""
-    from ..spark import archive
 
-    where = archive.local(directory)
-    archive.read(where).check_listing(archive.sizes(where), str(where), alone=True)
+    from ..spark.archive import folder
+
+    where = folder.local(directory)
+    folder.read(where).check_listing(folder.sizes(where), str(where), alone=True)
 
 
 def check_spark() -> None:

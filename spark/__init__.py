@@ -6,8 +6,8 @@ Importing this loads neither pyspark nor the servers; the names below come on fi
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .archive.history import append_history, history_manifest, read_with_history
     from .columns import dlsn_text
-    from .history import append_history, history_manifest, read_with_history
     from .read import positions
     from .settings import recommended_conf
     from .shipping import package_zip
@@ -28,13 +28,13 @@ __all__ = [
 
 _WHERE = {
     "DistributedLogSource": "source",
-    "append_history": "history",
+    "append_history": "archive.history",
     "dlsn_text": "columns",
-    "history_manifest": "history",
+    "history_manifest": "archive.history",
     "package_zip": "shipping",
     "plain_errors": "words",
     "positions": "read",
-    "read_with_history": "history",
+    "read_with_history": "archive.history",
     "recommended_conf": "settings",
 }
 

@@ -20,11 +20,13 @@ def package_zip(directory: str | Path | None = None) -> str:
         Path(directory) if directory is not None else Path(tempfile.mkdtemp(prefix="dlog-spark-"))
     )
     target = into / "distributedlog-spark.zip"
-    folders = [package, *(package / part for part in PARTS)]
+    files = [
+        *package.glob("*.py"),
+        *(file for part in PARTS for file in (package / part).rglob("*.py")),
+    ]
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
-        for folder in folders:
-            for file in sorted(folder.glob("*.py")):
-                made.write(file, f"distributedlog/{file.relative_to(package)}")
+        for file in sorted(files):
+            made.write(file, f"distributedlog/{file.relative_to(package)}")
         made.writestr(
             "pyspark_distributedlog.py",
             "from distributedlog.spark.source import DistributedLogSource as DefaultSource\n",

@@ -9,6 +9,7 @@ SOURCES = sorted(
     path
     for path in (
         *ROOT.glob("*/*.py"),
+        *(ROOT / "spark").glob("*/*.py"),
         *(ROOT / "tests").rglob("*.py"),
         *(ROOT / "examples").rglob("*.py"),
         *(ROOT / "docs").rglob("*.md"),

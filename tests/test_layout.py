@@ -13,4 +13,9 @@ def test_links_and_package_dir_agree() -> None:
     package = ROOT / "distributedlog"
     links = {f"distributedlog.{p.name}": p.name for p in package.iterdir() if p.is_symlink()}
     assert mapped == links
-    assert set(setuptools["packages"]) == {"distributedlog", *mapped}
+    inside = {
+        f"{name}.{path.parent.name}"
+        for name, part in mapped.items()
+        for path in (ROOT / part).glob("*/__init__.py")
+    }
+    assert set(setuptools["packages"]) == {"distributedlog", *mapped, *inside}

@@ -64,7 +64,7 @@ from distributedlog.runtime.errors import (
 )
 from distributedlog.runtime.frames import pack, unpack
 from distributedlog.runtime.schema import Misfit
-from distributedlog.spark.manifest import ArchiveFile, Manifest, _digest_of
+from distributedlog.spark.archive.manifest import ArchiveFile, Manifest, _digest_of
 
 PEER = (ProtocolError, UnsupportedFormat)
 STORED = (CorruptData, UnsupportedFormat)
@@ -730,7 +730,7 @@ CODECS = [
         lambda b: Manifest.decode(b, "manifest"),
         [MANIFEST.encode()],
         (*STORED, ForeignData),
-        ("spark/manifest.py Manifest.decode",),
+        ("spark/archive/manifest.py Manifest.decode",),
         "json",
         sealed_manifest,
     ),
@@ -757,7 +757,7 @@ EXEMPT = {
     "cli/named_clusters.py load": "a user's own file; the command ends with one line",
     "cli/formats.py JsonLines._parse": "a user's own input; tests/cli/test_formats.py",
     "cli/formats.py Frames.feed": "a user's own input; tests/cli/test_formats.py",
-    "spark/archive_source.py ArchiveSource.writer": "Spark's word to its own worker",
+    "spark/archive/source.py ArchiveSource.writer": "Spark's word to its own worker",
     "spark/values.py position": "an option, refused by name",
 }
 """Functions that take bytes apart and are in nobody's reach, or only hand on to what is above."""

@@ -77,9 +77,9 @@ def check(codec: Codec, body: bytes) -> None:
 def decoders() -> Iterator[str]:
     """``path function`` of all that take bytes apart."""
     for part in PARTS:
-        for path in sorted((ROOT / part).glob("*.py")):
+        for path in sorted((ROOT / part).rglob("*.py")):
             if path.name != "schema.py" or part != "spark":
-                yield from _in(f"{part}/{path.name}", ast.parse(path.read_text()), [])
+                yield from _in(str(path.relative_to(ROOT)), ast.parse(path.read_text()), [])
 
 
 def _in(path: str, node: ast.AST, names: list[str]) -> Iterator[str]:

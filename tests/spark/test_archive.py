@@ -12,8 +12,8 @@ from distributedlog.runtime.errors import (
     InvalidRequest,
     VersionConflict,
 )
-from distributedlog.spark import archive
-from distributedlog.spark.manifest import ArchiveFile, Manifest
+from distributedlog.spark.archive import folder
+from distributedlog.spark.archive.manifest import ArchiveFile, Manifest
 
 START = Manifest("a" * 16, 0, "orders", "b" * 16, DLSN(1, 0, 0), DLSN(1, 0, 0), 0, 0)
 
@@ -22,7 +22,7 @@ def put(directory: Path, first_id: int) -> ArchiveFile:
     """A file of two records, as a task leaves it."""
     import xxhash
 
-    name, data = archive.file_name(first_id), b"records %d" % first_id
+    name, data = folder.file_name(first_id), b"records %d" % first_id
     (directory / name).write_bytes(data)
     first, last = DLSN(1, first_id, 0), DLSN(1, first_id + 1, 0)
     digest = xxhash.xxh3_64_intdigest(data)
@@ -30,10 +30,8 @@ def put(directory: Path, first_id: int) -> ArchiveFile:
 
 
 def append(directory: Path, generation: int, *files: ArchiveFile) -> Manifest:
-    archive.publish(
-        directory, START.id, generation, lambda current: (current or START).grown(files)
-    )
-    return archive.read(directory)
+    folder.publish(directory, START.id, generation, lambda current: (current or START).grown(files))
+    return folder.read(directory)
 
 
 def test_of_two_that_append_at_once_one_fails_and_leaves_nothing(tmp_path: Path) -> None:
@@ -42,20 +40,20 @@ def test_of_two_that_append_at_once_one_fails_and_leaves_nothing(tmp_path: Path)
     made = append(tmp_path, 0, theirs)
     with pytest.raises(VersionConflict, match=r"at generation 1 of archive a+, not 0"):
         append(tmp_path, 0, mine)
-    archive.discard(tmp_path, [mine.name, theirs.name])  # the latter: a commit that raised too late
+    folder.discard(tmp_path, [mine.name, theirs.name])  # the latter: a commit that raised too late
 
-    assert archive.read(tmp_path) == made
-    assert set(archive.sizes(tmp_path)) == {theirs.name}
+    assert folder.read(tmp_path) == made
+    assert set(folder.sizes(tmp_path)) == {theirs.name}
 
 
 def test_a_manifest_never_names_a_file_that_was_removed_as_a_leftover(tmp_path: Path) -> None:
     late = put(tmp_path, 0)
-    archive.clean(tmp_path)
+    folder.clean(tmp_path)
 
     with pytest.raises(VersionConflict, match="was removed by another append"):
         append(tmp_path, 0, late)
 
-    assert archive.read_if_any(tmp_path) is None
+    assert folder.read_if_any(tmp_path) is None
 
 
 def test_leftovers_go_and_what_counts_or_is_not_ours_stays(tmp_path: Path) -> None:
@@ -65,9 +63,9 @@ def test_leftovers_go_and_what_counts_or_is_not_ours_stays(tmp_path: Path) -> No
     (tmp_path / ".manifest.json.killed").write_bytes(b"half")
     (tmp_path / "notes.txt").write_bytes(b"")
 
-    archive.clean(tmp_path)
+    folder.clean(tmp_path)
 
-    assert set(archive.sizes(tmp_path)) == {kept.name, "notes.txt"}
+    assert set(folder.sizes(tmp_path)) == {kept.name, "notes.txt"}
     assert not (tmp_path / ".manifest.json.killed").exists()
 
 
@@ -75,39 +73,39 @@ def test_a_new_archive_wants_a_directory_that_is_empty_but_for_a_killed_attempt(
     tmp_path: Path,
 ) -> None:
     put(tmp_path, 0)
-    archive.prepare(tmp_path)
-    assert archive.sizes(tmp_path) == {}
+    folder.prepare(tmp_path)
+    assert folder.sizes(tmp_path) == {}
 
     (tmp_path / "notes.txt").write_bytes(b"")
     with pytest.raises(ForeignData, match=r"holds notes\.txt"):
-        archive.prepare(tmp_path)
+        folder.prepare(tmp_path)
     (tmp_path / "notes.txt").unlink()
     append(tmp_path, 0, put(tmp_path, 0))
     with pytest.raises(ForeignData, match="holds an archive already"):
-        archive.prepare(tmp_path)
+        folder.prepare(tmp_path)
 
 
 def test_where_no_archive_is(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="did not finish"):
-        archive.read(tmp_path)
+        folder.read(tmp_path)
     with pytest.raises(InvalidRequest, match=r"has no manifest\.json"):
-        archive.read(tmp_path / "nowhere")
+        folder.read(tmp_path / "nowhere")
     with pytest.raises(InvalidRequest, match="s3://bucket/x"):
-        archive.local("s3://bucket/x")
+        folder.local("s3://bucket/x")
 
 
 def test_every_flipped_byte_of_a_file_is_found(tmp_path: Path) -> None:
     one = put(tmp_path, 0)
     made = append(tmp_path, 0, one)
     whole = (tmp_path / one.name).read_bytes()
-    archive.verify(tmp_path, made)
+    folder.verify(tmp_path, made)
 
     for at in range(len(whole)):
         flipped = bytearray(whole)
         flipped[at] ^= 1
         (tmp_path / one.name).write_bytes(flipped)
         with pytest.raises(CorruptData, match=f"{one.name} is damaged"):
-            archive.verify(tmp_path, made)
+            folder.verify(tmp_path, made)
 
 
 # --- files of records -----------------------------------------------------------------------------
@@ -117,7 +115,7 @@ def batch(log: str, ids: range) -> Any:
     """Records whose txid and payload follow from their sequence id."""
     import pyarrow as pa
 
-    from distributedlog.spark.archive_file import SCHEMA
+    from distributedlog.spark.archive.parquet_file import SCHEMA
 
     rows = [
         {"log": log, "segment": 1, "entry": one, "slot": 0, "sequence_id": one, "txid": 10 * one,
@@ -128,7 +126,7 @@ def batch(log: str, ids: range) -> Any:
 
 
 def written(directory: Path, *batches: Any) -> ArchiveFile:
-    from distributedlog.spark.archive_file import PartWriter
+    from distributedlog.spark.archive.parquet_file import PartWriter
 
     begin = batches[0].column("sequence_id")[0].as_py()
     part = PartWriter(directory, "orders", "b" * 16, 100, begin)
@@ -141,7 +139,7 @@ def plain_digest(records: list[tuple[int, bytes]]) -> int:
     """As `manifest` defines it, a record at a time."""
     import xxhash
 
-    from distributedlog.spark.manifest import PLACE, TXID
+    from distributedlog.spark.archive.manifest import PLACE, TXID
 
     seeds = [(k * PLACE + txid * TXID) % 2**64 for k, (txid, _) in enumerate(records)]
     pairs = zip(records, seeds, strict=True)
@@ -151,7 +149,7 @@ def plain_digest(records: list[tuple[int, bytes]]) -> int:
 @pytest.mark.extra
 def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     """And its digests are those of its bytes and of its records, however they were cut."""
-    from distributedlog.spark.archive_file import records_of
+    from distributedlog.spark.archive.parquet_file import records_of
 
     one = written(tmp_path, batch("orders", range(100, 150)), batch("orders", range(150, 400)))
     head = written(tmp_path, batch("orders", range(100, 333)))
@@ -170,7 +168,7 @@ def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 
 @pytest.mark.extra
 def test_records_in_another_place_or_changed_have_another_digest() -> None:
-    from distributedlog.spark.archive_file import digest
+    from distributedlog.spark.archive.parquet_file import digest
 
     some = batch("orders", range(100, 110))
 
@@ -207,7 +205,7 @@ def test_a_damaged_file_is_not_read_to_its_end(tmp_path: Path) -> None:
     """Also where only the records' digest can tell: a file that was written anew."""
     from dataclasses import replace
 
-    from distributedlog.spark.archive_file import records_of
+    from distributedlog.spark.archive.parquet_file import records_of
 
     one = written(tmp_path, batch("orders", range(100, 200)))
     other = written(tmp_path, batch("orders", range(101, 201)))

@@ -15,7 +15,7 @@ from distributedlog.runtime.errors import (
     InvalidRequest,
     UnsupportedFormat,
 )
-from distributedlog.spark.manifest import ArchiveFile, Manifest
+from distributedlog.spark.archive.manifest import ArchiveFile, Manifest
 from tests.examples import examples
 
 
@@ -74,7 +74,7 @@ def test_a_part_of_a_manifest_is_none(at: int) -> None:
 
 def signed(**changes: object) -> bytes:
     """A manifest that somebody else wrote, with a right digest of its own."""
-    from distributedlog.spark.manifest import _digest_of
+    from distributedlog.spark.archive.manifest import _digest_of
 
     body: dict[str, Any] = json.loads(manifest(3, 4).encode())
     del body["xxh3"]

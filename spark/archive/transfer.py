@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from ..log.dlsn import DLSN
-from ..runtime.errors import LogExists, LogNotFound
-from . import archive
-from .catalog import Catalog
-from .client import Client, run
+from ...log.dlsn import DLSN
+from ...runtime.errors import LogExists, LogNotFound
+from ..catalog import Catalog
+from ..client import Client, run
+from ..offsets import Offset
+from ..options import SourceOptions
+from ..words import plain_errors
+from . import folder
 from .manifest import Manifest
-from .offsets import Offset
-from .options import SourceOptions
-from .words import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,9 +57,9 @@ def export_log(
     holds what a killed export left. Raises `LogNotFound`, `LogTruncated`, `InvalidRequest`; `ForeignData`
     where there is something else in the directory.
     """
-    from .archive_source import FORMAT_NAME, ArchiveSource, WritePlan
+    from .source import FORMAT_NAME, ArchiveSource, WritePlan
 
-    where = archive.local(directory)
+    where = folder.local(directory)
     bounds = {
         "startingPosition": json.dumps({log: start}),
         "endingPosition": json.dumps({log: end}),
@@ -67,7 +67,7 @@ def export_log(
     options = SourceOptions.parse({"uri": uri, "log": log, **bounds}, "batch")
     planned = run(uri, request_timeout_s, lambda held: _bounds(held, options))
     begin, stop = planned
-    archive.prepare(where)
+    folder.prepare(where)
     plan = WritePlan(
         uuid4().hex[:16],
         0,
@@ -90,7 +90,7 @@ def export_log(
     writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
     with plain_errors():
         writer.save(str(where))
-    return archive.read(where)
+    return folder.read(where)
 
 
 def import_log(
@@ -107,11 +107,11 @@ def import_log(
     manifest states, `ForeignData` naming one that does not belong there, `LogExists` where the log has
     other records, `TransactionIdOutOfOrder` where the archive's go back. Then nothing is written.
     """
-    from .archive_source import FORMAT_NAME, ArchiveSource
+    from .source import FORMAT_NAME, ArchiveSource
 
-    where = archive.local(directory)
-    manifest = archive.read(where)
-    archive.verify(where, manifest)
+    where = folder.local(directory)
+    manifest = folder.read(where)
+    folder.verify(where, manifest)
     app = f"import-{manifest.id}"
 
     async def look(held: Client) -> bool:

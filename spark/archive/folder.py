@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import xxhash
 
-from ..runtime.errors import CorruptData, ForeignData, InvalidRequest, VersionConflict
+from ...runtime.errors import CorruptData, ForeignData, InvalidRequest, VersionConflict
 from .manifest import NAME, Manifest
 
 LOCK = ".lock"

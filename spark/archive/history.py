@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from ..log.dlsn import DLSN
-from ..log.keys import incarnation_text
-from ..log.view import LogView
-from ..runtime.errors import ForeignData, LogRecreated, LogTruncated
-from . import archive
-from .catalog import Catalog
-from .client import Client, run
+from ...log.dlsn import DLSN
+from ...log.keys import incarnation_text
+from ...log.view import LogView
+from ...runtime.errors import ForeignData, LogRecreated, LogTruncated
+from ..catalog import Catalog
+from ..client import Client, run
+from ..offsets import Offset
+from ..options import SourceOptions
+from ..patience import PATIENCE_S
+from ..schema import ddl
+from ..words import plain_errors
+from . import folder
 from .manifest import Manifest
-from .offsets import Offset
-from .options import SourceOptions
-from .patience import PATIENCE_S
-from .schema import ddl
-from .words import plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,12 +50,12 @@ def append_history(
     """
     from pyspark.sql import functions as f
 
-    from .archive_source import FORMAT_NAME, ArchiveSource, WritePlan
+    from .source import FORMAT_NAME, ArchiveSource, WritePlan
 
-    where = archive.local(directory)
+    where = folder.local(directory)
     where.mkdir(parents=True, exist_ok=True)
-    archive.clean(where)
-    current = archive.read_if_any(where)
+    folder.clean(where)
+    current = folder.read_if_any(where)
     incarnation = run(
         uri, request_timeout_s, lambda held: _incarnation(held, log), patience_s=PATIENCE_S
     )
@@ -77,7 +77,7 @@ def append_history(
     writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
     with plain_errors():
         writer.save(str(where))
-    return archive.read(where)
+    return folder.read(where)
 
 
 def history_manifest(directory: str | Path) -> Manifest | None:
@@ -85,7 +85,7 @@ def history_manifest(directory: str | Path) -> Manifest | None:
 
     None where there is none yet. Raises `CorruptData`, `ForeignData`.
     """
-    return archive.read_if_any(archive.local(directory))
+    return folder.read_if_any(folder.local(directory))
 
 
 def read_with_history(
@@ -103,9 +103,9 @@ def read_with_history(
     `LogRecreated` where it is an earlier log's of that name, `LogTruncated` where the log lacks records
     after the archive's end, `CorruptData` where a file is missing or of another size.
     """
-    where = archive.local(directory)
-    manifest = archive.read(where)
-    manifest.check_listing(archive.sizes(where), str(where), alone=False)
+    where = folder.local(directory)
+    manifest = folder.read(where)
+    manifest.check_listing(folder.sizes(where), str(where), alone=False)
     before, behind = run(
         uri,
         request_timeout_s,

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from ..log.dlsn import DLSN
-from ..runtime.errors import CorruptData, InvalidRequest
-from .archive import file_name
+from ...log.dlsn import DLSN
+from ...runtime.errors import CorruptData, InvalidRequest
+from .folder import file_name
 from .manifest import PLACE, TXID, WRAP, ArchiveFile
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024

@@ -19,8 +19,8 @@ from typing import Any
 
 import xxhash
 
-from ..log.dlsn import DLSN
-from ..runtime.errors import CorruptData, ForeignData, InvalidRequest, UnsupportedFormat
+from ...log.dlsn import DLSN
+from ...runtime.errors import CorruptData, ForeignData, InvalidRequest, UnsupportedFormat
 
 FORMAT = 1
 KIND = "distributedlog archive"

@@ -18,9 +18,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from ..log.dlsn import DLSN
-from ..runtime.errors import InvalidRequest
-from . import archive
+from ...log.dlsn import DLSN
+from ...runtime.errors import InvalidRequest
+from . import folder
 from .manifest import ArchiveFile, Manifest
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ArchiveSource(DataSource):
 
     def writer(self, schema: Any, overwrite: bool) -> "ArchiveWriter":
         """For ``df.write``."""
-        from .schema import COLUMNS
+        from ..schema import COLUMNS
 
         given = {field.name: field.dataType.simpleString() for field in schema.fields}
         if given != COLUMNS:
@@ -113,7 +113,7 @@ class ArchiveReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """In the order of the log."""
-        manifest = archive.read(self.directory)
+        manifest = folder.read(self.directory)
         first = manifest.first_sequence_id
         placed = [(one, one.first_sequence_id - first) for one in manifest.files]
         each = -(-len(placed) // TASKS_MAX) or 1
@@ -122,8 +122,8 @@ class ArchiveReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """In a task. Raises `CorruptData` before the task can succeed."""
-        from .archive_file import records_of
-        from .client import settle
+        from ..client import settle
+        from .parquet_file import records_of
 
         settle()
         assert isinstance(partition, Files)
@@ -142,7 +142,7 @@ class ArchiveWriter(DataSourceArrowWriter):
         """In a task."""
         from pyspark import TaskContext
 
-        from .client import settle
+        from ..client import settle
 
         settle()
         context = TaskContext.get()
@@ -150,7 +150,7 @@ class ArchiveWriter(DataSourceArrowWriter):
         return Written(context.partitionId(), self._files(iterator))
 
     def _files(self, batches: "Iterator[pa.RecordBatch]") -> list[ArchiveFile]:
-        from .archive_file import FILE_BYTES, PartWriter
+        from .parquet_file import FILE_BYTES, PartWriter
 
         plan, files = self.plan, []
         part: PartWriter | None = None
@@ -191,11 +191,11 @@ class ArchiveWriter(DataSourceArrowWriter):
                 )
             return made
 
-        archive.publish(self.directory, plan.id, plan.generation, make)
+        folder.publish(self.directory, plan.id, plan.generation, make)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """The job failed, or a commit raised, perhaps after it had published: what counts stays."""
-        archive.discard(self.directory, [one.name for one in _files_of(messages)])
+        folder.discard(self.directory, [one.name for one in _files_of(messages)])
 
 
 def _files_of(messages: Sequence[Any]) -> list[ArchiveFile]:
