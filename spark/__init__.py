@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .settings import recommended_conf
     from .shipping import package_zip
     from .source import DistributedLogSource
-    from .words import plain_errors
+    from .spark_errors import plain_errors
 
 __all__ = [
     "DistributedLogSource",
@@ -32,7 +32,7 @@ _WHERE = {
     "dlsn_text": "columns",
     "history_manifest": "archive.history",
     "package_zip": "shipping",
-    "plain_errors": "words",
+    "plain_errors": "spark_errors",
     "positions": "read",
     "read_with_history": "archive.history",
     "recommended_conf": "settings",

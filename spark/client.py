@@ -27,12 +27,12 @@ GOODBYE_S = 2.0
 
 T = TypeVar("T")
 
-_clients: dict[tuple[int, str, float], "Client"] = {}
+_clients: dict[tuple[int, str, float], "SparkClient"] = {}
 _lock = threading.Lock()
 _settled_pid = 0
 
 
-class Client:
+class SparkClient:
     """A namespace in a background loop, for callers in plain threads."""
 
     def __init__(self, uri: str, request_timeout_s: float) -> None:
@@ -89,7 +89,7 @@ class Client:
         threading.Thread(target=self.close, name="distributedlog spark ends", daemon=True).start()
 
 
-def client(uri: str, request_timeout_s: float) -> Client:
+def client(uri: str, request_timeout_s: float) -> SparkClient:
     """This process's client of a namespace; a broken one is replaced."""
     key = (os.getpid(), uri, request_timeout_s)
     with _lock:
@@ -97,14 +97,14 @@ def client(uri: str, request_timeout_s: float) -> Client:
         if found is not None and found.alive:
             found._used += 1
             return found
-        made = _clients[key] = Client(uri, request_timeout_s)
+        made = _clients[key] = SparkClient(uri, request_timeout_s)
         return made
 
 
 def run(
     uri: str,
     request_timeout_s: float,
-    call: Callable[[Client], Awaitable[T]],
+    call: Callable[[SparkClient], Awaitable[T]],
     *,
     patience_s: float = 0.0,
 ) -> T:
@@ -115,7 +115,7 @@ def run(
     return wait_for(lambda: _run(uri, request_timeout_s, call), patience_s)
 
 
-def _run(uri: str, request_timeout_s: float, call: Callable[[Client], Awaitable[T]]) -> T:
+def _run(uri: str, request_timeout_s: float, call: Callable[[SparkClient], Awaitable[T]]) -> T:
     """Once more with a new client where the old one had ended."""
     for again in (True, False):
         held = client(uri, request_timeout_s)
@@ -152,4 +152,4 @@ def _after_fork() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["Client", "DistributedLogError", "client", "run", "settle"]
+__all__ = ["DistributedLogError", "SparkClient", "client", "run", "settle"]

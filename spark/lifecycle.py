@@ -3,7 +3,7 @@
 One function, `decide`, of what the checkpoint holds and what is found; nothing else decides. It knows neither
 whether the query was running meanwhile, nor which question of Spark's asks, nor whether the log was named or
 matched a pattern (but for what is kept of a log that is gone): so one event has one outcome. The table in
-docs/spark.md is made of it (`tables.py`).
+docs/spark.md is made of it (`doc_tables.py`).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from ..runtime.errors import DistributedLogError, LogNotFound, LogRecreated, Log
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldPosition:
     """Of one log, what an offset holds: the next position to read."""
 
     dlsn: DLSN
@@ -37,7 +37,7 @@ class There:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundLog:
     """What the cluster says of a name."""
 
     there: There | None = None
@@ -83,7 +83,7 @@ class Decision:
     error: DistributedLogError | None = field(default=None, compare=False)
 
 
-def decide(name: str, held: Held | None, found: Found, rules: Rules) -> Decision:
+def decide(name: str, held: HeldPosition | None, found: FoundLog, rules: Rules) -> Decision:
     """What to do about one log. ``held``: None for one that the checkpoint does not know."""
     if held is None:
         return _begin(found.there, rules)
@@ -123,7 +123,7 @@ def decide(name: str, held: Held | None, found: Found, rules: Rules) -> Decision
     return Decision(then.do, then.at, lost, said)
 
 
-def lost_by_deletion(held: Held, gone: Sequence[Tombstone], rules: Rules) -> int | None:
+def lost_by_deletion(held: HeldPosition, gone: Sequence[Tombstone], rules: Rules) -> int | None:
     """Records of the log that is held, and of those that came and went after it, that were never read."""
     at = next((n for n, one in enumerate(gone) if one.identity == held.identity), None)
     if at is None:
@@ -137,7 +137,7 @@ def lost_by_deletion(held: Held, gone: Sequence[Tombstone], rules: Rules) -> int
     return lost
 
 
-def _left(held: Held, one: Tombstone) -> int | None:
+def _left(held: HeldPosition, one: Tombstone) -> int | None:
     """How much of a deleted log lies after a position."""
     if not one.end.exact:
         return None
@@ -146,7 +146,7 @@ def _left(held: Held, one: Tombstone) -> int | None:
     return 0 if held.dlsn >= one.end.dlsn else None
 
 
-def _go_on(name: str, held: Held, there: There, rules: Rules) -> Decision:
+def _go_on(name: str, held: HeldPosition, there: There, rules: Rules) -> Decision:
     """The same log: is the position still there?"""
     first = there.first
     if held.dlsn >= first:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ..log.dlsn import DLSN
 from ..runtime.errors import DistributedLogError, InvalidRequest, UnsupportedFormat
-from .lifecycle import Held
+from .lifecycle import HeldPosition
 
 FORMAT = 1
 
@@ -41,11 +41,11 @@ class Offset:
         """Take one log's position over as it is spelled."""
         self.put(name, other.logs[name], other.ids[name], other.sequence_ids.get(name))
 
-    def held(self, name: str) -> Held | None:
+    def held(self, name: str) -> HeldPosition | None:
         """One log's position, if there is one."""
         if name not in self.logs:
             return None
-        return Held(self.logs[name], self.ids[name], self.sequence_ids.get(name))
+        return HeldPosition(self.logs[name], self.ids[name], self.sequence_ids.get(name))
 
     def to_json(self) -> dict[str, Any]:
         """For Spark, whose ``json.dumps`` keeps the order of keys."""

@@ -1,7 +1,7 @@
 """The options of the Spark source and sink, in one typed table each.
 
-`docs/spark.md` is generated from these tables (`tables.py`). Names are case-insensitive, as Spark's are; an
-unknown one is an error that names its nearest neighbours, and a wrong value one that names what is legal.
+`docs/spark.md` is generated from these tables (`doc_tables.py`). Names are case-insensitive, as Spark's are;
+an unknown one is an error that names its nearest neighbours, and a wrong value one that names what is legal.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from typing import Any
 from ..runtime.errors import InvalidRequest
 from ..runtime.options import option as describe
 from .option_rules import Where, check_sink, check_source
-from .values import (
+from .option_values import (
     MIB,
     Bad,
     duration,

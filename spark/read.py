@@ -9,14 +9,14 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ..log.dlsn import DLSN
 from ..log.ranges import SegmentRange, ranges_between
 from ..log.view import LogView
-from .catalog import Catalog
-from .client import Client, client, run, settle
+from .client import SparkClient, client, run, settle
 from .narrowing import HIGH, LOW, Narrowing, narrowed
 from .offsets import Offset
 from .options import TXID_UNITS, SourceOptions
 from .patience import PATIENCE_S, wait_for
 from .planning import pack
 from .schema import Projection
+from .source_logs import SourceLogs
 from .task_entries import TaskEntries
 
 if TYPE_CHECKING:
@@ -80,19 +80,19 @@ class BatchReader(DataSourceReader):
         tasks = pack(ranges, self.options.max_bytes_per_partition, self.options.min_partitions)
         return [Task(one) for one in tasks] or [Task([])]
 
-    async def plan(self, held: Client) -> list[SegmentRange]:
+    async def plan(self, held: SparkClient) -> list[SegmentRange]:
         """The ranges between the bounds that the options set. In the background loop."""
-        catalog = Catalog(held.namespace, self.options)
+        logs = SourceLogs(held.namespace, self.options)
         try:
-            names = sorted(await catalog.discover())
-            starts = await catalog.starts(names, "earliest")
-            ends = await catalog.ends(names)
+            names = sorted(await logs.discover())
+            starts = await logs.starts(names, "earliest")
+            ends = await logs.ends(names)
             found: list[SegmentRange] = []
             for name in names:
-                found += await self._log_ranges(catalog.views[name], starts[name], ends[name])
+                found += await self._log_ranges(logs.views[name], starts[name], ends[name])
             return found
         finally:
-            catalog.close()
+            logs.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Runs in a worker process, on an unpickled copy."""
@@ -160,19 +160,19 @@ def positions(
     given = {"uri": uri, "startingPosition": at, **which}
     options = SourceOptions.parse(given, "batch")
 
-    async def ask(held: Client) -> Offset:
-        catalog = Catalog(held.namespace, options)
+    async def ask(held: SparkClient) -> Offset:
+        logs = SourceLogs(held.namespace, options)
         try:
-            names = await catalog.discover()
-            found = await catalog.starts(names, "latest")
+            names = await logs.discover()
+            found = await logs.starts(names, "latest")
             made = Offset()
             for name in names:
-                view = catalog.views[name]
+                view = logs.views[name]
                 made.put(
                     name, found[name], view.incarnation, (await view.mark(found[name])).sequence_id
                 )
             return made
         finally:
-            catalog.close()
+            logs.close()
 
     return json.dumps(run(uri, request_timeout_s, ask, patience_s=read_timeout_s).to_json())

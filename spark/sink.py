@@ -36,7 +36,7 @@ from ..runtime.errors import (
     RequestTimeout,
     TransactionIdOutOfOrder,
 )
-from .client import Client, client, run
+from .client import SparkClient, client, run
 from .options import SinkOptions
 from .patience import wait_for
 from .sink_task import (
@@ -81,7 +81,7 @@ class Sink:
                 patience_s=options.read_timeout_s,
             )
 
-    async def _check(self, held: Client) -> None:
+    async def _check(self, held: SparkClient) -> None:
         options = self.plan.options
         assert options.log is not None
         metadata = held.namespace.metadata
@@ -113,7 +113,7 @@ class Sink:
         if identity is None and not self.overwrite:
             return
 
-        async def link_all(held: Client) -> None:
+        async def link_all(held: SparkClient) -> None:
             contents = contents_of(messages)
             who = identity or Identity("", 0, "")
             names = {*by_log, *contents}
@@ -133,7 +133,7 @@ class Sink:
         run(options.uri, options.request_timeout_s, link_all)
 
     async def _compare(
-        self, held: Client, name: str, identity: Identity, content: LinkContent
+        self, held: SparkClient, name: str, identity: Identity, content: LinkContent
     ) -> None:
         """A batch that was linked before this job: was it the same one? Raises `LinkMismatch`."""
         linked = await held.namespace.open_log(name).linked_version(identity.app)
@@ -142,7 +142,7 @@ class Sink:
 
     async def _link(
         self,
-        held: Client,
+        held: SparkClient,
         name: str,
         tokens: list[SegmentToken],
         identity: Identity,
@@ -193,7 +193,7 @@ class Sink:
         by_log, _ = gathered(messages)
         options = self.plan.options
 
-        async def discard_all(held: Client) -> None:
+        async def discard_all(held: SparkClient) -> None:
             for name, incarnation, tokens in by_incarnation(by_log):
                 target: Log = held.namespace.open_log(name, incarnation=incarnation)
                 try:

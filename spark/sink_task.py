@@ -16,11 +16,11 @@ from pyspark.sql.datasource import WriterCommitMessage
 from ..log.app_versions import LinkContent
 from ..log.ranges import SegmentToken
 from ..runtime.errors import LinkOutOfOrder, LogNotFound, TransactionIdOutOfOrder
-from .client import Client, client, settle
+from .client import SparkClient, client, settle
 from .option_rules import ENTRY_BYTES_MAX
 from .options import SinkOptions
 from .patience import patiently, wait_for
-from .rows import Packer, Rows, by_log, rows_of
+from .sink_columns import Packer, SinkColumns, by_log, columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +116,7 @@ class Target(Protocol):
         """Before the first entry."""
         ...
 
-    async def write(self, entries: list[Rows]) -> None:
+    async def write(self, entries: list[SinkColumns]) -> None:
         """Take entries; waits for room only."""
         ...
 
@@ -132,7 +132,9 @@ class Target(Protocol):
 class _Work:
     """One task: splits batches by log, and keeps one hand-over to the loop under way while Spark computes."""
 
-    def __init__(self, held: Client, plan: SinkPlan, message: Message, *, compared: bool) -> None:
+    def __init__(
+        self, held: SparkClient, plan: SinkPlan, message: Message, *, compared: bool
+    ) -> None:
         self._held = held
         self._plan = plan
         self._message = message
@@ -153,7 +155,7 @@ class _Work:
                 opened = self._open(name)
             if opened is None and not self._compared:
                 continue
-            rows = rows_of(part, f'log "{name}", {where}')
+            rows = columns_of(part, f'log "{name}", {where}')
             if self._compared:
                 self._note(name, LinkContent(rows.count, rows.digest()))
             if opened is None:
@@ -204,7 +206,7 @@ class _Work:
         timeout_s = self._plan.options.read_timeout_s
         return self._held.run(lambda: patiently(call, timeout_s, "a task"))
 
-    def _hand_over(self, target: Target, entries: list[Rows]) -> None:
+    def _hand_over(self, target: Target, entries: list[SinkColumns]) -> None:
         if entries:
             self._settle()
             self._pending = self._held.background.submit(target.write, entries)
@@ -240,7 +242,7 @@ class SegmentTarget:
             entry_bytes=self._options.entry_bytes,
         )
 
-    async def write(self, entries: list[Rows]) -> None:
+    async def write(self, entries: list[SinkColumns]) -> None:
         """Write entries as they are packed."""
         for rows in entries:
             if self._writer is not None and self._writer.size_bytes >= self._options.segment_bytes:
@@ -285,7 +287,7 @@ class AppendTarget:
             takeover=self._options.takeover, wait_s=APPEND_WAIT_S
         )
 
-    async def write(self, entries: list[Rows]) -> None:
+    async def write(self, entries: list[SinkColumns]) -> None:
         """Write records in the writer's own batches."""
         assert self._writer is not None
         for rows in entries:
@@ -323,7 +325,7 @@ async def already_linked(log: "Log", identity: Identity) -> bool:
     return last.version >= identity.version
 
 
-async def create_if_wanted(held: Client, options: SinkOptions, name: str) -> "Log":
+async def create_if_wanted(held: SparkClient, options: SinkOptions, name: str) -> "Log":
     """The log to write, made by ``createLogs``. Raises `LogNotFound`."""
     log = held.namespace.open_log(name, config={"create_if_missing": False})
     if not await held.namespace.log_exists(name):

@@ -76,7 +76,7 @@ class DistributedLogSource(DataSource):
         return made
 
     def _sink(self, schema: "StructType", where: Where) -> SinkOptions:
-        from .rows import check_schema
+        from .sink_columns import check_schema
 
         options = SinkOptions.parse(self._given(), where)
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]

@@ -12,23 +12,23 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from .client import Client, client
+from .client import SparkClient, client
 from .offsets import Offset
 from .options import SourceOptions
 from .patience import wait_for
 from .planning import pack
-from .progress import Limit, Progress
 from .read import Task, read_task
 from .schema import Projection
+from .stream_progress import Limit, StreamProgress
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark calls; `progress.Progress` decides. Its pickle goes to the tasks, without the latter."""
+    """What Spark calls; `StreamProgress` decides. Its pickle goes to the tasks, without the latter."""
 
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         self.options = options
         self.projection = projection
-        self._progress: tuple[Client, Progress] | None = None
+        self._progress: tuple[SparkClient, StreamProgress] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_progress": None}
@@ -96,6 +96,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s
             )
             held.users += 1
-            self._progress = (held, Progress(held.namespace, options, before))
+            self._progress = (held, StreamProgress(held.namespace, options, before))
         held, progress = self._progress
         return held.run(getattr(progress, method), *arguments)

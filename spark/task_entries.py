@@ -18,7 +18,7 @@ from ..log.range_reader import RangeReader
 from ..log.ranges import SegmentRange
 from ..log.record import Columns
 from ..runtime.errors import LogNotFound, LogTruncated, RequestTimeout
-from .client import Client
+from .client import SparkClient
 
 PIECE_BYTES = 1024 * 1024
 """Of entries that go from the loop to the thread at once."""
@@ -36,7 +36,7 @@ class TaskEntries:
 
     def __init__(
         self,
-        held: Client,
+        held: SparkClient,
         ranges: Sequence[SegmentRange],
         *,
         timeout_s: float,

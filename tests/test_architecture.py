@@ -81,7 +81,7 @@ PURE = {
         "admission", "dlsn", "keys", "names", "options", "packed", "ranges", "record", "segments",
         "state", "tombstone",
     },
-    "spark": {"archive/manifest", "lifecycle", "narrowing", "offsets", "planning", "sharing"},
+    "spark": {"archive/manifest", "lifecycle", "limit_shares", "narrowing", "offsets", "planning"},
 }  # fmt: skip
 """Sans-I/O modules: inputs are calls, outputs are values; time and chance are arguments."""
 

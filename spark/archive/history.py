@@ -17,13 +17,13 @@ from ...log.dlsn import DLSN
 from ...log.keys import incarnation_text
 from ...log.view import LogView
 from ...runtime.errors import ForeignData, LogRecreated, LogTruncated
-from ..catalog import Catalog
-from ..client import Client, run
+from ..client import SparkClient, run
 from ..offsets import Offset
 from ..options import SourceOptions
 from ..patience import PATIENCE_S
 from ..schema import ddl
-from ..words import plain_errors
+from ..source_logs import SourceLogs
+from ..spark_errors import plain_errors
 from . import folder
 from .manifest import Manifest
 
@@ -129,13 +129,13 @@ def read_with_history(
 
 
 async def _around(
-    held: Client, manifest: Manifest, where: Path, log: str
+    held: SparkClient, manifest: Manifest, where: Path, log: str
 ) -> tuple[tuple[str, str] | None, tuple[str, str]]:
     """(from, to) before the archive, if the log has anything there, and after it."""
-    catalog = Catalog(held.namespace, SourceOptions(log=log))
+    logs = SourceLogs(held.namespace, SourceOptions(log=log))
     try:
-        await catalog.discover()
-        view = catalog.views[log]
+        await logs.discover()
+        view = logs.views[log]
         _check_ours(manifest, where, log, view.incarnation)
         lost = view.state.truncated_sequence_id - manifest.end_sequence_id
         if lost > 0:
@@ -157,10 +157,10 @@ async def _around(
         behind = _position(view, start, max(manifest.end_sequence_id, first))
         return before, (behind, _position(view, view.end, None))
     finally:
-        catalog.close()
+        logs.close()
 
 
-async def _incarnation(held: Client, log: str) -> str:
+async def _incarnation(held: SparkClient, log: str) -> str:
     return incarnation_text(await held.namespace.find(log))
 
 

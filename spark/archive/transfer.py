@@ -13,11 +13,11 @@ from uuid import uuid4
 
 from ...log.dlsn import DLSN
 from ...runtime.errors import LogExists, LogNotFound
-from ..catalog import Catalog
-from ..client import Client, run
+from ..client import SparkClient, run
 from ..offsets import Offset
 from ..options import SourceOptions
-from ..words import plain_errors
+from ..source_logs import SourceLogs
+from ..spark_errors import plain_errors
 from . import folder
 from .manifest import Manifest
 
@@ -114,10 +114,10 @@ def import_log(
     folder.verify(where, manifest)
     app = f"import-{manifest.id}"
 
-    async def look(held: Client) -> bool:
+    async def look(held: SparkClient) -> bool:
         return await _is_in(held, log, app, manifest)
 
-    async def find(held: Client) -> tuple[DLSN, DLSN] | None:
+    async def find(held: SparkClient) -> tuple[DLSN, DLSN] | None:
         return await _place(held, log, app)
 
     already = run(uri, request_timeout_s, look)
@@ -135,15 +135,15 @@ def import_log(
     return Imported(manifest, already, *(place or (None, None)))
 
 
-async def _bounds(held: Client, options: SourceOptions) -> tuple[Offset, Offset]:
+async def _bounds(held: SparkClient, options: SourceOptions) -> tuple[Offset, Offset]:
     """From where to where, each with the sequence id there."""
-    catalog = Catalog(held.namespace, options)
+    logs = SourceLogs(held.namespace, options)
     try:
-        await catalog.discover()
-        (view,) = catalog.views.values()
+        await logs.discover()
+        (view,) = logs.views.values()
         starts, ends = (
-            await catalog.starts([view.name], "earliest"),
-            await catalog.ends([view.name]),
+            await logs.starts([view.name], "earliest"),
+            await logs.ends([view.name]),
         )
         found = Offset(), Offset()
         start = starts[view.name]
@@ -151,10 +151,10 @@ async def _bounds(held: Client, options: SourceOptions) -> tuple[Offset, Offset]
             offset.put(view.name, dlsn, view.incarnation, (await view.mark(dlsn)).sequence_id)
         return found
     finally:
-        catalog.close()
+        logs.close()
 
 
-async def _is_in(held: Client, name: str, app: str, manifest: Manifest) -> bool:
+async def _is_in(held: SparkClient, name: str, app: str, manifest: Manifest) -> bool:
     """Has the log this import already? Raises `LogExists` where it has anything else."""
     log = held.namespace.open_log(name)
     try:
@@ -171,7 +171,7 @@ async def _is_in(held: Client, name: str, app: str, manifest: Manifest) -> bool:
     return False
 
 
-async def _place(held: Client, name: str, app: str) -> tuple[DLSN, DLSN] | None:
+async def _place(held: SparkClient, name: str, app: str) -> tuple[DLSN, DLSN] | None:
     """The first and the last position of an import."""
     log = held.namespace.open_log(name)
     linked = await log.linked_version(app)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from distributedlog.cluster.processes import environment
-from distributedlog.spark.tables import renewed
+from distributedlog.spark.doc_tables import renewed
 from tests.spark.conftest import plain, why_not
 
 DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md"
 
 
 def test_the_option_tables_are_those_of_the_code() -> None:
-    """When this fails: ``python -m distributedlog.spark.tables docs/spark.md``."""
+    """When this fails: ``python -m distributedlog.spark.doc_tables docs/spark.md``."""
     text = DOCUMENT.read_text()
 
     assert renewed(text) == text

@@ -13,7 +13,15 @@ from distributedlog.log.dlsn import DLSN
 from distributedlog.log.state import LogEnd
 from distributedlog.log.tombstone import Tombstone
 from distributedlog.runtime.errors import LogNotFound, LogRecreated, LogTruncated
-from distributedlog.spark.lifecycle import Decision, Do, Found, Held, Rules, There, decide
+from distributedlog.spark.lifecycle import (
+    Decision,
+    Do,
+    FoundLog,
+    HeldPosition,
+    Rules,
+    There,
+    decide,
+)
 from tests.examples import examples
 
 
@@ -36,13 +44,13 @@ class World:
     """One name, and one query that follows it."""
 
     logs: list[Log] = field(default_factory=list)
-    held: Held | None = None
+    held: HeldPosition | None = None
 
     @property
     def now(self) -> Log | None:
         return self.logs[-1] if self.logs and self.logs[-1].state == "there" else None
 
-    def found(self) -> Found:
+    def found(self) -> FoundLog:
         there, gone, deleting = None, [], False
         for log in self.logs:
             if log.state == "there":
@@ -53,12 +61,12 @@ class World:
             else:
                 end = LogEnd(DLSN(2, 0, 0), log.records, log.state == "gone")
                 gone.append(Tombstone(log.log_id, end, log.cut, 0))
-        return Found(there, gone, deleting)
+        return FoundLog(there, gone, deleting)
 
-    def position(self, dlsn: DLSN) -> Held:
+    def position(self, dlsn: DLSN) -> HeldPosition:
         """In the log that is there, as an offset holds it."""
         assert self.now is not None
-        return Held(dlsn, f"{self.now.log_id:016x}", dlsn.entry)
+        return HeldPosition(dlsn, f"{self.now.log_id:016x}", dlsn.entry)
 
 
 OPS = st.lists(st.tuples(st.integers(0, 59), st.integers(0, 8)), min_size=5, max_size=40)
@@ -155,11 +163,11 @@ def test_what_was_not_read_is_said_to_the_record(
 @pytest.mark.parametrize("named", [True, False])
 def test_a_log_made_again_begins_by_new_logs(new_logs: str, named: bool) -> None:
     """Once all of the old one was read."""
-    held = Held(DLSN(1, 9, 0), f"{7:016x}", 9)
+    held = HeldPosition(DLSN(1, 9, 0), f"{7:016x}", 9)
     there = There(f"{8:016x}", DLSN(1, 0, 0), 0, DLSN(1, 5, 0))
     gone = [Tombstone(7, LogEnd(DLSN(2, 0, 0), 9, True), 0, 0)]
 
-    decision = decide("a", held, Found(there, gone), Rules(new_logs=new_logs, named=named))
+    decision = decide("a", held, FoundLog(there, gone), Rules(new_logs=new_logs, named=named))
 
     where = {"earliest": DLSN(1, 0, 0), "latest": DLSN(1, 5, 0), "ignore": None}[new_logs]
     assert decision.at == where
@@ -168,15 +176,15 @@ def test_a_log_made_again_begins_by_new_logs(new_logs: str, named: bool) -> None
 
 def test_errors_say_what_is_lost_and_what_to_do() -> None:
     """Each of its own type."""
-    held = Held(DLSN(1, 9, 0), f"{7:016x}", 9)
+    held = HeldPosition(DLSN(1, 9, 0), f"{7:016x}", 9)
     gone = [Tombstone(7, LogEnd(DLSN(2, 0, 0), 509, True), 0, 0)]
     again = There(f"{8:016x}", DLSN(1, 0, 0), 0, DLSN(1, 5, 0))
     shorter = There(f"{7:016x}", DLSN(1, 12, 0), 12, DLSN(1, 50, 0))
 
-    deleted = decide("a", held, Found(None, gone), Rules()).error
-    forgotten = decide("a", held, Found(None, []), Rules()).error
-    remade = decide("a", held, Found(again, gone), Rules()).error
-    truncated = decide("a", held, Found(shorter), Rules()).error
+    deleted = decide("a", held, FoundLog(None, gone), Rules()).error
+    forgotten = decide("a", held, FoundLog(None, []), Rules()).error
+    remade = decide("a", held, FoundLog(again, gone), Rules()).error
+    truncated = decide("a", held, FoundLog(shorter), Rules()).error
 
     assert type(deleted) is LogNotFound
     assert "read up to 1.9.0, 500 records are lost" in str(deleted)
@@ -193,17 +201,21 @@ def test_a_position_without_a_sequence_id_is_compared_by_place() -> None:
     """The store was away when the offset was made."""
     gone = [Tombstone(7, LogEnd(DLSN(2, 0, 0), 9, True), 0, 0)]
 
-    behind = decide("a", Held(DLSN(2, 0, 0), f"{7:016x}", None), Found(None, gone), Rules())
-    before = decide("a", Held(DLSN(1, 9, 0), f"{7:016x}", None), Found(None, gone), Rules())
+    behind = decide(
+        "a", HeldPosition(DLSN(2, 0, 0), f"{7:016x}", None), FoundLog(None, gone), Rules()
+    )
+    before = decide(
+        "a", HeldPosition(DLSN(1, 9, 0), f"{7:016x}", None), FoundLog(None, gone), Rules()
+    )
 
     assert (behind.do, behind.lost) == (Do.KEEP, 0)
     assert (before.do, before.lost) == (Do.FAIL, None)
 
 
 def test_a_log_that_the_options_do_not_name_any_more_is_dropped() -> None:
-    held = Held(DLSN(1, 9, 0), f"{7:016x}", 9)
+    held = HeldPosition(DLSN(1, 9, 0), f"{7:016x}", 9)
 
-    decision = decide("a", held, Found(), Rules(wanted=False))
+    decision = decide("a", held, FoundLog(), Rules(wanted=False))
 
     assert decision.do is Do.LEAVE
     assert "not among the options" in decision.warning
@@ -211,11 +223,11 @@ def test_a_log_that_the_options_do_not_name_any_more_is_dropped() -> None:
 
 def test_logs_that_came_and_went_between_count_too() -> None:
     """But for what was truncated in them; one whose end nobody knows makes the sum unknown."""
-    held = Held(DLSN(1, 9, 0), f"{7:016x}", 9)
+    held = HeldPosition(DLSN(1, 9, 0), f"{7:016x}", 9)
     first = Tombstone(7, LogEnd(DLSN(2, 0, 0), 10, True), 0, 0)
     second = Tombstone(8, LogEnd(DLSN(2, 0, 0), 30, True), 25, 0)
     third = Tombstone(9, LogEnd(DLSN(2, 0, 0), 3, False), 0, 0)
 
-    assert decide("a", held, Found(None, [first, second]), Rules()).lost == 1 + 5
-    assert decide("a", held, Found(None, [first, second, third]), Rules()).lost is None
-    assert decide("a", held, Found(None, [first, second]), Rules(new_logs="ignore")).lost == 1
+    assert decide("a", held, FoundLog(None, [first, second]), Rules()).lost == 1 + 5
+    assert decide("a", held, FoundLog(None, [first, second, third]), Rules()).lost is None
+    assert decide("a", held, FoundLog(None, [first, second]), Rules(new_logs="ignore")).lost == 1

@@ -21,10 +21,10 @@ from distributedlog.runtime.errors import (
 from distributedlog.spark import client as clients
 from distributedlog.spark import patience as waiting
 from distributedlog.spark import plain_errors, settings
-from distributedlog.spark.client import Client, run
+from distributedlog.spark.client import SparkClient, run
 from distributedlog.spark.options import SinkOptions, SourceOptions
 from distributedlog.spark.patience import Patience, patiently
-from distributedlog.spark.words import of_text
+from distributedlog.spark.spark_errors import of_text
 
 
 def failing(times: int, error: Exception) -> Callable[[], "object"]:
@@ -72,7 +72,7 @@ def test_a_batch_is_planned_when_the_store_is_there_again(
     monkeypatch.setattr(waiting, "RETRY_FIRST_S", 0.001)
     failures = [3]
 
-    async def plan(held: Client) -> bool:
+    async def plan(held: SparkClient) -> bool:
         if failures[0]:
             failures[0] -= 1
             raise QuorumUnreachable("nobody is there")
@@ -89,7 +89,7 @@ def test_a_client_serves_while_another_one_is_made(
     """Making one takes seconds where its cluster is away. Looking whether it was idle, the client of another
     cluster waited for that in its loop, and all that it served stood still."""
     monkeypatch.setattr(clients, "IDLE_S", 0.0)
-    made = Client(uri, 10.0)
+    made = SparkClient(uri, 10.0)
     made.users += 1  # it stays
     try:
         with clients._lock:  # as long as one is being made

@@ -17,10 +17,10 @@ from distributedlog import (  # noqa: E402
 )
 from distributedlog.log.app_versions import LinkContent  # noqa: E402
 from distributedlog.runtime.errors import LinkMismatch  # noqa: E402
-from distributedlog.spark.client import Client, run  # noqa: E402
+from distributedlog.spark.client import SparkClient, run  # noqa: E402
 from distributedlog.spark.options import SinkOptions  # noqa: E402
-from distributedlog.spark.rows import rows_of  # noqa: E402
 from distributedlog.spark.sink import BatchWriter, contents_of  # noqa: E402
+from distributedlog.spark.sink_columns import columns_of  # noqa: E402
 from distributedlog.spark.sink_task import (  # noqa: E402
     AppendTarget,
     Identity,
@@ -62,7 +62,7 @@ async def test_a_batch_without_txids_is_linked_whoever_appended_meanwhile() -> N
     """It failed with `TransactionIdOutOfOrder`: its txid was drawn when the batch began."""
     async with namespace_in_memory() as namespace:
         await namespace.create_log("out")
-        rows = rows_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
+        rows = columns_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
         target = SegmentTarget(namespace.open_log("out"), OPTIONS, Message(0, WHO))
         await target.open()
         await target.write([rows])
@@ -78,7 +78,7 @@ async def test_mode_append_takes_its_txids_as_the_logs_writer() -> None:
     """The task waited for its turn behind another writer, whose txids are higher than this clock."""
     async with namespace_in_memory() as namespace:
         await append(namespace, 5)
-        rows = rows_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
+        rows = columns_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
         target = AppendTarget(namespace.open_log("out"), OPTIONS, lambda: 1_000)
         await append(namespace, 2_000)
         await target.open()
@@ -101,10 +101,10 @@ def test_a_repeated_overwrite_leaves_what_is_in(uri: str) -> None:
     """Every task finds the batch in and writes nothing: that was taken for a batch without rows, and the log
     was emptied of what the first attempt, and others since, had linked."""
     options = SinkOptions.parse({"uri": uri, "log": "out"}, "batch")
-    rows = rows_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
+    rows = columns_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
     content = LinkContent(rows.count, rows.digest())
 
-    async def prepare(held: Client) -> Message:
+    async def prepare(held: SparkClient) -> Message:
         await held.namespace.create_or_find("out")
         await append(held.namespace, 1)
         target = SegmentTarget(held.namespace.open_log("out"), options, Message(0, WHO))
@@ -114,7 +114,7 @@ def test_a_repeated_overwrite_leaves_what_is_in(uri: str) -> None:
         return Message(0, WHO, tokens, rows.count, contents={"out": content})
 
     def texts() -> list[bytes]:
-        async def read(held: Client) -> list[bytes]:
+        async def read(held: SparkClient) -> list[bytes]:
             async with held.namespace.open_log("out").open_reader(to="end") as reader:
                 return [record.payload async for record in reader]
 

@@ -15,7 +15,7 @@ from distributedlog.log.view import view_log
 from distributedlog.runtime.errors import LogNotFound, LogTruncated, RequestTimeout
 from distributedlog.spark import client as clients
 from distributedlog.spark import task_entries
-from distributedlog.spark.client import Client, client
+from distributedlog.spark.client import SparkClient, client
 from distributedlog.spark.task_entries import TaskEntries
 
 RECORDS = 3_000
@@ -28,11 +28,11 @@ def uri() -> Iterator[str]:
 
 
 @pytest.fixture
-def held(uri: str) -> Client:
+def held(uri: str) -> SparkClient:
     return client(uri, 30.0)
 
 
-def ranges(held: Client, name: str) -> list[SegmentRange]:
+def ranges(held: SparkClient, name: str) -> list[SegmentRange]:
     """All of a log as it is now."""
 
     async def look() -> list[SegmentRange]:
@@ -44,7 +44,7 @@ def ranges(held: Client, name: str) -> list[SegmentRange]:
     return held.run(look)
 
 
-def fill(held: Client, name: str, numbers: range, entry: int = 50) -> None:
+def fill(held: SparkClient, name: str, numbers: range, entry: int = 50) -> None:
     async def write() -> None:
         async with held.namespace.open_log(name).open_writer() as writer:
             for at in range(0, len(numbers), entry):
@@ -55,7 +55,7 @@ def fill(held: Client, name: str, numbers: range, entry: int = 50) -> None:
     held.run(write)
 
 
-def taken(held: Client, plan: list[SegmentRange], **options: Any) -> list[tuple[str, int]]:
+def taken(held: SparkClient, plan: list[SegmentRange], **options: Any) -> list[tuple[str, int]]:
     """(log, txid) of everything that a task would get."""
     made = TaskEntries(held, plan, **{"timeout_s": 30.0, "fail_on_data_loss": True, **options})
     try:
@@ -71,7 +71,7 @@ def taken(held: Client, plan: list[SegmentRange], **options: Any) -> list[tuple[
 
 @pytest.mark.parametrize(("part", "ahead"), [(1 << 23, 1 << 23), (4_000, 1_000), (1, 1)])
 def test_everything_once_and_in_order(
-    held: Client, monkeypatch: pytest.MonkeyPatch, part: int, ahead: int
+    held: SparkClient, monkeypatch: pytest.MonkeyPatch, part: int, ahead: int
 ) -> None:
     """Several parts at once, and what is fetched ahead is bounded: order and completeness stay."""
     monkeypatch.setattr(range_reader, "PART_BYTES", part)
@@ -89,7 +89,7 @@ def test_everything_once_and_in_order(
     ]
 
 
-def test_leaving_in_the_middle_stops_the_fetching(held: Client) -> None:
+def test_leaving_in_the_middle_stops_the_fetching(held: SparkClient) -> None:
     """LIMIT: Spark leaves a generator suspended, or closes it."""
     fill(held, "left", range(RECORDS))
     before = held.users
@@ -105,7 +105,7 @@ def test_leaving_in_the_middle_stops_the_fetching(held: Client) -> None:
     assert taken(held, ranges(held, "left"))[-1] == ("left", RECORDS - 1)  # the client goes on
 
 
-def test_truncated_since_the_plan(held: Client) -> None:
+def test_truncated_since_the_plan(held: SparkClient) -> None:
     """S5, in a task."""
     fill(held, "cut", range(500))
     plan = ranges(held, "cut")
@@ -122,7 +122,7 @@ def test_truncated_since_the_plan(held: Client) -> None:
     assert taken(held, plan, fail_on_data_loss=False) == [("cut", n) for n in range(200, 500)]
 
 
-def test_deleted_since_the_plan(held: Client) -> None:
+def test_deleted_since_the_plan(held: SparkClient) -> None:
     """H30: a definite error, not a missing entry."""
     fill(held, "gone", range(10))
     plan = ranges(held, "gone")
@@ -134,7 +134,7 @@ def test_deleted_since_the_plan(held: Client) -> None:
 
 
 def test_no_progress_is_an_error_and_not_a_hang(
-    held: Client, monkeypatch: pytest.MonkeyPatch
+    held: SparkClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(held, "slow", range(10))
     plan = ranges(held, "slow")
@@ -178,7 +178,7 @@ def test_a_forked_child_makes_its_own(uri: str) -> None:
     assert ours.run(ours.namespace.log_exists, "none") is False
 
 
-def test_txids_that_were_given_at_the_link_are_read_and_found(held: Client) -> None:
+def test_txids_that_were_given_at_the_link_are_read_and_found(held: SparkClient) -> None:
     """All of them, wherever a task begins; a search by txid meets them as a linear scan does."""
     fill(held, "linked", range(10), entry=5)
 

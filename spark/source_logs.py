@@ -21,7 +21,7 @@ from ..runtime.errors import (
     LogNotFound,
     LogRecreated,
 )
-from .lifecycle import Decision, Found, Held, Rules, There, decide
+from .lifecycle import Decision, FoundLog, HeldPosition, Rules, There, decide
 from .offsets import Wanted, Word, positions
 from .options import SourceOptions, Start
 
@@ -36,7 +36,7 @@ AT_ONCE = 32
 log = logging.getLogger("distributedlog.spark")
 
 
-class Catalog:
+class SourceLogs:
     """Views of the logs that the options name. All in the background loop."""
 
     def __init__(self, namespace: Namespace, options: SourceOptions) -> None:
@@ -142,7 +142,7 @@ class Catalog:
 
     # --- logs that were truncated, deleted, made again --------------------------------------------
 
-    async def found(self, name: str, held: Held) -> Found:
+    async def found(self, name: str, held: HeldPosition) -> FoundLog:
         """What there is to say about a log that a checkpoint holds."""
         view = self.views.get(name)
         if view is None and self.wanted(name):
@@ -150,10 +150,10 @@ class Catalog:
             view = self.views.get(name)
         there = None if view is None else seen(view)
         if (there is not None and there.identity == held.identity) or not self.wanted(name):
-            return Found(there)
+            return FoundLog(there)
         namespace, log_id = self._namespace, incarnation_id(held.identity)
         gone = await find_deleted(namespace.metadata, namespace.path, name, log_id)
-        return Found(there, gone or (), deleting=gone is None)
+        return FoundLog(there, gone or (), deleting=gone is None)
 
     def rules(self, name: str) -> Rules:
         """The options, as far as they decide about a log."""
@@ -212,13 +212,13 @@ class Catalog:
                 f'option "{option}": log "{view.name}" ends at {view.end}, before {wanted.dlsn}'
             )
         if option == "startingPosition":
-            held = Held(wanted.dlsn, view.incarnation, wanted.sequence_id)
+            held = HeldPosition(wanted.dlsn, view.incarnation, wanted.sequence_id)
             return self.still_there(view, held)
         return max(wanted.dlsn, view.earliest)
 
-    def still_there(self, view: LogView, held: Held) -> DLSN:
+    def still_there(self, view: LogView, held: HeldPosition) -> DLSN:
         """Where to go on in this log. Raises `LogTruncated` by ``failOnDataLoss``."""
-        decision = self.heed(decide(view.name, held, Found(seen(view)), self.rules(view.name)))
+        decision = self.heed(decide(view.name, held, FoundLog(seen(view)), self.rules(view.name)))
         assert decision.at is not None, "a log that is there is read, or its truncation raised"
         return decision.at
 

@@ -27,11 +27,11 @@ from distributedlog.runtime.errors import (
     LogTruncated,
     QuorumUnreachable,
 )
-from distributedlog.spark import catalog
-from distributedlog.spark.catalog import Catalog
+from distributedlog.spark import source_logs
 from distributedlog.spark.offsets import Offset
 from distributedlog.spark.options import SourceOptions
-from distributedlog.spark.progress import Limit, Progress
+from distributedlog.spark.source_logs import SourceLogs
+from distributedlog.spark.stream_progress import Limit, StreamProgress
 
 ALL = Limit(None, None)
 
@@ -39,8 +39,8 @@ ALL = Limit(None, None)
 @pytest.fixture(autouse=True)
 def _every_answer_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ends are remembered for some milliseconds; here each question looks again."""
-    monkeypatch.setattr(catalog, "REFRESH_S", 0.0)
-    monkeypatch.setattr(catalog, "REFRESH_SHARE", 0.0)
+    monkeypatch.setattr(source_logs, "REFRESH_S", 0.0)
+    monkeypatch.setattr(source_logs, "REFRESH_SHARE", 0.0)
 
 
 @asynccontextmanager
@@ -61,7 +61,7 @@ async def fill(namespace: Namespace, log: str, numbers: range, entry: int = 10) 
             await writer.commit()
 
 
-def query(namespace: Namespace, **options: object) -> Progress:
+def query(namespace: Namespace, **options: object) -> StreamProgress:
     """A query of these options; another one after a restart."""
     given = {
         "uri": "distributedlog://h:1/n",
@@ -69,7 +69,7 @@ def query(namespace: Namespace, **options: object) -> Progress:
         "discoveryInterval": "0",
     }
     parsed = SourceOptions.parse({**given, **{k: str(v) for k, v in options.items()}}, "stream")
-    return Progress(namespace, parsed)
+    return StreamProgress(namespace, parsed)
 
 
 def again(offset: Offset) -> Offset:
@@ -78,7 +78,7 @@ def again(offset: Offset) -> Offset:
 
 
 async def drained(
-    progress: Progress, start: Offset, limit: Limit
+    progress: StreamProgress, start: Offset, limit: Limit
 ) -> tuple[Offset, list[dict[str, int]]]:
     """Micro-batches until there is nothing new: the last offset, and the records of each by log."""
     batches: list[dict[str, int]] = []
@@ -327,7 +327,7 @@ async def test_a_named_log_that_is_being_deleted_is_not_an_empty_one() -> None:
         given = {"uri": "distributedlog://h:1/n", "log": "a"}
 
         with pytest.raises(LogNotFound, match='log "a" is being deleted'):
-            await Catalog(namespace, SourceOptions.parse(given, "batch")).discover()
+            await SourceLogs(namespace, SourceOptions.parse(given, "batch")).discover()
         with pytest.raises(LogNotFound, match='log "a" is being deleted'):
             await query(namespace, log="a").initial()
         matched = query(namespace, logPattern="*")

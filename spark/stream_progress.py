@@ -20,12 +20,12 @@ from ..log.state import LogEnd
 from ..log.tombstone import Tombstone
 from ..log.view import LogView
 from ..runtime.errors import DistributedLogError
-from .catalog import Catalog, each, seen
-from .lifecycle import Do, Found, Held, decide
+from .lifecycle import Do, FoundLog, HeldPosition, decide
+from .limit_shares import shares, turn_of
 from .offsets import Offset
 from .options import SourceOptions
 from .patience import patiently
-from .sharing import shares, turn_of
+from .source_logs import SourceLogs, each, seen
 
 T = TypeVar("T")
 
@@ -40,16 +40,16 @@ class Limit:
     size: int | None
 
 
-class Progress:
+class StreamProgress:
     """One query's. All in the background loop."""
 
     def __init__(
-        self, namespace: Namespace, options: SourceOptions, before: "Progress | None" = None
+        self, namespace: Namespace, options: SourceOptions, before: "StreamProgress | None" = None
     ) -> None:
         """``before``: the same query's, whose client has ended; what was answered stays true."""
         self._namespace = namespace
         self._options = options
-        self._catalog = Catalog(namespace, options)
+        self._logs = SourceLogs(namespace, options)
         self._initial: Offset | None = None if before is None else before._initial
         self._target: Offset | None = None if before is None else before._target
         """What an AvailableNow run will not pass."""
@@ -61,12 +61,12 @@ class Progress:
 
     def close(self) -> None:
         """Follow nothing more."""
-        self._catalog.close()
+        self._logs.close()
 
     @property
     def views(self) -> Mapping[str, LogView]:
         """The logs that are there, as they were last seen."""
-        return self._catalog.views
+        return self._logs.views
 
     # --- where to begin ---------------------------------------------------------------------------
 
@@ -77,10 +77,10 @@ class Progress:
         return self._initial
 
     async def _first(self) -> Offset:
-        await self._catalog.discover()
-        views = self._catalog.views
+        await self._logs.discover()
+        views = self._logs.views
         found = Offset()
-        for name, dlsn in (await self._catalog.starts(sorted(views), "latest")).items():
+        for name, dlsn in (await self._logs.starts(sorted(views), "latest")).items():
             await self._put(found, views[name], dlsn)
         return found
 
@@ -90,7 +90,7 @@ class Progress:
 
     async def _set_target(self) -> None:
         await self._discover()
-        await self._catalog.refresh(now=True)
+        await self._logs.refresh(now=True)
         self._target = await self.ends()
 
     # --- how far ----------------------------------------------------------------------------------
@@ -98,8 +98,8 @@ class Progress:
     async def ends(self) -> Offset:
         """The ends as they were last seen."""
         found = Offset()
-        for name in sorted(self._catalog.views):
-            view = self._catalog.views[name]
+        for name in sorted(self._logs.views):
+            view = self._logs.views[name]
             await self._put(found, view, view.end)
         return found
 
@@ -109,12 +109,12 @@ class Progress:
 
     async def _latest(self, start: Offset, limit: Limit) -> Offset:
         await self._discover()
-        await self._catalog.refresh()
+        await self._logs.refresh()
         found = Offset()
         starts = await self._starts(start, found)
         ends: dict[str, DLSN] = {}
         for name, begin in starts.items():
-            end = self._catalog.views[name].end
+            end = self._logs.views[name].end
             if self._target is not None:
                 end = min(end, self._target.logs[name])
             ends[name] = max(begin, end)
@@ -123,7 +123,7 @@ class Progress:
         if limit.records is not None or limit.size is not None:
             ends = await self._limited(starts, ends, limit)
         for name, begin in starts.items():
-            view = self._catalog.views[name]
+            view = self._logs.views[name]
             moved = bool(view.ranges(begin, ends[name]))
             same = start.ids.get(name) == view.incarnation and start.logs.get(name) == begin
             if not moved and same:
@@ -145,7 +145,7 @@ class Progress:
         self._turn += 1
         found = {}
         for name, share in shares(bound, backlog).items():
-            view, begin, end = self._catalog.views[name], starts[name], ends[name]
+            view, begin, end = self._logs.views[name], starts[name], ends[name]
             found[name] = await view.advance(
                 begin, end, records=share if count else None, size=None if count else share
             )
@@ -159,7 +159,7 @@ class Progress:
         """Of each log, in records or bytes; at least 1 where an entry waits."""
         found = {}
         for name, begin in starts.items():
-            view = self._catalog.views[name]
+            view = self._logs.views[name]
             if not view.ranges(begin, ends[name]):
                 found[name] = 0
                 continue
@@ -190,15 +190,15 @@ class Progress:
         return await self._patiently(partial(self._ranges, start, end))
 
     async def _ranges(self, start: Offset, end: Offset) -> list[SegmentRange]:
-        views = self._catalog.views
+        views = self._logs.views
         absent = [name for name in end.logs if not self._is_there(name, end)]
         if absent:
-            await self._catalog.look_for([name for name in absent if name not in views])
+            await self._logs.look_for([name for name in absent if name not in views])
         behind = [
             name for name, dlsn in end.logs.items() if name in views and views[name].end < dlsn
         ]
         if behind:
-            await self._catalog.refresh(now=True)
+            await self._logs.refresh(now=True)
         found: list[SegmentRange] = []
         for name in sorted(end.logs):
             held = start.held(name)
@@ -210,7 +210,7 @@ class Progress:
             view = views[name]
             view.prove(end.logs[name])
             if held is not None:
-                begin = self._catalog.still_there(view, held)
+                begin = self._logs.still_there(view, held)
             elif self._options.new_logs == "latest":
                 continue  # its end is in the offset: nothing before it
             else:
@@ -219,10 +219,10 @@ class Progress:
         return found
 
     def _is_there(self, name: str, end: Offset) -> bool:
-        view = self._catalog.views.get(name)
+        view = self._logs.views.get(name)
         return view is not None and view.incarnation == end.ids[name]
 
-    def _planned_and_gone(self, name: str, held: Held | None, end: Offset) -> None:
+    def _planned_and_gone(self, name: str, held: HeldPosition | None, end: Offset) -> None:
         """A log was deleted before a micro-batch that was to read it: is anything of the batch lost?
 
         What lies after the batch was decided about with the next offset.
@@ -230,13 +230,13 @@ class Progress:
         if held is None:
             if self._options.new_logs == "latest":
                 return
-            held = Held(DLSN.INITIAL, end.ids[name], 0)
+            held = HeldPosition(DLSN.INITIAL, end.ids[name], 0)
         if held.dlsn == end.logs[name]:
             return
         sequence_id = end.sequence_ids.get(name)
         planned = LogEnd(end.logs[name], sequence_id or 0, exact=sequence_id is not None)
         batch = Tombstone(incarnation_id(end.ids[name]), planned, 0, 0)
-        self._catalog.heed(decide(name, held, Found(gone=[batch]), self._catalog.rules(name)))
+        self._logs.heed(decide(name, held, FoundLog(gone=[batch]), self._logs.rules(name)))
 
     async def committed(self, end: Offset) -> None:
         """Advance the subscriber's positions; what fails is logged: an exception here would end the query."""
@@ -266,14 +266,14 @@ class Progress:
     # --- logs that come and go --------------------------------------------------------------------
 
     async def _discover(self) -> None:
-        views, named = self._catalog.views, self._options.names
+        views, named = self._logs.views, self._options.names
         if named is None or any(name not in views for name in named):
             every_s = self._options.discovery_interval_s if views else 0.0
-            await self._catalog.discover(every_s=every_s, required=False)
+            await self._logs.discover(every_s=every_s, required=False)
 
     async def _starts(self, start: Offset, offset: Offset) -> dict[str, DLSN]:
         """Where each log begins in the next micro-batch; what stays as it is goes into ``offset``."""
-        views = self._catalog.views
+        views = self._logs.views
         starts: dict[str, DLSN] = {}
         for name in sorted(set(views) | set(start.logs) | set(self._options.names or ())):
             held = start.held(name)
@@ -281,7 +281,7 @@ class Progress:
                 offset.keep(name, start)
                 continue
             found = await self._found(name, held)
-            decision = self._catalog.heed(decide(name, held, found, self._catalog.rules(name)))
+            decision = self._logs.heed(decide(name, held, found, self._logs.rules(name)))
             if decision.do is Do.KEEP:
                 offset.keep(name, start)
                 if not found.deleting and held is not None:
@@ -294,24 +294,24 @@ class Progress:
                 starts[name] = decision.at
         return starts
 
-    async def _found(self, name: str, held: Held | None) -> Found:
-        view = self._catalog.views.get(name)
+    async def _found(self, name: str, held: HeldPosition | None) -> FoundLog:
+        view = self._logs.views.get(name)
         if held is not None:
             if view is not None and view.incarnation == held.identity:
                 view.prove(held.dlsn)
-            return await self._catalog.found(name, held)
+            return await self._logs.found(name, held)
         if view is None:
-            self._catalog.warn(f'log "{name}" does not exist (yet): it is looked for')
-        return Found(None if view is None else seen(view))
+            self._logs.warn(f'log "{name}" does not exist (yet): it is looked for')
+        return FoundLog(None if view is None else seen(view))
 
-    def _is_known_gone(self, name: str, held: Held) -> bool:
+    def _is_known_gone(self, name: str, held: HeldPosition) -> bool:
         identity, asked = self._kept.get(name, ("", 0.0))
         due = asked + self._options.discovery_interval_s
         return identity == held.identity and trio.current_time() < due
 
     def _is_late(self, name: str) -> bool:
         """Was this log found after an AvailableNow run began? Then it is the next run's."""
-        view = self._catalog.views[name]
+        view = self._logs.views[name]
         return self._target is not None and self._target.ids.get(name) != view.incarnation
 
     async def _put(self, offset: Offset, view: LogView, dlsn: DLSN) -> None:

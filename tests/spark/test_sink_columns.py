@@ -15,7 +15,7 @@ pa = pytest.importorskip("pyarrow", reason=INSTALL)
 pytest.importorskip("numpy", reason=INSTALL)
 
 from distributedlog.runtime.errors import InvalidRequest  # noqa: E402
-from distributedlog.spark.rows import Packer, Rows, by_log, check_schema, rows_of  # noqa: E402
+from distributedlog.spark.sink_columns import Packer, SinkColumns, by_log, check_schema, columns_of  # noqa: E402
 
 pytestmark = pytest.mark.extra
 
@@ -24,7 +24,7 @@ def batch(payloads: Sequence[bytes | None], **columns: list[Any]) -> Any:
     return pa.record_batch({"payload": pa.array(payloads, pa.binary()), **columns})
 
 
-def records(entries: list[Rows]) -> list[tuple[int, bytes]]:
+def records(entries: list[SinkColumns]) -> list[tuple[int, bytes]]:
     return [
         pair for one in entries for pair in zip(one.txids.tolist(), one.payloads(), strict=True)
     ]
@@ -40,7 +40,7 @@ def test_every_record_once_in_order_and_no_entry_above_its_size(
     batches: list[list[bytes]], entry_bytes: int, cut: int
 ) -> None:
     packer, txid = Packer(entry_bytes), 0
-    entries: list[Rows] = []
+    entries: list[SinkColumns] = []
     wanted: list[tuple[int, bytes]] = []
     for payloads in batches:
         txids = list(range(txid, txid + len(payloads)))
@@ -49,7 +49,7 @@ def test_every_record_once_in_order_and_no_entry_above_its_size(
             min(cut, len(payloads))
         )  # offsets that begin anywhere
         wanted += list(zip(txids, payloads, strict=True))[cut:]
-        entries += packer.add(rows_of(made, "here"))
+        entries += packer.add(columns_of(made, "here"))
     entries += packer.rest()
 
     assert records(entries) == wanted
@@ -72,7 +72,7 @@ def test_a_digest_tells_records_apart_and_not_their_order(
 
     def digest(some: list[tuple[int, bytes]]) -> int:
         made = batch([payload for _, payload in some], txid=[txid for txid, _ in some])
-        return rows_of(made, "here").digest()
+        return columns_of(made, "here").digest()
 
     mixed = random.sample(pairs, len(pairs))
     at = random.randint(0, len(pairs))
@@ -82,12 +82,12 @@ def test_a_digest_tells_records_apart_and_not_their_order(
 
 
 def test_rows_without_txids_leave_them_to_the_link() -> None:
-    rows = rows_of(batch([b"one", b"three"]), "here")
+    rows = columns_of(batch([b"one", b"three"]), "here")
     packer = Packer(1000)
     (entry,) = [*packer.add(rows), *packer.rest()]
 
     assert (entry.count, entry.packed()[0], entry.listed_txids()) == (2, None, None)
-    assert entry.digest() == rows_of(batch([b"one", b"three"], txid=[0, 0]), "here").digest()
+    assert entry.digest() == columns_of(batch([b"one", b"three"], txid=[0, 0]), "here").digest()
 
 
 def test_a_null_is_named_with_its_place() -> None:
@@ -95,9 +95,9 @@ def test_a_null_is_named_with_its_place() -> None:
     with pytest.raises(
         InvalidRequest, match=r"log a, partition 3, row 1 of an Arrow batch: payload is null"
     ):
-        rows_of(batch([b"x", None]), "log a, partition 3")
+        columns_of(batch([b"x", None]), "log a, partition 3")
     with pytest.raises(InvalidRequest, match="a txid is 0 to"):
-        rows_of(batch([b"x"], txid=[-1]), "log a")
+        columns_of(batch([b"x"], txid=[-1]), "log a")
 
 
 def test_rows_go_to_their_logs_in_order() -> None:

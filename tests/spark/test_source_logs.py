@@ -6,10 +6,10 @@ import pytest
 
 from distributedlog import DLSN
 from distributedlog.runtime.errors import LogRecreated, LogTruncated
-from distributedlog.spark.catalog import Catalog
 from distributedlog.spark.offsets import Offset
 from distributedlog.spark.options import SourceOptions
-from tests.spark.test_progress import fill, namespace_in_memory
+from distributedlog.spark.source_logs import SourceLogs
+from tests.spark.test_stream_progress import fill, namespace_in_memory
 
 
 async def test_a_position_that_truncation_only_moved_is_no_loss() -> None:
@@ -27,11 +27,11 @@ async def test_a_position_that_truncation_only_moved_is_no_loss() -> None:
         async def start(offset: Offset) -> DLSN:
             given = {"uri": "distributedlog://h:1/n", "log": "a"}
             given["startingPosition"] = json.dumps(offset.to_json())
-            catalog = Catalog(namespace, SourceOptions.parse(given, "batch"))
+            logs = SourceLogs(namespace, SourceOptions.parse(given, "batch"))
             try:
-                return (await catalog.starts(await catalog.discover(), "earliest"))["a"]
+                return (await logs.starts(await logs.discover(), "earliest"))["a"]
             finally:
-                catalog.close()
+                logs.close()
 
         assert await start(offset) == DLSN(2, 0, 0)
         with pytest.raises(LogTruncated, match="1 record is lost"):
@@ -48,9 +48,9 @@ async def test_positions_of_a_log_that_was_made_again_are_refused_with_a_remedy_
         old = Offset({"a": DLSN(1, 0, 0)}, {"a": f"{7:016x}"})
         given = {"uri": "distributedlog://h:1/n", "log": "a", "failOnDataLoss": fail}
         given["startingPosition"] = json.dumps(old.to_json())
-        catalog = Catalog(namespace, SourceOptions.parse(given, "batch"))
+        logs = SourceLogs(namespace, SourceOptions.parse(given, "batch"))
 
         with pytest.raises(LogRecreated, match="leave it out, or give positions") as caught:
-            await catalog.starts(await catalog.discover(), "earliest")
+            await logs.starts(await logs.discover(), "earliest")
         assert "failOnDataLoss" not in str(caught.value)
-        catalog.close()
+        logs.close()

@@ -1,4 +1,4 @@
-"""The tables of docs/spark.md, generated: ``python -m distributedlog.spark.tables docs/spark.md``.
+"""The tables of docs/spark.md, generated: ``python -m distributedlog.spark.doc_tables docs/spark.md``.
 
 Those of the options, and what becomes of a query whose log was truncated, deleted or made again.
 """
@@ -11,7 +11,7 @@ from ..log.dlsn import DLSN
 from ..log.state import LogEnd
 from ..log.tombstone import Tombstone
 from ..runtime.options import Columns, table, with_tables
-from .lifecycle import Decision, Do, Found, Held, Rules, There, decide
+from .lifecycle import Decision, Do, FoundLog, HeldPosition, Rules, There, decide
 from .options import SinkOptions, SourceOptions
 
 TABLES: dict[str, type[Any]] = {"source": SourceOptions, "sink": SinkOptions}
@@ -31,7 +31,7 @@ COLUMNS: Columns = {
 
 
 OLD, NEW = f"{7:016x}", f"{8:016x}"
-HELD = Held(DLSN(1, 9, 0), OLD, 900)
+HELD = HeldPosition(DLSN(1, 9, 0), OLD, 900)
 AGAIN = There(NEW, DLSN(1, 0, 0), 0, DLSN(1, 5, 0))
 
 
@@ -39,29 +39,29 @@ def _gone(log_id: int, records: int, *, exact: bool = True) -> Tombstone:
     return Tombstone(log_id, LogEnd(DLSN(2, 0, 0), records, exact), 0, 0)
 
 
-def _there(first: int) -> Found:
+def _there(first: int) -> FoundLog:
     """The log itself, truncated to this entry, of a hundred records each."""
-    return Found(There(OLD, DLSN(1, first, 0), 100 * first, DLSN(1, 20, 0)))
+    return FoundLog(There(OLD, DLSN(1, first, 0), 100 * first, DLSN(1, 20, 0)))
 
 
-CASES: list[tuple[str, Found]] = [
+CASES: list[tuple[str, FoundLog]] = [
     ("the log, its first position at or before the query's", _there(2)),
     ("the log, truncated beyond the query's position: 300 records between", _there(12)),
-    ("the log was deleted, all of it had been read", Found(None, [_gone(7, 900)])),
-    ("the log was deleted, it held 500 more", Found(None, [_gone(7, 1400)])),
+    ("the log was deleted, all of it had been read", FoundLog(None, [_gone(7, 900)])),
+    ("the log was deleted, it held 500 more", FoundLog(None, [_gone(7, 1400)])),
     (
         "deleted while its bookies were away, or so long ago that its end is forgotten",
-        Found(None, [_gone(7, 900, exact=False)]),
+        FoundLog(None, [_gone(7, 900, exact=False)]),
     ),
-    ("the log is being deleted at this moment", Found(None, [], deleting=True)),
+    ("the log is being deleted at this moment", FoundLog(None, [], deleting=True)),
     (
         "deleted, all of it had been read; another log has its name now",
-        Found(AGAIN, [_gone(7, 900)]),
+        FoundLog(AGAIN, [_gone(7, 900)]),
     ),
-    ("deleted with 500 unread; another log has its name now", Found(AGAIN, [_gone(7, 1400)])),
+    ("deleted with 500 unread; another log has its name now", FoundLog(AGAIN, [_gone(7, 1400)])),
     (
         "another log has its name now, one between the two came and went with 40 records",
-        Found(AGAIN, [_gone(7, 900), _gone(9, 40)]),
+        FoundLog(AGAIN, [_gone(7, 900), _gone(9, 40)]),
     ),
 ]
 """What can be found of a log up to record 900 of which a query has read."""

@@ -22,7 +22,7 @@ COLUMNS = {"payload": ("binary", "string"), "txid": ("bigint",), "log": ("string
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class SinkColumns:
     """Some records as columns; payload k is ``data[offsets[k]:offsets[k + 1]]``, offsets begin anywhere."""
 
     txids: Any
@@ -46,10 +46,10 @@ class Rows:
         """What they take in an entry, about."""
         return self.payload_bytes + RECORD_COLUMN_BYTES * self.count
 
-    def part(self, start: int, stop: int) -> "Rows":
+    def part(self, start: int, stop: int) -> "SinkColumns":
         """Some of them: views."""
         txids = None if self.txids is None else self.txids[start:stop]
-        return Rows(txids, self.offsets[start : stop + 1], self.data)
+        return SinkColumns(txids, self.offsets[start : stop + 1], self.data)
 
     def packed(self) -> tuple[bytes | None, bytes, memoryview]:
         """txids, offsets from 0, and payloads, as a segment writer takes them."""
@@ -98,7 +98,7 @@ def check_schema(fields: Sequence[tuple[str, str]], *, log_given: bool) -> None:
         raise InvalidRequest('which log: give the option "log", or a column log string')
 
 
-def rows_of(batch: pa.RecordBatch, where: str) -> Rows:
+def columns_of(batch: pa.RecordBatch, where: str) -> SinkColumns:
     """The records of a batch, without txids where it has no such column.
 
     ``where`` names log, partition and position for the error. Raises `InvalidRequest` for nulls.
@@ -121,7 +121,7 @@ def rows_of(batch: pa.RecordBatch, where: str) -> Rows:
             raise InvalidRequest(f"{where}: a txid is 0 to 2^63 - 2, not {int(txids.min())}")
     else:
         txids = None
-    return Rows(txids, ends, memoryview(b"") if data is None else memoryview(data))
+    return SinkColumns(txids, ends, memoryview(b"") if data is None else memoryview(data))
 
 
 def by_log(batch: pa.RecordBatch, where: str) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -148,10 +148,10 @@ class Packer:
 
     def __init__(self, entry_bytes: int) -> None:
         self._entry_bytes = entry_bytes
-        self._held: list[Rows] = []
+        self._held: list[SinkColumns] = []
         self._held_bytes = 0
 
-    def add(self, rows: Rows) -> Iterator[Rows]:
+    def add(self, rows: SinkColumns) -> Iterator[SinkColumns]:
         """Take rows; the entries that are full."""
         at = 0
         if self._held:
@@ -167,24 +167,24 @@ class Packer:
             yield rows.part(at, stop)
             at = stop
 
-    def rest(self) -> Iterator[Rows]:
+    def rest(self) -> Iterator[SinkColumns]:
         """What waits, as a last entry."""
         if self._held:
             yield self._joined()
 
-    def _hold(self, rows: Rows) -> None:
+    def _hold(self, rows: SinkColumns) -> None:
         if rows.count:
             self._held.append(rows)
             self._held_bytes += rows.size_bytes
 
-    def _fitting(self, rows: Rows, at: int, room: int) -> int:
+    def _fitting(self, rows: SinkColumns, at: int, room: int) -> int:
         """The row after the last one that still has room."""
         behind = min(rows.count, at + max(1, room // RECORD_COLUMN_BYTES))
         ends = rows.offsets[at + 1 : behind + 1].astype(np.int64) - int(rows.offsets[at])
         ends += RECORD_COLUMN_BYTES * np.arange(1, len(ends) + 1, dtype=np.int64)
         return at + int(np.searchsorted(ends, room, side="right"))
 
-    def _joined(self) -> Rows:
+    def _joined(self) -> SinkColumns:
         held, self._held, self._held_bytes = self._held, [], 0
         if len(held) == 1:
             return held[0]
@@ -196,4 +196,4 @@ class Packer:
             end += one.payload_bytes
         data = b"".join(one.data[int(one.offsets[0]) : int(one.offsets[-1])] for one in held)
         txids = None if held[0].txids is None else np.concatenate([one.txids for one in held])
-        return Rows(txids, offsets, memoryview(data))
+        return SinkColumns(txids, offsets, memoryview(data))
