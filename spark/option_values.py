@@ -9,8 +9,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-MIB = 1024 * 1024
-SIZES = {"": 1, "b": 1, "k": 1024, "m": MIB, "g": 1024 * MIB, "t": 1024 * 1024 * MIB}
+from ..runtime.options import KIB, MIB
+
+SIZES = {"": 1, "b": 1, "k": KIB, "m": MIB, "g": 1024 * MIB, "t": 1024 * 1024 * MIB}
 SIZE_MAX = 1 << 60
 """A size travels to Spark as a signed 64 bit number; nobody has more."""
 TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}

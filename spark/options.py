@@ -10,10 +10,10 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from ..runtime.errors import InvalidRequest
+from ..runtime.options import KIB, MIB
 from ..runtime.options import option as describe
 from .option_rules import Where, check_sink, check_source
 from .option_values import (
-    MIB,
     Bad,
     duration,
     flag,
@@ -227,7 +227,7 @@ class SinkOptions:
         shown="the micro-batch's id",
     )  # fmt: skip
     entry_bytes: int = option(
-        "entryBytes", size, "bytes of one entry, up to 1,000,000", default=256 * 1024, shown="`256k`",
+        "entryBytes", size, "bytes of one entry, up to 1,000,000", default=256 * KIB, shown="`256k`",
         kafka="kafka.batch.size",
     )  # fmt: skip
     segment_bytes: int = option(

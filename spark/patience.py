@@ -11,10 +11,9 @@ from typing import TypeVar
 
 import trio
 
+from ..runtime.backoff import Backoff
 from ..runtime.errors import DistributedLogError, OwnershipAcquireFailed
 
-RETRY_FIRST_S = 0.1
-RETRY_MAX_S = 2.0
 PATIENCE_S = 120.0
 """Where no option says it."""
 
@@ -29,15 +28,14 @@ class Patience:
     def __init__(self, who: str, timeout_s: float, now: float) -> None:
         self._who = who
         self._until = now + timeout_s
-        self._pause_s = RETRY_FIRST_S
+        self._backoff = Backoff()
 
     def pause_s(self, error: DistributedLogError, now: float) -> float:
         """How long to sleep before the next try. Raises the error when the time is over, or will not help."""
         if not error.retryable or isinstance(error, OwnershipAcquireFailed) or now >= self._until:
             raise error
         log.warning("%s waits: %s; asked again", self._who, error)
-        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, RETRY_MAX_S)
-        return min(pause_s, max(0.0, self._until - now))
+        return min(self._backoff.next_s(), max(0.0, self._until - now))
 
 
 async def patiently(

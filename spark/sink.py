@@ -24,6 +24,7 @@ from ..log.follower import follow
 from ..log.link import check_content
 from ..log.lock import owner_of
 from ..log.ranges import SegmentToken
+from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     ConnectionLost,
     DistributedLogError,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 KNOW_S = 120.0
 """How long a link whose outcome is not known is asked for again before the batch fails."""
-RETRY_S = 0.5
 OWNER_WAIT_S = 5.0
 """Another link holds a log's lock for milliseconds; who holds it longer than this is a writer."""
 
@@ -86,7 +86,7 @@ class Sink:
         assert options.log is not None
         metadata = held.namespace.metadata
         await create_if_wanted(held, options, options.log)
-        deadline = trio.current_time() + OWNER_WAIT_S
+        deadline, backoff = trio.current_time() + OWNER_WAIT_S, Backoff()
         while True:
             log_id = await held.namespace.find(options.log)
             if (await follow(metadata, log_id, options.log)).state.sealed:
@@ -100,7 +100,7 @@ class Sink:
                     '"takeover"=true to fence it',
                     owner,
                 )
-            await trio.sleep(RETRY_S)
+            await trio.sleep(backoff.next_s())
 
     # --- linking ----------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Sink:
         check_order(name, tokens)
         incarnation = tokens[0].incarnation if tokens else None
         target = held.namespace.open_log(name, incarnation=incarnation)
-        deadline = trio.current_time() + KNOW_S
+        deadline, backoff = trio.current_time() + KNOW_S, Backoff()
         while True:
             try:
                 result = await target.link_segments(
@@ -173,7 +173,7 @@ class Sink:
                 if trio.current_time() > deadline:
                     raise
                 log.warning('log "%s": whether a batch is linked is asked again: %s', name, error)
-                await trio.sleep(RETRY_S)
+                await trio.sleep(backoff.next_s())
             except LinkOutOfOrder:
                 if not await already_linked(target, identity):
                     raise

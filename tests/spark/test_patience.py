@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from trio.testing import MockClock
@@ -12,6 +13,7 @@ from trio.testing import MockClock
 from distributedlog import Namespace
 from distributedlog.blocking import local_cluster
 from distributedlog.cluster.processes import environment
+from distributedlog.runtime.backoff import Backoff
 from distributedlog.runtime.errors import (
     LogNotFound,
     LogTruncated,
@@ -69,7 +71,7 @@ def test_a_batch_is_planned_when_the_store_is_there_again(
     uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It failed with the first answer that did not come; streams alone waited."""
-    monkeypatch.setattr(waiting, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(waiting, "Backoff", partial(Backoff, 0.001))
     failures = [3]
 
     async def plan(held: SparkClient) -> bool:
@@ -163,7 +165,7 @@ def test_a_batch_read_a_sink_and_positions_wait_for_the_store(
     from distributedlog.spark.read import BatchReader, positions
     from distributedlog.spark.sink import BatchWriter
 
-    monkeypatch.setattr(waiting, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(waiting, "Backoff", partial(Backoff, 0.001))
     run(uri, 10.0, lambda held: held.namespace.create_or_find("there"))
     found, failures = Namespace.find, [0]
 
