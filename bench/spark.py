@@ -11,9 +11,9 @@ node a process, is started and removed.
 import argparse
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import trio
@@ -247,21 +247,15 @@ def main() -> None:
         "--seconds", type=float, default=20.0, help="of the idle and the slow query"
     )
     arguments = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession
+    from ..spark import session
 
-    from ..spark.settings import recommended_conf
-
-    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "2g")
-    for key, value in recommended_conf(local=True).items():
-        builder = builder.config(key, value)
+    made = partial(session, conf={"spark.driver.memory": "2g"})
 
     async def run() -> None:
         async with local_cluster(processes=True) as cluster:
-            spark = await trio.to_thread.run_sync(builder.getOrCreate)
+            spark = await trio.to_thread.run_sync(made)
             try:
-                spark.sparkContext.setLogLevel("ERROR")
                 for size in (1024, 100):
                     records = arguments.mib * MIB // size // (1 if size > 512 else 2)
                     line = await trio.to_thread.run_sync(measure, spark, cluster.uri, size, records)

@@ -7,7 +7,6 @@ one line as everywhere.
 import importlib.util
 import os
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -180,23 +179,17 @@ def _spark(settings: Settings, master: str) -> Iterator[Any]:
     if there is not None:
         yield there
         return
-    from ..spark.settings import recommended_conf
+    from ..spark import session
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    local = master.startswith("local")
-    conf = dict(recommended_conf(local=local))
-    conf |= {"spark.log.level": "WARN" if settings.verbose else "ERROR"}
-    conf |= {"spark.ui.showConsoleProgress": "false"}
+    conf = {"spark.app.name": "dlog"}
+    if settings.verbose:
+        conf["spark.log.level"] = "WARN"
     with _stderr_of_children(keep=bool(settings.verbose)):
-        builder = SparkSession.builder.master(master).appName("dlog").config(map=conf)
-        session = builder.getOrCreate()
-    from ..spark import DistributedLogSource
-
-    session.dataSource.register(DistributedLogSource)  # an editable install hides it from Spark
+        made = session(master, conf=conf)
     try:
-        yield session
+        yield made
     finally:
-        session.stop()
+        made.stop()
 
 
 @contextmanager

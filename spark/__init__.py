@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .archive.history import append_history, history_manifest, read_with_history
     from .columns import dlsn_text
     from .read import positions
-    from .settings import recommended_conf
+    from .settings import recommended_conf, session
     from .shipping import package_zip
     from .source import DistributedLogSource
     from .spark_errors import plain_errors
@@ -24,6 +24,7 @@ __all__ = [
     "positions",
     "read_with_history",
     "recommended_conf",
+    "session",
 ]
 
 _WHERE = {
@@ -36,6 +37,7 @@ _WHERE = {
     "positions": "read",
     "read_with_history": "archive.history",
     "recommended_conf": "settings",
+    "session": "settings",
 }
 
 

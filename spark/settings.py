@@ -1,8 +1,12 @@
-"""The session settings that we recommend, as a function."""
+"""The session settings that we recommend, and a session that has them."""
 
 import os
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def recommended_conf(*, record_bytes: int = 1024, local: bool = False) -> Mapping[str, str]:
@@ -32,3 +36,28 @@ def recommended_conf(*, record_bytes: int = 1024, local: bool = False) -> Mappin
             "spark.sql.shuffle.partitions": "2",
         }
     return found
+
+
+def session(
+    master: str = "local[2]", *, record_bytes: int = 1024, conf: Mapping[str, str] | None = None
+) -> "SparkSession":
+    """A session of a program's own: quiet, with what `recommended_conf` says, and ``conf`` above that.
+
+    Its workers run this interpreter, unless ``PYSPARK_PYTHON`` says another one.
+    """
+    from pyspark.sql import SparkSession
+
+    from .source import DistributedLogSource
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {
+        "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+        **recommended_conf(record_bytes=record_bytes, local=master.startswith("local")),
+        **(conf or {}),
+    }
+    made = SparkSession.builder.master(master).config(map=settings).getOrCreate()
+    made.dataSource.register(
+        DistributedLogSource
+    )  # an editable install hides it from Spark's search
+    return made

@@ -20,11 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from distributedlog import DLSN, LogSnapshot, SegmentInfo
 from distributedlog.blocking import open_namespace
-from distributedlog.spark import DistributedLogSource, plain_errors, recommended_conf
+from distributedlog.spark import plain_errors, session
 
 SEGMENTS = """
 SELECT log, segment, count(*) AS records, sum(size) AS payload_bytes,
@@ -200,17 +198,6 @@ def lags(
     return found
 
 
-def session(master: str) -> Any:
-    """A session with the settings that logs want, whose workers run this Python."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = recommended_conf(record_bytes=200, local=master.startswith("local"))
-    builder = SparkSession.builder.master(master).config(map=dict(conf))
-    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(DistributedLogSource)  # found by itself but in an editable install
-    return spark
-
-
 @plain_errors()
 def main() -> int:
     """The command line; 0 where all is well, 1 where it is not."""
@@ -223,7 +210,7 @@ def main() -> int:
     given = ask.parse_args()
     if not given.uri:
         ask.error("--uri, or DLOG_URI, says where the cluster is")
-    spark = session(given.master)
+    spark = session(given.master, record_bytes=200)
     found = run(spark, given.uri, given.logs.split(","), unique=given.unique, max_lag=given.max_lag)
     print(*found, sep="\n")
     spark.stop()

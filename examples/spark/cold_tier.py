@@ -18,20 +18,16 @@ one, so this program moves the position itself at its end.
 
 import argparse
 import os
-import sys
 from typing import Any
-
-from pyspark.sql import SparkSession
 
 from distributedlog import DLSN
 from distributedlog.blocking import open_namespace
 from distributedlog.spark import (
-    DistributedLogSource,
     append_history,
     history_manifest,
     plain_errors,
     read_with_history,
-    recommended_conf,
+    session,
 )
 
 SUBSCRIBER = "cold"
@@ -96,11 +92,7 @@ def main() -> None:
     given = ask.parse_args()
     if not given.uri:
         ask.error("--uri, or DLOG_URI, says where the cluster is")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = recommended_conf(local=given.master.startswith("local"))
-    spark = SparkSession.builder.master(given.master).config(map=dict(conf)).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(DistributedLogSource)  # an editable install hides it from Spark
+    spark = session(given.master)
     end = run(
         spark,
         given.uri,

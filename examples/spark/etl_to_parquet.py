@@ -13,13 +13,11 @@ again, no row is missing or there twice. Read the folder with Spark, or read the
 
 import argparse
 import os
-import sys
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from distributedlog.spark import DistributedLogSource, plain_errors, recommended_conf
+from distributedlog.spark import plain_errors, session
 
 ROW = "struct<customer_id bigint, country string, status string, amount_cents bigint, items int>"
 CHANGE = (
@@ -103,17 +101,6 @@ def to_its_end(query: Any) -> tuple[int, int]:
     return len(batches), sum(batches.values())
 
 
-def session(master: str) -> Any:
-    """A session with the settings that logs want, whose workers run this Python."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = recommended_conf(record_bytes=200, local=master.startswith("local"))
-    builder = SparkSession.builder.master(master).config(map=dict(conf))
-    spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(DistributedLogSource)  # found by itself but in an editable install
-    return spark
-
-
 @plain_errors()
 def main() -> None:
     """The command line."""
@@ -128,7 +115,7 @@ def main() -> None:
     given = ask.parse_args()
     if not given.uri:
         ask.error("--uri, or DLOG_URI, says where the cluster is")
-    spark = session(given.master)
+    spark = session(given.master, record_bytes=200)
     batches, records = run(
         spark,
         given.uri,

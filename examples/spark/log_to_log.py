@@ -13,13 +13,11 @@ the record, or a repeated batch is another one; and it must not shuffle, for the
 
 import argparse
 import os
-import sys
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from distributedlog.spark import DistributedLogSource, plain_errors, recommended_conf
+from distributedlog.spark import plain_errors, session
 
 CHANGE = (
     "op string, order_id bigint, event_ms bigint, after struct<status string, amount_cents bigint>"
@@ -86,11 +84,7 @@ def main() -> None:
     given = ask.parse_args()
     if not given.uri:
         ask.error("--uri, or DLOG_URI, says where the cluster is")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = recommended_conf(record_bytes=200, local=given.master.startswith("local"))
-    spark = SparkSession.builder.master(given.master).config(map=dict(conf)).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(DistributedLogSource)  # an editable install hides it from Spark
+    spark = session(given.master, record_bytes=200)
     run(
         spark,
         given.uri,

@@ -27,24 +27,21 @@ import fcntl
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from distributedlog import DLSN
 from distributedlog.blocking import open_namespace
 from distributedlog.spark import (
-    DistributedLogSource,
     dlsn_text,
     plain_errors,
     positions,
-    recommended_conf,
+    session,
 )
 
 ROW = "struct<customer_id bigint, country string, status string, amount_cents bigint, items int>"
@@ -174,11 +171,7 @@ def main() -> None:
     given = ask.parse_args()
     if not given.uri:
         ask.error("--uri, or DLOG_URI, says where the cluster is")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    conf = recommended_conf(record_bytes=200, local=given.master.startswith("local"))
-    spark = SparkSession.builder.master(given.master).config(map=dict(conf)).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    spark.dataSource.register(DistributedLogSource)  # an editable install hides it from Spark
+    spark = session(given.master, record_bytes=200)
     now = run(spark, given.uri, given.table, log=given.log)
     at = json.loads(now["end"])["logs"][given.log]
     print(f"{table(spark, given.table).count()} rows at {at}; the log begins there")

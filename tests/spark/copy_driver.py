@@ -7,25 +7,18 @@ import os
 import sys
 import time
 
-from distributedlog.spark.settings import recommended_conf
+from distributedlog.spark import session
 from tests.spark.conftest import spark_env
 
 
 def main(uri: str, checkpoint: str, records: int, partitions: int, per_mille: int) -> None:
     """Copy what is there, printing a line a batch; ends with the backlog."""
     spark_env()
-    from pyspark.sql import SparkSession
     from pyspark.sql.functions import udf
 
-    builder = SparkSession.builder.master("local[2,8]").appName("copy")
-    for key, value in recommended_conf(local=True).items():
-        builder = builder.config(key, value)
-    spark = (
-        builder.config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    conf = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": java}
+    spark = session("local[2,8]", conf=conf)
 
     def flaky(txid: int) -> int:
         if txid % 1_000 == 0 and int.from_bytes(os.urandom(2)) % 1_000 < per_mille:

@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from distributedlog import Namespace, open_namespace
-from distributedlog.spark.settings import recommended_conf
+from distributedlog.spark import session
 from tests.cluster.story import Cluster
 from tests.spark.conftest import spark_env
 
@@ -78,21 +78,15 @@ def main(logs: int, segments: int) -> int:
             print(
                 f"{logs} logs and {segments} segments written in {time.monotonic() - started:.0f} s"
             )
-            from pyspark.sql import SparkSession
-
-            builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "1g")
-            for key, value in recommended_conf(local=True).items():
-                builder = builder.config(key, value)
-            session = builder.getOrCreate()
-            session.sparkContext.setLogLevel("ERROR")
-            session.range(10).count()
+            spark = session(conf={"spark.driver.memory": "1g"})
+            spark.range(10).count()
             for which, value, right in (
                 ("logPattern", "many/*", logs * 10),
                 ("log", "one", segments),
             ):
                 for turn in ("first", "again"):
                     started = time.monotonic()
-                    reader = session.read.format("distributedlog").option(which, value)
+                    reader = spark.read.format("distributedlog").option(which, value)
                     frame = reader.option("requestTimeout", "60s").load(cluster.uri)
                     count = frame.selectExpr("count(txid)").collect()[0][0]
                     tasks = frame.rdd.getNumPartitions()
@@ -104,7 +98,7 @@ def main(logs: int, segments: int) -> int:
                         f"{'right' if fine else 'WRONG'}",
                         flush=True,
                     )
-            session.stop()
+            spark.stop()
     return failures
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.spark.settings import recommended_conf
+from distributedlog.spark import session
 from tests.cluster.story import Cluster
 from tests.spark.conftest import spark_env
 from tests.spark.standalone import fill
@@ -159,17 +159,11 @@ def main(mib: int, minutes: float) -> int:
         cluster.start()
         with cluster:
             trio.run(fill, cluster.uri, mib * 1024)
-            from pyspark.sql import SparkSession
-
             # In local mode the driver's memory is the executor's.
-            builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "512m")
-            for key, value in recommended_conf(local=True).items():
-                builder = builder.config(key, value)
-            session = builder.getOrCreate()
-            session.sparkContext.setLogLevel("ERROR")
+            spark = session(conf={"spark.driver.memory": "512m"})
             watched = Watched()
             started = time.monotonic()
-            reader = session.read.format("distributedlog").option("log", "in")
+            reader = spark.read.format("distributedlog").option("log", "in")
             frame = reader.option("requestTimeout", "60s").load(cluster.uri)
             count = frame.selectExpr("count(txid)", "sum(length(payload))").collect()[0]
             took, peak = time.monotonic() - started, watched.stop()
@@ -180,8 +174,8 @@ def main(mib: int, minutes: float) -> int:
                 f"{'right' if fine else f'WRONG {count}'}",
                 flush=True,
             )
-            failures += streamed(session, cluster.uri, f"{directory}/checkpoint", minutes * 60)
-            session.stop()
+            failures += streamed(spark, cluster.uri, f"{directory}/checkpoint", minutes * 60)
+            spark.stop()
     return failures
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import trio
 
 from distributedlog.cluster.processes import environment
-from distributedlog.spark import read_with_history, recommended_conf
+from distributedlog.spark import read_with_history, session
 from examples.spark import snapshot_and_truncate
 from examples.spark.change_feed import ChangeFeed, write
 from tests.cluster.story import Cluster, dlog
@@ -153,16 +153,6 @@ def snapshot(campaign: Campaign, here: Path, records: int) -> None:
 
 
 PIPELINES = {"transfer": transfer, "cold": cold, "snapshot": snapshot}
-
-
-def session() -> Any:
-    """The session of the campaign's own."""
-    from pyspark.sql import SparkSession
-
-    conf = dict(recommended_conf(local=True))
-    made = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
-    made.sparkContext.setLogLevel("ERROR")
-    return made
 
 
 if __name__ == "__main__":
