@@ -6,8 +6,8 @@ readers. What waits is bounded: adds that find the ring full are kept by the con
 on; reads of a peer that does not take its replies are parked until it does.
 """
 
-from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from itertools import islice
 
 import trio
 
@@ -18,10 +18,13 @@ from .read_turns import ReadTurns
 from .session import BookieSession
 from .store import Store
 
-CHECK_LEDGERS_MAX = 10_000
+CHECK_AT_ONCE = 500
+CHECK_GATHER_S = 0.5
+"""What logs that open together make known is asked for together; nobody waits for the answer."""
 CHECK_RETRY_S = 1.0
 
-LedgerExists = Callable[[int], Awaitable[bool]]
+MissingLedgers = Callable[[Sequence[int]], Awaitable[Collection[int]]]
+"""Which of these ids, ascending, name no ledger."""
 
 
 async def serve_bookie_protocol(
@@ -29,12 +32,12 @@ async def serve_bookie_protocol(
     listeners: Mapping[str, Listener],
     store: Store,
     *,
-    ledger_exists: LedgerExists | None = None,
+    missing_ledgers: MissingLedgers | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled, beside a running ``store``.
 
-    ``ledger_exists`` is a linearizable look-up in the metadata: a ledger that an add makes known here and
+    ``missing_ledgers`` is a linearizable look-up in the metadata: a ledger that an add makes known here and
     that does not exist there is removed again (H21).
     """
     async with trio.open_nursery() as nursery:
@@ -48,24 +51,29 @@ async def serve_bookie_protocol(
             }
 
         nursery.start_soon(turns.run)
-        if ledger_exists is not None:
-            nursery.start_soon(LedgerChecks(store, ledger_exists).run)
+        if missing_ledgers is not None:
+            nursery.start_soon(LedgerChecks(store, missing_ledgers).run)
         task_status.started()
         await endpoint.serve(listeners, lambda link: BookieSession(store, turns, link, info))
 
 
 class LedgerChecks:
-    """Asks for each ledger that an add made known here whether it exists, and removes what does not (H21)."""
+    """Asks for each ledger that an add made known here whether it exists, and removes what does not (H21).
 
-    def __init__(self, store: Store, ledger_exists: LedgerExists) -> None:
+    None is dropped unasked, however many wait: each is a ledger that the store holds in memory anyway, and
+    its place here takes a fraction of that.
+    """
+
+    def __init__(self, store: Store, missing_ledgers: MissingLedgers) -> None:
         self._store = store
-        self._ledger_exists = ledger_exists
-        self._unchecked: deque[int] = deque(maxlen=CHECK_LEDGERS_MAX)
+        self._missing_ledgers = missing_ledgers
+        self._unchecked: dict[int, None] = {}
+        """In the order they became known."""
         self._wake = trio.Event()
         store.adds.on_ledger_created = self._on_ledger_created
 
     def _on_ledger_created(self, ledger_id: int) -> None:
-        self._unchecked.append(ledger_id)
+        self._unchecked[ledger_id] = None
         self._wake.set()
 
     async def run(self) -> None:
@@ -74,12 +82,15 @@ class LedgerChecks:
             if not self._unchecked:
                 self._wake = trio.Event()
                 await self._wake.wait()
-            ledger_id = self._unchecked[0]
+            if len(self._unchecked) < CHECK_AT_ONCE:
+                await trio.sleep(CHECK_GATHER_S)
+            asked = sorted(islice(self._unchecked, CHECK_AT_ONCE))
             try:
-                exists = await self._ledger_exists(ledger_id)
+                missing = await self._missing_ledgers(asked)
             except DistributedLogError:
                 await trio.sleep(CHECK_RETRY_S)  # unknown is never "no"
                 continue
-            self._unchecked.popleft()
-            if not exists:
+            for ledger_id in asked:
+                del self._unchecked[ledger_id]
+            for ledger_id in missing:
                 await self._store.delete_ledger(ledger_id)

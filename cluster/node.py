@@ -6,7 +6,7 @@ own, ends the whole node with that error, and nothing it had not synced was ackn
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -20,7 +20,7 @@ from ..ledger import keys
 from ..ledger.ids import next_of
 from ..ledger.registration import BookieRegistration
 from ..metadata.client import MetadataClient
-from ..metadata.interface import Metadata
+from ..metadata.interface import Metadata, Scan
 from ..metadata.options import MetadataOptions
 from ..metadata.server import serve_metadata
 from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest
@@ -43,6 +43,9 @@ LAST_CHECKPOINT_S = 5.0
 LEAVING_EVERY_S = 10.0
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 """To listen on; not to dial."""
+NEIGHBOURS = 16
+"""Ledgers whose ids are no further apart are looked up in one range: the rows between, of other bookies'
+ledgers, cost less than another question."""
 FIRST_QUESTION = b"cluster"
 """A key that nobody has; asking for it needs a leader."""
 
@@ -195,7 +198,7 @@ async def _serve_bookie(
                         endpoint,
                         listeners,
                         store,
-                        ledger_exists=lambda ledger: exists(metadata, ledger),
+                        missing_ledgers=partial(missing_ledgers, metadata),
                     )
                 )
                 await membership.register()
@@ -269,9 +272,19 @@ async def leave_when_told(store: Store, metadata: Metadata, bookie_id: str) -> N
     await at_each_change(metadata, (key,), look, every_s=LEAVING_EVERY_S)
 
 
-async def exists(metadata: Metadata, ledger_id: int) -> bool:
-    """Does the ledger exist, now? Linearizable: a No is proof (H21)."""
-    return await metadata.get(keys.ledger_key(ledger_id)) is not None
+async def missing_ledgers(metadata: Metadata, asked: Sequence[int]) -> set[int]:
+    """Those of the ids ``asked``, ascending, that name no ledger, now. Linearizable: a No is proof (H21)."""
+    missing = {keys.ledger_key(ledger_id): ledger_id for ledger_id in asked}
+    spans: list[tuple[int, int]] = []
+    for ledger_id in asked:
+        if spans and ledger_id - spans[-1][1] <= NEIGHBOURS:
+            spans[-1] = (spans[-1][0], ledger_id)
+        else:
+            spans.append((ledger_id, ledger_id))
+    for first, last in spans:
+        async for item in Scan(metadata, keys.ledger_key(first), keys.ledger_key(last) + b"\0"):
+            missing.pop(item.key, None)
+    return set(missing.values())
 
 
 async def confine(store: Store, metadata: Metadata) -> None:
