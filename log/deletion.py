@@ -32,6 +32,7 @@ from .keys import (
 )
 from .ledgers import Ledgers
 from .ownership import OwnedLog
+from .purge import SEGMENTS_AT_ONCE
 from .state import LogState
 from .takeover import read_segment, recover_patiently
 from .tombstone import (
@@ -45,8 +46,6 @@ from .tombstone import (
 )
 from .unlinked import delete_unlinked, list_unlinked
 
-SEGMENTS_AT_ONCE = 200
-"""A ledger's share is a handful of operations; a transaction has at most 4,096."""
 ATTEMPTS = 5
 PAGE = 1000
 END_WAIT_S = 5.0

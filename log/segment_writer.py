@@ -33,10 +33,10 @@ from .ranges import SegmentToken
 from .record import FLAG_TXID_AT_LINK, LogRecord, build
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd
 from .state import LogState
+from .takeover import CREATE_ATTEMPTS
 from .unlinked import UnlinkedLedger, delete_unlinked
 
 ENTRY_BYTES = 256 * 1024
-CREATE_ATTEMPTS = 5
 CLOSE_ATTEMPTS = 5
 GOODBYE_S = 2.0
 RESERVED = ("log", "app", "version", "end")

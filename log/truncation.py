@@ -14,10 +14,10 @@ from .follower import StateFollower
 from .keys import purge_key
 from .ledgers import Ledgers
 from .locate import sequence_id_at
-from .record import decode_header
 from .segments import SegmentRecord
 from .shared_change import change_shared
 from .state import LogState
+from .takeover import read_header
 
 ROLL_WAIT_S = 2.0
 """How long a truncation waits for the close of a segment that a roll has left behind."""
@@ -76,8 +76,7 @@ async def _readable_end(ledgers: Ledgers, record: SegmentRecord) -> tuple[DLSN, 
     try:
         lac, records = reader.lac, 0
         if lac >= 0:
-            found = await reader.read(lac, lac, bytes_max=1)
-            records = decode_header(found[0].payload).records_through
+            records = (await read_header(reader, lac)).records_through
     finally:
         reader.close()
     return DLSN(record.segment, lac + 1, 0), record.start_sequence_id + records
