@@ -57,6 +57,8 @@ class MetadataNode:
         self._damage = ""
         self._offer: tuple[Founding, Callable[[FormAnswer], None]] | None = None
         self._offered = trio.Event()
+        self._joining = False
+        """It is storing which cluster it belongs to: what else it is offered comes too late."""
 
     # --- who we are -------------------------------------------------------------------------------
 
@@ -97,7 +99,8 @@ class MetadataNode:
 
     def offer(self, founding: Founding, reply: Callable[[FormAnswer], None]) -> None:
         """A founder says that we vote in its cluster; ``reply`` is told when that is durable, or not so."""
-        if self._offer is None and may_join(self.form_answer(), founding):
+        free = self._offer is None and not self._joining
+        if free and may_join(self.form_answer(), founding):
             self._offer = (founding, reply)
             self._offered.set()
         else:
@@ -136,6 +139,7 @@ class MetadataNode:
                 await self._offered.wait()
 
     async def _join(self, founding: Founding) -> Members:
+        self._joining = True
         members = new_members(founding.cluster_id, founding.voters, self._host.random)
         founders = [
             Member(node_id, name, "{}:{}".format(*self.options.peers[name]), True)
