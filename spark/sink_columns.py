@@ -179,8 +179,8 @@ class Packer:
 
     def _fitting(self, rows: SinkColumns, at: int, room: int) -> int:
         """The row after the last one that still has room."""
-        behind = min(rows.count, at + max(1, room // RECORD_COLUMN_BYTES))
-        ends = rows.offsets[at + 1 : behind + 1].astype(np.int64) - int(rows.offsets[at])
+        stop = min(rows.count, at + max(1, room // RECORD_COLUMN_BYTES))
+        ends = rows.offsets[at + 1 : stop + 1].astype(np.int64) - int(rows.offsets[at])
         ends += RECORD_COLUMN_BYTES * np.arange(1, len(ends) + 1, dtype=np.int64)
         return at + int(np.searchsorted(ends, room, side="right"))
 

@@ -41,16 +41,6 @@ def told(payloads: Iterable[bytes], *, patience_ms: int = 10 * MINUTE_MS) -> Tol
     return found
 
 
-def final_orders(orders: Told) -> dict[int, Event]:
-    """The table at the end: for each order that is not deleted the row of its highest version."""
-    newest: dict[int, Event] = {}
-    for event in orders.events:
-        order = event["order_id"]
-        if order not in newest or newest[order]["version"] < event["version"]:
-            newest[order] = event
-    return {order: event["after"] for order, event in newest.items() if event["after"] is not None}
-
-
 @dataclass(slots=True)
 class Revenue:
     """Of one minute and country."""

@@ -106,7 +106,7 @@ def read_with_history(
     where = folder.local(directory)
     manifest = folder.read(where)
     manifest.check_listing(folder.sizes(where), str(where), alone=False)
-    before, behind = run(
+    before, after = run(
         uri,
         request_timeout_s,
         lambda held: _around(held, manifest, where, log),
@@ -122,7 +122,7 @@ def read_with_history(
     if manifest.files:
         names = [_escaped(os.path.join(where, one.name)) for one in manifest.files]
         parts.append(spark.read.schema(ddl(None)).parquet(*names))
-    found = of_log(behind)
+    found = of_log(after)
     for part in parts:
         found = part.unionByName(found)
     return found
@@ -154,8 +154,8 @@ async def _around(
         # Ends are fixed here: after a restart of the cluster a log may show less than the archive has, for
         # a moment (G5), and what it shows then would be in both.
         start = min(max(manifest.end, view.earliest), view.end)
-        behind = _position(view, start, max(manifest.end_sequence_id, first))
-        return before, (behind, _position(view, view.end, None))
+        after = _position(view, start, max(manifest.end_sequence_id, first))
+        return before, (after, _position(view, view.end, None))
     finally:
         logs.close()
 
