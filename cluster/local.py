@@ -8,8 +8,8 @@ caller does not starve them: H27), or each in its own process (``processes``: wh
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -88,46 +88,44 @@ async def local_cluster(
     `DataDirectoryInUse`, `InvalidRequest` and whatever keeps a node from starting.
     """
     needs_linux("a cluster of one's own")
-    if data is None and not memory:
+    with _directory(data, memory) as directory:
+        plan = None
+        if in_process or processes:
+            plan = await _plan(directory, bookies, metadata_nodes, port)
+        run = _Run(directory, restart, log_level, on_death or _log_death)
+        started = False
+        try:
+            async with trio.open_nursery() as nursery:
+                if plan is None:
+                    cluster = await run.in_one_child(nursery, bookies, metadata_nodes, port)
+                else:
+                    names = apart if in_process else [node.name for node in plan.nodes]
+                    cluster = await run.planned(nursery, plan, names)
+                started = True
+                try:
+                    yield cluster
+                finally:
+                    nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            if (
+                started and len(group.exceptions) == 1
+            ):  # the caller's body raised it, without a group
+                raise group.exceptions[0] from None
+            raise first_of(group) from None  # why a node could not start
+        finally:
+            await run.stop_children()
+
+
+@contextmanager
+def _directory(data: str | Path | None, memory: bool) -> Iterator[str | None]:
+    """The cluster's directory; None in memory. One that nobody named is gone in the end."""
+    if memory:
+        yield None
+    elif data is not None:
+        yield os.path.abspath(str(data))
+    else:
         with tempfile.TemporaryDirectory(prefix="dlog-", ignore_cleanup_errors=True) as scratch:
-            async with local_cluster(
-                scratch,
-                bookies,
-                metadata_nodes,
-                in_process=in_process,
-                port=port,
-                processes=processes,
-                restart=restart,
-                log_level=log_level,
-                on_death=on_death,
-                apart=apart,
-            ) as cluster:
-                yield cluster
-        return
-    directory = None if memory else _absolute(data)
-    plan = None
-    if in_process or processes:
-        plan = await _plan(directory, bookies, metadata_nodes, port)
-    run = _Run(directory, restart, log_level, on_death or _log_death)
-    started = False
-    try:
-        async with trio.open_nursery() as nursery:
-            if plan is None:
-                cluster = await run.in_one_child(nursery, bookies, metadata_nodes, port)
-            else:
-                names = apart if in_process else [node.name for node in plan.nodes]
-                cluster = await run.planned(nursery, plan, names)
-            started = True
-            try:
-                yield cluster
-            finally:
-                nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        if started and len(group.exceptions) == 1:  # the caller's body raised it, without a group
-            raise group.exceptions[0] from None
-        raise first_of(group) from None  # why a node could not start
-    finally:
-        await run.stop_children()
+            yield scratch
 
 
 async def run_cluster_of(
@@ -306,10 +304,6 @@ async def _plan(directory: str | None, bookies: int, metadata_nodes: int, port: 
             os.fsync(out.fileno())
         aside.rename(file)
     return plans.started(plan, bookies)
-
-
-def _absolute(path: str | Path | None) -> str:
-    return os.path.abspath(str(path))
 
 
 def _why(error: BaseException) -> str:
