@@ -79,8 +79,6 @@ class Link:
         self.peer_address = connection.peer
         self.listener = ""
         """The name of the listener that the connection came in on; "" is the default one."""
-        self.principal = "anonymous"
-        """Who the peer proved to be; passed to every permission check to come."""
         self.outgoing_bytes = 0
         self.sent_bytes = 0
         self._sent_at = -inf
