@@ -1,13 +1,14 @@
 """Ledgers: create, write, read, recover, delete. One `LedgerClient` a process."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import trio
 
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Transaction
 from ..runtime.errors import (
+    DistributedLogError,
     InvalidRequest,
     NoSuchLedger,
     NotEnoughBookies,
@@ -35,6 +36,10 @@ SWEPT_A_TURN = 64
 """Writers swept in one turn of the loop."""
 
 log = logging.getLogger("distributedlog.ledger")
+
+
+def _ignore(told: object) -> None:
+    """What nobody asked to be told."""
 
 
 class LedgerClient:
@@ -146,8 +151,18 @@ class LedgerClient:
         registration = self.pool.registration(bookie)
         return registration is not None and registration.read_only
 
-    def writer(self, prepared: NewLedger) -> LedgerWriter:
-        """The writer of a ledger whose creating transaction succeeded; the only one there will be."""
+    def writer(
+        self,
+        prepared: NewLedger,
+        *,
+        on_confirmed: Callable[[int], None] = _ignore,
+        on_failed: Callable[[DistributedLogError], None] = _ignore,
+    ) -> LedgerWriter:
+        """The writer of a ledger whose creating transaction succeeded; the only one there will be.
+
+        ``on_confirmed`` is called with each new LAC, from the ack path: it must not block or raise.
+        ``on_failed`` is called once, when an error ends the writer; adds that are not confirmed are unknown.
+        """
         assert self._nursery is not None, "writers live while `run` runs"
         writer = LedgerWriter(
             prepared,
@@ -157,6 +172,8 @@ class LedgerClient:
             chance=self._host.random,
             kept=self._kept,
             sent=self._sent,
+            on_confirmed=on_confirmed,
+            on_failed=on_failed,
         )
         self._nursery.start_soon(self._look_after, writer)
         return writer
@@ -166,8 +183,10 @@ class LedgerClient:
         *,
         custom: Mapping[str, bytes] | None = None,
         quorums: tuple[int, int, int] | None = None,
+        on_confirmed: Callable[[int], None] = _ignore,
+        on_failed: Callable[[DistributedLogError], None] = _ignore,
     ) -> LedgerWriter:
-        """Create a ledger that no log refers to, and write it."""
+        """Create a ledger that no log refers to, and write it. Raises as `prepare`, and `VersionConflict`."""
         prepared = await self.prepare(custom=custom, quorums=quorums)
         try:
             reply = await self._store.transact(prepared.transaction())
@@ -179,7 +198,7 @@ class LedgerClient:
             )
         if not succeeded:
             raise VersionConflict(f"ledger {prepared.ledger_id} exists already")
-        return self.writer(prepared)
+        return self.writer(prepared, on_confirmed=on_confirmed, on_failed=on_failed)
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -57,18 +57,18 @@ class LedgerWriter:
         chance: Random,
         kept: KeptBytes,
         sent: SentBytes,
+        on_confirmed: Callable[[int], None],
+        on_failed: Callable[[DistributedLogError], None],
     ) -> None:
-        """``new`` was created: its record is at version 1."""
+        """``new`` was created: its record is at version 1. The callbacks are as in `LedgerClient.writer`."""
         metadata = new.metadata
         self.ledger_id = metadata.ledger_id
         self.lac = NO_ENTRY
         """The last entry that is confirmed, with all before it; -1 for none."""
         self.error: DistributedLogError | None = None
         """Why it takes no more entries; None while it does."""
-        self.on_confirmed: Callable[[int], None] = lambda lac: None
-        """Called with the new LAC from the ack path; must not block or raise."""
-        self.on_failed: Callable[[DistributedLogError], None] = lambda error: None
-        """Called once when the writer ends by an error; adds that are not confirmed are unknown."""
+        self._on_confirmed = on_confirmed
+        self._on_failed = on_failed
         self._store = store
         self._options = options
         self._change = EnsembleChange(metadata, 1)
@@ -161,7 +161,7 @@ class LedgerWriter:
         window = self._window
         self.lac = window.lac
         self._sent.left(window.in_flight_bytes)
-        self.on_confirmed(window.lac)
+        self._on_confirmed(window.lac)
         if window.lac == window.last:
             self._lac_due.set()
 
@@ -349,7 +349,7 @@ class LedgerWriter:
         if self.error is None:
             log.info("the writer of ledger %d ends: %s", self.ledger_id, error)
             self._end(error)
-            self.on_failed(error)
+            self._on_failed(error)
 
     def broken(self, error: Exception) -> None:
         """A rule of ours was broken in here: this ledger ends, and confirms nothing more."""

@@ -23,7 +23,7 @@ from ..runtime.errors import (
 )
 from .containment import broken
 from .context import LogContext
-from .ledgers import LedgerWriter
+from .ledgers import NewLedger
 from .open_segment import OpenSegment
 from .ownership import OwnedLog, may_pass
 from .recovery_turns import RETRY_MAX_S
@@ -45,7 +45,7 @@ class SegmentKeeper:
         self,
         context: LogContext,
         owned: OwnedLog,
-        first: tuple[SegmentRecord, LedgerWriter],
+        first: tuple[SegmentRecord, NewLedger],
         *,
         on_confirmed: Callable[[OpenSegment, int], None],
         on_replaced: Callable[[], None],
@@ -75,7 +75,7 @@ class SegmentKeeper:
         self._backoff = Backoff(longest_s=RETRY_MAX_S)
         self._trouble_since: float | None = None
         self._over = False
-        self.current = self._attach(*first)
+        self.current = self._begin(*first)
 
     @property
     def sendable(self) -> bool:
@@ -244,22 +244,20 @@ class SegmentKeeper:
             self._opening = SegmentOpening(self._owned, self._ledgers, self._wall_ms())
         record, ledger = await self._opening.open()
         self._opening = None
-        if self._over:
-            ledger.abort()
         self._check_not_over()
-        return self._attach(record, ledger)
+        return self._begin(record, ledger)
 
-    def _attach(self, record: SegmentRecord, ledger: LedgerWriter) -> OpenSegment:
-        segment = OpenSegment(record, ledger)
-
+    def _begin(self, record: SegmentRecord, ledger: NewLedger) -> OpenSegment:
         def on_confirmed(lac: int) -> None:
             try:
                 self._on_confirmed(segment, lac)
             except Exception as error:  # this is a call of a connection that other logs share
                 self._on_failed(broken(f'the writer of log "{self._owned.state.name}"', error))
 
-        ledger.on_confirmed = on_confirmed
-        ledger.on_failed = lambda _: self.wake()
+        writer = self._ledgers.writer(
+            ledger, on_confirmed=on_confirmed, on_failed=lambda _: self.wake()
+        )
+        segment = OpenSegment(record, writer)  # nothing is confirmed before something is sent to it
         return segment
 
     def _check_not_over(self) -> None:

@@ -59,8 +59,6 @@ class LedgerWriter(Protocol):
 
     ledger_id: int
     lac: int
-    on_confirmed: Callable[[int], None]
-    on_failed: Callable[[DistributedLogError], None]
 
     @property
     def error(self) -> DistributedLogError | None:
@@ -220,8 +218,18 @@ class Ledgers(LedgerFinder, Protocol):
         """Choose an id and an ensemble. Raises `NotEnoughBookies`."""
         ...
 
-    def writer(self, prepared: Any) -> LedgerWriter:
-        """The writer of a ledger whose creating transaction succeeded."""
+    def writer(
+        self,
+        prepared: Any,
+        *,
+        on_confirmed: Callable[[int], None] = ...,
+        on_failed: Callable[[DistributedLogError], None] = ...,
+    ) -> LedgerWriter:
+        """The writer of a ledger whose creating transaction succeeded.
+
+        ``on_confirmed`` is called with each new LAC and must not raise, ``on_failed`` once, with `error`.
+        Neither is called before this returns.
+        """
         ...
 
     async def open(self, ledger_id: int) -> LedgerReader:

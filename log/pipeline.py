@@ -15,7 +15,7 @@ from .batch import Batch
 from .context import LogContext
 from .dlsn import DLSN
 from .keeper import SegmentKeeper
-from .ledgers import LedgerWriter
+from .ledgers import NewLedger
 from .open_segment import OpenSegment
 from .ownership import OwnedLog
 from .segments import SegmentRecord
@@ -28,7 +28,7 @@ class Pipeline:
         self,
         context: LogContext,
         owned: OwnedLog,
-        first: tuple[SegmentRecord, LedgerWriter],
+        first: tuple[SegmentRecord, NewLedger],
         on_failed: Callable[[], None],
     ) -> None:
         self.name = owned.state.name

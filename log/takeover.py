@@ -17,7 +17,7 @@ from ..runtime.errors import (
 )
 from .context import LogContext
 from .keys import segment_key
-from .ledgers import ClosedLedger, LedgerReader, Ledgers, LedgerWriter, NewLedger
+from .ledgers import ClosedLedger, LedgerReader, Ledgers, NewLedger
 from .ownership import OwnedLog
 from .record import EntryHeader, decode_header
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd, SegmentRecord
@@ -59,14 +59,14 @@ async def recover_patiently(context: LogContext, owned: OwnedLog, *, timeout_s: 
     )
 
 
-async def take_over(context: LogContext, owned: OwnedLog) -> tuple[SegmentRecord, LedgerWriter]:
+async def take_over(context: LogContext, owned: OwnedLog) -> tuple[SegmentRecord, NewLedger]:
     """Recover what earlier writers left, open a segment; tries for ``recover_timeout_s``.
 
     Raises `RecoveryIncomplete`, `NotEnoughBookies`, `WriterFenced`, `LogNotFound`, `CorruptData`.
     """
     opening: SegmentOpening | None = None
 
-    async def attempt() -> tuple[SegmentRecord, LedgerWriter]:
+    async def attempt() -> tuple[SegmentRecord, NewLedger]:
         nonlocal opening
         if opening is None:  # else an earlier try may have registered what is ours
             await recover_segments(owned, context.ledgers, closed_ms=context.wall_ms())
@@ -186,8 +186,8 @@ class SegmentOpening:
         self._tried: dict[int, NewLedger] = {}
         self.segment = owned.state.last_segment + 1
 
-    async def open(self) -> tuple[SegmentRecord, LedgerWriter]:
-        """Raises `NotEnoughBookies`, and as `OwnedLog.change`."""
+    async def open(self) -> tuple[SegmentRecord, NewLedger]:
+        """The segment and its ledger, both stored. Raises `NotEnoughBookies`, and as `OwnedLog.change`."""
         for attempt in range(CREATE_ATTEMPTS):
             if self._prepared is None:
                 self._prepared = await self._ledgers.prepare(
@@ -206,7 +206,7 @@ class SegmentOpening:
             record = await read_segment(self._owned.metadata, self._owned.state, self.segment)
             # Of several tries it may be an earlier one's, which came in late.
             assert record.ledger_id in self._tried, "one epoch opens a segment once"
-            return record, self._ledgers.writer(self._tried[record.ledger_id])
+            return record, self._tried[record.ledger_id]
         raise AssertionError("the last attempt has raised")
 
     async def _register(self, prepared: NewLedger) -> None:

@@ -12,7 +12,7 @@ from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN
 from .follower import follow
-from .ledgers import LedgerWriter
+from .ledgers import NewLedger
 from .lock_session import Claim
 from .pipeline import Pipeline
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
@@ -29,7 +29,7 @@ class LogWriter:
     """
 
     def __init__(
-        self, context: LogContext, claimed: Claim, first: tuple[SegmentRecord, LedgerWriter]
+        self, context: LogContext, claimed: Claim, first: tuple[SegmentRecord, NewLedger]
     ) -> None:
         options = context.options
         self._claim = claimed

@@ -236,11 +236,10 @@ class DriverWorld:
     async def _create(self, client: LedgerClient) -> None:
         while self.writer is None:
             try:
-                self.writer = await client.create()
+                self.writer = await client.create(on_confirmed=self._on_confirmed)
             except DistributedLogError:
                 await trio.sleep(0.1)
         self.ledger_id = self.writer.ledger_id
-        self.writer.on_confirmed = self._on_confirmed
 
     async def _write(self) -> None:
         writer, chance = self.writer, self.chance

@@ -145,9 +145,8 @@ async def test_who_waits_for_room_is_told_when_the_client_is_gone(
     """Nobody looks after the slots any more: the wait would be for ever."""
     async with model_cluster(3) as cluster:
         client = await cluster.client(window_bytes_max=20_000, add_timeout_s=1000.0)
-        writer = await client.create()
         failures: list[Exception] = []
-        writer.on_failed = failures.append
+        writer = await client.create(on_failed=failures.append)
         for bookie in ("b0", "b1", "b2"):
             cluster[bookie].hang()
         while writer.room:

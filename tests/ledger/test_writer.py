@@ -1,5 +1,7 @@
 """The writer against model bookies: order, failures, bounds, the end. Ledger scenarios 19-24."""
 
+from collections.abc import Callable
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -39,17 +41,25 @@ async def until(lac: int, writer: LedgerWriter, timeout_s: float = 30.0) -> None
         raise writer.error
 
 
-async def create(cluster: ModelCluster, **options: object) -> tuple[LedgerClient, LedgerWriter]:
+def ignore(told: object) -> None:
+    pass
+
+
+async def create(
+    cluster: ModelCluster,
+    on_confirmed: Callable[[int], None] = ignore,
+    on_failed: Callable[[DistributedLogError], None] = ignore,
+    **options: object,
+) -> tuple[LedgerClient, LedgerWriter]:
     client = await cluster.client(**options)
-    return client, await client.create()
+    return client, await client.create(on_confirmed=on_confirmed, on_failed=on_failed)
 
 
 async def test_entries_are_confirmed_in_order_and_closed(autojump_clock: MockClock) -> None:
     """G1; the explicit LAC follows at once, so that a lone record is readable."""
     async with model_cluster(3) as cluster:
-        _, writer = await create(cluster)
         heard: list[int] = []
-        writer.on_confirmed = heard.append
+        _, writer = await create(cluster, on_confirmed=heard.append)
 
         assert [writer.add([b"a", b"bc"], 3), writer.add([b""], 0)] == [0, 1]
         await until(1, writer)
@@ -239,9 +249,8 @@ async def test_fewer_than_the_ack_quorum_wait_then_fail_as_unknown(
 ) -> None:
     """H22: adds wait until their deadline, then the writer is fatal and the outcome unknown (G7)."""
     async with model_cluster(3) as cluster:
-        _, writer = await create(cluster)
         failures: list[Exception] = []
-        writer.on_failed = failures.append
+        _, writer = await create(cluster, on_failed=failures.append)
         cluster["b0"].stop()
         cluster["b1"].stop()
         add(writer, 1)
@@ -476,10 +485,9 @@ async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
 ) -> None:
     """What ledgers share, connections, the sweep and the client's tasks, goes on."""
     async with model_cluster(3) as cluster:
-        client, writer = await create(cluster)
-        other = await client.create()
         heard: list[DistributedLogError] = []
-        writer.on_failed = heard.append
+        client, writer = await create(cluster, on_failed=heard.append)
+        other = await client.create()
 
         def breaks(*_: object, **__: object) -> None:
             raise AssertionError("planted")

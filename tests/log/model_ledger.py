@@ -114,13 +114,19 @@ class ModelFound:
 class ModelWriter:
     """Adds are durable ``DELAY_S`` after the last `tick`, unless the cluster holds them."""
 
-    def __init__(self, cluster: "ModelLedgers", prepared: ModelPrepared) -> None:
+    def __init__(
+        self,
+        cluster: "ModelLedgers",
+        prepared: ModelPrepared,
+        on_confirmed: Callable[[int], None],
+        on_failed: Callable[[DistributedLogError], None],
+    ) -> None:
         self.ledger_id = prepared.ledger_id
         self.lac = -1
         self.error: DistributedLogError | None = None
         self.wants_roll = False
-        self.on_confirmed: Callable[[int], None] = lambda _: None
-        self.on_failed: Callable[[DistributedLogError], None] = lambda _: None
+        self.on_confirmed = on_confirmed
+        self.on_failed = on_failed
         self.added = 0
         self.published: list[int] = []
         self._cluster = cluster
@@ -338,9 +344,15 @@ class ModelLedgers:
         self._next_id += 1
         return ModelPrepared(self._next_id - 1, owner, incarnation, custom)
 
-    def writer(self, prepared: ModelPrepared) -> ModelWriter:
+    def writer(
+        self,
+        prepared: ModelPrepared,
+        *,
+        on_confirmed: Callable[[int], None] = lambda _: None,
+        on_failed: Callable[[DistributedLogError], None] = lambda _: None,
+    ) -> ModelWriter:
         self.stores[prepared.ledger_id] = Store()
-        made = ModelWriter(self, prepared)
+        made = ModelWriter(self, prepared, on_confirmed, on_failed)
         self.writers.append(made)
         return made
 

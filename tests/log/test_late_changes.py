@@ -259,12 +259,11 @@ async def test_the_ledger_that_was_registered_is_the_one_that_is_written(
         world.metadata.transact = transact  # type: ignore[method-assign]
         with pytest.raises(OutcomeUnknown):
             await opening.open()
-        record, writer = await opening.open()
+        record, ledger = await opening.open()
         world.metadata.transact = original  # type: ignore[method-assign]
 
         assert len(asked) == 3
-        assert writer.ledger_id == record.ledger_id
-        writer.abort()
+        assert ledger.ledger_id == record.ledger_id
 
 
 async def test_a_close_that_was_done_is_not_written_again_with_what_follows_it(
@@ -274,8 +273,7 @@ async def test_a_close_that_was_done_is_not_written_again_with_what_follows_it(
     async with world.process() as ns:
         await ns.create_log("l")
         owned = await owned_by_nobody(world, ns, "l")
-        record, writer = await SegmentOpening(owned, world.ledgers, 0).open()
-        writer.abort()
+        record, _ = await SegmentOpening(owned, world.ledgers, 0).open()
         end = SegmentEnd(0, 10, 3, 1, 3, 0, 2)
         await close_segment(owned, record, end, closed_ms=1)
         before = await read_segment(world.metadata, owned.state, 1)

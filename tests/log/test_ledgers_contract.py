@@ -1,7 +1,7 @@
 """What the log part needs of ledgers (`log/ledgers.py`), asked of the model that its tests stand on and of
 the real client over model bookies: the same answers."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -28,10 +28,18 @@ class Side:
         self.store = store
         self.ledgers = ledgers
 
-    async def create(self, **options: Any) -> LedgerWriter:
+    async def create(
+        self,
+        *,
+        on_confirmed: Callable[[int], None] = lambda _: None,
+        on_failed: Callable[[DistributedLogError], None] = lambda _: None,
+        **options: Any,
+    ) -> LedgerWriter:
         prepared = await self.ledgers.prepare(**options)
         assert (await self.store.transact(prepared.transaction())).succeeded
-        writer: LedgerWriter = self.ledgers.writer(prepared)
+        writer: LedgerWriter = self.ledgers.writer(
+            prepared, on_confirmed=on_confirmed, on_failed=on_failed
+        )
         assert writer.ledger_id == prepared.ledger_id
         return writer
 
@@ -81,9 +89,8 @@ async def test_a_ledger_is_created_once_and_under_an_id_of_its_own(
 async def test_entries_are_confirmed_in_order_and_read_as_they_were_written(
     side: Side, autojump_clock: MockClock
 ) -> None:
-    writer = await side.create()
     heard: list[int] = []
-    writer.on_confirmed = heard.append
+    writer = await side.create(on_confirmed=heard.append)
     payloads = [b"a", b"bcd", b"", b"ef" * 50]
 
     assert [add(writer, payload) for payload in payloads] == [0, 1, 2, 3]
@@ -173,9 +180,8 @@ async def test_a_close_is_a_share_of_a_transaction(side: Side, autojump_clock: M
 async def test_recovery_keeps_what_was_confirmed_and_fences_the_writer(
     side: Side, autojump_clock: MockClock
 ) -> None:
-    writer = await side.filled(3)
     failed: list[DistributedLogError] = []
-    writer.on_failed = failed.append
+    writer = await side.filled(3, on_failed=failed.append)
 
     closed = await side.ledgers.recover(writer.ledger_id)
     again = await side.ledgers.recover(writer.ledger_id)
@@ -217,9 +223,8 @@ async def test_an_empty_ledger_is_recovered_to_nothing(
 async def test_a_writer_that_was_given_up_takes_nothing_and_tells_nobody(
     side: Side, autojump_clock: MockClock
 ) -> None:
-    writer = await side.filled(1)
     failed: list[DistributedLogError] = []
-    writer.on_failed = failed.append
+    writer = await side.filled(1, on_failed=failed.append)
 
     writer.abort()
     writer.abort()
