@@ -298,10 +298,14 @@ class Log:
         claimed = await claim(self._context, log_id, takeover=takeover, wait_s=wait_s)
         try:
             first = await take_over(self._context, claimed.owned)
-            writer = LogWriter(self._context, claimed, first)
-            self._context.start(writer.run)
         except BaseException:
             await claimed.give_back()
+            raise
+        writer = LogWriter(self._context, claimed, first)
+        try:
+            self._context.start(writer.run)
+        except BaseException:
+            await writer.abort()  # with the ledger that was opened for it
             raise
         return writer
 

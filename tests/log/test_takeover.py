@@ -1,5 +1,7 @@
 """Two writers on one log: refusal, takeover, and what a stopped writer can still do (nothing)."""
 
+import contextlib
+
 import pytest
 import trio
 import trio.lowlevel
@@ -8,10 +10,13 @@ from trio.testing import MockClock
 from distributedlog.log import lock
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.keys import lock_key, segment_key, state_key
+from distributedlog.log.namespace import Namespace
 from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.state import LogState
+from distributedlog.log.writer import LogWriter
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
+    AlreadyClosed,
     OutcomeUnknown,
     OwnershipAcquireFailed,
     RecoveryIncomplete,
@@ -54,6 +59,35 @@ async def test_a_waiting_writer_gets_the_lock_when_it_is_free(
             async with b.open_log("l").open_writer() as second:
                 assert trio.current_time() == pytest.approx(began + 2, abs=0.1)
                 assert await second.write(rec(1)) == DLSN(2, 0, 0)
+
+
+async def test_an_opening_that_comes_too_late_leaves_no_ledger_open(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """The namespace is closed while a writer is opened: nothing of it goes on, and the log is free."""
+    late = 0
+    for steps in range(60):
+        before = len(world.ledgers.writers)
+        async with world.process() as ns, trio.open_nursery() as nursery:
+            opened: list[LogWriter] = []
+
+            async def open_it(ns: Namespace, opened: list[LogWriter]) -> None:
+                with contextlib.suppress(AlreadyClosed):
+                    opened.append(await ns.open_log("l").open_writer())
+
+            nursery.start_soon(open_it, ns, opened)
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
+            ns.close()
+            await trio.sleep(1)
+            if not opened:
+                made = world.ledgers.writers[before:]
+                late += len(made)
+                assert [one.ledger_id for one in made if one.error is None] == [], steps
+            for writer in opened:
+                await writer.aclose()
+        assert await world.metadata.get(lock_key(1)) is None
+    assert late, "some of them had a ledger"
 
 
 async def test_takeover_fences_the_owner(world: World, autojump_clock: MockClock) -> None:
