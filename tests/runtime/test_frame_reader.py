@@ -224,3 +224,17 @@ def test_the_memory_of_a_reply_is_not_taken() -> None:
         other.feed(frame(400_000)[:150], now=9.0)
 
     assert not reply.given_up
+
+
+def test_the_slowest_of_all_makes_no_room_for_itself() -> None:
+    """It is told so, once, and what it held is given back once."""
+    space = ReceiveSpace(100, PARTIAL_FIRST_BYTES)
+    slow = Incoming(space=space)
+    slow.feed(frame(400_000)[:150], now=0.0)
+
+    with pytest.raises(TooBusy, match="incomplete frames hold 262144 of 262144 bytes here"):
+        slow.feed(bytes(PARTIAL_FIRST_BYTES), now=9.0)
+
+    assert not slow.given_up
+    slow.reader.drop_partial()
+    assert space.partial_bytes == 0

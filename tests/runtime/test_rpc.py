@@ -109,6 +109,8 @@ class Served:
         self.address = address
         self.nursery = nursery
         self.server: Endpoint
+        self.links: list[Link] = []
+        """The server's, of those who said who they are."""
         self.ended: list[str] = []
         self.client = Endpoint(network.host("client"), lambda: CLIENT, receive_bytes=4096)
 
@@ -131,9 +133,12 @@ async def served(
         listener = await server.host.listen(("server", 0))
         there = Served(network, listener.address, nursery)
         there.server = server
-        nursery.start_soon(
-            server.serve, {"inside": listener}, lambda link: EchoSession(link, there.ended)
-        )
+
+        def session(link: Link) -> EchoSession:
+            there.links.append(link)
+            return EchoSession(link, there.ended)
+
+        nursery.start_soon(server.serve, {"inside": listener}, session)
         yield there
         nursery.cancel_scope.cancel()
 
@@ -367,6 +372,54 @@ async def test_slow_bytes_and_idle_strangers_are_ended(
             await drip()
         assert trio.current_time() - begun < 12
         assert await idle.receive_into(memoryview(bytearray(100))) == 0
+
+
+async def test_who_is_read_no_further_is_neither_silent_nor_slow(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A server that is full holds its clients within a frame: that is its own delay, not theirs."""
+    async with served() as there:
+        connection = await there.raw()
+        await say(connection, Op.HELLO, encode(CLIENT))
+        await say(connection, Op.AUTH, pack({"method": "none"}))
+        frame = envelope(ECHO, 1000, ident=1) + bytes(1000)
+        await say_rest(connection, frame[:500])
+        await trio.sleep(0.5)
+        (link,) = there.links
+        link.hold()
+        await say_rest(connection, frame[500:501])  # the last that it reads
+        await trio.sleep(2 * SILENCE_SERVER_S)
+        link.release()
+        await trio.sleep(2)
+        assert link.closed is None
+        await say_rest(connection, frame[501:])
+        got, buffer = 0, memoryview(bytearray(5000))
+        with trio.fail_after(5):
+            while got < len(frame):
+                got += await connection.receive_into(buffer)
+
+
+async def test_each_who_meets_a_closed_link_has_an_error_of_its_own(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The one object would grow by the traceback of each."""
+    async with served() as there:
+        link = await there.dial()
+        waiting = [link.begin(DROP, b"", timeout_s=9) for _ in range(2)]
+        link.close(ConnectionLost("cut"))
+        met: list[BaseException] = []
+        for pending in waiting:
+            await pending.done.wait()
+            assert pending.error is not None
+            met.append(pending.error)
+        for _ in range(2):
+            with pytest.raises(ConnectionLost, match="cut") as caught:
+                await link.wait_room(1)
+            met.append(caught.value)
+            with pytest.raises(ConnectionLost, match="cut") as caught:
+                link.begin(DROP, b"", timeout_s=9)
+            met.append(caught.value)
+        assert len({id(error) for error in (*met, link.closed)}) == len(met) + 1
 
 
 async def test_incomplete_frames_are_bounded_together(
