@@ -239,9 +239,8 @@ class LogView:
             found = await self._metadata.get(segment_key(state.log_id, number))
             if found is None:
                 return None
-            record = SegmentRecord.decode(
-                found.value
-            )  # closed meanwhile, perhaps: the state is older
+            # It may have been closed since the state was read: what counts is where it lies.
+            record = SegmentRecord.decode(found.value)
             before = SegmentRecord(
                 number, record.ledger_id, record.epoch, record.created_ms, state.next_sequence_id
             )
