@@ -1,6 +1,6 @@
 """What a forked child must not touch: the descriptors and threads of its parent (H15).
 
-A child of ``fork()`` (a prefork server, multiprocessing's default) holds copies of its parent's sockets
+A child of ``fork()`` (a prefork server, multiprocessing before 3.14) holds copies of its parent's sockets
 and files. Both would write on one stream, or hold one lock. So in the child everything that was open
 is closed and says what happened when it is used; the parent notices nothing.
 
