@@ -72,6 +72,23 @@ def test_the_image_has_the_version_of_the_package() -> None:
     assert f"${{DLOG_VERSION:-{version}}}" in COMPOSE
 
 
+def base_image() -> str:
+    """What the image is built from where nobody says DLOG_BASE."""
+    found = re.search(r"^ARG BASE=(\S+)$", (DOCKER / "Dockerfile").read_text(), re.MULTILINE)
+    assert found is not None
+    return found.group(1)
+
+
+def test_the_base_is_named_alike_and_supported() -> None:
+    """On the newest Python that the package says it runs on."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = [one.split(" :: ")[-1] for one in project["classifiers"]]
+
+    assert base_image().startswith(f"python:{versions[-1]}-slim")
+    assert f"BASE: ${{DLOG_BASE:-{base_image()}}}\n" in COMPOSE
+    assert f"`{base_image()}`" in (DOCKER / "README.md").read_text()
+
+
 def test_the_build_takes_every_part() -> None:
     taken = {
         line[1:]

@@ -20,6 +20,7 @@ from distributedlog.blocking import open_namespace
 from distributedlog.chaos import engine
 from distributedlog.chaos.containers import PROJECT as CHAOS_PROJECT
 from distributedlog.cluster.processes import environment
+from tests.docker.test_files import base_image
 
 pytestmark = pytest.mark.processes
 
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docker" / "compose.yaml"
 PROJECT = "dlog-smoke"
 SUBNET = "172.30.43.0/24"
-BASE = os.environ.get("DLOG_BASE", "python:3.11-slim-bookworm")
+BASE = os.environ.get("DLOG_BASE") or base_image()
 IMAGE = "dlog:smoke"
 PORTS = [*range(5181, 5184), *range(5191, 5197)]
 URI = "distributedlog://127.0.0.1:5181;127.0.0.1:5182;127.0.0.1:5183/default"
