@@ -141,7 +141,7 @@ class MemberNode:
         if not delivered:
             await trio.sleep(ASK_S)
         self._snapshots_out.pop(wanted.peer, None)
-        replica.raft.on_snapshot_sent(wanted.peer, index, delivered, trio.current_time())
+        replica.raft.on_snapshot_sent(wanted.peer, index, delivered)
         replica.drain()
 
     async def _mind_quorum(self) -> None:

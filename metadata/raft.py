@@ -29,7 +29,7 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
     compact(up_to) -> int                 a snapshot that ends at ``up_to`` or later is durable here:
                                           forget entries up to it; returns the new first index kept - 1
                                           (lower than asked while a peer gets a snapshot)
-    on_snapshot_sent(peer, index, delivered, now)
+    on_snapshot_sent(peer, index, delivered)
                                           leader: sending ended. ``delivered``: the peer has all of it
                                           and has called its own on_snapshot_received
     on_snapshot_received(term, sender, snapshot, now)
@@ -313,7 +313,7 @@ class Raft:
         self._check()
         return self.log.base_index
 
-    def on_snapshot_sent(self, peer: str, index: int, delivered: bool, now: float) -> None:
+    def on_snapshot_sent(self, peer: str, index: int, delivered: bool) -> None:
         """Sending a snapshot ended; see the module."""
         if self._leadership is not None:
             self._leadership.on_snapshot_sent(peer, index, delivered)

@@ -18,7 +18,7 @@ The driver's contract, all of it:
 6. ``reads``: (request id, index): answer once the state machine has applied ``index``.
    ``reads_lost``: leadership ended first; the client asks elsewhere.
 7. ``send_snapshots``: send your newest durable snapshot (``index`` or later) to that peer, in chunks,
-   then call ``raft.on_snapshot_sent(peer, index, delivered, now)``, whatever came of it and within a
+   then call ``raft.on_snapshot_sent(peer, index, delivered)``, whatever came of it and within a
    deadline: until then nothing is sent to that peer and the log is not compacted.
 8. An entry that `configuration.is_configuration` says is one is no command: it is applied as an empty one.
    Who the members are, the core says at any time (``raft.log.configuration``): it sends only to those.

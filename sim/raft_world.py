@@ -424,7 +424,7 @@ class RaftNetwork:
 
     def _snapshot_ended(self, node: RaftNode, to: str, index: int, delivered: bool) -> None:
         assert node.core is not None
-        node.core.on_snapshot_sent(to, index, delivered, self.world.now)
+        node.core.on_snapshot_sent(to, index, delivered)
         self.world.turn(node)
 
 

@@ -42,7 +42,7 @@ def test_a_follower_that_needs_compacted_entries_gets_a_snapshot() -> None:
 
     assert [(ask.peer, ask.index) for ask in asks] == [("c", 4)]
     assert core.compact(5) == 4
-    core.on_snapshot_sent("c", 4, True, 1.4)
+    core.on_snapshot_sent("c", 4, True)
     acked(core, "c", 5)
     assert core.compact(5) == 5
 
@@ -60,7 +60,7 @@ def test_the_log_stays_until_the_receiver_of_a_snapshot_has_caught_up() -> None:
     core.compact(4)
     core.on_message(AppendReply(1, "c", False, 0, 1, 0, 99), 1.1)
     settle(core)
-    core.on_snapshot_sent("c", 6, True, 1.2)
+    core.on_snapshot_sent("c", 6, True)
 
     assert core.compact(8) == 6
     acked(core, "c", 7, 1.3)

@@ -200,10 +200,10 @@ class Stage:
         core, snapshot = self.cores[node_id], self.disks[node_id].snapshot
         self.disks[peer].incoming[snapshot.index] = snapshot
         self.cores[peer].on_snapshot_received(core.term, node_id, snapshot.mark, self.now)
-        core.on_snapshot_sent(peer, snapshot.index, True, self.now)
+        core.on_snapshot_sent(peer, snapshot.index, True)
 
     def do_lost(self, node_id: str, peer: str) -> None:
-        self.cores[node_id].on_snapshot_sent(peer, 0, False, self.now)
+        self.cores[node_id].on_snapshot_sent(peer, 0, False)
 
     # --- the driver and the network ---------------------------------------------------------------
 
