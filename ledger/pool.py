@@ -8,6 +8,7 @@ looked up here and the bookie that answers must be it (H6).
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -34,6 +35,9 @@ DIAL_S = 5.0
 RELIST_S = 0.5
 
 log = logging.getLogger("distributedlog.ledger")
+
+Take = Callable[[bytes, bytes | None], None]
+"""Gets a key and its value; None: the key is gone."""
 
 
 class BookiePool:
@@ -109,8 +113,9 @@ class BookiePool:
         Started when the registrations are known and each bookie was dialled once, or `DIAL_S` is over.
         """
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._follow, keys.COOKIE_PREFIX, self._take_cookie, nursery)
-            await nursery.start(self._follow, keys.BOOKIE_PREFIX, self._take_registration, nursery)
+            take_registration = partial(self._take_registration, nursery)
+            await nursery.start(self._follow, keys.COOKIE_PREFIX, self._take_cookie)
+            await nursery.start(self._follow, keys.BOOKIE_PREFIX, take_registration)
             with trio.move_on_after(DIAL_S):
                 for first_try in list(self._wanted.values()):
                     await first_try.wait()
@@ -119,8 +124,7 @@ class BookiePool:
     async def _follow(
         self,
         prefix: bytes,
-        take: Callable[[bytes, bytes | None, trio.Nursery], None],
-        nursery: trio.Nursery,
+        take: Take,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -128,49 +132,39 @@ class BookiePool:
         started = False
         while True:
             try:
-                revision = await self._list(prefix, take, nursery)
+                revision = await self._list(prefix, take)
                 if not started:
                     started = True
                     task_status.started()
                 async with self._metadata.watch(prefix, end, after_revision=revision) as watch:
                     while True:
-                        self._take_batch(await watch.next(), take, nursery)
+                        self._take_batch(await watch.next(), take)
             except Compacted:
                 continue
             except DistributedLogError as error:
                 log.info("bookies cannot be listed now: %s", error)
                 await trio.sleep(RELIST_S)
 
-    async def _list(
-        self,
-        prefix: bytes,
-        take: Callable[[bytes, bytes | None, trio.Nursery], None],
-        nursery: trio.Nursery,
-    ) -> int:
+    async def _list(self, prefix: bytes, take: Take) -> int:
         """Take all that is there, then drop what is not; the revision to watch from."""
         there: dict[bytes, None] = {}
         scan = Scan(self._metadata, prefix)
         async for item in scan:
             there[item.key] = None
-            take(item.key, item.value, nursery)
+            take(item.key, item.value)
         gone = self._registered if prefix == keys.BOOKIE_PREFIX else self._known
         for bookie_id in list(gone):
             if prefix + bookie_id.encode() not in there:
-                take(prefix + bookie_id.encode(), None, nursery)
+                take(prefix + bookie_id.encode(), None)
         self._tell()
         return scan.revision
 
-    def _take_batch(
-        self,
-        batch: WatchBatch,
-        take: Callable[[bytes, bytes | None, trio.Nursery], None],
-        nursery: trio.Nursery,
-    ) -> None:
+    def _take_batch(self, batch: WatchBatch, take: Take) -> None:
         for event in batch.events:
-            take(event.item.key, event.item.value if event.kind == "put" else None, nursery)
+            take(event.item.key, event.item.value if event.kind == "put" else None)
         self._tell()
 
-    def _take_cookie(self, key: bytes, value: bytes | None, nursery: trio.Nursery) -> None:
+    def _take_cookie(self, key: bytes, value: bytes | None) -> None:
         try:
             bookie_id = keys.bookie_id_of(key)
         except CorruptData as error:
@@ -181,7 +175,7 @@ class BookiePool:
         else:
             self._known[bookie_id] = None
 
-    def _take_registration(self, key: bytes, value: bytes | None, nursery: trio.Nursery) -> None:
+    def _take_registration(self, nursery: trio.Nursery, key: bytes, value: bytes | None) -> None:
         try:
             bookie_id = keys.bookie_id_of(key)
             registration = None if value is None else BookieRegistration.decode(key, value)
