@@ -17,7 +17,7 @@ class Broken(AssertionError):
     """A rule was broken; the text begins with its name."""
 
 
-class Oracles:
+class RaftOracles:
     """The memory of all that was promised in one world."""
 
     def __init__(self, disks: dict[str, RaftDisk], *, white_box: bool) -> None:
@@ -76,7 +76,7 @@ class Oracles:
         if core.log.term_at(last) != self.committed[last][0]:
             raise Broken(f"leader completeness: {node_id} leads {core.term} without entry {last}")
 
-    def on_leader_commit(self, node_id: str, core: Raft) -> None:
+    def on_leader_commit(self, core: Raft) -> None:
         """A leader counts an entry as committed: a majority of the voters' disks must have it."""
         if not self.white_box:
             return

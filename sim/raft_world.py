@@ -23,7 +23,7 @@ from ..runtime.errors import DistributedLogError, InvalidRequest, NotReady
 from .raft_disk import StoredSnapshot
 from .raft_faults import Faults, drawn_options
 from .raft_node import NEVER, Crashed, RaftNode
-from .raft_oracles import Broken, Oracles
+from .raft_oracles import Broken, RaftOracles
 
 LIVENESS_S = 6.0
 """After healing, a cluster must have served writes and reads everywhere within this virtual time."""
@@ -56,7 +56,7 @@ class RaftWorld:
         self.ids = [f"n{place}" for place in range(count)]
         self.founding = Configuration.of_ids(self.ids)
         self.nodes = {node_id: RaftNode(node_id, self.founding) for node_id in self.ids}
-        self.oracles = Oracles(
+        self.oracles = RaftOracles(
             {node_id: node.disk for node_id, node in self.nodes.items()}, white_box=white_box
         )
         self.nemesis = RaftNemesis(self)
@@ -208,7 +208,7 @@ class RaftWorld:
                 self.oracles.on_leader(node.node_id, core)
             if core.commit > node.seen_commit:
                 node.seen_commit = core.commit
-                self.oracles.on_leader_commit(node.node_id, core)
+                self.oracles.on_leader_commit(core)
         if core.deadline < node.timer_at:
             node.timer_at = core.deadline
             self.at(core.deadline, self._timer, node, node.life, core.deadline)
