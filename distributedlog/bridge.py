@@ -91,14 +91,13 @@ class HeldContext(Generic[T]):
         self.entered: Promise[T] = Promise()
         self._background = background
         self._manager = manager
-        self._leave: trio.Event
+        self._leave = trio.Event()
         self.left: Promise[None] = Promise()
         """Set when the manager was left; has what it raised."""
         self.left.when_done(self._on_left)
         background.begin(self.left, trio.CancelScope(), self._hold)
 
     async def _hold(self) -> None:
-        self._leave = trio.Event()
         async with self._manager as value:
             self.entered.set(value)
             await self._leave.wait()
@@ -106,7 +105,7 @@ class HeldContext(Generic[T]):
     def leave(self) -> Promise[None]:
         """Ask for the end; what is returned is set when it is reached."""
         if self.entered.done and not self.left.done:
-            self._background.post(lambda: self._leave.set())
+            self._background.post(self._leave.set)
         return self.left
 
     def _on_left(self) -> None:
