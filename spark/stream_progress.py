@@ -118,7 +118,7 @@ class StreamProgress:
             if self._target is not None:
                 end = min(end, self._target.logs[name])
             ends[name] = max(begin, end)
-        if self._should_wait(await self._backlog(starts, ends, count=True), start):
+        if self._should_wait(await self._backlog(starts, ends, count=True)):
             return start
         if limit.records is not None or limit.size is not None:
             ends = await self._limited(starts, ends, limit)
@@ -167,7 +167,7 @@ class StreamProgress:
             found[name] = max(1, records if count else size)
         return found
 
-    def _should_wait(self, backlog: dict[str, int], start: Offset) -> bool:
+    def _should_wait(self, backlog: dict[str, int]) -> bool:
         """``minRecordsPerTrigger``: is it too early for a micro-batch?"""
         least = self._options.min_records_per_trigger
         if least is None or self._target is not None:
