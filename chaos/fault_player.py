@@ -2,6 +2,9 @@
 
 Several loops draw independently of each other, from streams of chance of their own, so that faults overlap
 freely; whom each may meet is for targets.py.
+
+A new fault is a `Kind` in scenario.py and a method that `FaultPlayer.play` knows it by; what it does to a
+node is a call of `adapter.py`, for processes and for containers. docs/chaos.md has a row for each.
 """
 
 from collections import Counter

@@ -1,5 +1,8 @@
 """The command `dlog`: one file a noun; heavy imports stay inside the commands.
 
+A new noun is a file whose click command is called ``command``, and its line in the ``lazy`` of `main.py`; a
+new verb is a function in its noun's file.
+
 main.py                         finds the command; whatever goes wrong is one line and an exit code
 options.py, connect.py, errors.py, output.py    what all commands share
 context.py, named_clusters.py   names for clusters; where they are kept

@@ -10,7 +10,7 @@ Writing, in the order a record meets it:
 
     writer.py, admission.py         what the user holds; which records are taken
     batch.py, pipeline.py           one outcome an entry; batches open, ready, in flight
-    open_segment.py, packed.py      a batch becomes an entry (`record.py`), its clock's time in it
+    open_segment.py                 a batch becomes an entry (`record.py`), its clock's time in it
     keeper.py                       segments rolled, replaced, completed
     takeover.py, recovery_turns.py  the end of the writer before is made certain, the first segment opened
     lock.py, lock_session.py        a leased key that names who writes; one lease a process
@@ -23,6 +23,6 @@ Reading:
 
 What breaks in one log's task stays that log's: `containment.py`.
 Ends and positions: `truncation.py`, `purge.py`, `seal.py`, `positions.py`, `deletion.py`, `tombstone.py`.
-For pipelines: `view.py`, `ranges.py` and `snapshot.py` (plans), `range_reader.py`, `segment_writer.py`,
-`link.py`, `app_versions.py`, `unlinked.py` (segments written beside a log, and joined to it).
+For pipelines: `view.py`, `ranges.py` and `snapshot.py` (plans), `range_reader.py`; `segment_writer.py`,
+`packed.py`, `link.py`, `app_versions.py`, `unlinked.py` (segments written outside a log, and linked to it).
 """

@@ -1,4 +1,9 @@
-"""LogWriter: what writes a log. Records go through `pipeline.py`; segments are `keeper.py`'s."""
+"""LogWriter: what writes a log. Records go through `pipeline.py`; segments are `keeper.py`'s.
+
+Whatever ends it comes together in `Pipeline.fail`: a keeper that can neither roll nor replace its segment
+(`SegmentKeeper.run`), a log that turns out to be another one's (`Claim.when_lost`), what breaks in its tasks,
+`LogWriter.abort`, the end of its namespace.
+"""
 
 from collections.abc import Callable, Sequence
 from types import TracebackType

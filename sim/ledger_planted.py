@@ -1,8 +1,8 @@
 """Bugs put into the ledger cores on purpose: each must be found by the seeds of `ledger_world`.
 
-A bug is one replaced function, put in for the length of a `with`. Those that need a rare order of events
-have a directed case in tests/sim/test_ledger_directed.py as well. Names in brackets are where the bug comes
-from: D1.. are BookKeeper's own history, H1.. this design's hazards.
+A bug is one replaced function, put in for the length of a `with`. What no budget of seeds finds is in
+`DIRECTED_ONLY`, with the test that has the order of events. Names in brackets are where the bug comes from:
+D1.. are BookKeeper's own history, H1.. this design's hazards.
 """
 
 from collections.abc import Mapping

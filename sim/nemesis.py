@@ -6,6 +6,9 @@ its own mix of kinds (swarm testing). The loops strike at random times, `ambush.
 The fault atlas: data that was synced is destroyed on one bookie, the ``rotten`` one (G3: on fewer than the
 ack quorum, which is 2 or 3 here), and on no metadata node. Power cuts, kills, failed syncs and full disks
 may hit any, and all at once: what was synced survives them.
+
+A new fault is a name in the ``…_KINDS`` of its loop and a method that `Nemesis._loop` knows it by; what is
+to strike at moments as well is a deed of `ambush.py`.
 """
 
 from collections import Counter

@@ -1,6 +1,31 @@
 """Logs as Spark tables and streams: ``spark.read.format("distributedlog")`` and its way back.
 
 Importing this loads neither pyspark nor the servers; the names below come on first use.
+
+    source.py                       what Spark makes first, for every read and write
+        options.py, option_values.py, option_rules.py   what can be set, and where a new option goes
+        schema.py, columns.py           the columns, and expressions over them
+
+Reading, on the driver and then in its tasks:
+
+    read.py, narrowing.py, planning.py  a batch: filters become bounds, ranges become tasks
+    source_logs.py, offsets.py      which logs there are, how far they go; how far each has been read
+    stream.py, stream_progress.py, limit_shares.py  a query: its micro-batches, and their limits
+    lifecycle.py                    what becomes of it when a log is truncated, deleted or made again
+    task_entries.py, batches.py     a task: entries as they come, and as Arrow batches
+
+Writing:
+
+    sink.py                         checks before any task; links what the tasks wrote, once
+    sink_task.py, sink_columns.py   rows become segments; Arrow's columns become entries
+
+What both need, and what users call:
+
+    client.py, patience.py          one client a worker process; waiting while the cluster is away
+    spark_errors.py, notices.py     errors in one line; warnings where nobody has set logging up
+    settings.py, shipping.py        a session, and its settings; this package as a zip
+    archive/                        a log, or its past, as Parquet
+    doc_tables.py                   the tables of docs/spark.md
 """
 
 from typing import TYPE_CHECKING, Any

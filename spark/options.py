@@ -2,6 +2,7 @@
 
 `docs/spark.md` is generated from these tables (`doc_tables.py`). Names are case-insensitive, as Spark's are;
 an unknown one is an error that names its nearest neighbours, and a wrong value one that names what is legal.
+A new option is a field here; what it may not be said together with is for `option_rules.py`.
 """
 
 import difflib
