@@ -297,11 +297,12 @@ class Log:
         log_id = await self._find_or_create()
         claimed = await claim(self._context, log_id, takeover=takeover, wait_s=wait_s)
         try:
-            first = await take_over(self._context, claimed.owned)
+            writer = LogWriter(
+                self._context, claimed, await take_over(self._context, claimed.owned)
+            )
         except BaseException:
             await claimed.give_back()
             raise
-        writer = LogWriter(self._context, claimed, first)
         try:
             self._context.start(writer.run)
         except BaseException:

@@ -7,9 +7,15 @@ import trio
 import trio.testing
 
 from distributedlog.bookie.journal import file_number
-from distributedlog.runtime.errors import LedgerFenced, NoSuchLedger, WrongLedgerKey
+from distributedlog.bookie.opening import open_store
+from distributedlog.runtime.errors import (
+    LedgerFenced,
+    LedgerStateUnknown,
+    NoSuchLedger,
+    WrongLedgerKey,
+)
 
-from .kit import KEY, Adder, CutDisk, fence, journal_names, record, running
+from .kit import KEY, OPTIONS, Adder, CutDisk, fence, host_of, journal_names, record, running
 
 Clock = trio.testing.MockClock
 
@@ -52,6 +58,25 @@ async def test_a_lifted_mark_stays_lifted_and_the_fence_stays(autojump_clock: Cl
                 adder.send(record(ledger, 2))
                 error, _ = await adder.refusal()
                 assert isinstance(error, LedgerFenced)
+
+
+async def test_a_start_in_doubt_denies_nothing_and_says_why(autojump_clock: Clock) -> None:
+    """Nobody could say how far it had synced: what is here is served, what is not is unknown."""
+    disk = CutDisk()
+    async with running(disk) as store:
+        adder = Adder(store, 7)
+        adder.send(record(7, 0))
+        await adder.all_acked()
+    doubt = "how far it came cannot be read"
+    store = await open_store(host_of(disk, None), OPTIONS, bookie_id="b1", doubt=doubt)
+    try:
+        assert store.limbo.in_limbo(7)
+        assert store.ledgers.look_up(7, KEY).limbo
+        with pytest.raises(LedgerStateUnknown):
+            store.ledgers.look_up(9, KEY)
+        assert any(doubt in why for why in store.what_is_wrong())
+    finally:
+        store.close()
 
 
 async def test_a_bound_that_was_lowered_stays_low(autojump_clock: Clock) -> None:

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from distributedlog.bookie.space import Facts, index_is_behind, read_only_reasons
+from distributedlog.bookie.space import Facts, Space, index_is_behind, read_only_reasons
+from distributedlog.runtime.errors import BookieReadOnly, TooBusy
 
 MIB = 1 << 20
 WELL = Facts(
@@ -61,3 +62,38 @@ def test_a_small_bound_for_the_journal_is_the_indexs_too() -> None:
 
     assert read_only_reasons(facts) == {}
     assert list(read_only_reasons(replace(facts, index_free_bytes=8 * MIB - 1))) == ["index space"]
+
+
+def test_what_the_journal_meets_counts_at_once() -> None:
+    """No add is taken in the quarter of a second until the next look."""
+    space = Space("b1", lambda: WELL)
+    space.look()
+    assert space.refusal(recovery=False) is None
+
+    space.note_next_file(missing=True)
+    assert isinstance(space.refusal(recovery=False), BookieReadOnly)
+    assert space.refusal(recovery=True) is None
+
+    space.note_next_file(missing=False)
+    assert (space.reasons, space.refusal(recovery=False)) == ({}, None)
+
+
+@pytest.mark.parametrize("name", ["journal file", "checkpoint", "asked"])
+def test_what_was_told_holds_over_each_look(name: str) -> None:
+    space = Space("b1", lambda: WELL)
+    (field,) = BAD[name]
+    setattr(space, field, True)
+    space.look()
+    assert list(space.reasons) == [name]
+    space.look()
+    assert space.read_only
+    setattr(space, field, False)
+    space.look()
+    assert not space.read_only
+
+
+def test_an_index_that_cannot_follow_refuses_recoveries_too() -> None:
+    space = Space("b1", lambda: replace(WELL, **BAD["index memory"]))  # type: ignore[arg-type]
+    space.look()
+    assert isinstance(space.refusal(recovery=False), BookieReadOnly)
+    assert isinstance(space.refusal(recovery=True), TooBusy)

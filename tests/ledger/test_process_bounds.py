@@ -139,6 +139,30 @@ async def test_a_writer_that_ends_takes_back_what_it_kept(autojump_clock: MockCl
         assert client._kept.bytes == 0
 
 
+async def test_a_writer_that_ends_waits_for_no_ack_any_more(autojump_clock: MockClock) -> None:
+    """What it had sent is nobody's: the room is the other ledgers'. No task of it is left."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client(slot_silence_s=60.0)
+        assert client._nursery is not None
+        tasks = len(client._nursery.child_tasks)
+        for bookie in ("b0", "b1", "b2"):
+            cluster[bookie].hang()
+        writer = await client.create()
+        await trio.sleep(0.1)
+        writer.add([RECORD], len(RECORD))
+        assert client._sent.bytes > 0
+        at_once = await client.create()
+        waiting = len(client._nursery.child_tasks)
+
+        writer.abort()
+        at_once.abort()  # before its task began
+        assert client._sent.bytes == 0
+        assert not any(map(writer._streams.is_open, range(3)))
+
+        await trio.sleep(1)
+        assert len(client._nursery.child_tasks) == tasks < waiting
+
+
 async def test_who_waits_for_room_is_told_when_the_client_is_gone(
     autojump_clock: MockClock,
 ) -> None:
@@ -212,6 +236,27 @@ def test_the_bound_holds_and_everybody_gets_the_same() -> None:
     counts = [sender.sent for sender in senders]
     assert sum(counts) >= 5010
     assert max(counts) - min(counts) <= 10  # the first ones had the bound to themselves
+
+
+def test_who_went_lets_the_next_one_go() -> None:
+    """Only so many go at a time; none of those who wait then waits for a confirmation."""
+    everybody = SentBytes(100)
+    sender = everybody.for_ledger(lambda: None)
+    sender.sent(100)
+    called: list[int] = []
+    waiting = [
+        everybody.for_ledger(lambda number=number: called.append(number))  # type: ignore[misc]
+        for number in range(CALLED_MAX + 2)
+    ]
+    for one in waiting:
+        one.wait()
+    sender.left(0)
+    assert called == list(range(CALLED_MAX))
+
+    waiting[0].sent(1)
+    waiting[1].end()
+
+    assert called == list(range(CALLED_MAX + 2))
 
 
 def test_nobody_waits_when_nothing_is_under_way() -> None:

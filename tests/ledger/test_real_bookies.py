@@ -21,7 +21,12 @@ from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
-from distributedlog.runtime.errors import DistributedLogError, LedgerClosed, LedgerFenced
+from distributedlog.runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    LedgerClosed,
+    LedgerFenced,
+)
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint, Hello
 from tests.runtime.pipe import PipeNetwork
@@ -255,3 +260,25 @@ async def test_a_deleted_ledger_leaves_to_dos(autojump_clock: MockClock) -> None
         listed = await cluster.store.range(b"\0", b"\xff")
         found = [item.key for item in listed.items if b"%016x" % writer.ledger_id in item.key]
         assert sorted(key.split(b"/")[0] for key in found) == [b"delete"] * 3 + [b"ledger"]
+
+
+async def test_a_connection_is_waited_for_whatever_else_changes(autojump_clock: MockClock) -> None:
+    """Other bookies come and go meanwhile; who does not come is `ConnectionLost` at the time limit."""
+    async with real_cluster(2) as cluster:
+        pool = (await cluster.client()).pool
+        await cluster.stop("b1")
+        with pytest.raises(ConnectionLost, match="b1"):
+            await pool.connected("b1", 3.0)
+
+        async def come() -> None:
+            await cluster.stop("b0")
+            await cluster.start("b0")
+            await trio.sleep(2)
+            await cluster.start("b1")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(come)
+            began = trio.current_time()
+            client = await pool.connected("b1", 10.0)
+        assert client.closed is None
+        assert trio.current_time() - began < 5

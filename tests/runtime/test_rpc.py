@@ -44,7 +44,7 @@ from distributedlog.runtime.rpc import (
 
 from .pipe import PipeNetwork
 
-ECHO, DROP, FAIL, LEADER, PUSH, REPEAT, BREAK, ASSERT = range(100, 108)
+ECHO, DROP, FAIL, LEADER, PUSH, REPEAT, BREAK, ASSERT, CLOSE = range(100, 109)
 
 
 async def say(connection: Connection, op: int, body: bytes) -> None:
@@ -65,11 +65,13 @@ class EchoSession:
     def __init__(self, link: Link, ended: list[str]) -> None:
         self.link = link
         self.ended = ended
-        self.batches = 0
+        self.heard: list[int | None] = []
+        """The operations; None at the end of each batch."""
 
     def on_frame(
         self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
     ) -> None:
+        self.heard.append(op)
         if op == ECHO:
             self.link.reply(ident, bytes(body), flags=flags)
         elif op == FAIL:
@@ -87,13 +89,15 @@ class EchoSession:
             self.link.send(envelope(PUSH, len(body), ident=7), bytes(body))
         elif op == BREAK:
             raise KeyError(bytes(body).decode())
+        elif op == CLOSE:
+            self.link.close(ConnectionLost("enough of it"))
         elif op == ASSERT:
             raise AssertionError("a rule of our own")
         elif op != DROP:
             raise ProtocolError(f"operation {op} is not known here")
 
     def on_batch_end(self) -> None:
-        self.batches += 1
+        self.heard.append(None)
 
     def on_closed(self) -> None:
         self.ended.append(self.link.peer.label)
@@ -109,8 +113,7 @@ class Served:
         self.address = address
         self.nursery = nursery
         self.server: Endpoint
-        self.links: list[Link] = []
-        """The server's, of those who said who they are."""
+        self.sessions: list[EchoSession] = []
         self.ended: list[str] = []
         self.client = Endpoint(network.host("client"), lambda: CLIENT, receive_bytes=4096)
 
@@ -135,8 +138,8 @@ async def served(
         there.server = server
 
         def session(link: Link) -> EchoSession:
-            there.links.append(link)
-            return EchoSession(link, there.ended)
+            there.sessions.append(EchoSession(link, there.ended))
+            return there.sessions[-1]
 
         nursery.start_soon(server.serve, {"inside": listener}, session)
         yield there
@@ -374,6 +377,28 @@ async def test_slow_bytes_and_idle_strangers_are_ended(
         assert await idle.receive_into(memoryview(bytearray(100))) == 0
 
 
+async def test_both_sides_are_told_the_end_of_what_came_together(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """There they do what is done once for many frames. After a frame that closed the link comes nothing."""
+    async with served() as there:
+        link = await there.dial()
+        told: list[int] = []
+        link.on_batch = lambda: told.append(1)
+        await link.request(ECHO, timeout_s=5)
+        session = there.sessions[0]
+        assert session.heard[-2:] == [ECHO, None]
+        assert told
+
+        frames = [envelope(op, 0, ident=9) for op in (DROP, CLOSE, ECHO)]
+        session.heard.clear()
+        link.send(b"".join(frames))
+        await trio.sleep(1)
+        assert link.closed is not None
+        assert [op for op in session.heard if op is not None] == [DROP, CLOSE]
+        assert session.heard[-1] == CLOSE
+
+
 async def test_who_is_read_no_further_is_neither_silent_nor_slow(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -385,7 +410,7 @@ async def test_who_is_read_no_further_is_neither_silent_nor_slow(
         frame = envelope(ECHO, 1000, ident=1) + bytes(1000)
         await say_rest(connection, frame[:500])
         await trio.sleep(0.5)
-        (link,) = there.links
+        link = there.sessions[0].link
         link.hold()
         await say_rest(connection, frame[500:501])  # the last that it reads
         await trio.sleep(2 * SILENCE_SERVER_S)
