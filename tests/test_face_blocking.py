@@ -104,7 +104,6 @@ def test_a_wait_has_an_end_and_the_write_goes_on(namespace: Namespace) -> None:
 
 
 def test_errors_come_from_the_call_and_the_writer_goes_on(namespace: Namespace) -> None:
-    """Scenarios 9 and 10, in this face."""
     with namespace.open_log("l").open_writer() as writer:
         writer.write(rec(5))
         with pytest.raises(TransactionIdOutOfOrder):
@@ -118,7 +117,7 @@ def test_errors_come_from_the_call_and_the_writer_goes_on(namespace: Namespace) 
 
 
 def test_a_second_writer_is_refused_and_a_takeover_fences(namespace: Namespace) -> None:
-    """Scenario 3 and G4, in this face."""
+    """G4, in this face."""
     log = namespace.open_log("l")
     first = log.open_writer()
     first.write(rec(1)).result()

@@ -13,7 +13,7 @@ from distributedlog.runtime.errors import (
 
 
 async def test_a_log_over_rolls_takeovers_and_readers() -> None:
-    """G1, G2, G4; log scenarios 3, 4, 11, 12, 16 and 23, on the real parts below."""
+    """G1, G2, G4, on the real parts below."""
     with trio.fail_after(60):
         async with (
             local_cluster(memory=True, in_process=True) as cluster,

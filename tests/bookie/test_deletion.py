@@ -31,7 +31,7 @@ Clock = trio.testing.MockClock
 
 
 async def test_a_deleted_ledger_stays_deleted(autojump_clock: Clock) -> None:
-    """Scenario 32, H21: the old writer is refused, before and after a restart; others go on."""
+    """H21: the old writer is refused, before and after a restart; others go on."""
     disk = CutDisk()
     for _ in range(3):
         async with running(disk, SMALL) as store:

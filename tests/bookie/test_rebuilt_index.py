@@ -71,7 +71,7 @@ async def test_a_rebuild_without_a_file_of_the_chain_is_limbo(autojump_clock: Cl
 
 
 async def test_a_bad_footer_means_a_scan(autojump_clock: Clock) -> None:
-    """D13, scenario 35: never a loss."""
+    """D13: never a loss."""
     journal = CutDisk()
     async with running(journal, SMALL, CutDisk()) as store:
         adder = await some_files(store)
@@ -104,7 +104,7 @@ async def test_a_damaged_index_is_dropped_and_built_again(autojump_clock: Clock)
 
 
 async def test_a_journal_and_an_index_that_vanished_are_a_loss(autojump_clock: Clock) -> None:
-    """H7, scenario 31: a bookie that has served does not start as if it were new."""
+    """H7: a bookie that has served does not start as if it were new."""
     journal = CutDisk()
     async with running(journal, SMALL, CutDisk()) as store:
         await fence(store, 7)

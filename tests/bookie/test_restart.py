@@ -37,7 +37,7 @@ Clock = trio.testing.MockClock
 
 
 async def test_ack_means_durable(autojump_clock: Clock) -> None:
-    """Scenario 1, inv. 24: whatever was acked survives a cut that loses all that was not synced."""
+    """Inv. 24: whatever was acked survives a cut that loses all that was not synced."""
     disk = CutDisk(sync_s=0.001)
     async with running(disk) as store:
         adder = Adder(store, 7)
@@ -94,7 +94,7 @@ async def test_at_every_ack_the_bytes_are_on_the_platter(
 
 
 async def test_kills_around_rolls_lose_nothing_acked(autojump_clock: Clock) -> None:
-    """Scenario 2: tiny files, cuts that keep random sectors, again and again (H3, H4: no limbo)."""
+    """Tiny files, cuts that keep random sectors, again and again (H3, H4: no limbo)."""
     for seed in range(10):
         draw = random.Random(seed)
         disk = CutDisk(sync_s=0.001)
@@ -138,7 +138,7 @@ async def test_a_killed_process_and_then_a_power_cut(autojump_clock: Clock) -> N
 
 
 async def test_a_torn_tail_is_cut_and_junk_after_it_ignored(autojump_clock: Clock) -> None:
-    """Scenario 3, H3: cut in the header, in the body, with junk after it: all before it is replayed."""
+    """H3: cut in the header, in the body, with junk after it: all before it is replayed."""
     for damage in ("header", "body", "junk"):
         disk = CutDisk()
         async with running(disk) as store:
@@ -164,7 +164,7 @@ async def test_a_torn_tail_is_cut_and_junk_after_it_ignored(autojump_clock: Cloc
 
 @pytest.mark.parametrize("field_", range(6))
 async def test_absurd_lengths_do_not_hurt(autojump_clock: Clock, field_: int) -> None:
-    """Scenario 5: the lengths of a block set to all ones: no crash, no huge allocation."""
+    """The lengths of a block set to all ones: no crash, no huge allocation."""
     disk = CutDisk()
     async with running(disk) as store:
         await add_acked(store, 7)
@@ -178,7 +178,7 @@ async def test_absurd_lengths_do_not_hurt(autojump_clock: Clock, field_: int) ->
 
 
 async def test_rot_in_a_synced_block_is_limbo_and_never_no(autojump_clock: Clock) -> None:
-    """Scenario 4, H3: one flipped bit in any block that is proven synced; and it stays so."""
+    """H3: one flipped bit in any block that is proven synced; and it stays so."""
     for bit_seed in range(12):
         draw = random.Random(bit_seed)
         disk = CutDisk()
@@ -271,7 +271,7 @@ async def test_limbo_is_confined_to_the_ledgers_of_before(autojump_clock: Clock)
 async def test_a_fence_survives_the_kill_right_after_its_reply(
     autojump_clock: Clock, entries_before: int, graceful: bool
 ) -> None:
-    """Scenario 9, also for an empty ledger (D17, inv. 11, 12)."""
+    """Also for an empty ledger (D17, inv. 11, 12)."""
     disk = CutDisk(sync_s=0.001)
     async with running(disk) as store:
         adder = Adder(store, 7)
@@ -293,7 +293,7 @@ async def test_a_fence_survives_the_kill_right_after_its_reply(
 
 
 async def test_an_explicit_lac_survives_a_restart(autojump_clock: Clock) -> None:
-    """Scenario 28, H24: published at once, durable with the idle block."""
+    """H24: published at once, durable with the idle block."""
     disk = CutDisk(sync_s=0.001)
     async with running(disk) as store:
         adder = Adder(store, 7)
@@ -311,7 +311,7 @@ async def test_an_explicit_lac_survives_a_restart(autojump_clock: Clock) -> None
 async def test_a_bookie_that_lost_its_journal_gives_no_negative_answers(
     autojump_clock: Clock,
 ) -> None:
-    """Scenario 31, inv. 22: the index alone, or the files alone without one of them."""
+    """Inv. 22: the index alone, or the files alone without one of them."""
     journal, index = CutDisk(), CutDisk()
     async with running(journal, SMALL, index) as store:
         await add_acked(store, 7)
@@ -325,7 +325,7 @@ async def test_a_bookie_that_lost_its_journal_gives_no_negative_answers(
 
 
 async def test_files_of_another_bookie_are_refused(autojump_clock: Clock) -> None:
-    """Scenario 30, inv. 23."""
+    """Inv. 23."""
     disk = CutDisk()
     async with running(disk):
         pass
@@ -371,7 +371,7 @@ async def test_a_failed_sync_ends_the_node_without_an_ack(autojump_clock: Clock)
 async def test_the_power_goes_off_at_every_step(
     autojump_clock: Clock, first: int, survive: float
 ) -> None:
-    """H4, scenario 2: of the first start, of adds, rolls, checkpoints, deletions, and of later starts.
+    """H4: of the first start, of adds, rolls, checkpoints, deletions, and of later starts.
 
     Every ninth step here; a step of 1 was run when this was written.
     """

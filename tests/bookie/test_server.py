@@ -162,7 +162,7 @@ async def test_a_read_by_the_byte_says_how_far_it_is_complete() -> None:
 
 
 async def test_a_fence_stops_the_writer_and_not_the_recovery() -> None:
-    """Scenario 6 at one bookie, inv. 11 and 13."""
+    """Inv. 11 and 13."""
     async with served() as (bookie, nursery):
         writer, recoverer = await bookie.dial(nursery), await bookie.dial(nursery)
         writing = Writing(writer, 7)
@@ -229,7 +229,7 @@ async def _next_lac(client: BookieClient, previous: int, bytes_max: int = 0) -> 
 
 
 async def test_long_polls_are_woken_by_the_next_entry_and_by_a_fence() -> None:
-    """Scenario 29; the replies carry the entries."""
+    """The replies carry the entries."""
     async with served() as (bookie, nursery):
         writer, reader = await bookie.dial(nursery), await bookie.dial(nursery)
         answers = []
@@ -323,7 +323,7 @@ async def test_other_bytes_under_an_id_poison_the_stream() -> None:
 
 
 async def test_more_than_the_ring_holds_goes_through_many_connections() -> None:
-    """Scenario 41: back-pressure holds connections, refuses nobody, loses nothing."""
+    """Back-pressure holds connections, refuses nobody, loses nothing."""
     async with served() as (bookie, nursery):
         writings = []
         for ledger in range(1, 9):
@@ -390,7 +390,7 @@ async def test_junk_ends_the_connection_and_nothing_else(seed: int) -> None:
 
 
 async def test_a_ledger_that_does_not_exist_is_removed_again() -> None:
-    """H21, scenario 32: on proof only."""
+    """H21: on proof only."""
     asked: list[int] = []
 
     async def missing(ledgers: Sequence[int]) -> set[int]:

@@ -115,7 +115,7 @@ async def test_damage_that_a_read_meets_is_told(autojump_clock: Clock) -> None:
 
 
 async def test_long_polls(autojump_clock: Clock) -> None:
-    """Scenario 29: the next entry, the time, a fence; and an unknown ledger is no answer."""
+    """The next entry, the time, a fence; and an unknown ledger is no answer."""
     async with running(CutDisk(sync_s=0.001)) as store:
         adder, poller = Adder(store, 7), Poller()
         poller.wait(store, 7, -1, wait_s=5)
@@ -178,7 +178,7 @@ async def test_lacs_are_published_after_the_sync_and_never_move_back(
 
 
 async def test_a_full_disk_keeps_room_for_fences_and_recovery(autojump_clock: Clock) -> None:
-    """H28, scenario 36: read-only, the reserve for control and recovery adds; then writable again."""
+    """H28: read-only, the reserve for control and recovery adds; then writable again."""
     disk = CutDisk(bytes_max=7 * SMALL.journal_file_bytes)
     async with running(disk, SMALL) as store:
         adder = Adder(store, 7)
@@ -216,7 +216,7 @@ async def test_little_space_means_read_only(autojump_clock: Clock) -> None:
 
 
 async def test_gathered_bytes_are_bounded_and_all_is_acked(autojump_clock: Clock) -> None:
-    """Scenario 41: ten times what fits is offered at once while the disk is slow."""
+    """Ten times what fits is offered at once while the disk is slow."""
     async with running(CutDisk(sync_s=0.5), SMALL) as store:
         adders = [Adder(store, ledger) for ledger in range(1, 11)]
         for n in range(40):

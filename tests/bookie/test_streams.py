@@ -69,7 +69,7 @@ async def test_counted_acked_means_that_the_bookie_has_it(autojump_clock: Clock)
 
 
 async def test_explicit_ids_out_of_order(autojump_clock: Clock) -> None:
-    """Scenario 27 at one bookie: 0, 2, 3, then 1; acked in sending order."""
+    """0, 2, 3, then 1; acked in sending order."""
     async with running(CutDisk()) as store:
         adder = Adder(store, 7)
         for n in (0, 2, 3, 1):

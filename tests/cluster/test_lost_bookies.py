@@ -142,7 +142,7 @@ def test_who_is_to_leave_or_was_forgotten_is_lost_at_once() -> None:
 
 
 async def test_a_lost_bookies_entries_are_copied_and_then_the_record_is_swapped() -> None:
-    """Scenario 37; inv. 28, and the reverse index with it."""
+    """Inv. 28, and the reverse index with it."""
     async with world("b1", "b2", "b3", "b4") as w:
         await _stored(w, 50)
         lost = await _without_b3(w)

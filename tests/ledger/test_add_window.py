@@ -21,7 +21,7 @@ def push(one: AddWindow, count: int) -> None:
 
 
 def test_an_add_is_not_confirmed_before_the_adds_ahead_of_it() -> None:
-    """G1; scenario 27: with E > Qw entry 2 has its quorum before entry 1."""
+    """G1: with E > Qw entry 2 has its quorum before entry 1."""
     one, streams = window(4, 2, 2)
     push(one, 4)  # 0: slots 0 1, 1: slots 1 2, 2: slots 2 3, 3: slots 3 0
 

@@ -136,7 +136,7 @@ def test_without_a_spare_a_slot_is_detached_and_below_the_quorum_it_starves() ->
 
 
 def test_a_conflict_ends_the_writer_or_is_tried_again() -> None:
-    """Scenario 21; inv. 10; the lost answer of a round that went through is recognised."""
+    """Inv. 10; the lost answer of a round that went through is recognised."""
     one = change()
     one.on_failure(0, "a")
     round_ = one.start(3, [], lambda slots, kept, taken: {0: "d"})

@@ -24,7 +24,7 @@ numbered = partial(written, payload=lambda entry: b"%d" % entry)
 
 
 async def test_reading_without_recovery_fences_nothing(autojump_clock: MockClock) -> None:
-    """Scenario 7: sees up to the LAC, and the writer goes on."""
+    """Sees up to the LAC, and the writer goes on."""
     async with model_cluster(3) as cluster:
         client, writer = await numbered(cluster, 3)
         with await client.open(writer.ledger_id) as reader:
@@ -198,7 +198,7 @@ async def test_a_paused_bookie_hides_nothing(autojump_clock: MockClock) -> None:
 
 
 async def test_waiting_ends_with_the_close_and_with_time(autojump_clock: MockClock) -> None:
-    """Scenario 29, reader's side; also when a recovery closes the ledger."""
+    """Also when a recovery closes the ledger."""
     async with model_cluster(3) as cluster:
         client, writer = await numbered(cluster, 2)
         reader = await client.open(writer.ledger_id)

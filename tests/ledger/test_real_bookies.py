@@ -223,7 +223,6 @@ async def test_two_bookies_swap_their_ports(autojump_clock: MockClock) -> None:
 
 
 async def test_recoveries_and_the_writer_race(autojump_clock: MockClock) -> None:
-    """Scenarios 8 and 26 over real bookies."""
     async with real_cluster(3) as cluster:
         client = await cluster.client()
         others = [await cluster.client() for _ in range(3)]

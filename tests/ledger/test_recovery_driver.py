@@ -1,4 +1,4 @@
-"""Recovery against model bookies. Ledger scenarios 6, 8, 10, 12-18, 26."""
+"""Recovery against model bookies."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ async def nodes_of(cluster: ModelCluster, writer: LedgerWriter) -> list[Node]:
 
 
 async def test_recovery_fences_the_writer_and_keeps_all(autojump_clock: MockClock) -> None:
-    """Scenario 6: ten entries, a second client recovers, the writer's next add fails as fenced."""
+    """Ten entries, a second client recovers, the writer's next add fails as fenced."""
     async with model_cluster(3) as cluster:
         _, writer = await written(cluster, 10)
         other = await cluster.client()
@@ -51,7 +51,7 @@ async def test_recovery_fences_the_writer_and_keeps_all(autojump_clock: MockCloc
 
 
 async def test_ten_recoveries_while_the_writer_adds(autojump_clock: MockClock) -> None:
-    """Scenario 8: all get the same end, at least the writer's last ack."""
+    """All get the same end, at least the writer's last ack."""
     async with model_cluster(4) as cluster:
         _, writer = await written(cluster, 3)
         ends: list[int | None] = []
@@ -74,7 +74,7 @@ async def test_ten_recoveries_while_the_writer_adds(autojump_clock: MockClock) -
 
 
 async def test_a_half_written_entry_and_a_late_fence(autojump_clock: MockClock) -> None:
-    """Scenario 10, D1: the entry reaches one bookie, the fence to another is lost, and the entry is
+    """D1: the entry reaches one bookie, the fence to another is lost, and the entry is
     delivered there after the close: no ack, or the ledger has it.
     """
     async with model_cluster(3) as cluster:
@@ -98,7 +98,7 @@ async def test_a_half_written_entry_and_a_late_fence(autojump_clock: MockClock) 
 
 
 async def test_an_empty_last_fragment(autojump_clock: MockClock) -> None:
-    """Scenario 11, D2: the newest bookies answer LAC -1; earlier fragments stay as they are."""
+    """D2: the newest bookies answer LAC -1; earlier fragments stay as they are."""
     async with model_cluster(4) as cluster:
         _, writer = await written(cluster, 20)
         writer.abort()
@@ -117,7 +117,7 @@ async def test_an_empty_last_fragment(autojump_clock: MockClock) -> None:
 
 
 async def test_unknown_is_not_absent(autojump_clock: MockClock) -> None:
-    """Scenario 12: one says no, two are silent: the ledger stays; when they are back the entry is kept."""
+    """One says no, two are silent: the ledger stays; when they are back the entry is kept."""
     async with model_cluster(3) as cluster:
         client, writer = await written(cluster, 3, request_timeout_s=1.0)
         nodes = await nodes_of(cluster, writer)
@@ -141,7 +141,7 @@ async def test_unknown_is_not_absent(autojump_clock: MockClock) -> None:
 
 @pytest.mark.parametrize("how", ["hung", "stopped", "limbo"])
 async def test_one_bad_bookie_blocks_nothing(how: str, autojump_clock: MockClock) -> None:
-    """Scenario 13, D8: decided as soon as it can be, whatever the third one does."""
+    """D8: decided as soon as it can be, whatever the third one does."""
     async with model_cluster(3) as cluster:
         client, writer = await written(cluster, 5)
         nodes = await nodes_of(cluster, writer)
@@ -190,7 +190,7 @@ async def test_a_bookie_that_loses_data_after_its_fence_proves_no_absence(
 async def test_a_damaged_replica_is_unknown_and_the_good_one_wins(
     autojump_clock: MockClock,
 ) -> None:
-    """Scenario 14: a digest that does not fit neither proves nor disproves."""
+    """A digest that does not fit neither proves nor disproves."""
     async with model_cluster(3) as cluster:
         client, writer = await written(cluster, 2)
         nodes = await nodes_of(cluster, writer)
@@ -215,7 +215,7 @@ async def test_a_damaged_replica_is_unknown_and_the_good_one_wins(
 
 
 async def test_a_bookie_dies_during_write_back(autojump_clock: MockClock) -> None:
-    """Scenario 15: replaced locally; the metadata changes in the closing write only (inv. 18)."""
+    """Replaced locally; the metadata changes in the closing write only (inv. 18)."""
     async with model_cluster(4) as cluster:
         client, writer = await written(cluster, 2)
         nodes = await nodes_of(cluster, writer)
@@ -254,7 +254,7 @@ def refuse_recovery(*_: object, **__: object) -> None:
 
 
 async def test_somebody_else_closes_during_recovery(autojump_clock: MockClock) -> None:
-    """Scenario 16: adopt."""
+    """The loser adopts what the winner wrote."""
     async with model_cluster(3) as cluster:
         client, writer = await written(cluster, 5)
         writer.abort()
@@ -272,7 +272,6 @@ async def test_somebody_else_closes_during_recovery(autojump_clock: MockClock) -
 async def test_an_ensemble_added_during_recovery_is_not_overwritten(
     autojump_clock: MockClock,
 ) -> None:
-    """Scenario 17."""
     async with model_cluster(4) as cluster:
         client, writer = await written(cluster, 5)
         writer.abort()
@@ -297,7 +296,7 @@ async def test_an_ensemble_added_during_recovery_is_not_overwritten(
 
 
 async def test_a_gap_ends_the_ledger(autojump_clock: MockClock) -> None:
-    """Scenario 18: entries 0..9 and 14 are there: it closes at 9."""
+    """Entries 0..9 and 14 are there: it closes at 9."""
     async with model_cluster(3) as cluster:
         client, writer = await written(cluster, 10)
         for node in cluster.pool.nodes.values():
@@ -337,7 +336,7 @@ async def close_later(
 
 
 async def test_a_writers_close_and_a_recovery_meet(autojump_clock: MockClock) -> None:
-    """Scenario 26: exactly one wins, the other adopts or learns that it is fenced."""
+    """Exactly one wins, the other adopts or learns that it is fenced."""
     for delay_s in (0.0, 0.001, 0.003, 0.01):
         async with model_cluster(3) as cluster:
             client, writer = await written(cluster, 4)

@@ -1,4 +1,4 @@
-"""The writer against model bookies: order, failures, bounds, the end. Ledger scenarios 19-24."""
+"""The writer against model bookies: order, failures, bounds, the end."""
 
 from collections.abc import Callable
 
@@ -102,7 +102,7 @@ async def test_an_empty_ledger_closes_at_minus_one(autojump_clock: MockClock) ->
 async def test_one_failed_bookie_is_replaced_by_one_metadata_write(
     autojump_clock: MockClock,
 ) -> None:
-    """Scenario 19: order kept, no loss, one new fragment at LAC + 1, the reverse index follows."""
+    """Order kept, no loss, one new fragment at LAC + 1, the reverse index follows."""
     async with model_cluster(4) as cluster:
         _, writer = await create(cluster)
         before = (await record_of(cluster, writer.ledger_id)).last_fragment.bookies
@@ -278,7 +278,7 @@ async def test_bookies_that_return_in_time_save_the_adds(autojump_clock: MockClo
 
 
 async def test_no_acks_while_the_metadata_store_is_frozen(autojump_clock: MockClock) -> None:
-    """Scenario 22, D4: nothing is acked on the new ensemble before the store has it."""
+    """D4: nothing is acked on the new ensemble before the store has it."""
     async with model_cluster(4) as cluster:
         _, writer = await create(cluster)
         bookies = (await record_of(cluster, writer.ledger_id)).last_fragment.bookies
@@ -300,7 +300,7 @@ async def test_no_acks_while_the_metadata_store_is_frozen(autojump_clock: MockCl
 
 @pytest.mark.parametrize("state", ["in_recovery", "closed"])
 async def test_the_record_turns_during_a_change(state: str, autojump_clock: MockClock) -> None:
-    """Scenario 21: pending adds fail as fenced or closed, the ensembles are untouched."""
+    """Pending adds fail as fenced or closed, the ensembles are untouched."""
     async with model_cluster(4) as cluster:
         _, writer = await create(cluster)
         record = await record_of(cluster, writer.ledger_id)
@@ -325,7 +325,7 @@ async def test_the_record_turns_during_a_change(state: str, autojump_clock: Mock
 
 
 async def test_a_second_failure_while_the_first_is_handled(autojump_clock: MockClock) -> None:
-    """Scenario 20: folded into a next round."""
+    """Folded into a next round."""
     async with model_cluster(5) as cluster:
         _, writer = await create(cluster)
         bookies = (await record_of(cluster, writer.ledger_id)).last_fragment.bookies
@@ -347,7 +347,7 @@ async def test_a_second_failure_while_the_first_is_handled(autojump_clock: MockC
 
 
 async def test_a_failed_slot_outside_the_heads_write_set(autojump_clock: MockClock) -> None:
-    """Scenario 23, D7: with E > Qw the writer does not hang."""
+    """D7: with E > Qw the writer does not hang."""
     async with model_cluster(6) as cluster:
         client = await cluster.client(ensemble_size=5, write_quorum=3, ack_quorum=2)
         writer = await client.create()
@@ -364,7 +364,7 @@ async def test_a_failed_slot_outside_the_heads_write_set(autojump_clock: MockClo
 
 
 async def test_completion_stays_in_order_when_striped(autojump_clock: MockClock) -> None:
-    """Scenario 27: entries 2 and 3 have their quorum and are confirmed only after 1 (G1)."""
+    """Entries 2 and 3 have their quorum and are confirmed only after 1 (G1)."""
     async with model_cluster(4) as cluster:
         client = await cluster.client(ensemble_size=4, write_quorum=2, ack_quorum=2)
         writer = await client.create()
@@ -378,7 +378,6 @@ async def test_completion_stays_in_order_when_striped(autojump_clock: MockClock)
 
 
 async def test_a_writer_is_fenced_by_a_bookie(autojump_clock: MockClock) -> None:
-    """Scenario 6, second half."""
     async with model_cluster(3) as cluster:
         _, writer = await create(cluster)
         for node in cluster.pool.nodes.values():

@@ -138,7 +138,7 @@ async def test_a_takeover_of_one_log_leaves_the_others_alone(
 async def test_a_lost_lease_ends_only_the_writers_whose_logs_were_taken(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """A process that was cut off for longer than its lease: G4, scenario 18. Readers read on."""
+    """A process that was cut off for longer than its lease: G4. Readers read on."""
     async with world.process("alpha", lock_lease_s=LEASE_S) as a, world.process("beta") as b:
         writers = await open_all(a, 5)
         for writer in writers:

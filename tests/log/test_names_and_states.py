@@ -34,7 +34,7 @@ BAD_NAMES = ["", " bad<name", "a b", ".hidden", "<default>", "a//b", "a/../b", "
 
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_bad_names_are_refused(name: str) -> None:
-    """DistributedLog's rules for names; log scenario 1."""
+    """DistributedLog's rules for names."""
     with pytest.raises(InvalidLogName):
         check_log_name(name)
 
@@ -140,7 +140,7 @@ def test_a_segment_is_read_back() -> None:
 def test_the_segment_of_a_txid_is_the_one_a_scan_finds(
     steps: list[int], txid: int, in_progress: int
 ) -> None:
-    """Scenario 11: the first segment that may hold a txid >= t."""
+    """The first segment that may hold a txid >= t."""
     last, segments = -1, []
     for number, step in enumerate(steps, 1):
         last += step

@@ -1,4 +1,4 @@
-"""Names to logs: log scenarios 1, 2 and 23."""
+"""Names to logs: made, listed, deleted."""
 
 import pytest
 import trio
@@ -22,7 +22,6 @@ from tests.log.records import everything
 async def test_a_log_is_created_once_and_listed_once(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Scenario 1."""
     async with world.process() as ns:
         await ns.create_log("orders")
         with pytest.raises(LogExists):
@@ -51,7 +50,6 @@ async def test_logs_are_listed_in_order_and_by_prefix(
 async def test_a_missing_log_is_made_only_if_wanted(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Scenario 2."""
     async with world.process() as ns:
         strict = ns.open_log("missing", config={"create_if_missing": False})
         before = world.metadata.state.revision
@@ -83,7 +81,6 @@ async def test_what_cannot_be_meant_is_refused_at_once(
 async def test_a_log_with_a_living_writer_is_not_deleted(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Scenario 23, first half."""
     async with world.process("alpha") as ns:
         log = ns.open_log("orders")
         async with log.open_writer() as writer:
@@ -94,7 +91,7 @@ async def test_a_log_with_a_living_writer_is_not_deleted(
 
 
 async def test_a_deleted_log_is_gone_for_everybody(world: World, autojump_clock: MockClock) -> None:
-    """Scenario 23; H13: segments and ledgers go together; H30: open readers get a definite error."""
+    """H13: segments and ledgers go together; H30: open readers get a definite error."""
     async with world.process() as ns:
         log = ns.open_log("orders")
         async with log.open_writer() as writer:

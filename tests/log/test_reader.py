@@ -39,7 +39,7 @@ async def fill(log: Log, txids: list[list[int]]) -> list[LogRecord]:
 
 
 async def test_from_any_dlsn_and_its_next(world: World, autojump_clock: MockClock) -> None:
-    """Scenario 12: also across a segment border, and between records."""
+    """Also across a segment border, and between records."""
     async with world.process() as ns:
         log = ns.open_log("l")
         records = await fill(log, [[1, 2, 3, 4], [], [5, 6], [7]])
@@ -96,7 +96,7 @@ async def test_after_the_latest(world: World, autojump_clock: MockClock) -> None
 @given(st.lists(st.lists(st.integers(0, 3), max_size=7), min_size=1, max_size=5), st.booleans())
 @settings(max_examples=examples(25), suppress_health_check=list(HealthCheck))
 def test_by_txid_gives_what_a_linear_scan_gives(steps: list[list[int]], opened: bool) -> None:
-    """Scenario 11: txids with duplicates and holes over several segments, one of them in progress."""
+    """Txids with duplicates and holes over several segments, one of them in progress."""
     txids, last = [], 0
     for segment in steps:
         txids.append([last := last + step for step in segment])
@@ -135,7 +135,7 @@ async def test_a_txid_that_is_not_there_yet(world: World, autojump_clock: MockCl
 async def test_bulk_reads_wait_for_the_first_then_for_the_time(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Scenario 25: read_bulk(100, 50 ms)."""
+    """``read_bulk(100, 50 ms)``."""
     async with world.process() as ns:
         log = ns.open_log("l")
         async with log.open_writer() as writer, log.open_reader() as reader:
@@ -228,7 +228,7 @@ async def test_control_entries_are_skipped_and_counted_nowhere(
 
 
 async def test_the_end_of_a_sealed_log(world: World, autojump_clock: MockClock) -> None:
-    """Scenario 15, the reader's side: EndOfStream after the last record; iteration just ends."""
+    """EndOfStream after the last record; iteration just ends."""
     async with world.process() as ns:
         log = ns.open_log("l")
         writer = await log.open_writer()
@@ -252,7 +252,7 @@ async def change_state(world: World, log_id: int, **changes: object) -> None:
 async def test_truncation_is_a_definite_error_never_a_gap(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Scenario 21, H30: with the first position that is left."""
+    """H30: with the first position that is left."""
     async with world.process(read_ahead_bytes=1) as ns:
         log = ns.open_log("l")
         await fill(log, [[1, 2, 3], [4, 5, 6], [7, 8, 9]])
@@ -265,7 +265,7 @@ async def test_truncation_is_a_definite_error_never_a_gap(
                 with pytest.raises(LogTruncated, match=r"first position is 3\.0\.1"):
                     await late.read_next()
             assert len(await ahead.read_bulk(3)) == 3
-        async with log.open_reader(at="earliest", to="end") as reader:  # scenario 19
+        async with log.open_reader(at="earliest", to="end") as reader:
             assert [r.txid async for r in reader] == [8, 9]
 
 

@@ -18,7 +18,7 @@ from tests.log.records import everything, rec
 
 
 async def test_rolls_by_size_under_tail_readers(world: World, autojump_clock: MockClock) -> None:
-    """Scenario 16: no reader stalls, all read equal sequences, many rolls, sequence ids gap-free."""
+    """No reader stalls, all read equal sequences, many rolls, sequence ids gap-free."""
     async with world.process(segment_bytes_max=2000) as ns:
         log = ns.open_log("l")
         seen: list[list[tuple[DLSN, int]]] = [[] for _ in range(8)]
@@ -208,7 +208,7 @@ async def test_a_fence_without_a_takeover_is_survived(
 async def test_rolls_wait_while_the_metadata_is_away(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Scenarios 17 and 18: writes keep going to the old segment; afterwards rolling resumes."""
+    """Writes keep going to the old segment; afterwards rolling resumes."""
     async with world.process(segment_bytes_max=500) as ns:
         log = ns.open_log("l")
         original = world.metadata.transact

@@ -29,7 +29,7 @@ from tests.log.records import everything, rec
 async def test_a_second_writer_is_refused_and_told_who_writes(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Scenario 3: at once with wait_s=0, after the wait else; the first goes on undisturbed."""
+    """At once with wait_s=0, after the wait else; the first goes on undisturbed."""
     async with world.process("alpha") as a, world.process("beta") as b:  # noqa: SIM117
         async with a.open_log("l").open_writer() as writer:
             for wait_s, waited in ((0, 0), (3, 3), (None, 12)):
@@ -117,7 +117,7 @@ async def test_takeover_fences_the_owner(world: World, autojump_clock: MockClock
 async def test_a_paused_writer_wakes_fenced(
     world: World, autojump_clock: MockClock, kept: int
 ) -> None:
-    """Scenario 4: A stops past its lease, B opens and writes; what A acknowledged comes before B's, what
+    """A stops past its lease, B opens and writes; what A acknowledged comes before B's, what
     it had in flight is there once or not at all (G7), and nothing of A's comes after."""
     async with world.process("beta") as b:
         log = b.open_log("l")
@@ -179,7 +179,7 @@ async def test_a_writer_that_does_nothing_learns_that_it_lost_the_log(
 
 
 async def test_a_lost_lease_alone_stops_no_writer(world: World, autojump_clock: MockClock) -> None:
-    """The lock is a courtesy; it is taken again when nobody else has it. Scenario 18."""
+    """The lock is a courtesy; it is taken again when nobody else has it."""
     async with world.process("alpha") as a:
         async with a.open_log("l").open_writer() as writer:
             log_id = await a.find("l")

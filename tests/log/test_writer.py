@@ -22,7 +22,7 @@ from tests.log.records import everything, rec
 async def test_the_largest_record_and_one_byte_more(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Scenario 9: too long is refused, and the writer is still usable."""
+    """Too long is refused, and the writer is still usable."""
     async with world.process() as ns, ns.open_log("l").open_writer() as writer:
         await writer.write(rec(1, bytes(RECORD_BYTES_MAX)))
         with pytest.raises(RecordTooLarge, match=str(RECORD_BYTES_MAX)):
@@ -31,7 +31,7 @@ async def test_the_largest_record_and_one_byte_more(
 
 
 async def test_txids_do_not_decrease(world: World, autojump_clock: MockClock) -> None:
-    """Scenario 10, on the same writer and after reopening."""
+    """On the same writer and after reopening."""
     async with world.process() as ns:
         log = ns.open_log("l")
         for _ in range(2):
@@ -94,7 +94,7 @@ async def test_a_mutable_payload_is_copied_when_it_is_taken(
 
 
 async def test_a_bulk_with_one_bad_record(world: World, autojump_clock: MockClock) -> None:
-    """Scenario 13: 0–199 DLSNs ascending, 200 too large, 201 and on cancelled."""
+    """0–199 DLSNs ascending, 200 too large, 201 and on cancelled."""
     records = [rec(7) for _ in range(500)]
     records[200] = rec(7, bytes(RECORD_BYTES_MAX + 1))
     async with world.process() as ns, ns.open_log("l").open_writer() as writer:
@@ -166,7 +166,7 @@ async def test_a_write_into_an_idle_pipeline_waits_for_no_turn_and_a_burst_still
 async def test_a_lone_record_goes_at_once_and_becomes_readable(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Scenario 7, by explicit LAC and without a timer."""
+    """By explicit LAC and without a timer."""
     async with world.process() as ns:
         log = ns.open_log("l")
         async with log.open_writer() as writer, log.open_reader(at="latest") as tail:
@@ -181,7 +181,6 @@ async def test_a_lone_record_goes_at_once_and_becomes_readable(
 
 
 async def test_commit_means_durable_and_readable(world: World, autojump_clock: MockClock) -> None:
-    """Log scenario 7."""
     async with world.process() as ns:
         log = ns.open_log("l")
         async with log.open_writer() as writer:
