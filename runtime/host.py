@@ -117,6 +117,13 @@ class File(Protocol):
         """Cut or extend."""
         ...
 
+    async def give_back(self) -> None:
+        """Free the space of a file whose name is gone, a slice at a time: gigabytes at once hold up syncs.
+
+        Who has it open beside finds it empty.
+        """
+        ...
+
     def close(self) -> None:
         """Close. Idempotent."""
         ...

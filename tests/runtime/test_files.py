@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from distributedlog.runtime import directory_file
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     CorruptData,
@@ -382,3 +383,28 @@ async def test_the_disk_is_asked_where_to_sync(tmp_path: Path) -> None:
 )
 def test_fast_and_even_disks_are_synced_inline(p50_s: float, slowest_s: float, mode: str) -> None:
     assert SyncMeasurement(p50_s, slowest_s).mode == mode
+
+
+async def test_space_is_given_back_in_slices_and_not_on_the_loop(
+    disk: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is freed at once is in one transaction of the file system, which the syncs of others wait for."""
+    cuts: list[int] = []
+    threads: set[int] = set()
+    whole = os.ftruncate
+
+    def ftruncate(descriptor: int, size: int) -> None:
+        threads.add(threading.get_ident())
+        cuts.append(size)
+        whole(descriptor, size)
+
+    monkeypatch.setattr(directory_file, "SLICE_BYTES", 8 * PAGE)
+    file = await disk.create("f", size=20 * PAGE + 1)
+    await disk.delete("f")
+    monkeypatch.setattr(os, "ftruncate", ftruncate)
+
+    await file.give_back()
+    file.close()
+
+    assert cuts == [16 * PAGE, 8 * PAGE, 0]
+    assert threading.get_ident() not in threads
