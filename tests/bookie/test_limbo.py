@@ -38,6 +38,7 @@ async def test_a_lifted_mark_stays_lifted_and_the_fence_stays(autojump_clock: Cl
     """Inv. 11, 22: also after a power cut right after it, for a known ledger and an unknown one."""
     disk = await _disk_in_limbo(sync_s=0.001)
     async with running(disk) as store:
+        assert store.info()["corrupt_ranges"] == 1
         assert store.limbo.count == 1
         assert store.limbo.in_limbo(8)
         assert store.limbo.in_limbo(9)

@@ -168,6 +168,7 @@ async def test_without_seed_and_index_it_does_not_start_and_with_the_seed_restor
     for _ in range(2):
         with pytest.raises(CorruptData, match="decommission the old id"):
             await open_store(host_of(disk, index), SMALL, bookie_id="b1")
+        await index.delete_map(MAP_NAME)  # it left none open
 
     disk._files[SEED_NAME].data[:] = backup
     async with running(disk, SMALL, index) as store:
