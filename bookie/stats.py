@@ -1,4 +1,4 @@
-"""Counters and gauges of a bookie, as Op.INFO and the health page show them."""
+"""Counters of a bookie: each is in its answer to `Op.INFO`, beside the gauges of `Store.info`."""
 
 from dataclasses import dataclass
 

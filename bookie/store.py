@@ -265,7 +265,7 @@ class Store:
         return self._journal.stored_bytes
 
     def info(self) -> dict[str, object]:
-        """Counters and gauges, for Op.INFO and the health page."""
+        """Counters and gauges, for `Op.INFO`; the health page takes state and reasons alone."""
         journal, stats = self._journal, self.stats
         shown: dict[str, object] = {name: getattr(stats, name) for name in stats.__slots__}
         shown |= {

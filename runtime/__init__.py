@@ -26,6 +26,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
 The simulator has another host (`sim/host.py`); everything above this part cannot tell.
 
 Where something new goes: an error is a class in `errors.py`, an operation a number in `frames.Op`, an option
-a field in the options.py of its part, a counter or gauge a field of bookie/stats.py or of `MemberNode.info`
-(`Op.INFO` shows both), and what touches the machine stands behind `host.py`.
+a field in the options.py of its part, a counter a field of bookie/stats.py, a gauge a line of `Store.info`,
+either of them of a metadata node one of `MemberNode.info` (`Op.INFO` answers with all), and what touches the
+machine stands behind `host.py`.
 """
