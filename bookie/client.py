@@ -7,10 +7,10 @@ many. Refusals and broken connections are told once, at once.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..runtime.client_link import ClientLink, PendingReply, Reply
 from ..runtime.errors import AlreadyClosed, ConnectionLost, DistributedLogError, ProtocolError
 from ..runtime.frames import REPLY_MORE, Op, envelope, unpack
 from ..runtime.host import Buffer
-from ..runtime.rpc import ClientLink, PendingReply, Reply
 from . import messages as m
 
 

@@ -11,7 +11,7 @@ import trio
 
 from ..runtime.errors import DistributedLogError, ProtocolError, TooBusy
 from ..runtime.frames import REPLY_MORE, Op, envelope, pack
-from ..runtime.rpc import Link
+from ..runtime.link import Link
 from . import messages as m
 from .ledgers import IncomingStream, Ledger, Waiter
 from .read_turns import ReadTurns

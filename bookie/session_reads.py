@@ -11,7 +11,7 @@ import trio
 
 from ..runtime.errors import CorruptData, DistributedLogError, LedgerStateUnknown, TooBusy
 from ..runtime.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX
-from ..runtime.rpc import Link
+from ..runtime.link import Link
 from . import messages as m
 from .ledgers import Ledger
 from .read_sources import Extent

@@ -23,8 +23,9 @@ import trio
 
 from ..metadata.client import MetadataClient
 from ..runtime.errors import DistributedLogError
+from ..runtime.hello import Hello
 from ..runtime.machine import real_host
-from ..runtime.rpc import Endpoint, Hello
+from ..runtime.rpc import Endpoint
 from ..uri import parse_uri
 from ..verify.judgement import FINISH, Judgement, judge, to_json
 from ..verify.notes import FORMAT, Notebook, Notes, read_notes

@@ -27,8 +27,9 @@ async def namespace(settings: Settings) -> AsyncIterator[Any]:
 async def quorum(settings: Settings) -> AsyncIterator[Any]:
     """Only the metadata quorum's client: works also while nobody leads, as far as one node answers."""
     from ..metadata.client import MetadataClient
+    from ..runtime.hello import Hello
     from ..runtime.machine import real_host
-    from ..runtime.rpc import Endpoint, Hello
+    from ..runtime.rpc import Endpoint
     from ..uri import parse_uri
 
     where = parse_uri(settings.where())

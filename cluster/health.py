@@ -10,12 +10,14 @@ from typing import Any
 import trio
 
 from ..metadata.wire import decode_rows
+from ..runtime.client_link import ClientLink
 from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError, RequestTimeout
 from ..runtime.frames import Op, pack, unpack
+from ..runtime.hello import Hello
 from ..runtime.host import Address, Host
 from ..runtime.places import HEALTH
 from ..runtime.reasons import reasons_of
-from ..runtime.rpc import ClientLink, Endpoint, Hello
+from ..runtime.rpc import Endpoint
 
 ASK_S = 2.0
 """A node that does not answer within this many seconds is not well."""

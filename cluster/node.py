@@ -24,9 +24,10 @@ from ..metadata.interface import Metadata, Scan
 from ..metadata.options import MetadataOptions
 from ..metadata.server import serve_metadata
 from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest
+from ..runtime.hello import Hello
 from ..runtime.host import Address, Host, Listener
 from ..runtime.identity import NodeIdentity
-from ..runtime.rpc import Endpoint, Hello
+from ..runtime.rpc import Endpoint
 from .collecting import Collector
 from .config import format_address, overlay
 from .cookie import cookie_guard, take_identity

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ..bookie.client import BookieClient, ReadAnswer
 from ..bookie.messages import ReadRequest
+from ..runtime.client_link import PendingReply
 from ..runtime.errors import DistributedLogError
-from ..runtime.rpc import PendingReply
 
 RANGES_MAX = 3
 """One is received, one is made by the bookie, one waits there for its turn."""

@@ -15,8 +15,8 @@ import trio
 from ..bookie.client import BookieClient, WaitAnswer
 from ..bookie.entry import EntryRecord, records
 from ..bookie.messages import WaitLac
+from ..runtime.client_link import PendingReply
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
-from ..runtime.rpc import PendingReply
 from .metadata import NO_ENTRY, LedgerMetadata
 from .options import LedgerOptions
 from .pool import BookiePool

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
+from ..runtime.client_link import Reply
 from ..runtime.errors import (
     DistributedLogError,
     OutcomeUnknown,
@@ -17,7 +18,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op, pack
 from ..runtime.host import Address, Buffer
-from ..runtime.rpc import Endpoint, Reply
+from ..runtime.rpc import Endpoint
 from .answers import STALE_REQUEST, Answer
 from .asking import Question, Questions
 from .commands import Command, Grant, Revoke, Transact, encode_command

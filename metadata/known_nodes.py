@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import trio
 
+from ..runtime.client_link import ClientLink
 from ..runtime.errors import DistributedLogError
 from ..runtime.frames import Op
 from ..runtime.host import Address
-from ..runtime.rpc import ClientLink
 from .configuration import parse_place
 from .wire import MembersRequest, decode_members
 

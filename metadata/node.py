@@ -12,10 +12,11 @@ import trio
 
 from ..runtime.backoff import Backoff
 from ..runtime.errors import DistributedLogError, ForeignData
+from ..runtime.hello import Hello
 from ..runtime.host import Host
 from ..runtime.identity import NodeIdentity, new_node_id
 from ..runtime.reasons import Reasons
-from ..runtime.rpc import Endpoint, Hello
+from ..runtime.rpc import Endpoint
 from .admission import who_is_at
 from .configuration import Configuration, Member
 from .forming import FormAnswer, Founding, listed, may_found, may_join

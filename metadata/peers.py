@@ -13,10 +13,12 @@ from itertools import count
 import trio
 
 from ..runtime.backoff import Backoff
+from ..runtime.client_link import ClientLink
 from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError
 from ..runtime.frames import Op, envelope, pack, unpack
 from ..runtime.host import Address
-from ..runtime.rpc import ClientLink, Endpoint, Link
+from ..runtime.link import Link
+from ..runtime.rpc import Endpoint
 from .configuration import parse_place
 from .forming import Founding
 from .messages import (

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from ..runtime.client_link import ClientLink
 from ..runtime.errors import (
     AlreadyClosed,
     ConnectionLost,
@@ -13,7 +14,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op, envelope
 from ..runtime.host import Address
-from ..runtime.rpc import ClientLink, Endpoint
+from ..runtime.rpc import Endpoint
 from .configuration import parse_place
 from .known_nodes import KnownNodes
 

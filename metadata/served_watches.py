@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..runtime.errors import Compacted, DistributedLogError, TooBusy
 from ..runtime.frames import Op, envelope, error_body
-from ..runtime.rpc import Link
+from ..runtime.link import Link
 from .interface import Event, WatchBatch
 from .kv import KeyValueState
 from .wire import WatchRequest, encode_events

@@ -11,7 +11,7 @@ from ..runtime.errors import (
     WrongPeer,
 )
 from ..runtime.frames import Op, pack
-from ..runtime.rpc import Link
+from ..runtime.link import Link
 from ..runtime.schema import message
 from .answers import Answer
 from .commands import Grant, Revoke, Transact, decode_command

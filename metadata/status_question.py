@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import trio
 
+from ..runtime.client_link import ClientLink
 from ..runtime.errors import DistributedLogError, NotReady
 from ..runtime.frames import Op, pack
-from ..runtime.rpc import ClientLink
 from .interface import MemberStatus
 from .quorum_links import QuorumLinks
 from .wire import decode_rows

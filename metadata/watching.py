@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager
 import trio
 
 from ..runtime.backoff import Backoff
+from ..runtime.client_link import ClientLink
 from ..runtime.errors import Compacted, DistributedLogError, ProtocolError
 from ..runtime.frames import Op, envelope, error_from
-from ..runtime.rpc import ClientLink
 from .interface import Watch, WatchBatch
 from .quorum_links import QuorumLinks
 from .wire import WatchRequest, decode_events

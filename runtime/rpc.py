@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 import trio
 
 from . import hello as hellos
-from .client_link import LATE_S, SWEEP_S, ClientLink, PendingReply, Reply
+from .client_link import LATE_S, SWEEP_S, ClientLink
 from .errors import (
     ConnectionLost,
     DistributedLogError,
@@ -39,8 +39,6 @@ from .host import Address, Host, Listener
 from .link import Link, Session
 from .places import NODE_KINDS, Places
 from .refusals import CROWDED, FAULT, SILENT, UNFINISHED, Refusals, host_of, reason_of
-
-__all__ = ["ClientLink", "Endpoint", "Hello", "Link", "PendingReply", "Reply", "Session"]
 
 RECEIVE_BYTES = 1024 * 1024
 PARTIAL_BYTES_MAX = 32 * 1024 * 1024

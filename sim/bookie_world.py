@@ -23,8 +23,9 @@ from ..runtime.errors import (
     DistributedLogError,
     LedgerStateUnknown,
 )
+from ..runtime.hello import Hello
 from ..runtime.host import Host
-from ..runtime.rpc import Endpoint, Hello
+from ..runtime.rpc import Endpoint
 from ..verify.checkers import Violation
 from .disk import SimDisk, draw_disk_faults
 from .host import SimHost

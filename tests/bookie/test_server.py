@@ -25,9 +25,10 @@ from distributedlog.runtime.errors import (
     WrongLedgerKey,
 )
 from distributedlog.runtime.frames import Op, envelope
+from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint, Hello
+from distributedlog.runtime.rpc import Endpoint
 
 from .kit import KEY, OPTIONS, CutDisk, record
 

@@ -22,9 +22,10 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.placement import Candidate
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction
+from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint, Hello
+from distributedlog.runtime.rpc import Endpoint
 
 BOOKIES = ("b1", "b2", "b3")
 KEY = bytes(range(16))

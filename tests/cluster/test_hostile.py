@@ -21,12 +21,13 @@ from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.messages import NUMBER_MAX
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime import hello as hellos
+from distributedlog.runtime.client_link import ClientLink
 from distributedlog.runtime.errors import ConnectionLost
 from distributedlog.runtime.frames import Op, envelope, pack
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Address
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.rpc import ClientLink, Endpoint
+from distributedlog.runtime.rpc import Endpoint
 from tests.cluster.story import Cluster
 
 pytestmark = pytest.mark.processes

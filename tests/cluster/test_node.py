@@ -26,10 +26,11 @@ from distributedlog.runtime.errors import (
     DiskFailed,
     ForeignData,
 )
+from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Buffer, Disk, File, Host
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint, Hello
+from distributedlog.runtime.rpc import Endpoint
 
 STORE = {"journal_file_bytes": 4 << 20, "gather_bytes": 1 << 20}
 

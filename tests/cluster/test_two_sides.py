@@ -10,10 +10,11 @@ from distributedlog.cli.cluster_view import status
 from distributedlog.cluster.node import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig
 from distributedlog.metadata.client import MetadataClient
+from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Address
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint, Hello
+from distributedlog.runtime.rpc import Endpoint
 
 LOOPBACK = "127.0.0.1"
 STORE = {"journal_file_bytes": 4 << 20, "gather_bytes": 1 << 20}

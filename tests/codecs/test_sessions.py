@@ -18,10 +18,12 @@ from distributedlog.metadata import commands, wire
 from distributedlog.metadata.configuration import Configuration
 from distributedlog.metadata.messages import encode as encode_raft
 from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
+from distributedlog.runtime.client_link import ClientLink
 from distributedlog.runtime.errors import ConnectionLost
 from distributedlog.runtime.frames import Op, envelope, pack
+from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import ClientLink, Endpoint, Hello
+from distributedlog.runtime.rpc import Endpoint
 from tests.bookie.kit import KEY, OPTIONS
 from tests.metadata.quorum import Quorum
 from tests.runtime.pipe import PipeNetwork

@@ -27,8 +27,9 @@ from distributedlog.runtime.errors import (
     LedgerClosed,
     LedgerFenced,
 )
+from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint, Hello
+from distributedlog.runtime.rpc import Endpoint
 from tests.runtime.pipe import PipeNetwork
 
 OPTIONS = BookieOptions(

@@ -15,9 +15,10 @@ from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.metadata.wire import decode_rows
 from distributedlog.runtime.errors import ConnectionLost
 from distributedlog.runtime.frames import Op, pack
+from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Address, Buffer, Connection, Host, Listener
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint, Hello
+from distributedlog.runtime.rpc import Endpoint
 
 from ..runtime.pipe import PipeNetwork
 

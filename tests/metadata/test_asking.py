@@ -19,9 +19,11 @@ from distributedlog.runtime.errors import (
     TooBusy,
 )
 from distributedlog.runtime.frames import Op
+from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Buffer, File
+from distributedlog.runtime.link import Link
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint, Hello, Link
+from distributedlog.runtime.rpc import Endpoint
 
 from ..runtime.pipe import PipeNetwork
 from .quorum import Quorum, put, quorum, serving_quorum

@@ -25,9 +25,11 @@ from distributedlog.metadata.raft import TERM_LEAD_MAX
 from distributedlog.metadata.ready import Role, Snapshot
 from distributedlog.metadata.snapshot_files import CHUNK
 from distributedlog.metadata.wire import MembersRequest
+from distributedlog.runtime.client_link import ClientLink
 from distributedlog.runtime.errors import ConnectionLost, ProtocolError
 from distributedlog.runtime.frames import Op, envelope, pack
-from distributedlog.runtime.rpc import ClientLink, Endpoint, Hello
+from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.rpc import Endpoint
 
 from .quorum import Quorum, fill, filled_quorum, put, quorum, serving_quorum
 from .raft_cores import elected, node, settle

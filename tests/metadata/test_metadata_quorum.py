@@ -19,10 +19,11 @@ from distributedlog.runtime.errors import (
     QuorumUnreachable,
 )
 from distributedlog.runtime.frames import Op, envelope, pack
+from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.hello import encode as encode_hello
 from distributedlog.runtime.host import File
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint, Hello
+from distributedlog.runtime.rpc import Endpoint
 
 from .quorum import Quorum, put, quorum, serving_quorum
 

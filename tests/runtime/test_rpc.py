@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from distributedlog.runtime.client_link import ClientLink, Reply
 from distributedlog.runtime.errors import (
     ConnectionLost,
     DistributedLogError,
@@ -27,20 +28,12 @@ from distributedlog.runtime.frames import (
     pack,
     unpack,
 )
-from distributedlog.runtime.hello import encode
+from distributedlog.runtime.hello import Hello, encode
 from distributedlog.runtime.host import Address, Connection
-from distributedlog.runtime.link import UNREAD_BYTES_MIN, UNREAD_SUM_BYTES_MAX
+from distributedlog.runtime.link import UNREAD_BYTES_MIN, UNREAD_SUM_BYTES_MAX, Link
 from distributedlog.runtime.places import SILENT_S, STRANGERS_MAX
 from distributedlog.runtime.refusals import LINES_A_MINUTE_MAX, Refusals
-from distributedlog.runtime.rpc import (
-    PARTIAL_BYTES_MAX,
-    SILENCE_SERVER_S,
-    ClientLink,
-    Endpoint,
-    Hello,
-    Link,
-    Reply,
-)
+from distributedlog.runtime.rpc import PARTIAL_BYTES_MAX, SILENCE_SERVER_S, Endpoint
 
 from .pipe import PipeNetwork
 
