@@ -229,6 +229,34 @@ def test_no_part_hides_a_module_of_others() -> None:
     assert not set(PARTS) & set(sys.stdlib_module_names)
 
 
+def test_a_name_is_imported_from_the_module_that_defines_it() -> None:
+    """But for what users import, from a package: a second place for a name is one more to look it up in."""
+    wrong = []
+    for _, path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.level and node.module:
+                above = ROOT.joinpath(path).parents[node.level - 1]
+                above = ROOT / "distributedlog" if above == ROOT else above
+                target = above.joinpath(*node.module.split(".")).with_suffix(".py")
+                there = names_of(target) if target.is_file() else None
+                for alias in node.names:
+                    if there is not None and alias.name not in there:
+                        wrong.append(f"{path}:{node.lineno}: {alias.name} is not of {node.module}")
+    assert wrong == []
+
+
+@cache
+def names_of(path: Path) -> set[str]:
+    """What a module defines, and does not import."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+    return found
+
+
 # --- circles --------------------------------------------------------------------------------------
 
 
