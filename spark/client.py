@@ -17,7 +17,7 @@ from .. import open_namespace
 from ..bridge import HeldContext
 from ..log.namespace import Namespace
 from ..runtime.background import Background
-from ..runtime.errors import AlreadyClosed, DistributedLogError
+from ..runtime.errors import AlreadyClosed
 from .notices import speak
 from .patience import wait_for
 
@@ -151,5 +151,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-__all__ = ["DistributedLogError", "SparkClient", "client", "run", "settle"]
