@@ -44,7 +44,6 @@ from .sink_task import (
     HINT,
     Identity,
     Message,
-    SinkPlan,
     already_linked,
     create_if_wanted,
     write_task,
@@ -67,12 +66,12 @@ class Sink:
     """What batch and streaming writers share."""
 
     def __init__(self, options: SinkOptions, *, overwrite: bool) -> None:
-        self.plan = SinkPlan(options)
+        self.options = options
         self.overwrite = overwrite
 
     def check(self) -> None:
         """Before any task: is there a log that can be written? Raises what says why not."""
-        options = self.plan.options
+        options = self.options
         if options.log is not None:
             run(
                 options.uri,
@@ -82,7 +81,7 @@ class Sink:
             )
 
     async def _check(self, held: SparkClient) -> None:
-        options = self.plan.options
+        options = self.options
         assert options.log is not None
         metadata = held.namespace.metadata
         await create_if_wanted(held, options, options.log)
@@ -106,10 +105,10 @@ class Sink:
 
     def link(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make the batch visible, log by log. Raises when something is certainly not linked, or not known."""
-        if self.plan.options.mode != "segments":
+        if self.options.mode != "segments":
             return
         by_log, identity = gathered(messages)
-        options = self.plan.options
+        options = self.options
         if identity is None and not self.overwrite:
             return
 
@@ -164,7 +163,7 @@ class Sink:
                     app=identity.app,
                     version=identity.version,
                     identity=identity.query,
-                    takeover=self.plan.options.takeover,
+                    takeover=self.options.takeover,
                     truncate_before=self.overwrite,
                     content=content,
                 )
@@ -186,12 +185,12 @@ class Sink:
         if result.already:
             await target.discard_segments(tokens)  # never those that are linked
         with suppress(DistributedLogError):  # of attempts that failed; the next batch tries again
-            await target.collect_unlinked(older_than_s=self.plan.options.orphan_ttl_s)
+            await target.collect_unlinked(older_than_s=self.options.orphan_ttl_s)
 
     def discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what is certainly not linked; the rest is left as it is. Raises nothing."""
         by_log, _ = gathered(messages)
-        options = self.plan.options
+        options = self.options
 
         async def discard_all(held: SparkClient) -> None:
             for name, incarnation, tokens in by_incarnation(by_log):
@@ -217,7 +216,7 @@ class BatchWriter(Sink, DataSourceArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Message:
         """In a task."""
-        return write_task(self.plan, iterator, streaming=False)
+        return write_task(self.options, iterator, streaming=False)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are through."""
@@ -233,7 +232,7 @@ class StreamWriter(Sink, DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Message:
         """In a task."""
-        return write_task(self.plan, iterator, streaming=True)
+        return write_task(self.options, iterator, streaming=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks of a micro-batch are through."""

@@ -40,13 +40,6 @@ HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class SinkPlan:
-    """What the driver tells every task of one write."""
-
-    options: SinkOptions
-
-
-@dataclass(frozen=True, slots=True)
 class Identity:
     """Who writes which batch: what makes a replay recognizable."""
 
@@ -83,19 +76,20 @@ def identity_of(options: SinkOptions, context: TaskContext, *, streaming: bool) 
     return Identity(options.txn_app_id, options.txn_version or 0, query)
 
 
-def write_task(plan: SinkPlan, batches: "Iterator[pa.RecordBatch]", *, streaming: bool) -> Message:
+def write_task(
+    options: SinkOptions, batches: "Iterator[pa.RecordBatch]", *, streaming: bool
+) -> Message:
     """Write one task's rows. Raises what names log, partition and remedy."""
     settle()
     context = TaskContext.get()
     assert context is not None, "tasks run in a worker of Spark's"
-    options = plan.options
     message = Message(context.partitionId(), identity_of(options, context, streaming=streaming))
     held = wait_for(
         lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s, "a task"
     )
     held.users += 1
     compared = not streaming and options.txn_app_id is not None
-    work = _Work(held, plan, message, compared=compared)
+    work = _Work(held, options, message, compared=compared)
     try:
         for batch in batches:
             if batch.num_rows:
@@ -133,10 +127,10 @@ class _Work:
     """One task: splits batches by log, and keeps one hand-over to the loop under way while Spark computes."""
 
     def __init__(
-        self, held: SparkClient, plan: SinkPlan, message: Message, *, compared: bool
+        self, held: SparkClient, options: SinkOptions, message: Message, *, compared: bool
     ) -> None:
         self._held = held
-        self._plan = plan
+        self._options = options
         self._message = message
         self._compared = compared
         self._targets: dict[str, tuple[Target, Packer]] = {}
@@ -145,7 +139,7 @@ class _Work:
 
     def take(self, batch: "pa.RecordBatch") -> None:
         """Write one batch."""
-        name = self._plan.options.log
+        name = self._options.log
         where = f"partition {self._message.partition}, from row {self._row} on"
         self._row += batch.num_rows
         parts = [(name, batch)] if name is not None else by_log(batch, where)
@@ -187,7 +181,7 @@ class _Work:
 
     def _open(self, name: str) -> tuple[Target, Packer] | None:
         """The target of a log; None where the log holds this batch already."""
-        options = self._plan.options
+        options = self._options
         log = self._ask(partial(create_if_wanted, self._held, options, name))
         if options.mode == "segments":
             if self._ask(partial(already_linked, log, self._message.identity)):
@@ -203,7 +197,7 @@ class _Work:
 
     def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """Before anything is written: asked again while the cluster is away."""
-        timeout_s = self._plan.options.read_timeout_s
+        timeout_s = self._options.read_timeout_s
         return self._held.run(lambda: patiently(call, timeout_s, "a task"))
 
     def _hand_over(self, target: Target, entries: list[SinkColumns]) -> None:
