@@ -166,6 +166,8 @@ class DirectoryFile:
     async def give_back(self) -> None:
         """Free the space of a file whose name is gone, in a worker. See `File.give_back`."""
         self._check_alive()
+        if os.fstat(self._fd).st_nlink:
+            return  # somebody's copy of the directory, by hard links: its space is not ours to free
         last = (self.size() - 1) // SLICE_BYTES * SLICE_BYTES
         self._users += 1
         try:

@@ -120,7 +120,8 @@ class File(Protocol):
     async def give_back(self) -> None:
         """Free the space of a file whose name is gone, a slice at a time: gigabytes at once hold up syncs.
 
-        Who has it open beside finds it empty.
+        Who has it open beside finds it empty. One that has another name, as in a copy of the directory by
+        hard links, stays whole.
         """
         ...
 

@@ -64,6 +64,19 @@ async def test_a_synced_write_that_failed_raises_where_it_is_awaited(disk: Direc
     file.close()
 
 
+async def test_a_copy_by_hard_links_keeps_what_is_given_back(disk: DirectoryDisk) -> None:
+    """Backups are made so: to remove a name was never a loss to them."""
+    file = await disk.create("f", size=2 * PAGE)
+    await file.write_synced(0, b"x" * PAGE)
+    os.link(disk.path / "f", disk.path / "copy of f")
+
+    await disk.delete("f")
+    await file.give_back()
+    file.close()
+
+    assert (disk.path / "copy of f").read_bytes() == b"x" * PAGE + bytes(PAGE)
+
+
 async def test_a_failed_sync_fails_the_file_for_good(disk: DirectoryDisk) -> None:
     """The next fdatasync of the same file may well succeed, over pages that were lost."""
     os.symlink("/dev/full", disk.path / "no sync")  # a device that cannot be synced
