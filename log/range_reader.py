@@ -226,8 +226,10 @@ class RangeReader:
                     await self._fetch_from(number, part)
             except (NoSuchLedger, NoSuchEntry) as error:
                 self._states.pop(one.incarnation, None)
-                if part.at == await self._still_there(one, part.at):
+                at = await self._still_there(one, part.at)
+                if at == part.at:
                     raise error  # the log says it is there: a loss, not a truncation (H30)
+                part.at = at
             except DistributedLogError as error:
                 now = trio.current_time()
                 if part.at != before or trouble_since is None:

@@ -91,6 +91,7 @@ async def test_everything_once_and_in_order(
 
         expected = [("a", n) for n in range(RECORDS + 20)] + [("b", n) for n in range(7)]
         assert await taken(reader) == expected
+        assert reader._held_bytes == 0, "what was taken makes room"
 
 
 async def test_what_is_fetched_and_not_taken_is_bounded(
@@ -108,6 +109,27 @@ async def test_what_is_fetched_and_not_taken_is_bounded(
         assert (
             1_000 < most < 1_000 + 16 * (500 + 10 * 80)
         )  # a request beyond it for each that fetches
+
+
+async def test_a_part_that_waits_for_room_goes_on_when_its_turn_comes(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """What fills the room is of those after it, and is not taken before it."""
+    async with world.process() as ns:
+        for number in range(3):
+            await fill(ns, "a", range(10 * number, 10 * number + 10))
+        reader = RangeReader(ns.context, await planned(ns, "a"))
+        first, second, _ = reader._parts
+        reader._held_bytes = 1 << 40  # of the third
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reader._wait_room, 1, second)
+            await trio.sleep(1)
+            assert nursery.child_tasks
+            first.done = True
+            assert reader._ready() is None
+            await trio.sleep(1)
+            assert not nursery.child_tasks
+            nursery.cancel_scope.cancel()
 
 
 async def test_what_was_truncated_since_the_plan(world: World, autojump_clock: MockClock) -> None:
@@ -141,6 +163,37 @@ async def test_what_was_deleted_since_the_plan(world: World, autojump_clock: Moc
         left = await taken(reader_of(ns, plan, on_loss=told.append))
         assert left == [("here", n) for n in range(5)]
         assert [type(one) for one in told] == [LogNotFound]
+
+
+@pytest.mark.parametrize("told_of_it", [True, False])
+async def test_what_is_purged_while_it_is_read_was_truncated(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, told_of_it: bool
+) -> None:
+    """H30: at a miss the log is asked anew, whatever it said at the beginning."""
+    monkeypatch.setattr(range_reader, "PARTS_AT_ONCE", 1)
+    monkeypatch.setattr(range_reader, "SMALL_AT_ONCE", 1)
+    async with world.process() as ns:
+        for number in range(4):
+            await fill(ns, "a", range(10 * number, 10 * number + 10))
+        plan = await planned(ns, "a")
+        told: list[Exception] = []
+        reader = reader_of(
+            ns, plan, on_loss=told.append if told_of_it else None, read_ahead_bytes=1, read_bytes=1
+        )
+        await trio.sleep(1)  # the first one is here, the state is known
+        await ns.open_log("a").truncate(DLSN(4, 0, 0))
+        for one in plan[1:3]:
+            gone = Delete(b"ledger/%016x" % one.ledger_id)
+            await world.metadata.transact(Transaction((), (gone,)))
+
+        if told_of_it:
+            wanted = [*range(10), *range(30, 40)]
+            assert await taken(reader) == [("a", number) for number in wanted]
+            assert [type(one) for one in told] == [LogTruncated] * 2
+        else:
+            assert await reader.read_columns() is not None
+            with pytest.raises(LogTruncated, match=r"its first position is 4\.0\.0"):
+                await reader.read_columns()
 
 
 async def test_a_loss_is_told_after_all_that_comes_before_it(

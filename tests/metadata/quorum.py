@@ -72,6 +72,10 @@ class Quorum:
             if name in (one, other):
                 wire.close()
 
+    def join_again(self, name: str) -> None:
+        """The other nodes and that one reach each other again."""
+        self._cut_off.remove(name)
+
     def machine(self, name: str) -> Host:
         """Another machine of the network, for whoever speaks to the nodes as it likes."""
         return self._network.host(name)

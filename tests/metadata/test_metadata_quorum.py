@@ -278,6 +278,39 @@ async def test_a_lease_that_is_renewed_outlives_its_leaders(autojump_clock: obje
             await client.renew_lease(left)
 
 
+async def test_who_leads_again_does_not_go_by_what_it_knew_of_leases(
+    autojump_clock: object,
+) -> None:
+    """H19: they were renewed at others meanwhile, and none of them ends by what it saw long ago."""
+    async with serving_quorum() as (nodes, client):
+        lease = await client.grant_lease(10_000)
+        await client.transact(put(b"k", lease=lease))
+
+        async def renew() -> None:
+            while True:
+                await client.renew_lease(lease)
+                await trio.sleep(1)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(renew)
+            first = await nodes.leader()
+            nodes.cut_off(first)
+            await trio.sleep(20)
+            nodes.join_again(first)
+            for _ in range(20):
+                leader = await nodes.leader()
+                if leader == first:
+                    break
+                await nodes.kill(leader)
+                await trio.sleep(2)
+                await nodes.start(leader)
+                await trio.sleep(2)
+            assert await nodes.leader() == first
+            await trio.sleep(1)
+            assert await client.get(b"k") is not None
+            nursery.cancel_scope.cancel()
+
+
 async def test_no_lease_ends_while_there_is_no_quorum(autojump_clock: object) -> None:
     """H19: nobody could renew in that time; ten minutes without a quorum end nothing."""
     async with serving_quorum() as (nodes, client):
