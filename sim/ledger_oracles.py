@@ -11,7 +11,7 @@ from .ledger_model import header_of
 from .ledger_net import KEY, LEDGER, LedgerNet, SimStore
 
 
-class Violation(AssertionError):
+class LedgerViolation(AssertionError):
     """An oracle was not satisfied."""
 
 
@@ -46,20 +46,24 @@ class LedgerOracles:
         """The application was told: all up to ``lac`` is safe."""
         for entry in range(self.acked + 1, lac + 1):
             if self.copies(entry) < self.striping.ack_quorum:
-                raise Violation(
+                raise LedgerViolation(
                     f"inv. 4: entry {entry} acked with {self.copies(entry)} copies in the stored ensemble"
                 )
         self.acked = max(self.acked, lac)
         if self.closed is not None and lac > end_of(self.closed):
-            raise Violation(f"inv. 20: entry {lac} acked after the close at {end_of(self.closed)}")
+            raise LedgerViolation(
+                f"inv. 20: entry {lac} acked after the close at {end_of(self.closed)}"
+            )
 
     def on_delivered(self, entry: int, record: bytes) -> None:
         """A reader handed this entry to its user."""
         if self.records.get(entry) != record:
-            raise Violation(f"G5: entry {entry} delivered with other bytes")
+            raise LedgerViolation(f"G5: entry {entry} delivered with other bytes")
         self.delivered = max(self.delivered, entry)
         if self.closed is not None and entry > end_of(self.closed):
-            raise Violation(f"D18: entry {entry} delivered beyond the end {end_of(self.closed)}")
+            raise LedgerViolation(
+                f"D18: entry {entry} delivered beyond the end {end_of(self.closed)}"
+            )
 
     def on_closed(self, metadata: LedgerMetadata) -> None:
         """The store took a close."""
@@ -68,29 +72,29 @@ class LedgerOracles:
                 metadata.last_entry,
                 metadata.length,
             ):
-                raise Violation("inv. 2: a closed ledger's end changed")
+                raise LedgerViolation("inv. 2: a closed ledger's end changed")
             return
         self.closed = metadata
         end = end_of(metadata)
         self._net.note(f"closed at {end}: {metadata.ensembles}")
         if self.acked > end:
-            raise Violation(f"inv. 20: closed at {end}, entry {self.acked} was acked")
+            raise LedgerViolation(f"inv. 20: closed at {end}, entry {self.acked} was acked")
         if self.delivered > end:
-            raise Violation(f"D18: closed at {end}, entry {self.delivered} was delivered")
+            raise LedgerViolation(f"D18: closed at {end}, entry {self.delivered} was delivered")
         length = sum(header_of(self.records[e]).payload_bytes for e in range(end + 1))
         if metadata.length != length:
-            raise Violation(f"closed with length {metadata.length}, it is {length}")
+            raise LedgerViolation(f"closed with length {metadata.length}, it is {length}")
         for entry in range(end + 1):
             if self.copies(entry) < self.striping.ack_quorum:
-                raise Violation(
+                raise LedgerViolation(
                     f"inv. 20: closed at {end}, entry {entry} has {self.copies(entry)} copies"
                 )
 
     def final_check(self, errors: str) -> None:
         """After the heal; ``errors``: what the recoverers met."""
         if self.closed is None:
-            raise Violation(f"the ledger did not close after the heal: {errors}")
+            raise LedgerViolation(f"the ledger did not close after the heal: {errors}")
         end = end_of(self.closed)
         for bookie in self._net.bookies.values():
             if bookie.model.ledger(LEDGER, KEY).lac > end:
-                raise Violation(f"inv. 5: {bookie.id} publishes a LAC beyond the end {end}")
+                raise LedgerViolation(f"inv. 5: {bookie.id} publishes a LAC beyond the end {end}")

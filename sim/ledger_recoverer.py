@@ -10,7 +10,7 @@ from ..ledger.slot_streams import SlotStreams
 from ..runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout, TooBusy
 from .ledger_model import header_of
 from .ledger_net import KEY, LEDGER, LedgerNet
-from .ledger_oracles import LedgerOracles, Violation, end_of
+from .ledger_oracles import LedgerOracles, LedgerViolation, end_of
 
 
 class SimRecoverer:
@@ -193,7 +193,7 @@ class SimRecoverer:
             return
         end = end_of(action.metadata)
         if end + 1 in self.seen and end + 1 > recovery.start:
-            raise Violation(f"inv. 17: {self.name} saw entry {end + 1} and closes at {end}")
+            raise LedgerViolation(f"inv. 17: {self.name} saw entry {end + 1} and closes at {end}")
 
         def done(outcome: bool | None, value: LedgerMetadata, version: int) -> None:
             if outcome:

@@ -84,7 +84,7 @@ class World:
     # --- a run ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Raises `Violation` (or a core's own assert) when anything is wrong."""
+        """Raises `LedgerViolation` (or a core's own assert) when anything is wrong."""
         chance, options = self.random, self.options
         self.net.after(0.0, self.writer.start)
         for reader in self.readers:
@@ -190,7 +190,7 @@ class World:
 
 
 def run_seed(seed: int, options: WorldOptions = WorldOptions()) -> World:
-    """Run one seed; raise `Violation` or AssertionError with the trace in its notes."""
+    """Run one seed; raise `LedgerViolation` or AssertionError with the trace in its notes."""
     world = World(seed, options)
     try:
         world.run()
