@@ -95,7 +95,9 @@ class Wanted:
     """Of the record at the position: tells what a truncation took from what only moved the first position."""
 
 
-def positions(given: Any, names: Iterable[str], option: str, otherwise: Word) -> dict[str, Wanted]:
+def wanted_positions(
+    given: Any, names: Iterable[str], option: str, otherwise: Word
+) -> dict[str, Wanted]:
     """What an option such as ``startingPosition`` says of each log.
 
     ``given``: None, a word, or JSON by log, in the short form or as `Offset.to_json`. A log that the JSON

@@ -106,7 +106,7 @@ def instant(value: str) -> int:
 
 
 def position(value: str) -> Any:
-    """``earliest``, ``latest``, or the JSON of positions by log; taken apart by `offsets.positions`."""
+    """``earliest``, ``latest``, or the JSON of positions by log; see `offsets.wanted_positions`."""
     word = value.strip()
     if word.lower() in ("earliest", "latest"):
         return word.lower()

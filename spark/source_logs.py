@@ -22,7 +22,7 @@ from ..runtime.errors import (
     LogRecreated,
 )
 from .lifecycle import Decision, FoundLog, HeldPosition, Rules, There, decide
-from .offsets import Wanted, Word, positions
+from .offsets import Wanted, Word, wanted_positions
 from .options import SourceOptions, Start
 
 REFRESH_S = 0.05
@@ -198,7 +198,7 @@ class SourceLogs:
 
             await each(names, find)
             return found
-        wanted = positions(bound.position, names, option, otherwise)
+        wanted = wanted_positions(bound.position, names, option, otherwise)
         return {name: self._position(self.views[name], wanted[name], option) for name in names}
 
     def _position(self, view: LogView, wanted: Wanted, option: str) -> DLSN:

@@ -7,7 +7,7 @@ import pytest
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.keys import incarnation_text
 from distributedlog.runtime.errors import InvalidRequest, UnsupportedFormat
-from distributedlog.spark.offsets import Offset, Wanted, positions
+from distributedlog.spark.offsets import Offset, Wanted, wanted_positions
 
 
 def test_one_position_has_one_spelling() -> None:
@@ -47,24 +47,24 @@ def test_positions_of_another_format_name_the_option() -> None:
     given = {"v": 2, "logs": {"a": "1.0.0"}, "ids": {"a": "x"}}
 
     with pytest.raises(UnsupportedFormat, match=r'^option "endingPosition": an offset of format 2'):
-        positions(given, ["a"], "endingPosition", "latest")
+        wanted_positions(given, ["a"], "endingPosition", "latest")
 
 
 def test_positions_by_word_by_json_and_by_an_offset() -> None:
     offset = Offset({"a": DLSN(1, 2, 0)}, {"a": incarnation_text(7)})
 
-    assert positions(None, ["a"], "startingPosition", "latest") == {"a": Wanted("latest")}
-    assert positions({"a": "1.2.0"}, ["a", "b"], "startingPosition", "earliest") == {
+    assert wanted_positions(None, ["a"], "startingPosition", "latest") == {"a": Wanted("latest")}
+    assert wanted_positions({"a": "1.2.0"}, ["a", "b"], "startingPosition", "earliest") == {
         "a": Wanted(dlsn=DLSN(1, 2, 0)),
         "b": Wanted("earliest"),
     }
-    assert positions(offset.to_json(), ["a"], "startingPosition", "earliest") == {
+    assert wanted_positions(offset.to_json(), ["a"], "startingPosition", "earliest") == {
         "a": Wanted(dlsn=DLSN(1, 2, 0), identity="0000000000000007")
     }
 
 
 def test_a_position_of_a_log_that_is_not_read_is_a_mistake() -> None:
     with pytest.raises(InvalidRequest, match="'c', which is not among"):
-        positions({"c": "earliest"}, ["a"], "startingPosition", "latest")
+        wanted_positions({"c": "earliest"}, ["a"], "startingPosition", "latest")
     with pytest.raises(InvalidRequest, match="option \"endingPosition\", log 'a': not a DLSN"):
-        positions({"a": "1.2"}, ["a"], "endingPosition", "latest")
+        wanted_positions({"a": "1.2"}, ["a"], "endingPosition", "latest")
