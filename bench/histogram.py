@@ -24,13 +24,6 @@ class Histogram:
         if duration_s > self.max_s:
             self.max_s = duration_s
 
-    def merge(self, other: "Histogram") -> None:
-        """Count what ``other`` counted too."""
-        for key, count in other._counts.items():
-            self._counts[key] = self._counts.get(key, 0) + count
-        self.count += other.count
-        self.max_s = max(self.max_s, other.max_s)
-
     def percentile_s(self, percent: float) -> float:
         """The duration that ``percent`` of the counted did not exceed; 0.0 when none was counted."""
         wanted = self.count * percent / 100
