@@ -292,7 +292,7 @@ class Store:
             "reasons": list(self.what_is_wrong()),
             "free_bytes": self._disk.free_bytes(),
             "waiting": self.waiters.waiting,
-            "stretches_read": self.cold.extents,
+            "extents_read": self.cold.extents,
         }
         return shown
 
