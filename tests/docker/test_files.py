@@ -80,11 +80,11 @@ def base_image() -> str:
 
 
 def test_the_base_is_named_alike_and_supported() -> None:
-    """On the newest Python that the package says it runs on."""
+    """On a Python that the package says it runs on."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     versions = [one.split(" :: ")[-1] for one in project["classifiers"]]
 
-    assert base_image().startswith(f"python:{versions[-1]}-slim")
+    assert base_image().partition("-slim")[0] in {f"python:{version}" for version in versions}
     assert f"BASE: ${{DLOG_BASE:-{base_image()}}}\n" in COMPOSE
     assert f"`{base_image()}`" in (DOCKER / "README.md").read_text()
 
