@@ -16,6 +16,8 @@ from .replica import Replica
 
 STEP_S = 0.1
 """How often the leases are looked at, in seconds."""
+STALLED_S = 1.0
+"""A look that comes so late is left out."""
 
 
 class Leases:
@@ -54,11 +56,11 @@ class Leases:
     async def run(self) -> None:
         """Propose the end of leases that are due."""
         while True:
+            before = trio.current_time()
             await trio.sleep(STEP_S)
-            replica = self._replica
-            if not replica.leads:
-                continue
-            now = trio.current_time()
+            replica, now = self._replica, trio.current_time()
+            if not replica.leads or now > before + STALLED_S:
+                continue  # what a stall means `on_late` says first
             for lease in [known for known in self._deadlines if known not in replica.state.leases]:
                 del self._deadlines[lease]
                 self._ending.pop(lease, None)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.commands import Transact, encode_command
@@ -309,6 +310,21 @@ async def test_who_leads_again_does_not_go_by_what_it_knew_of_leases(
             await trio.sleep(1)
             assert await client.get(b"k") is not None
             nursery.cancel_scope.cancel()
+
+
+async def test_no_lease_ends_because_its_leader_stood_still(autojump_clock: MockClock) -> None:
+    """H19: who is not run for half a minute heard nobody in that time."""
+    async with quorum(1) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        lease = await client.grant_lease(10_000)
+        await client.transact(put(b"k", lease=lease))
+        await trio.sleep(1)
+        autojump_clock.jump(30)
+        await trio.sleep(5)
+        assert await client.get(b"k") is not None
+        await trio.sleep(10)
+        assert await client.get(b"k") is None
 
 
 async def test_no_lease_ends_while_there_is_no_quorum(autojump_clock: object) -> None:
