@@ -6,7 +6,7 @@ from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.segments import SegmentRecord
-from distributedlog.metadata.transaction import Transaction
+from distributedlog.metadata.transaction import KeyValue, Transaction
 from distributedlog.runtime.errors import (
     OutcomeUnknown,
     QuorumUnreachable,
@@ -320,3 +320,26 @@ async def test_a_namespace_that_ends_ends_its_writers(
         pending = await writer.submit(rec(1))
     with pytest.raises((WriteFailed, WriterFenced)):
         await pending
+
+
+async def test_a_segment_that_comes_as_its_writer_ends_is_not_written(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Its registration may be answered in the very turn in which the writer is given up."""
+    async with world.process() as ns:
+        writer = await ns.open_log("l").open_writer()
+        await writer.write(rec(1))
+        original = world.metadata.get
+
+        async def get(key: bytes) -> KeyValue | None:
+            found = await original(key)
+            writer.pipeline.fail(WriteFailed("planted"))
+            return found
+
+        world.metadata.get = get  # type: ignore[method-assign]
+        world.ledgers.writers[-1].wants_roll = True
+        await trio.sleep(60)
+        world.metadata.get = original  # type: ignore[method-assign]
+
+        assert len(world.ledgers.writers) == 1
+        await writer.abort()
