@@ -210,6 +210,9 @@ async def test_what_must_not_be_linked_is_refused_and_nothing_is_done(
             await log.link_segments([good, good])
         with pytest.raises(InvalidRequest, match="the most are"):
             await log.link_segments([good] * 801)
+        for key in ("log", "app", "version", "end"):
+            with pytest.raises(InvalidRequest, match="reserved"):
+                await log.open_segment_writer(custom={key: b"mine"})
         unfinished = await log.open_segment_writer()
         forged = SegmentToken(good.incarnation, unfinished.ledger_id, 1, 1, 99, 99, 0, 0)
         with pytest.raises(InvalidRequest, match="not closed by its writer"):

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log import lock_session
+from distributedlog.log import keeper, lock_session
 from distributedlog.log.keys import lock_key, state_key
 from distributedlog.log.lock import LockRecord, claim
 from distributedlog.log.namespace import Namespace
@@ -25,6 +25,7 @@ from distributedlog.runtime.errors import (
     OutcomeUnknown,
     OwnershipAcquireFailed,
     QuorumUnreachable,
+    TooBusy,
     WriterFenced,
 )
 from tests.log.conftest import World
@@ -187,6 +188,37 @@ async def test_who_claimed_a_log_that_was_taken_meanwhile_is_told_once(
         assert late == told
         await claimed.give_back()
         assert world.metadata.state.leases == {}
+
+
+async def test_a_writer_is_told_by_its_lock_that_its_log_was_taken(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes nothing, does not look by itself, and its ledger is not fenced yet."""
+    monkeypatch.setattr(keeper, "TICK_S", 3600.0)
+    async with world.process("alpha", lock_lease_s=LEASE_S) as a, world.process("beta") as b:
+        writer = await a.open_log("l").open_writer()
+        await world.metadata.revoke_lease(writer._claim.lease)
+        taken = await claim(b.context, await b.find("l"), takeover=False, wait_s=0)
+        await trio.sleep(60)
+        assert isinstance(writer.error, WriterFenced)
+        await taken.give_back()
+
+
+async def test_a_store_that_is_too_busy_is_asked_for_seconds_and_no_longer(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.process() as ns:
+        await ns.create_log("l")
+
+        async def busy(transaction: Transaction) -> TransactionReply:
+            await trio.lowlevel.checkpoint()
+            raise TooBusy("many others")
+
+        monkeypatch.setattr(world.metadata, "transact", busy)
+        began = trio.current_time()
+        with pytest.raises(TooBusy), trio.fail_after(60):
+            await ns.open_log("l").open_writer(wait_s=0)
+        assert 3 < trio.current_time() - began <= 5
 
 
 async def _unreachable(lease: int) -> None:
