@@ -7,7 +7,6 @@ sealed one ends in a footer of its runs. Nothing is ever overwritten, files are 
 (H16). What fails to be written or synced ends the node: nothing was acknowledged for it.
 """
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from ..runtime import blocks
-from ..runtime.errors import DiskFailed, DiskFull, TooBusy
+from ..runtime.errors import DiskFull, TooBusy
 from ..runtime.host import Disk, File
 from . import journal_blocks as jb
 from .gather import GatheringBlock, GatherRing
@@ -515,9 +514,7 @@ class Journal:
         return length
 
     async def delete(self, *numbers: int) -> None:
-        """Remove the files, then give their space back, which takes a while; none of them is read any more.
-
-        One that somebody else has removed is no reason to end.
+        """Remove the files; one that somebody else has removed is no reason to end.
 
         Nothing else deletes a journal file, and three may ask: `Upkeep`, for sealed files without a live
         record that the last checkpoint has passed, once a durable record says that they are gone; a start
@@ -525,23 +522,10 @@ class Journal:
         for a file that it has made and not begun.
         """
         there = self._disk.list()
-        held: list[File] = []
-        try:
-            if names := [name for name in map(file_name, numbers) if name in there]:
-                # Held open, it takes up its space without a name: no start ever finds one that is half cut.
-                for name in names:
-                    with contextlib.suppress(
-                        TooBusy, DiskFailed
-                    ):  # then its space goes with its name
-                        held.append(await self._disk.open(name))
-                await self._disk.delete(*names)
-            for number in numbers:
-                self.file_bytes.pop(number, None)
-            for file in held:
-                await file.give_back()
-        finally:
-            for file in held:
-                file.close()
+        if names := [name for name in map(file_name, numbers) if name in there]:
+            await self._disk.delete(*names)
+        for number in numbers:
+            self.file_bytes.pop(number, None)
 
     def close(self) -> None:
         """Close the files that are open for writing."""

@@ -34,7 +34,7 @@ log = logging.getLogger("distributedlog.bookie")
 
 
 class Upkeep:
-    """The background of one store, in four tasks."""
+    """The background of one store, in three tasks."""
 
     def __init__(
         self,
@@ -65,14 +65,12 @@ class Upkeep:
         self._index_written_at = trio.current_time()
         self._checkpointed = 0
         """The sequence of the first block that is not in the index's map."""
-        self._removal_due = trio.Event()
 
     async def run(self) -> None:
         """Until cancelled. Raises what ends the node."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._idle_blocks)
             nursery.start_soon(self._checkpoints)
-            nursery.start_soon(self._removals)
             nursery.start_soon(self._ticks)
 
     async def _idle_blocks(self) -> None:
@@ -96,16 +94,9 @@ class Upkeep:
             self._commits.checkpoint_wanted = trio.Event()
             done = not self._index.dirty or await self.checkpoint_if_room()
             self._note_lag(done)
-            self._removal_due.set()
+            await self._remove_dead_files()
             if not done:
                 await trio.sleep(RETRY_SPACE_S)
-
-    async def _removals(self) -> None:
-        """Beside the checkpoints: to give the space of many files back takes longer than those may wait."""
-        while True:
-            await self._removal_due.wait()
-            self._removal_due = trio.Event()
-            await self._remove_dead_files()
 
     def _note_lag(self, done: bool) -> None:
         """An index that falls behind makes the next start long, and keeps every file of the journal."""

@@ -30,11 +30,6 @@ BUFFERS_MAX = 1024
 READ_AHEAD_BYTES = 8 * 1024 * 1024
 """Asked of the device after a cold read that follows another one: catch-up runs at its rate."""
 
-SLICE_BYTES = 4 * 1024 * 1024
-SLICE_PAUSE_S = 0.002
-"""Freed at a time, and the syncs of others in between: 0.8 GB/s, and no sync waits longer than for other
-things. Measured on ext4 with discard; a sync of each slice gained nothing."""
-
 _ZEROS = aligned_memory(1024 * 1024).toreadonly()
 """Pages that are never written are one page of zeros of the kernel's, and cost nothing."""
 
@@ -162,20 +157,6 @@ class DirectoryFile:
             os.ftruncate(self._fd, size)
         except OSError as error:
             raise self._fail(error, f"truncating to {size} bytes") from error
-
-    async def give_back(self) -> None:
-        """Free the space of a file whose name is gone, in a worker. See `File.give_back`."""
-        self._check_alive()
-        if os.fstat(self._fd).st_nlink:
-            return  # somebody's copy of the directory, by hard links: its space is not ours to free
-        last = (self.size() - 1) // SLICE_BYTES * SLICE_BYTES
-        self._users += 1
-        try:
-            for size in range(last, -1, -SLICE_BYTES):
-                await trio.to_thread.run_sync(self.truncate, size)
-                await trio.sleep(SLICE_PAUSE_S)
-        finally:
-            self._release()
 
     def close(self) -> None:
         """Close, when the last call in another thread is through. Idempotent."""

@@ -117,14 +117,6 @@ class File(Protocol):
         """Cut or extend."""
         ...
 
-    async def give_back(self) -> None:
-        """Free the space of a file whose name is gone, a slice at a time: gigabytes at once hold up syncs.
-
-        Who has it open beside finds it empty. One that has another name, as in a copy of the directory by
-        hard links, stays whole.
-        """
-        ...
-
     def close(self) -> None:
         """Close. Idempotent."""
         ...

@@ -201,11 +201,6 @@ class MemoryFile:
             raise self._failed.again()
         self._content.resize(size, self.name)
 
-    async def give_back(self) -> None:
-        """Empty it."""
-        await trio.lowlevel.checkpoint()
-        self.truncate(0)
-
     def close(self) -> None:
         """Close. Idempotent."""
         self._closed = True

@@ -243,11 +243,6 @@ class SimFile:
             ]
         content.size = size
 
-    async def give_back(self) -> None:
-        """Empty it."""
-        await trio.lowlevel.checkpoint()
-        self.truncate(0)
-
     def close(self) -> None:
         """Close. Idempotent."""
         self._closed = True

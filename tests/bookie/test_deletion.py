@@ -11,7 +11,6 @@ from distributedlog.bookie.journal import REST_S
 from distributedlog.runtime.errors import (
     LedgerFenced,
     NoSuchLedger,
-    TooBusy,
 )
 
 from .kit import (
@@ -20,12 +19,9 @@ from .kit import (
     SMALL,
     Adder,
     CutDisk,
-    CutFile,
-    PowerCut,
     add_acked,
     fence,
     journal_names,
-    read_all,
     record,
     running,
     some_files,
@@ -154,76 +150,3 @@ async def test_files_that_somebody_else_has_removed_end_no_bookie(autojump_clock
         await add_acked(store, 8)
         assert names[0] not in journal.list()
         assert not {names[1], names[-1]} & set(journal.list())
-
-
-async def test_a_power_cut_at_any_step_of_a_removal_damages_nothing(autojump_clock: Clock) -> None:
-    """No start finds a file that is half given back and takes it for a loss; H80."""
-    steps, died = 0, True
-    while died:
-        died = False
-        journal, index = CutDisk(), CutDisk()
-        try:
-            async with running(journal, SMALL, index) as store:
-                await some_files(store)
-                other = await add_acked(store, 8)
-                await store.delete_ledger(7)
-                await store.checkpoint()
-                sizes = {name: journal._files[name].size for name in journal_names(journal)}
-                journal.fuse = steps
-                await store.upkeep._remove_dead_files()
-                journal.fuse = -1
-                assert store.stats.files_removed > 2
-        except* PowerCut:
-            died = True
-        journal = journal.cut(random.Random(steps))
-        left = {name: journal._files[name].size for name in journal_names(journal)}
-
-        assert left.items() <= sizes.items(), steps
-        async with running(journal, SMALL, index) as store:
-            assert store.limbo.reason == "", steps
-            assert list((await read_all(store, 8)).values()) == other.sent
-        steps += 1
-    assert steps > 6
-
-
-async def test_no_checkpoint_waits_for_space_that_is_given_back(
-    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a log of 100 GB that takes a minute; and an index that lags makes the next start long (H34)."""
-
-    async def slow(file: CutFile) -> None:
-        await trio.sleep(1000)
-
-    monkeypatch.setattr(CutFile, "give_back", slow)
-    async with running(CutDisk(), SMALL, CutDisk()) as store:
-        await some_files(store)
-        await store.checkpoint()
-        await store.delete_ledger(7)
-        await trio.sleep(12)
-        before = store.stats.checkpoints
-
-        await add_acked(store, 8)
-        await trio.sleep(12)
-
-        assert store.stats.checkpoints > before
-
-
-async def test_files_are_removed_where_no_descriptor_is_left(
-    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their space goes with their names, then."""
-
-    async def refuse(disk: CutDisk, name: str) -> CutFile:
-        raise TooBusy("too many open files (test)")
-
-    journal = CutDisk()
-    async with running(journal, SMALL, CutDisk()) as store:
-        await some_files(store)
-        await store.checkpoint()
-        before = journal.list()
-        monkeypatch.setattr(CutDisk, "open", refuse)
-        await store.delete_ledger(7)
-        await trio.sleep(12)
-
-        assert store.stats.files_removed > 2
-        assert len(journal.list()) < len(before)

@@ -234,20 +234,6 @@ async def test_deleted_files_stay_readable_while_open(disk: Disk) -> None:
     again.close()
 
 
-async def test_a_file_without_a_name_gives_its_space_back(disk: Disk) -> None:
-    file = await disk.create("f", size=100_000)
-    beside = await disk.open("f")
-    file.write_at(0, (b"of no use any more",))
-    await disk.delete("f")
-
-    await file.give_back()
-    await file.give_back()
-
-    assert file.size() == beside.size() == 0
-    file.close()
-    beside.close()
-
-
 async def test_truncate_cuts_and_extends(disk: Disk) -> None:
     file = await disk.create("f")
     file.write_at(0, (b"abcdef",))

@@ -12,7 +12,6 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.runtime import directory_file
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     CorruptData,
@@ -62,19 +61,6 @@ async def test_a_synced_write_that_failed_raises_where_it_is_awaited(disk: Direc
         await file.write_synced(0, b"abc")
 
     file.close()
-
-
-async def test_a_copy_by_hard_links_keeps_what_is_given_back(disk: DirectoryDisk) -> None:
-    """Backups are made so: to remove a name was never a loss to them."""
-    file = await disk.create("f", size=2 * PAGE)
-    await file.write_synced(0, b"x" * PAGE)
-    os.link(disk.path / "f", disk.path / "copy of f")
-
-    await disk.delete("f")
-    await file.give_back()
-    file.close()
-
-    assert (disk.path / "copy of f").read_bytes() == b"x" * PAGE + bytes(PAGE)
 
 
 async def test_a_failed_sync_fails_the_file_for_good(disk: DirectoryDisk) -> None:
@@ -396,28 +382,3 @@ async def test_the_disk_is_asked_where_to_sync(tmp_path: Path) -> None:
 )
 def test_fast_and_even_disks_are_synced_inline(p50_s: float, slowest_s: float, mode: str) -> None:
     assert SyncMeasurement(p50_s, slowest_s).mode == mode
-
-
-async def test_space_is_given_back_in_slices_and_not_on_the_loop(
-    disk: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is freed at once is in one transaction of the file system, which the syncs of others wait for."""
-    cuts: list[int] = []
-    threads: set[int] = set()
-    whole = os.ftruncate
-
-    def ftruncate(descriptor: int, size: int) -> None:
-        threads.add(threading.get_ident())
-        cuts.append(size)
-        whole(descriptor, size)
-
-    monkeypatch.setattr(directory_file, "SLICE_BYTES", 8 * PAGE)
-    file = await disk.create("f", size=20 * PAGE + 1)
-    await disk.delete("f")
-    monkeypatch.setattr(os, "ftruncate", ftruncate)
-
-    await file.give_back()
-    file.close()
-
-    assert cuts == [16 * PAGE, 8 * PAGE, 0]
-    assert threading.get_ident() not in threads
