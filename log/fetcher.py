@@ -12,7 +12,13 @@ from typing import Literal
 import trio
 
 from ..runtime.backoff import Backoff
-from ..runtime.errors import AlreadyClosed, DistributedLogError, NoSuchEntry, NoSuchLedger
+from ..runtime.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    LogTruncated,
+    NoSuchEntry,
+    NoSuchLedger,
+)
 from .containment import broken, contained
 from .context import LogContext
 from .dlsn import DLSN
@@ -113,12 +119,12 @@ class Fetcher:
                 await self._read_segment()
                 continue
             except (NoSuchLedger, NoSuchEntry) as error:
-                self._end(await self._explained(error, self._at_segment))
-                return
+                self._miss(await self._explained(error, self._at_segment))
+                continue
             except DistributedLogError as error:
                 if not error.retryable:
-                    self._end(error)
-                    return
+                    self._miss(error)
+                    continue
                 if (self._at_segment, self._at_entry) != before or self._trouble_since is None:
                     self._trouble_since = trio.current_time()
                     backoff.reset()
@@ -247,6 +253,25 @@ class Fetcher:
             self.error = error
         self._filled.set()
         self._taken.set()
+
+    def _miss(self, error: DistributedLogError) -> None:
+        """End with the error, unless the segment at hand is gone and all before its truncation was had.
+
+        A reader that stands after a segment's last record loses nothing with it (G6).
+        """
+        state, at = self._follower.state, DLSN(self._at_segment, self._at_entry, 0)
+        if at[:2] == self._start[:2]:
+            at = self._start
+        if not (
+            isinstance(error, LogTruncated)
+            and at.segment < state.first_segment
+            and at >= state.truncated_to
+        ):
+            self._end(error)
+        elif self._to is not None and self._to.segment < state.first_segment:
+            self._end()
+        else:
+            self._at_segment, self._at_entry = state.first_segment, 0
 
     async def _explained(self, error: DistributedLogError, segment: int) -> DistributedLogError:
         try:

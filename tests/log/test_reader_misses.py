@@ -56,6 +56,43 @@ async def test_a_purge_between_planning_and_reading(
                 assert [r.txid for r in await reader.read_bulk(9, wait_s=5)] == list(range(1, 10))
 
 
+@pytest.mark.parametrize(
+    ("begins", "to", "expected"),
+    [
+        (DLSN(1, 2, 1), None, [4, 5, 6]),
+        (DLSN(1, 3, 0), None, [4, 5, 6]),
+        (DLSN(1, 2, 1), DLSN(1, 9, 0), []),
+    ],
+    ids=["after the last record", "after its entry", "to a place in it"],
+)
+async def test_a_purge_of_what_lies_before_a_reader_cuts_nothing_off(
+    world: World,
+    autojump_clock: MockClock,
+    begins: DLSN,
+    to: DLSN | None,
+    expected: list[int],
+) -> None:
+    """G6, seed 8 of the pipelines: an archiver stands after the last record of a segment that goes."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        await fill(log, [[1, 2, 3], [4, 5, 6]])
+        await change_state(world, await ns.find("l"), truncated_to=DLSN(1, 2, 1))
+        original = world.ledgers.open
+        gone: list[int] = []
+
+        async def purged(ledger_id: int):  # type: ignore[no-untyped-def]
+            if not gone:
+                gone.append(ledger_id)
+                await change_state(world, await ns.find("l"), first_segment=2)
+            if ledger_id in gone:
+                raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+            return await original(ledger_id)
+
+        async with log.open_reader(dlsn=begins, to=to) as reader:
+            world.ledgers.open = purged  # type: ignore[method-assign]
+            assert [r.txid for r in await reader.read_bulk(9, wait_s=5)] == expected
+
+
 async def test_a_deletion_between_planning_and_reading(
     world: World, autojump_clock: MockClock
 ) -> None:
