@@ -291,7 +291,7 @@ async def open_fetcher(
 ) -> Fetcher:
     """Find where to begin and end. Raises `LogNotFound`, `LogTruncated`."""
     ledgers, state = context.ledgers, follower.state
-    start = earliest = max(state.truncated_to, DLSN(state.first_segment, 0, 0))
+    start = earliest = state.earliest
     end = await last_readable(follower, ledgers) if to == "end" else to
     if dlsn is not None:
         # The log's first position is one like any other: "from the beginning" is no position.

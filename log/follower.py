@@ -11,7 +11,6 @@ import trio
 from ..metadata.interface import Metadata
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import Compacted, DistributedLogError, LogNotFound, LogTruncated, NoSuchLedger
-from .dlsn import DLSN
 from .keys import segment_key, state_key
 from .segments import SegmentRecord
 from .state import LogState
@@ -97,7 +96,7 @@ class StateFollower:
 
     def truncated(self) -> LogTruncated:
         """The error that names the first position that is left."""
-        first = max(self.state.truncated_to, DLSN(self.state.first_segment, 0, 0))
+        first = self.state.earliest
         return LogTruncated(
             f'log "{self._name}" was truncated: its first position is {first}; at="earliest" begins there',
             str(first),

@@ -120,7 +120,7 @@ async def _search(
     slot: Callable[[Columns], int],
 ) -> DLSN:
     """The first entry of these segments that is not ``below``, and the slot in it."""
-    earliest = max(state.truncated_to, DLSN(state.first_segment, 0, 0))
+    earliest = state.earliest
     end = earliest if segments else max(earliest, DLSN(state.last_segment + 1, 0, 0))
     for record in segments:
         if record.start_sequence_id == UNKNOWN:

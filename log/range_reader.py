@@ -281,10 +281,7 @@ class RangeReader:
         if isinstance(state, LogNotFound):
             self._lose(state.again())
             return one.last_entry + 1
-        wanted, first = (
-            DLSN(one.segment, at, slot or 0),
-            max(state.truncated_to, DLSN(state.first_segment, 0, 0)),
-        )
+        wanted, first = DLSN(one.segment, at, slot or 0), state.earliest
         if (one.segment, at) >= first[:2] and (slot is None or (one.segment, at, slot) >= first):
             return at
         self._lose(

@@ -28,7 +28,7 @@ async def take_snapshot(
     records = await all_segments(metadata, state)
     owner = await owner_of(metadata, state.log_id)
     infos: list[SegmentInfo] = []
-    first = max(state.truncated_to, DLSN(state.first_segment, 0, 0))
+    first = state.earliest
     end, end_sequence_id, last_txid = first, state.next_sequence_id, UNKNOWN
     if not records:
         last_txid = state.last_txid

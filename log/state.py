@@ -86,6 +86,11 @@ class LogState:
         )
 
     @property
+    def earliest(self) -> DLSN:
+        """The first position that is left: segments go whole, a truncation ends anywhere."""
+        return max(self.truncated_to, DLSN(self.first_segment, 0, 0))
+
+    @property
     def in_progress(self) -> range:
         """The numbers of the segments that are not closed, ascending."""
         return range(self.open_from, self.last_segment + 1)

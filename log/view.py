@@ -65,7 +65,7 @@ class LogView:
     @property
     def earliest(self) -> DLSN:
         """The first position that is left."""
-        return max(self.state.truncated_to, DLSN(self.state.first_segment, 0, 0))
+        return self.state.earliest
 
     @property
     def end(self) -> DLSN:
