@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.defined_names import names_of
+
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS: list[set[str]] = [
@@ -243,18 +245,6 @@ def test_a_name_is_imported_from_the_module_that_defines_it() -> None:
                     if there is not None and alias.name not in there:
                         wrong.append(f"{path}:{node.lineno}: {alias.name} is not of {node.module}")
     assert wrong == []
-
-
-@cache
-def names_of(path: Path) -> set[str]:
-    """What a module defines, and does not import."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-    return found
 
 
 # --- circles --------------------------------------------------------------------------------------

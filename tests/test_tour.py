@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.defined_names import names_of
+
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = sorted(path.name for path in (ROOT / "distributedlog").iterdir() if path.is_symlink())
 DOCUMENTS = sorted(
@@ -70,16 +72,13 @@ OF_THE_SYSTEM = {"fdatasync"}
 
 
 def defined_in(path: Path) -> set[str]:
-    """Classes, functions, and what is assigned, by name."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.attr)
-    return found
+    """Classes, functions, and what is assigned, by name, attributes too."""
+    stored = {
+        node.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+    }
+    return names_of(path) | stored
 
 
 def test_the_path_of_a_record_names_what_is_in_its_files() -> None:
