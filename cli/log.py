@@ -22,7 +22,7 @@ FORMAT = click.Choice(["lines", "jsonl", "frames"])
     """,
 )
 def command() -> None:
-    """Create, list, show, write, read, tail, truncate, seal, delete, export and import logs."""
+    """Create, list, show, rename, write, read, tail, truncate, seal, delete, export and import logs."""
 
 
 @command.command(
@@ -79,6 +79,21 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
     ask(settings, f"deleting {name}", lambda logs: logs.delete_log(name))
     if settings.json:
         emit({"name": name, "deleted": True})
+
+
+@command.command(cls=Command, examples="dlog log rename orders archive/orders-2025")
+@click.argument("old")
+@click.argument("new")
+@common
+def rename(settings: Settings, old: str, new: str) -> None:
+    """Give a log another name. Its records, positions and readers stay; nobody may be writing it."""
+    from .connect import ask
+
+    ask(settings, f"renaming {old}", lambda logs: logs.rename_log(old, new))
+    if settings.json:
+        emit({"name": new, "old_name": old})
+    else:
+        settings.note(f"{old} is called {new} now")
 
 
 @command.command(cls=Command, examples="dlog log show orders\ndlog log show orders --json")
@@ -378,21 +393,22 @@ def positions(settings: Settings, name: str, forget: str | None) -> None:
 @click.argument("prefix", default="")
 @common
 def watch(settings: Settings, prefix: str) -> None:
-    """Each log there is, then each that is created or deleted, until Ctrl-C."""
+    """Each log there is, then each that is created, renamed or deleted, until Ctrl-C."""
     from .connect import namespace, run
 
-    def tell(kind: str, name: str, incarnation: str) -> None:
+    def tell(kind: str, name: str, incarnation: str, old_name: str = "") -> None:
         if settings.json:
-            emit({"kind": kind, "name": name, "incarnation": incarnation})
+            told = {"kind": kind, "name": name, "incarnation": incarnation}
+            emit(told | ({"old_name": old_name} if old_name else {}))
         else:
-            print(f"{kind:8} {name}", flush=True)
+            print(f"{kind:8} {name}{f'  (was {old_name})' if old_name else ''}", flush=True)
 
     async def work() -> None:
         async with namespace(settings) as logs, logs.watch_logs(prefix) as changes:
             for name, incarnation in changes.logs.items():
                 tell("exists", name, incarnation)
             async for change in changes:
-                tell(change.kind, change.name, change.incarnation)
+                tell(change.kind, change.name, change.incarnation, change.old_name)
 
     run(work)
 

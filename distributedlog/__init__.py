@@ -16,7 +16,7 @@ from .log.app_versions import AppVersion, LinkContent
 from .log.dlsn import DLSN
 from .log.handle import Log
 from .log.link import LinkResult
-from .log.namespace import Namespace
+from .log.namespace import LogPage, Namespace
 from .log.range_reader import RangeReader
 from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
 from .log.reader import LogReader
@@ -75,6 +75,7 @@ __all__ = [
     "LogEmpty",
     "LogExists",
     "LogNotFound",
+    "LogPage",
     "LogReader",
     "LogRecord",
     "LogRecreated",

@@ -27,6 +27,7 @@ from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
+from .log.namespace import LogPage
 from .log.namespace import Namespace as TrioNamespace
 from .log.opening import Opening
 from .log.positions import Positions as TrioPositions
@@ -564,13 +565,21 @@ class Namespace:
         """Make an empty log, in one transaction. Raises `LogExists`, `InvalidLogName`."""
         await run(self._background, self._namespace.create_log, name, durability=durability)
 
+    async def rename_log(self, old: str, new: str) -> None:
+        """Give a log another name, in one transaction: it keeps its records, positions and incarnation."""
+        await run(self._background, self._namespace.rename_log, old, new)
+
     async def log_exists(self, name: str) -> bool:
         """Is there a log of this name, now? Raises `InvalidLogName`."""
         return await run(self._background, self._namespace.log_exists, name)
 
-    def watch_logs(self, prefix: str = "") -> Opening[LogWatch]:
+    async def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
+        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``."""
+        return await run(self._background, self._namespace.log_page, prefix, after, limit)
+
+    def watch_logs(self, prefix: str = "", *, keep: bool = True) -> Opening[LogWatch]:
         """Follow which logs there are; ``async with`` or ``await`` it."""
-        opening = self._namespace.watch_logs(prefix)
+        opening = self._namespace.watch_logs(prefix, keep=keep)
         return Opening(lambda: opened(self._background, LogWatch, opening.open))
 
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:

@@ -27,6 +27,7 @@ from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
+from .log.namespace import LogPage
 from .log.namespace import Namespace as TrioNamespace
 from .log.positions import Positions as TrioPositions
 from .log.range_reader import RangeReader as TrioRangeReader
@@ -533,13 +534,21 @@ class Namespace:
         """Make an empty log, in one transaction. Raises `LogExists`, `InvalidLogName`."""
         self._background.run(self._namespace.create_log, name, durability=durability)
 
+    def rename_log(self, old: str, new: str) -> None:
+        """Give a log another name, in one transaction: it keeps its records, positions and incarnation."""
+        self._background.run(self._namespace.rename_log, old, new)
+
     def log_exists(self, name: str) -> bool:
         """Is there a log of this name, now? Raises `InvalidLogName`."""
         return self._background.run(self._namespace.log_exists, name)
 
-    def watch_logs(self, prefix: str = "") -> LogWatch:
+    def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
+        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``."""
+        return self._background.run(self._namespace.log_page, prefix, after, limit)
+
+    def watch_logs(self, prefix: str = "", *, keep: bool = True) -> LogWatch:
         """Follow which logs there are, open; use it in a ``with``."""
-        opening = self._namespace.watch_logs(prefix)
+        opening = self._namespace.watch_logs(prefix, keep=keep)
         return opened(self._background, LogWatch, opening.open)
 
     def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:

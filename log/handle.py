@@ -19,6 +19,7 @@ from .positions import Positions
 from .range_reader import RangeReader, open_ranges
 from .ranges import LogSnapshot, SegmentRange, SegmentToken
 from .reader import LogReader
+from .rename import name_now
 from .seal import seal
 from .segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
 from .segments import SegmentRecord
@@ -341,10 +342,26 @@ class Log:
 
     async def _find(self) -> int:
         """The log's id. Raises `LogNotFound`, `LogRecreated`."""
-        log_id = await self._find_name(self.name)
+        try:
+            log_id = await self._find_name(self.name)
+        except LogNotFound:
+            if self._log_id is None:
+                raise
+            name = await name_now(self._context.metadata, self._log_id)
+            if name:
+                raise LogNotFound(
+                    f'log "{self.name}" ({self.incarnation}) is called "{name}" now'
+                ) from None
+            raise
         if self._log_id is not None and log_id != self._log_id:
+            name = await name_now(self._context.metadata, self._log_id)
+            became = (
+                f'is called "{name}" now and another one made'
+                if name
+                else "was deleted and made again"
+            )
             raise LogRecreated(
-                f'log "{self.name}" was deleted and made again: {self.incarnation} was meant, it is '
+                f'log "{self.name}" {became}: {self.incarnation} was meant, it is '
                 f"{incarnation_text(log_id)} now"
             )
         return log_id

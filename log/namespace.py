@@ -1,18 +1,16 @@
 """Namespace: names to logs; create, find, list, delete, open."""
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
 
 import trio
 
-from ..metadata.interface import Metadata, Scan
+from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Compare, Put, Transaction
 from ..runtime.errors import (
     AlreadyClosed,
-    CorruptData,
     InvalidRequest,
     LogExists,
     LogNotFound,
@@ -21,7 +19,14 @@ from ..runtime.options import overlaid
 from .context import LogContext
 from .deletion import delete_claimed
 from .handle import Log
-from .keys import LOG_ID_BITS, decode_log_id, encode_log_id, name_key, name_of, state_key
+from .keys import (
+    LOG_ID_BITS,
+    decode_log_id,
+    encode_log_id,
+    incarnation_text,
+    name_key,
+    state_key,
+)
 from .ledgers import Ledgers
 from .lock import claim
 from .lock_session import LockSessions
@@ -29,12 +34,23 @@ from .names import check_log_name
 from .opening import Opening
 from .options import LogOptions
 from .recovery_turns import RecoveryTurns
+from .rename import rename
 from .state import LogState
-from .watch import LogWatch, watch_logs
+from .watch import LogWatch, read_name, watch_logs
 
 DRAWS = 5
+LOGS_A_PAGE_MAX = 10_000
 
-log = logging.getLogger("distributedlog.log")
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Some logs of a namespace, in the order of their names."""
+
+    names: tuple[str, ...]
+    incarnations: tuple[str, ...]
+    """Of each, 16 hex digits."""
+    next: str | None
+    """What to go on ``after``; None: these were the last."""
 
 
 class Namespace:
@@ -89,6 +105,15 @@ class Namespace:
             raise InvalidRequest(f'durability is "standard" or "all", not {durability!r}')
         await self._create(name, durability)
 
+    async def rename_log(self, old: str, new: str) -> None:
+        """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
+
+        Who reads it reads on. Refused while a writer's lock lives: `OwnershipAcquireFailed`. Raises
+        `LogNotFound`, `LogExists`, `InvalidLogName`, `InvalidRequest`.
+        """
+        self._check_open()
+        await rename(self.metadata, self.path, check_log_name(old), check_log_name(new))
+
     async def log_exists(self, name: str) -> bool:
         """Is there a log of this name, now? Raises `InvalidLogName`."""
         self._check_open()
@@ -96,23 +121,52 @@ class Namespace:
 
     async def logs(self, prefix: str = "") -> AsyncIterator[str]:
         """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page."""
-        self._check_open()
-        async for item in Scan(self.metadata, name_key(self.path, prefix)):
-            try:
-                name = name_of(self.path, item.key)
-            except CorruptData as error:
-                log.warning("passed over: %s", error)
-                continue
-            yield name
+        after = ""
+        while True:
+            page = await self.log_page(prefix, after)
+            for name in page.names:
+                yield name
+            if page.next is None:
+                return
+            after = page.next
 
-    def watch_logs(self, prefix: str = "") -> Opening[LogWatch]:
-        """Follow which logs there are; ``async with`` or ``await`` it.
+    async def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
+        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``.
 
-        It has the logs as they were (`LogWatch.logs`), then each one that is created or deleted, in order,
-        none left out between the two. Raises `QuorumUnreachable`.
+        In the order of their names' UTF-8 bytes, as they were at one moment. Go on with ``page.next``.
+        Raises `InvalidRequest`, `QuorumUnreachable`.
         """
         self._check_open()
-        return Opening(lambda: self._open_watch(prefix))
+        if type(limit) is not int or not 1 <= limit <= LOGS_A_PAGE_MAX:
+            raise InvalidRequest(f"a page has 1 to {LOGS_A_PAGE_MAX} logs, not {limit!r:.80}")
+        first = name_key(self.path, prefix)
+        start, end = (
+            max(first, name_key(self.path, after) + b"\x00" if after else first),
+            prefix_end(first),
+        )
+        while start < end:
+            page = await self.metadata.range(start, end, limit=limit)
+            found = [
+                read for item in page.items if (read := read_name(self.path, item)) is not None
+            ]
+            names = tuple(name for name, _ in found)
+            more = page.more and names
+            if more or not page.more:
+                ids = tuple(incarnation_text(log_id) for _, log_id in found)
+                return LogPage(names, ids, names[-1] if more else None)
+            start = page.items[-1].key + b"\x00"  # of these no key could be read
+        return LogPage((), (), None)
+
+    def watch_logs(self, prefix: str = "", *, keep: bool = True) -> Opening[LogWatch]:
+        """Follow which logs there are; ``async with`` or ``await`` it.
+
+        It has the logs as they were (`LogWatch.logs`), then each one that is created, renamed or deleted, in
+        order, none left out between the two. With ``keep`` off it keeps no names (some 300 bytes each):
+        changes from now on, those of a deletion without the incarnation, and where the quorum has forgotten
+        some a single ``"relisted"``: list again. Raises `QuorumUnreachable`.
+        """
+        self._check_open()
+        return Opening(lambda: self._open_watch(prefix, keep))
 
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records.
@@ -122,13 +176,13 @@ class Namespace:
         is recovered first, for some seconds: where the log ended is kept for those who were reading it.
         """
         log_id = await self.find(name)
-        claimed = await claim(
-            self.context,
-            log_id,
-            takeover=False,
-            wait_s=wait_s,
-            raised=LogState.claimed_for_deletion,
-        )
+
+        def raised(state: LogState, owner: str, writer_id: str) -> LogState:
+            if state.name != name:  # after it was looked up: that one was not meant
+                raise LogNotFound(f'log "{name}" is called "{state.name}" now')
+            return state.claimed_for_deletion(owner, writer_id)
+
+        claimed = await claim(self.context, log_id, takeover=False, wait_s=wait_s, raised=raised)
         try:
             await delete_claimed(self.context, claimed.owned, self.path)
         finally:
@@ -165,8 +219,8 @@ class Namespace:
             raise LogNotFound(f'log "{name}" does not exist in namespace {self.path}')
         return decode_log_id(found.value)
 
-    async def _open_watch(self, prefix: str) -> LogWatch:
-        watch = await watch_logs(self.metadata, self.path, prefix)
+    async def _open_watch(self, prefix: str, keep: bool) -> LogWatch:
+        watch = await watch_logs(self.metadata, self.path, prefix, keep=keep)
         self.start(watch.run)
         return watch
 

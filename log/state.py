@@ -155,6 +155,11 @@ class LogState:
             return self
         return replace(self, truncated_to=to, truncated_sequence_id=sequence_id)
 
+    def renamed(self, name: str) -> "LogState":
+        """The same log under another name."""
+        assert not self.deleting, "what is being deleted keeps its name: its tombstone goes by it"
+        return replace(self, name=name)
+
     def with_closed(self, segment: int, records: int, last_txid: int) -> "LogState":
         """The oldest segment in progress is complete; ``last_txid`` is -1 where it holds no record."""
         assert segment == self.open_from <= self.last_segment, "segments are closed in order"

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 from types import TracebackType
 from typing import Literal
 
@@ -16,7 +17,13 @@ import trio
 
 from ..metadata.interface import Event, Metadata, Scan, prefix_end
 from ..metadata.transaction import KeyValue
-from ..runtime.errors import AlreadyClosed, Compacted, CorruptData, DistributedLogError
+from ..runtime.errors import (
+    AlreadyClosed,
+    Compacted,
+    CorruptData,
+    DistributedLogError,
+    InvalidRequest,
+)
 from .containment import contained
 from .keys import decode_log_id, encode_log_id, incarnation_text, name_key, name_of
 
@@ -32,23 +39,28 @@ log = logging.getLogger("distributedlog.log")
 
 @dataclass(frozen=True, slots=True)
 class LogChange:
-    """A log has come or gone."""
+    """A log has come or gone, or has another name."""
 
-    kind: Literal["created", "deleted"]
+    kind: Literal["created", "deleted", "renamed", "relisted"]
+    """``relisted``, of a watch that keeps no names: changes were missed, and nobody knows which."""
     name: str
     incarnation: str
+    """16 hex digits; "" of a deletion where the watch keeps no names."""
+    old_name: str = ""
+    """Of a log that was renamed. To or from a name below another prefix is ``created`` or ``deleted``."""
 
 
 class LogWatch:
     """The logs below a prefix, as they were at first, then their changes. Made by `Namespace.watch_logs`."""
 
     def __init__(
-        self, metadata: Metadata, path: str, prefix: str, known: Known, revision: int
+        self, metadata: Metadata, path: str, prefix: str, known: Known | None, revision: int
     ) -> None:
         self._metadata = metadata
         self._path = path
         self._prefix = prefix
         self._known = known
+        """None: no names are kept."""
         self._changes: deque[LogChange] = deque()
         self._revision = revision
         self._scope = trio.CancelScope()
@@ -58,14 +70,20 @@ class LogWatch:
 
     @property
     def logs(self) -> dict[str, str]:
-        """Name to incarnation, in order: as listed at first, and as the changes that were taken made it."""
+        """Name to incarnation, in order: as listed at first, and as the changes that were taken made it.
+
+        Raises `InvalidRequest` where it keeps no names.
+        """
+        if self._known is None:
+            raise InvalidRequest("this watch keeps no names: list them with logs() or log_page()")
         pending = dict(self._known)
         # What waits in the queue has not been told yet: undo it, newest first.
         for change in reversed(self._changes):
-            if change.kind == "created":
+            if change.kind != "deleted":
                 pending.pop(change.name, None)
-            else:
-                pending[change.name] = (int(change.incarnation, 16), 0)
+            if change.kind != "created":
+                name = change.old_name or change.name
+                pending[name] = (int(change.incarnation, 16), 0)
         return {name: incarnation_text(pending[name][0]) for name in sorted(pending, key=_by_bytes)}
 
     async def next(self, wait_s: float | None = None) -> LogChange | None:
@@ -127,8 +145,8 @@ class LogWatch:
             ) as watch:
                 while True:
                     batch = await watch.next()
-                    for event in batch.events:
-                        self._take(event)
+                    for _, events in groupby(batch.events, lambda one: one.item.mod_revision):
+                        self._changes.extend(self._told(list(events)))
                     self._revision = max(self._revision, batch.revision)
                     await self._room()
         except Compacted:
@@ -152,6 +170,11 @@ class LogWatch:
 
     async def _relist(self) -> None:
         try:
+            if self._known is None:
+                self._revision = await _now(self._metadata, self._path, self._prefix)
+                self._changes.append(LogChange("relisted", "", ""))
+                await self._room()
+                return
             found, revision = await _listed(self._metadata, self._path, self._prefix)
         except DistributedLogError as error:
             if not error.retryable:
@@ -162,41 +185,65 @@ class LogWatch:
         self._changes.extend(_difference(before, found))
         await self._room()
 
-    def _take(self, event: Event) -> None:
-        item = event.item
-        if event.kind == "delete":
-            item = replace(item, value=encode_log_id(0))  # a deleted key has no value
-        read = _read(self._path, item)
-        if read is None:
-            return
-        name, log_id = read
-        known = self._known.get(name)
-        if known is not None and item.mod_revision <= known[1]:
-            return  # the listing had seen it
-        if known is not None:
-            del self._known[name]
-            self._changes.append(LogChange("deleted", name, incarnation_text(known[0])))
-        if event.kind == "put":
-            self._known[name] = (log_id, item.mod_revision)
-            self._changes.append(LogChange("created", name, incarnation_text(log_id)))
+    def _told(self, events: list[Event]) -> list[LogChange]:
+        """What the events of one revision, so of one transaction, say. Both keys of a rename are in it."""
+        changes: list[LogChange] = []
+        for event in events:
+            item = event.item
+            if event.kind == "delete":
+                item = replace(item, value=encode_log_id(0))  # a deleted key has no value
+            read = read_name(self._path, item)
+            if read is None:
+                continue
+            name, log_id = read
+            known = None if self._known is None else self._known.get(name)
+            if known is not None and item.mod_revision <= known[1]:
+                continue  # the listing had seen it
+            if self._known is not None and known is not None:
+                del self._known[name]
+                changes.append(LogChange("deleted", name, incarnation_text(known[0])))
+            elif self._known is None and event.kind == "delete":
+                changes.append(LogChange("deleted", name, ""))
+            if event.kind == "put":
+                if self._known is not None:
+                    self._known[name] = (log_id, item.mod_revision)
+                changes.append(LogChange("created", name, incarnation_text(log_id)))
+        return _paired(changes)
 
 
-async def watch_logs(metadata: Metadata, path: str, prefix: str) -> LogWatch:
-    """List the logs, to follow them on. Raises `QuorumUnreachable`."""
-    return LogWatch(metadata, path, prefix, *await _listed(metadata, path, prefix))
+def _paired(changes: list[LogChange]) -> list[LogChange]:
+    """A log that went and came in one transaction, under two names, was renamed: nothing else does both."""
+    if len(changes) != 2 or {one.kind for one in changes} != {"created", "deleted"}:
+        return changes
+    went, came = sorted(changes, key=lambda one: one.kind == "created")
+    if went.name == came.name or went.incarnation not in ("", came.incarnation):
+        return changes
+    return [LogChange("renamed", came.name, came.incarnation, went.name)]
+
+
+async def watch_logs(metadata: Metadata, path: str, prefix: str, *, keep: bool) -> LogWatch:
+    """List the logs, if they are to be kept, to follow them on. Raises `QuorumUnreachable`."""
+    if keep:
+        return LogWatch(metadata, path, prefix, *await _listed(metadata, path, prefix))
+    return LogWatch(metadata, path, prefix, None, await _now(metadata, path, prefix))
+
+
+async def _now(metadata: Metadata, path: str, prefix: str) -> int:
+    start = name_key(path, prefix)
+    return (await metadata.range(start, prefix_end(start), limit=1)).revision
 
 
 async def _listed(metadata: Metadata, path: str, prefix: str) -> tuple[Known, int]:
     found: Known = {}
     scan = Scan(metadata, name_key(path, prefix))
     async for item in scan:
-        if (read := _read(path, item)) is not None:
+        if (read := read_name(path, item)) is not None:
             found[read[0]] = (read[1], item.mod_revision)
     return found, scan.revision
 
 
-def _read(path: str, item: KeyValue) -> tuple[str, int] | None:
-    """Name and log id; None for what cannot be read: one bad key does not end everybody's watch."""
+def read_name(path: str, item: KeyValue) -> tuple[str, int] | None:
+    """Name and log id of a name's key; None for what cannot be read: it ends nobody's watch."""
     try:
         return name_of(path, item.key), decode_log_id(item.value)
     except CorruptData as error:
@@ -205,11 +252,18 @@ def _read(path: str, item: KeyValue) -> tuple[str, int] | None:
 
 
 def _difference(before: Known, after: Known) -> Iterator[LogChange]:
-    for name, (log_id, _) in before.items():
-        if name not in after or after[name][0] != log_id:
+    went = {id_: name for name, (id_, _) in before.items() if after.get(name, (None,))[0] != id_}
+    came = {id_: name for name, (id_, _) in after.items() if before.get(name, (None,))[0] != id_}
+    # A name that another log had before is not told as a rename's: names that went round in a circle
+    # have no order in which that would be right.
+    renamed = {id_ for id_, name in came.items() if id_ in went and name not in before}
+    for log_id, name in went.items():
+        if log_id not in renamed:
             yield LogChange("deleted", name, incarnation_text(log_id))
-    for name, (log_id, _) in after.items():
-        if name not in before or before[name][0] != log_id:
+    for log_id in renamed:
+        yield LogChange("renamed", came[log_id], incarnation_text(log_id), went[log_id])
+    for log_id, name in came.items():
+        if log_id not in renamed:
             yield LogChange("created", name, incarnation_text(log_id))
 
 

@@ -45,6 +45,8 @@ class FoundLog:
     """The logs of this name that were deleted, as far as they are remembered, in that order."""
     deleting: bool = False
     """The log that is held is being deleted, and where it ends is not noted yet."""
+    renamed: str = ""
+    """What the log that is held is called now; "": it is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +102,15 @@ def decide(name: str, held: HeldPosition | None, found: FoundLog, rules: Rules) 
             Do.KEEP,
             warning=f'log "{name}" is being deleted: whether all of it was read is not known yet',
         )
+    if found.renamed and there is None:
+        return Decision(
+            Do.KEEP,
+            warning=f'log "{name}" is called "{found.renamed}" now: nothing more is read from it, its '
+            "position is kept",
+        )
     lost = lost_by_deletion(held, found.gone, rules)
-    what = f'log "{name}" was deleted' + ("" if there is None else " and made again")
+    went = f'is called "{found.renamed}" now' if found.renamed else "was deleted"
+    what = f'log "{name}" {went}' + ("" if there is None else " and made again")
     if lost == 0:
         said = f"{what}; all of it had been read"
     elif lost is None:

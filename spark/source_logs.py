@@ -14,6 +14,7 @@ from ..log.deletion import find_deleted
 from ..log.dlsn import DLSN
 from ..log.keys import incarnation_id
 from ..log.namespace import Namespace
+from ..log.rename import name_now
 from ..log.view import LogView, view_log
 from ..runtime.errors import (
     DistributedLogError,
@@ -152,6 +153,8 @@ class SourceLogs:
         if (there is not None and there.identity == held.identity) or not self.wanted(name):
             return FoundLog(there)
         namespace, log_id = self._namespace, incarnation_id(held.identity)
+        if renamed := await name_now(namespace.metadata, log_id):
+            return FoundLog(there, renamed=renamed)
         gone = await find_deleted(namespace.metadata, namespace.path, name, log_id)
         return FoundLog(there, gone or (), deleting=gone is None)
 

@@ -144,10 +144,17 @@ def test_logs_that_come_and_go_are_told(face: Face) -> None:
                 await done(ns.create_log(f"{name}/b"))
                 await done(ns.delete_log(f"{name}/a"))
                 await done(ns.create_log(f"{name}/a"))
-                told = [await done(watch.next(wait_s=20)) for _ in range(3)]
+                await done(ns.rename_log(f"{name}/b", f"{name}/c"))
+                told = [await done(watch.next(wait_s=20)) for _ in range(4)]
                 assert [(one.kind, one.name[-1]) for one in told] == [
-                    ("created", "b"), ("deleted", "a"), ("created", "a"),
+                    ("created", "b"), ("deleted", "a"), ("created", "a"), ("renamed", "c"),
                 ]  # fmt: skip
+            page = await done(ns.log_page(f"{name}/", limit=1))
+            assert (page.names, page.next) == ((f"{name}/a",), f"{name}/a")
+            assert (await done(ns.log_page(f"{name}/", page.next))).names == (f"{name}/c",)
+            async with opened(ns.watch_logs(keep=False)) as watch:
+                await done(ns.rename_log(f"{name}/c", f"{name}/b"))
+                assert (await done(watch.next(wait_s=20))).old_name == f"{name}/c"
             assert told[1].incarnation == logs[f"{name}/a"] != told[2].incarnation
             old = ns.open_log(f"{name}/a", incarnation=told[1].incarnation)
             for call in (old.snapshot, old.last_dlsn, old.seal, old.positions.list):

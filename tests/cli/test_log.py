@@ -70,10 +70,13 @@ def test_logs_that_come_and_go_are_told_until_ctrl_c(cluster: Cluster) -> None:
     told = [json.loads(process.stdout.readline())]
     cluster.ok("log", "create", "w/2")
     cluster.ok("log", "delete", "w/1", "--yes")
-    told += [json.loads(process.stdout.readline()) for _ in range(2)]
+    cluster.ok("log", "rename", "w/2", "w/3")
+    cluster.fails(3, "log", "rename", "w/2", "w/4")
+    told += [json.loads(process.stdout.readline()) for _ in range(3)]
     assert [(one["kind"], one["name"]) for one in told] == [
-        ("exists", "w/1"), ("created", "w/2"), ("deleted", "w/1"),
+        ("exists", "w/1"), ("created", "w/2"), ("deleted", "w/1"), ("renamed", "w/3"),
     ]  # fmt: skip
+    assert told[3]["old_name"] == "w/2"
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
     process.stdout.close()

@@ -179,7 +179,7 @@ async def test_a_watch_and_a_reader_of_ranges_that_break_end_alone(
         logged_once(caplog)
 
         watch = await ns.watch_logs()
-        watch._take = breaks  # type: ignore[method-assign]
+        watch._told = breaks  # type: ignore[method-assign]
         await ns.create_log("new")
         with pytest.raises(InternalError, match="planted"):
             await watch.next()

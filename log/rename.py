@@ -1,0 +1,77 @@
+"""Renaming a log: one transaction, whatever its size, for all that is kept of a log goes by its id (H30).
+
+Only the name's key and the name in the state change. Readers, positions, links and a paused writer notice
+nothing; the lock is looked at as a courtesy, as everywhere: what protects a log is its epoch (H12).
+"""
+
+from ..metadata.interface import Metadata
+from ..metadata.transaction import Compare, Delete, Put, Transaction
+from ..runtime.errors import (
+    InvalidRequest,
+    LogExists,
+    LogNotFound,
+    OutcomeUnknown,
+    OwnershipAcquireFailed,
+)
+from .keys import decode_log_id, lock_key, name_key, state_key
+from .lock import owner_of
+from .state import LogState
+
+
+async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None:
+    """Give the log ``old`` the name ``new``, which no log has. An unknown outcome is asked again.
+
+    Raises `LogNotFound`, also for a log that is being deleted; `LogExists`; `OwnershipAcquireFailed` while a
+    writer's lock lives; `InvalidRequest` where both names are one.
+    """
+    if old == new:
+        raise InvalidRequest(f'log "{old}" has that name already')
+    old_at, new_at = name_key(namespace, old), name_key(namespace, new)
+    sought: int | None = None
+    while True:
+        named = await metadata.get(old_at)
+        if named is None:
+            taken = await metadata.get(new_at)
+            if taken is not None and sought is not None and decode_log_id(taken.value) == sought:
+                return  # by an earlier try, whose outcome was not known
+            raise LogNotFound(f'log "{old}" does not exist in namespace {namespace}')
+        log_id = sought = decode_log_id(named.value)
+        found = await metadata.get(state_key(log_id))
+        state = None if found is None else LogState.decode(found.value)
+        if found is None or state is None or state.deleting:
+            raise LogNotFound(f'log "{old}" is being deleted')
+        change = Transaction(
+            (
+                Compare.version(old_at, named.version),
+                Compare.version(new_at, 0),
+                Compare.version(found.key, found.version),
+                Compare.version(lock_key(log_id), 0),
+            ),
+            (
+                Delete(old_at),
+                Put(new_at, named.value),
+                Put(found.key, state.renamed(new).encode()),
+            ),
+        )
+        try:
+            reply = await metadata.transact(change)
+        except OutcomeUnknown:
+            continue
+        if reply.succeeded:
+            return
+        if reply.current[1] is not None:
+            raise LogExists(f'log "{new}" exists already in namespace {namespace}')
+        if reply.current[3] is not None:
+            owner = await owner_of(metadata, log_id)
+            if owner is not None:  # else it has just been given back
+                raise OwnershipAcquireFailed(
+                    f'log "{old}" is being written by {owner}: it is renamed when nobody writes it',
+                    owner,
+                )
+
+
+async def name_now(metadata: Metadata, log_id: int) -> str:
+    """What the log of this id is called; "" where it is gone, or going."""
+    found = await metadata.get(state_key(log_id))
+    state = None if found is None else LogState.decode(found.value)
+    return "" if state is None or state.deleting else state.name
