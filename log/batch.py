@@ -1,6 +1,8 @@
 """Records on their way: one outcome an entry, shared by all its records (no event or task a record)."""
 
-from collections.abc import Generator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -20,7 +22,7 @@ class Batch:
     """The records of one entry, from the first that is buffered until the entry's outcome is known."""
 
     __slots__ = (
-        "_event", "bytes", "count", "done", "entry", "error", "payloads", "segment", "txids",
+        "_callbacks", "_event", "bytes", "count", "done", "entry", "error", "payloads", "segment", "txids",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -36,15 +38,39 @@ class Batch:
         """Its records, once it is done."""
         self.error: DistributedLogError | None = None
         self._event: trio.Event | None = None
+        self._callbacks: list[Callable[[], object]] = []
 
     def finish(self, error: DistributedLogError | None = None) -> None:
         """The outcome is known: stored at (segment, entry), or an error."""
         self.error = error
-        self.done = True
         self.count = len(self.txids)
+        self.done = True
         self.txids, self.payloads = [], []  # whoever keeps a handle must not keep the bytes
         if self._event is not None:
             self._event.set()
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:  # it was taken back at this moment
+                break
+            callback()
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Have it called once, by `finish`, or here where the outcome is known. It must not raise.
+
+        From any thread: here ``done`` is looked at after the appending, in `finish` it is set before.
+        """
+        self._callbacks.append(callback)
+        if self.done and self.forget(callback):
+            callback()
+
+    def forget(self, callback: Callable[[], object]) -> bool:
+        """Take back what was given to `when_done`; False: it was called, or just will be. From any thread."""
+        try:
+            self._callbacks.remove(callback)
+        except ValueError:
+            return False
+        return True
 
     async def wait(self) -> None:
         """Until `done`. Cancelling the wait withdraws nothing (H31)."""
@@ -93,6 +119,22 @@ class PendingWrite:
             yield from self._batch.wait().__await__()
         return self._batch.dlsn(self._slot)
 
+    def __repr__(self) -> str:
+        return f"PendingWrite({state_of(self)})"
+
+
+def state_of(pending: Any) -> str:
+    """Of a write, or of many: the position, the error, or that it is on its way. For a ``repr``."""
+    if not pending.done():
+        return "on its way"
+    try:
+        found = pending.result()
+    except DistributedLogError as error:
+        return f"{type(error).__name__}: {error}"
+    if isinstance(found, DLSN):
+        return str(found)
+    return f"{found[0]} to {found[-1]}" if found else "no record"
+
 
 class PendingBulk(Sequence[PendingWrite]):
     """Records that were handed over in one call; ``await`` gives their DLSNs, or raises the first error.
@@ -101,21 +143,47 @@ class PendingBulk(Sequence[PendingWrite]):
     were not taken (`WriteCancelled`), those before it are written.
     """
 
-    __slots__ = ("_length", "_spans")
+    __slots__ = ("_firsts", "_length", "_spans")
 
     def __init__(self, length: int) -> None:
         self._length = length
         self._spans: list[tuple[int, Batch, int]] = []  # first index, batch, slot of the first
+        self._firsts: list[int] = []
 
     def took(self, index: int, batch: Batch, slot: int) -> None:
         """Records from ``index`` on are in this batch from ``slot`` on."""
         self._spans.append((index, batch, slot))
+        self._firsts.append(index)
 
     def refused(self, index: int, error: DistributedLogError) -> None:
         """Records from ``index`` on (to the next span) were not taken."""
         batch = Batch()
         batch.finish(error)
-        self._spans.append((index, batch, 0))
+        self.took(index, batch, 0)
+
+    def took_part(self, index: int, other: "PendingBulk", first: int, number: int) -> None:
+        """Records from ``index`` on are ``number`` of another bulk, from ``first`` on."""
+        stop = first + number
+        while first < stop:
+            self.took(index, *other.place(first))
+            at = bisect_right(other._firsts, first)
+            end = min(stop, other._firsts[at]) if at < len(other._firsts) else stop
+            index, first = index + end - first, end
+
+    def when_done(self, callback: Callable[[], object], at: int = 0) -> None:
+        """Have it called once all are known, by who finishes the last, or here. From any thread."""
+        spans = self._spans
+        while at < len(spans) and spans[at][1].done:
+            at += 1
+        if at < len(spans):
+            spans[at][1].when_done(partial(self.when_done, callback, at))
+        else:
+            callback()
+
+    def place(self, index: int) -> tuple[Batch, int]:
+        """The batch of one record, 0 to the length - 1, and its slot there."""
+        first, batch, slot = self._spans[bisect_right(self._firsts, index) - 1]
+        return batch, slot + index - first
 
     def done(self) -> bool:
         """Are all outcomes known?"""
@@ -129,6 +197,10 @@ class PendingBulk(Sequence[PendingWrite]):
     async def outcomes(self) -> list[DLSN | DistributedLogError]:
         """One a record, when all are known."""
         await self.wait()
+        return self.known()
+
+    def known(self) -> list[DLSN | DistributedLogError]:
+        """One a record, of a bulk that is done."""
         found: list[DLSN | DistributedLogError] = []
         for first, end, batch, slot in self._ended_spans():
             if batch.error is not None:
@@ -152,6 +224,9 @@ class PendingBulk(Sequence[PendingWrite]):
         yield from self.wait().__await__()
         return self.result()
 
+    def __repr__(self) -> str:
+        return f"PendingBulk({self._length} records, {state_of(self)})"
+
     def __len__(self) -> int:
         return self._length
 
@@ -162,10 +237,7 @@ class PendingBulk(Sequence[PendingWrite]):
             index += self._length
         if not 0 <= index < self._length:
             raise IndexError(index)
-        for first, end, batch, slot in self._ended_spans():
-            if index < end:
-                return PendingWrite(batch, slot + index - first)
-        raise AssertionError("every record is in a span")
+        return PendingWrite(*self.place(index))
 
     def _ended_spans(self) -> list[tuple[int, int, Batch, int]]:
         """First index, the one after the last, batch, slot of the first."""

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import trio
@@ -30,6 +31,8 @@ SWITCH_INTERVAL_S = 0.0005
 write of 0.1 ms one of 10 ms beside a busy main thread (H27, measured)."""
 EXIT_S_MAX = 5.0
 """How long the interpreter's exit waits for the loop to end."""
+ASIDE_S_MAX = 2.0
+"""How long the end of a loop waits for users' callbacks."""
 
 Mutex = threading.Lock
 """Guards what a face's callers and its loop both touch; held for a few statements, never while waiting."""
@@ -158,6 +161,8 @@ class Background:
         self._stopping = False
         """Whatever runs, or will, has to end."""
         self._dead = f"{name}: the background loop was not started"
+        self._aside: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._aside_thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread; return when it takes calls. Once only."""
@@ -235,6 +240,55 @@ class Background:
             self._unsettled.discard(outcome)
             raise
 
+    def expect(self, outcome: Promise[None], look: Callable[[], object]) -> None:
+        """Fail it with `AlreadyClosed` where the loop ends before somebody sets it.
+
+        ``look`` is called in the loop, as with `post`. No task, for whoever waits often.
+        """
+        self._unsettled.add(outcome)  # before the look at whether the loop runs, as in `begin`
+        outcome.when_done(partial(self._unsettled.discard, outcome))
+        try:
+            self.post(look)
+        except AlreadyClosed as error:
+            outcome.fail(error)
+
+    def aside(self, callback: Callable[[], object]) -> None:
+        """Have it called in a thread beside the loop, in order: users' own code may take long, or wait.
+
+        From any thread. Where the loop has ended it is called here. What it raises is logged.
+        """
+        self._aside.put(callback)
+        if self._aside_thread is None:
+            try:
+                if threading.current_thread() is self._thread:
+                    self._start_aside()
+                else:  # no signal interrupts the start of a thread there
+                    self.post(self._start_aside)
+            except AlreadyClosed:
+                self._work_aside(wait=False)
+
+    def _start_aside(self) -> None:
+        if self._aside_thread is None:
+            self._aside_thread = threading.Thread(
+                target=self._work_aside, name=f"{self.name}: callbacks", daemon=True
+            )
+            self._aside_thread.start()
+
+    def _work_aside(self, wait: bool = True) -> None:
+        with contextlib.suppress(Empty):
+            while (callback := self._aside.get(block=wait)) is not None:
+                try:
+                    callback()
+                except BaseException:  # an exit, too, is not this thread's to decide
+                    log.exception("%s: a callback failed", self.name)
+
+    def _end_aside(self) -> None:
+        thread = self._aside_thread
+        if thread is not None and thread.is_alive():
+            self._aside.put(None)
+            if thread is not threading.current_thread():
+                thread.join(ASIDE_S_MAX)
+
     def cancel(self, scope: trio.CancelScope) -> None:
         """Cancel what was begun in a scope. From any thread; waits for nothing."""
         with contextlib.suppress(AlreadyClosed):
@@ -285,6 +339,7 @@ class Background:
                 self._hops.post(self._cancel)
         if thread is not None and self._started:
             thread.join(wait_s)
+        self._end_aside()
         _running.discard(self)
         self._raise_failure()
 
