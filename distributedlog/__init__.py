@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any
 
 from .log.app_versions import AppVersion, LinkContent
+from .log.batch import PendingBulk, PendingWrite
 from .log.dlsn import DLSN
 from .log.handle import Log
 from .log.link import LinkResult
@@ -87,6 +88,8 @@ __all__ = [
     "NotEnoughBookies",
     "OutcomeUnknown",
     "OwnershipAcquireFailed",
+    "PendingBulk",
+    "PendingWrite",
     "QuorumUnreachable",
     "RangeReader",
     "RecordTooLarge",

@@ -23,6 +23,7 @@ import trio
 from . import open_namespace as open_trio_namespace
 from .bridge import Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over, listed
 from .log.app_versions import AppVersion, LinkContent
+from .log.batch import state_of
 from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
@@ -40,13 +41,13 @@ from .log.segment_writer import SegmentWriter as TrioSegmentWriter
 from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
 from .runtime.background import Background, Promise
-from .runtime.errors import EndOfStream, InvalidRequest
+from .runtime.errors import DistributedLogError, EndOfStream, InvalidRequest
 from .runtime.host import Buffer
-from .write_buffer import Chunk, WriteBuffer, open_buffer
+from .write_buffer import BufferedBulk, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
-    "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "Namespace", "PendingWrite",
-    "RangeReader", "SegmentWriter", "local_cluster", "open_namespace",
+    "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "Namespace", "PendingBulk",
+    "PendingWrite", "RangeReader", "SegmentWriter", "local_cluster", "open_namespace",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=Owned)
@@ -118,13 +119,29 @@ class _Closable(Owned):
             self._ended()
 
 
+async def outcome_told(
+    buffer: WriteBuffer,
+    when_done: Callable[[Callable[[], object]], object],
+    forget: Callable[[Callable[[], object]], object],
+) -> None:
+    """Wait until an outcome is known; whoever stops waiting is forgotten."""
+    told: Promise[None] = Promise()
+    tell = partial(told.set, None)
+    try:
+        when_done(tell)
+        buffer.expect(told)
+        await outcome_of(told)
+    finally:
+        if not told.done:
+            forget(tell)
+
+
 class PendingWrite:
     """A record that was taken: ``await`` gives its DLSN once it is durable, or raises (G2, G7)."""
 
-    __slots__ = ("_background", "_chunk", "_slot")
+    __slots__ = ("_chunk", "_slot")
 
-    def __init__(self, background: Background, chunk: Chunk, slot: int) -> None:
-        self._background = background
+    def __init__(self, chunk: Chunk, slot: int) -> None:
         self._chunk = chunk
         self._slot = slot
 
@@ -139,9 +156,59 @@ class PendingWrite:
         return self._chunk.result(self._slot)
 
     def __await__(self) -> Generator[Any, Any, DLSN]:
-        if self._chunk.done(self._slot):
-            return self._chunk.result(self._slot)
-        return (yield from run(self._background, self._chunk.wait, self._slot).__await__())
+        chunk, slot = self._chunk, self._slot
+        if not chunk.done(slot):
+            when_done, forget = partial(chunk.when_done, slot), partial(chunk.forget, slot)
+            yield from outcome_told(chunk.buffer, when_done, forget).__await__()
+        return chunk.result(slot)
+
+    def __repr__(self) -> str:
+        return f"PendingWrite({state_of(self)})"
+
+
+class PendingBulk(Sequence[PendingWrite]):
+    """Records that were handed over in one call; see `distributedlog.log.batch.PendingBulk`."""
+
+    __slots__ = ("_bulk",)
+
+    def __init__(self, bulk: BufferedBulk) -> None:
+        self._bulk = bulk
+
+    def done(self) -> bool:
+        """Are all outcomes known?"""
+        return self._bulk.done()
+
+    def result(self) -> list[DLSN]:
+        """The DLSNs. Raises the first error, or `InvalidRequest` while an outcome is not known."""
+        if not self._bulk.done():
+            raise InvalidRequest("the writes are not done yet: await them")
+        return self._bulk.whole().result()
+
+    async def wait(self) -> None:
+        """Until `done`; raises nothing."""
+        bulk = self._bulk
+        if not bulk.done():
+            await outcome_told(bulk.buffer, bulk.when_done, bulk.forget)
+
+    async def outcomes(self) -> list[DLSN | DistributedLogError]:
+        """One a record, when all are known."""
+        await self.wait()
+        return self._bulk.whole().known()
+
+    def __await__(self) -> Generator[Any, Any, list[DLSN]]:
+        yield from self.wait().__await__()
+        return self.result()
+
+    def __len__(self) -> int:
+        return self._bulk.length
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        return PendingWrite(*self._bulk.place(index))
+
+    def __repr__(self) -> str:
+        return f"PendingBulk({len(self)} records, {state_of(self)})"
 
 
 class LogWriter(_Closable):
@@ -153,7 +220,7 @@ class LogWriter(_Closable):
         self._append = buffer.append
 
     async def submit(self, record: LogRecord) -> PendingWrite:
-        """Buffer one record; waits only while the buffer is full. ``await`` what it returns.
+        """Take one record; waits for room only. ``await`` what it returns for the DLSN.
 
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
         `AlreadyClosed`, or the first error of this writer, for good.
@@ -161,19 +228,33 @@ class LogWriter(_Closable):
         if self._buffer.full:
             await run(self._background, self._buffer.room)
         chunk, slot = self._append(record)
-        return PendingWrite(self._background, chunk, slot)
+        return PendingWrite(chunk, slot)
 
     async def write(self, record: LogRecord) -> DLSN:
-        """Write one record; returns when it is durable (G2)."""
+        """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`."""
         return await (await self.submit(record))
 
+    async def submit_bulk(self, records: Sequence[LogRecord]) -> PendingBulk:
+        """Take many records, in order; waits for room only. ``await`` what it returns for the DLSNs.
+
+        Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
+        those after it are not taken.
+        """
+        return await self.submit_columns([r.txid for r in records], [r.payload for r in records])
+
+    async def submit_columns(self, txids: list[int], payloads: list[bytes]) -> PendingBulk:
+        """As `submit_bulk`, from a list of txids and one of payloads."""
+        bulk, taken = self._buffer.offered(txids, payloads)
+        at = 0
+        while at < taken.number:
+            if self._buffer.full:
+                await run(self._background, self._buffer.room)
+            at = self._buffer.append_many(bulk, txids, taken, at)
+        return PendingBulk(bulk)
+
     async def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
-        """Write many records, in order; their DLSNs when all are durable. Raises the first error;
-        records after one that is refused are not written."""
-        pending = [await self.submit(record) for record in records]
-        if pending:
-            await pending[-1]
-        return [await write for write in pending]
+        """Write many records; returns their DLSNs when all are durable. Raises the first error."""
+        return await (await self.submit_bulk(records))
 
     @property
     def last_txid(self) -> int:

@@ -1,28 +1,30 @@
 """The blocking face: the same calls without ``await``, for plain threads.
 
     with open_namespace(uri) as namespace, namespace.open_log("orders").open_writer() as writer:
-        pending = writer.write(LogRecord(txid=1, payload=b"first"))  # buffered
-        dlsn = pending.result()                                     # durable
+        dlsn = writer.write(LogRecord(txid=1, payload=b"first"))       # durable
+        pending = writer.submit(LogRecord(txid=2, payload=b"second"))  # taken
+        dlsn = pending.result()                                        # durable
 
-The trio client runs in one background thread a namespace. `LogWriter.write` only appends to a buffer; what
-waits is `PendingWrite.result`, `LogWriter.commit`, and ``write`` itself while the buffer is full. All
+The trio client runs in one background thread a namespace. `LogWriter.submit` only appends to a buffer; what
+waits is `PendingWrite.result`, `LogWriter.commit`, and ``submit`` itself while the buffer is full. All
 objects may be used by several threads; a reader by one at a time. The interpreter's switch interval is set
 to 0.5 ms, for the whole process (H27). After ``fork()`` open anew.
 
 What stands in a class after the line "made" is made from `aio.py` by ``python -m distributedlog.faces``.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
-import trio
-
 from . import open_namespace as open_trio_namespace
 from .bridge import Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over, listed
 from .log.app_versions import AppVersion, LinkContent
+from .log.batch import state_of
 from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
@@ -39,17 +41,24 @@ from .log.segment_writer import SegmentWriter as TrioSegmentWriter
 from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
 from .runtime.background import Background, Promise
-from .runtime.errors import EndOfStream, InvalidRequest, RequestTimeout
+from .runtime.errors import (
+    DistributedLogError,
+    EndOfStream,
+    InvalidRequest,
+    RequestTimeout,
+)
 from .runtime.host import Buffer
-from .write_buffer import Chunk, WriteBuffer, open_buffer
+from .write_buffer import BufferedBulk, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
-    "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "Namespace", "PendingWrite",
-    "RangeReader", "SegmentWriter", "local_cluster", "open_namespace",
+    "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "Namespace", "PendingBulk",
+    "PendingWrite", "RangeReader", "SegmentWriter", "local_cluster", "open_namespace",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=Owned)
 T = TypeVar("T")
+
+log = logging.getLogger("distributedlog.blocking")
 
 
 def outcome_of(outcome: Promise[T]) -> T:
@@ -67,6 +76,26 @@ def opened(
     except BaseException:
         handover.give_up()
         raise
+
+
+def outcome_told(
+    buffer: WriteBuffer,
+    when_done: Callable[[Callable[[], object]], object],
+    forget: Callable[[Callable[[], object]], object],
+    timeout_s: float | None = None,
+) -> None:
+    """Wait until an outcome is known; whoever stops waiting is forgotten. Raises `RequestTimeout`."""
+    told: Promise[None] = Promise()
+    tell = partial(told.set, None)
+    try:
+        when_done(tell)
+        buffer.expect(told)
+        told.wait(timeout_s)
+    except TimeoutError:
+        raise RequestTimeout(f"not durable after {timeout_s} s; it may still become so") from None
+    finally:
+        if not told.done:
+            forget(tell)
 
 
 class _Closable(Owned):
@@ -92,34 +121,74 @@ class _Closable(Owned):
 
 
 class PendingWrite:
-    """A record that was taken. Waiting for it may be given up; the write goes on (G7)."""
+    """A record that was taken: `result` gives its DLSN once it is durable, or raises (G2, G7).
 
-    __slots__ = ("_background", "_chunk", "_slot")
+    It has the calls of a `concurrent.futures.Future`, and is none: no lock before one is asked for.
+    """
+
+    __slots__ = ("_chunk", "_slot")
 
     def result(self, timeout_s: float | None = None) -> DLSN:
         """Wait until it is durable; its DLSN. Raises the write's error.
 
         Raises `RequestTimeout` when ``timeout_s`` is over: the record may still be written.
         """
-        if self._chunk.done(self._slot):
-            return self._chunk.result(self._slot)
-        outcome: Promise[DLSN] = Promise()
-        scope = trio.CancelScope()
+        chunk, slot = self._chunk, self._slot
+        if not chunk.done(slot):
+            when_done, forget = partial(chunk.when_done, slot), partial(chunk.forget, slot)
+            outcome_told(chunk.buffer, when_done, forget, timeout_s)
+        return chunk.result(slot)
+
+    def exception(self, timeout_s: float | None = None) -> DistributedLogError | None:
+        """As `result`, but gives the write's error, or None. Raises `RequestTimeout`."""
         try:
-            self._background.begin(outcome, scope, self._chunk.wait, self._slot)
-            return outcome.wait(timeout_s)
-        except TimeoutError:
-            raise RequestTimeout(
-                f"the write is not durable after {timeout_s} s; it may still become so"
-            ) from None
-        finally:
-            if not outcome.done:
-                self._background.cancel(scope)
+            self.result(timeout_s)
+        except DistributedLogError as error:
+            if not self.done():
+                raise
+            return error
+        return None
+
+    def running(self) -> bool:
+        """Is the outcome not known yet?"""
+        return not self.done()
+
+    def cancel(self) -> bool:
+        """False, always: what was taken is written (G7)."""
+        return False
+
+    def cancelled(self) -> bool:
+        """False, always."""
+        return False
+
+    def add_done_callback(self, call: Callable[["PendingWrite"], object]) -> None:
+        """Have it called with this object once the outcome is known: here where it is, else in a thread of
+        the namespace's, in order. What it raises is logged."""
+        chunk, slot = self._chunk, self._slot
+        if chunk.done(slot):
+            _call(call, self)
+        else:
+            chunk.when_done(slot, partial(chunk.buffer.aside, partial(_call, call, self)))
+            chunk.buffer.push()
+
+    def future(self) -> "Future[DLSN]":
+        """A `concurrent.futures.Future` in state RUNNING, for `wait` and `as_completed` of that module."""
+        future: Future[DLSN] = Future()
+        future.set_running_or_notify_cancel()
+
+        def settle(pending: PendingWrite) -> None:
+            error = pending.exception()
+            if error is None:
+                future.set_result(pending.result())
+            else:
+                future.set_exception(error)
+
+        self.add_done_callback(settle)
+        return future
 
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
-    def __init__(self, background: Background, chunk: Chunk, slot: int) -> None:
-        self._background = background
+    def __init__(self, chunk: Chunk, slot: int) -> None:
         self._chunk = chunk
         self._slot = slot
 
@@ -127,25 +196,72 @@ class PendingWrite:
         """Is the outcome known?"""
         return self._chunk.done(self._slot)
 
+    def __repr__(self) -> str:
+        return f"PendingWrite({state_of(self)})"
+
+
+def _call(call: Callable[[PendingWrite], object], pending: PendingWrite) -> None:
+    try:
+        call(pending)
+    except Exception:
+        log.exception("a callback of %r failed", pending)
+
+
+class PendingBulk(Sequence[PendingWrite]):
+    """Records that were handed over in one call; see `distributedlog.log.batch.PendingBulk`."""
+
+    __slots__ = ("_bulk",)
+
+    def result(self, timeout_s: float | None = None) -> list[DLSN]:
+        """Wait until all are durable; their DLSNs. Raises the first error.
+
+        Raises `RequestTimeout` when ``timeout_s`` is over: the records may still be written.
+        """
+        self.wait(timeout_s)
+        return self._bulk.whole().result()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until `done`. Raises `RequestTimeout` when ``timeout_s`` is over, and nothing else."""
+        bulk = self._bulk
+        if not bulk.done():
+            outcome_told(bulk.buffer, bulk.when_done, bulk.forget, timeout_s)
+
+    def outcomes(self, timeout_s: float | None = None) -> list[DLSN | DistributedLogError]:
+        """One a record, when all are known. Raises `RequestTimeout` when ``timeout_s`` is over."""
+        self.wait(timeout_s)
+        return self._bulk.whole().known()
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, bulk: BufferedBulk) -> None:
+        self._bulk = bulk
+
+    def done(self) -> bool:
+        """Are all outcomes known?"""
+        return self._bulk.done()
+
+    def __len__(self) -> int:
+        return self._bulk.length
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        return PendingWrite(*self._bulk.place(index))
+
+    def __repr__(self) -> str:
+        return f"PendingBulk({len(self)} records, {state_of(self)})"
+
 
 class LogWriter(_Closable):
     """The one writer of a log; see `distributedlog.LogWriter`. Any number of threads may write."""
 
-    def write(self, record: LogRecord) -> PendingWrite:
-        """Buffer one record. Waits only while the buffer is full.
-
-        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
-        `AlreadyClosed`, or the first error of this writer, for good.
-        """
-        if self._buffer.full:
-            self._background.run(self._buffer.room)
-        chunk, slot = self._append(record)
-        return PendingWrite(self._background, chunk, slot)
+    def write(self, record: LogRecord) -> DLSN:
+        """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`."""
+        return self.submit(record).result()
 
     def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
-        """Write many records, in order; their DLSNs when all are durable. Raises the first error;
-        records after one that is refused are not written."""
-        return [pending.result() for pending in [self.write(record) for record in records]]
+        """Write many records; returns their DLSNs when all are durable. Raises the first error."""
+        return self.submit_bulk(records).result()
 
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
@@ -153,6 +269,35 @@ class LogWriter(_Closable):
         super().__init__(background, f'the writer of log "{buffer.name}"', buffer.abort)
         self._buffer = buffer
         self._append = buffer.append
+
+    def submit(self, record: LogRecord) -> PendingWrite:
+        """Take one record; waits for room only. `result` of what it returns gives the DLSN.
+
+        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
+        `AlreadyClosed`, or the first error of this writer, for good.
+        """
+        if self._buffer.full:
+            self._background.run(self._buffer.room)
+        chunk, slot = self._append(record)
+        return PendingWrite(chunk, slot)
+
+    def submit_bulk(self, records: Sequence[LogRecord]) -> PendingBulk:
+        """Take many records, in order; waits for room only. `result` of what it returns gives the DLSNs.
+
+        Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
+        those after it are not taken.
+        """
+        return self.submit_columns([r.txid for r in records], [r.payload for r in records])
+
+    def submit_columns(self, txids: list[int], payloads: list[bytes]) -> PendingBulk:
+        """As `submit_bulk`, from a list of txids and one of payloads."""
+        bulk, taken = self._buffer.offered(txids, payloads)
+        at = 0
+        while at < taken.number:
+            if self._buffer.full:
+                self._background.run(self._buffer.room)
+            at = self._buffer.append_many(bulk, txids, taken, at)
+        return PendingBulk(bulk)
 
     @property
     def last_txid(self) -> int:

@@ -34,7 +34,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (Namespace, "_namespace", "find create_or_find start close"),
     (Log, "_log", ""),
     (Positions, "_positions", ""),
-    (LogWriter, "_buffer", "submit_bulk submit_columns error over segment fail run"),
+    (LogWriter, "_buffer", "error over segment fail run"),
     (LogReader, "_reader", "read_columns_many ended"),
     (SegmentWriter, "_writer", ""),
     (RangeReader, "_reader", "read_columns read_by_log next check run"),
@@ -46,9 +46,13 @@ PLAIN = {"ledger_id", "size_bytes", "records"}
 ENDS = {"aclose", "abort", "mark_end_of_stream"}
 """After these nothing is left to give up when the object is dropped."""
 
-NOT_BLOCKING = {"submit", "__await__"}
-"""There `LogWriter.write` takes a record without waiting until it is durable."""
+NOT_BLOCKING = {"__await__"}
+"""There is none there."""
 BLOCKING = (
+    (
+        r" ``await`` what it returns for the DLSN(s?)\.",
+        r" `result` of what it returns gives the DLSN\1.",
+    ),
     (r"; ``async with`` or ``await`` (what this returns|it)", ", open; use it in a ``with``"),
     ("``async with``", "``with``"),
     (r"await run\(\s*self\._background,\s*", "self._background.run("),

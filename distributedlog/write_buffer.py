@@ -1,16 +1,18 @@
 """The buffer between a caller outside of the trio run and the writer in it.
 
 A record costs its caller an append to a chunk, under a mutex; the first one of a burst wakes the loop once.
-One task there hands whole chunks to the writer. What is buffered is bounded in bytes: above that the caller
-waits.
+One task there hands whole chunks to the writer. Who waits for an outcome leaves a callback, no task. What is
+buffered is bounded in bytes: above that the caller waits.
 """
 
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import trio
 
-from .log.admission import admit
+from .log.admission import Taken, admit, admit_columns, out_of_order
 from .log.batch import PendingBulk
 from .log.containment import contained
 from .log.dlsn import DLSN
@@ -19,8 +21,8 @@ from .log.namespace import Namespace
 from .log.opening import Opening
 from .log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
 from .log.writer import LogWriter
-from .runtime.background import Background, Mutex
-from .runtime.errors import AlreadyClosed, DistributedLogError, WriteFailed
+from .runtime.background import Background, Mutex, Promise
+from .runtime.errors import AlreadyClosed, DistributedLogError, WriteCancelled, WriteFailed
 from .runtime.forked import watch_forks
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
@@ -30,9 +32,10 @@ BUFFER_BYTES_MAX = 4 * 1024 * 1024
 class Chunk:
     """Records on their way to the loop, and their outcome there. Filled under the buffer's mutex."""
 
-    __slots__ = ("bulk", "error", "left_bytes", "posted", "records", "taken")
+    __slots__ = ("_asking", "buffer", "bulk", "error", "left_bytes", "posted", "records")
 
-    def __init__(self, left_bytes: int) -> None:
+    def __init__(self, buffer: "WriteBuffer", left_bytes: int) -> None:
+        self.buffer = buffer
         self.records: list[Any] = []
         """Txid, payload, txid, payload, ... Two at a time, so that an interrupt leaves a record whole, or
         out."""
@@ -44,37 +47,159 @@ class Chunk:
         """Set when the writer has taken it."""
         self.error: DistributedLogError | None = None
         """Set when the writer refused it whole."""
-        self.taken: trio.Event | None = None
+        self._asking: list[tuple[int, Callable[[], object]]] = []
+        """Slot, and who is to be told, until the writer has taken it or not."""
+
+    @property
+    def settled(self) -> bool:
+        """Has the writer taken it, or refused it?"""
+        return self.bulk is not None or self.error is not None
 
     def done(self, slot: int) -> bool:
         """Is a record's outcome known? From any thread."""
-        if self.bulk is None:
+        bulk = self.bulk
+        if bulk is None:
             return self.error is not None
-        return bool(self.bulk[slot].done())
+        return bulk.place(slot)[0].done
 
     def result(self, slot: int) -> DLSN:
         """The DLSN of a record whose outcome is known, or its error raised. From any thread."""
         if self.bulk is None:
             assert self.error is not None, "asked only when the outcome is known"
             raise self.error.again()
-        dlsn: DLSN = self.bulk[slot].result()
-        return dlsn
+        batch, place = self.bulk.place(slot)
+        return batch.dlsn(place)
 
-    async def wait(self, slot: int) -> DLSN:
-        """In the loop: until the outcome is known."""
-        while self.bulk is None and self.error is None:
-            if self.taken is None:
-                self.taken = trio.Event()
-            await self.taken.wait()
-        if self.bulk is not None:
-            await self.bulk[slot]
-        return self.result(slot)
+    def when_done(self, slot: int, callback: Callable[[], object]) -> None:
+        """Have it called once, by the loop, or here where the outcome is known. It must not raise."""
+        self._asking.append((slot, callback))
+        if self.settled and self._forget(slot, callback):
+            self._pass_on(slot, callback)
+
+    def forget(self, slot: int, callback: Callable[[], object]) -> None:
+        """Take back what was given to `when_done`, where it was not called."""
+        if not self._forget(slot, callback) and self.bulk is not None:
+            self.bulk.place(slot)[0].forget(callback)
 
     def settle(self) -> None:
         """In the loop: taken or refused."""
         self.records = []
-        if self.taken is not None:
-            self.taken.set()
+        while self._asking:
+            try:
+                slot, callback = self._asking.pop(0)
+            except IndexError:  # it was taken back at this moment
+                break
+            self._pass_on(slot, callback)
+
+    def _forget(self, slot: int, callback: Callable[[], object]) -> bool:
+        try:
+            self._asking.remove((slot, callback))
+        except ValueError:
+            return False
+        return True
+
+    def _pass_on(self, slot: int, callback: Callable[[], object]) -> None:
+        if self.bulk is None:
+            callback()
+        else:
+            self.bulk.place(slot)[0].when_done(callback)
+
+
+class BufferedBulk:
+    """Records that were handed over in one call; a `PendingBulk` of a face tells of them."""
+
+    __slots__ = ("_asking", "_spans", "_watched", "_whole", "buffer", "length")
+
+    def __init__(self, buffer: "WriteBuffer", length: int) -> None:
+        self.buffer = buffer
+        self.length = length
+        self._spans: list[tuple[int, Chunk, int]] = []  # first index, chunk, slot of the first
+        self._whole: PendingBulk | None = None
+        self._asking: list[Callable[[], object]] = []
+        self._watched = False
+
+    def took(self, index: int, chunk: Chunk, slot: int) -> None:
+        """Records from ``index`` on are in this chunk from ``slot`` on."""
+        self._spans.append((index, chunk, slot))
+
+    def refused(self, index: int, error: DistributedLogError) -> None:
+        """Record ``index`` was not taken, and so none after it."""
+        chunk = Chunk(self.buffer, 0)
+        chunk.bulk = PendingBulk(self.length - index)
+        chunk.bulk.refused(0, error)
+        if index + 1 < self.length:
+            why = f"record {index} of the call was refused: {error}"
+            chunk.bulk.refused(1, WriteCancelled(why))
+        self.took(index, chunk, 0)
+
+    def place(self, index: int) -> tuple[Chunk, int]:
+        """The chunk of one record, and its slot there. Raises `IndexError`."""
+        if index < 0:
+            index += self.length
+        if not 0 <= index < self.length:
+            raise IndexError(index)
+        at = bisect_right(self._spans, index, key=lambda span: span[0]) - 1
+        first, chunk, slot = self._spans[at]
+        return chunk, slot + index - first
+
+    def done(self) -> bool:
+        """Are all outcomes known? From any thread."""
+        whole = self._as_taken()
+        return whole is not None and whole.done()
+
+    def whole(self) -> PendingBulk:
+        """As the writer has them; of a bulk that is `done`."""
+        whole = self._as_taken()
+        assert whole is not None, "asked only when the outcomes are known"
+        return whole
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Have it called once all are known, by the loop, or here. It must not raise."""
+        self._asking.append(callback)
+        if self.done():
+            if self._take_back(callback):
+                callback()
+        elif not self._watched:
+            self._watched = True
+            self._watch()
+
+    def forget(self, callback: Callable[[], object]) -> None:
+        """Take back what was given to `when_done`, where it was not called."""
+        self._take_back(callback)
+
+    def _take_back(self, callback: Callable[[], object]) -> bool:
+        try:
+            self._asking.remove(callback)
+        except ValueError:
+            return False
+        return True
+
+    def _as_taken(self) -> PendingBulk | None:
+        if self._whole is None and all([chunk.settled for _, chunk, _ in self._spans]):
+            whole = PendingBulk(self.length)
+            stops = [*[first for first, _, _ in self._spans], self.length][1:]
+            for (first, chunk, slot), stop in zip(self._spans, stops, strict=True):
+                if chunk.bulk is not None:
+                    whole.took_part(first, chunk.bulk, slot, stop - first)
+                elif chunk.error is not None:
+                    whole.refused(first, chunk.error)
+            self._whole = whole
+        return self._whole
+
+    def _watch(self) -> None:
+        for _, chunk, slot in self._spans:
+            if not chunk.settled:
+                chunk.when_done(slot, self._watch)
+                return
+        self.whole().when_done(self._tell)
+
+    def _tell(self) -> None:
+        while self._asking:
+            try:
+                callback = self._asking.pop(0)
+            except IndexError:  # it was taken back at this moment
+                return
+            callback()
 
 
 class WriteBuffer:
@@ -94,7 +219,7 @@ class WriteBuffer:
         self._ordered = ordered
         self._floor = max(0, writer.last_txid) if ordered else 0
         self._mutex = Mutex()
-        self._chunk = Chunk(BUFFER_BYTES_MAX)
+        self._chunk = Chunk(self, BUFFER_BYTES_MAX)
         self._closed = False
         self._over = False
         """Nothing is handed over any more."""
@@ -132,6 +257,69 @@ class WriteBuffer:
             slot = len(records) >> 1
             records += (txid, payload)
         return chunk, slot
+
+    def offered(self, txids: list[int], payloads: list[bytes]) -> tuple[BufferedBulk, Taken]:
+        """Many records, checked, to be taken with `append_many`. Raises what ended the writer."""
+        if self._closed or self._pipeline.over is not None:
+            self._raise_if_over()
+        taken = admit_columns(txids, payloads, self._floor, self._ordered, self.name)
+        bulk = BufferedBulk(self, len(txids))
+        if not taken.number and taken.refusal is not None:
+            bulk.refused(0, taken.refusal)
+        return bulk, taken
+
+    def append_many(self, bulk: BufferedBulk, txids: list[int], taken: Taken, at: int) -> int:
+        """Take records from ``at`` on, as many as go in at once; which one is next. Waits for nothing.
+
+        What is wrong with a record is its own outcome, and those after it are not taken. Raises what ended
+        the writer, where that is so before the first one is in.
+        """
+        stop = taken.stop(at, BUFFER_BYTES_MAX, 0)
+        records: list[Any] = [None] * (2 * (stop - at))
+        records[::2] = txids[at:stop]
+        records[1::2] = taken.payloads[at:stop]
+        with self._mutex:
+            if self._closed or self._pipeline.over is not None:
+                try:
+                    self._raise_if_over()
+                except DistributedLogError as error:
+                    if not at:
+                        raise
+                    bulk.refused(at, error)
+                    return taken.number
+            if self._ordered and records[0] < self._floor:  # another thread's, meanwhile
+                bulk.refused(at, out_of_order(records[0], self._floor, self.name))
+                return taken.number
+            chunk = self._chunk
+            if not chunk.posted:
+                self._background.post(self._on_append)
+                chunk.posted = True
+            if self._ordered:
+                self._floor = records[-2]
+            chunk.left_bytes -= taken.bytes_of(at, stop)
+            if chunk.left_bytes < 0:
+                self.full = True
+            bulk.took(at, chunk, len(chunk.records) >> 1)
+            chunk.records += records
+        if stop == taken.number and taken.refusal is not None:
+            bulk.refused(stop, taken.refusal)
+        return stop
+
+    def expect(self, told: Promise[None]) -> None:
+        """Somebody is about to wait for an outcome: let it fail where the loop ends before that.
+
+        The loop is told that there may be something: the call that should have may have been interrupted.
+        """
+        self._background.expect(told, self._look)
+
+    def push(self) -> None:
+        """As `expect`, for whoever has left a callback."""
+        with suppress(AlreadyClosed):
+            self._background.post(self._look)
+
+    def aside(self, callback: Callable[[], object]) -> None:
+        """See `Background.aside`."""
+        self._background.aside(callback)
 
     async def run(self) -> None:
         """Hand chunks to the writer, in order, until it or the namespace ends. A task of the latter."""
@@ -175,7 +363,7 @@ class WriteBuffer:
     def _swap(self) -> Chunk:
         with self._mutex:
             chunk = self._chunk
-            self._chunk = Chunk(chunk.left_bytes)
+            self._chunk = Chunk(self, chunk.left_bytes)
         return chunk
 
     def _refuse(self, chunk: Chunk) -> None:
@@ -241,6 +429,10 @@ class WriteBuffer:
         if waiting:
             self._on_append()
         await self._idle.wait()
+
+    def _look(self) -> None:
+        if self._chunk.records:
+            self._on_append()
 
     def _on_append(self) -> None:
         if self._over:

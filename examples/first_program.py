@@ -8,9 +8,11 @@ if __name__ == "__main__":
         namespace.create_log("orders")
         orders = namespace.open_log("orders")
         with orders.open_writer() as writer:
-            pending = writer.write(LogRecord(txid=1, payload=b"first"))  # buffered
-            writer.commit()  # all written before is durable and readable
-        print(pending.result())
+            dlsn = writer.write(
+                LogRecord(txid=1, payload=b"first")
+            )  # durable; `submit` waits for room only
+            writer.commit()  # all written before is readable, too
+        print(dlsn)
         with orders.open_reader() as reader:  # from the beginning
             record = reader.read_next()
             assert record is not None

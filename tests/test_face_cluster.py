@@ -70,11 +70,11 @@ def _first_program(uri: str) -> None:
         namespace.create_log("orders")
         orders = namespace.open_log("orders")
         with orders.open_writer() as writer:
-            pending = writer.write(LogRecord(txid=1, payload=b"first"))
+            pending = writer.submit(LogRecord(txid=1, payload=b"first"))
             writer.commit()
             assert str(pending.result()) == "1.0.0"
             for i in range(20_000):
-                writer.write(LogRecord(i + 1, b"%d" % i))
+                writer.submit(LogRecord(i + 1, b"%d" % i))
         with orders.open_reader(to="end") as reader:
             assert reader.read_next() is not None
             assert [int(r.payload) for r in reader] == list(range(20_000))

@@ -226,11 +226,11 @@ def test_what_is_dropped_unclosed_is_given_up_and_said() -> None:
     with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
         log = namespace.open_log("l")
         writer = log.open_writer()
-        writer.write(rec(1)).result()
+        writer.submit(rec(1)).result()
         with pytest.warns(ResourceWarning, match='the writer of log "l" was dropped unclosed'):
             del writer
         with log.open_writer(wait_s=FREE_S) as writer:
-            writer.write(rec(2))
+            writer.submit(rec(2))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             del writer  # closed: nothing to say
@@ -243,7 +243,7 @@ def test_an_interrupted_close_gives_the_log_back() -> None:
         ledgers: Any = namespace._namespace.ledgers
         writer = log.open_writer()
         ledgers.held = True  # so that the close has something to wait for
-        pending = writer.write(rec(1))
+        pending = writer.submit(rec(1))
 
         assert interrupted(writer.close, 0.05) is None
 
@@ -279,16 +279,16 @@ def test_a_write_interrupted_at_any_point_leaves_no_other_one_hanging() -> None:
         with log.open_writer() as writer:
             for first in (True, False):
                 for nth in range(1, 200):
-                    pendings = [] if first else [writer.write(rec(0, b"before"))]
+                    pendings = [] if first else [writer.submit(rec(0, b"before"))]
                     raise_at = RaiseAt(nth)
                     try:
                         sys.setprofile(raise_at)
-                        pendings.append(writer.write(rec(0, b"%d.%d" % (first, nth))))
+                        pendings.append(writer.submit(rec(0, b"%d.%d" % (first, nth))))
                     except Interrupted:
                         points += 1
                     finally:
                         sys.setprofile(None)
-                    pendings.append(writer.write(rec(0, b"after")))
+                    pendings.append(writer.submit(rec(0, b"after")))
                     for pending in pendings:
                         pending.result(10)
                     if raise_at.left > 0:
@@ -338,7 +338,7 @@ def test_a_namespace_interrupted_at_any_point_of_its_life_ends() -> None:
         try:
             sys.setprofile(raise_at)
             with manager as namespace, namespace.open_log("l").open_writer() as writer:
-                writer.write(rec(1))
+                writer.submit(rec(1))
         except Interrupted:
             pass
         except RuntimeError:  # "release unlocked lock": `threading`, interrupted in its own code
@@ -408,18 +408,18 @@ def test_a_forked_child_is_told_so_whatever_the_parent_was_doing() -> None:
         blocking._Opened(model_namespace(), "test", Namespace) as namespace,
         namespace.open_log("l").open_writer() as writer,
     ):
-        writer.write(rec(1)).result()
+        writer.submit(rec(1)).result()
         with writer._buffer._mutex:  # another thread's, or the loop's
             child = os.fork()
             if child == 0:
                 signal.alarm(10)  # ends it, rather than let it wait for ever
                 try:
-                    writer.write(rec(2))
+                    writer.submit(rec(2))
                 except AlreadyClosed as error:
                     os._exit(0 if "forked" in str(error) else 2)
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
-        writer.write(rec(2)).result()
+        writer.submit(rec(2)).result()
 
 
 def interrupt_writes(namespace: Namespace, number: int) -> int:
@@ -434,7 +434,7 @@ def interrupt_writes(namespace: Namespace, number: int) -> int:
             nonlocal value
             while True:
                 value += 1
-                pendings.append(writer.write(rec(0, b"%d" % value)))
+                pendings.append(writer.submit(rec(0, b"%d" % value)))
 
         with alarms():
             while stopped < number:

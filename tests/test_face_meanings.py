@@ -52,9 +52,7 @@ class Face:
 
     async def submit(self, writer: Any, record: LogRecord) -> Any:
         """The pipelined write: a `PendingWrite`."""
-        return await done(
-            writer.write(record) if self.name == "blocking" else writer.submit(record)
-        )
+        return await done(writer.submit(record))
 
     async def result(self, pending: Any) -> DLSN:
         """Wait for a `PendingWrite` as this face does."""
@@ -63,7 +61,8 @@ class Face:
 
     async def write(self, writer: Any, record: LogRecord) -> DLSN:
         """Write one record and wait until it is durable."""
-        return await self.result(await self.submit(writer, record))
+        found: DLSN = await done(writer.write(record))
+        return found
 
     async def close(self, what: Any) -> None:
         """Close a writer or a reader."""
@@ -349,10 +348,10 @@ def test_giving_up_a_wait_withdraws_nothing(cluster: Any) -> None:
     with blocking.open_namespace(cluster.uri) as namespace:
         log = namespace.open_log("patient")
         with log.open_writer() as writer:
-            writer.write(rec(1)).result()
+            writer.submit(rec(1)).result()
             os.kill(pid, signal.SIGSTOP)
             try:
-                pending = writer.write(rec(2))
+                pending = writer.submit(rec(2))
                 began = time.monotonic()
                 with pytest.raises(RequestTimeout, match="may still"):
                     pending.result(timeout_s=0.3)

@@ -38,7 +38,7 @@ with open_namespace(rest[0]) as namespace:
     log = namespace.open_log(f"from {system}".replace(" ", "-"))
     with log.open_writer() as writer:
         for txid in range(100):
-            writer.write(LogRecord(txid=txid, payload=b"%d" % txid * 1000))
+            writer.submit(LogRecord(txid=txid, payload=b"%d" % txid * 1000))
         writer.commit()
     with log.open_reader() as reader:
         print(sum(reader.read_next().txid for _ in range(100)))

@@ -233,7 +233,7 @@ def test_s14_a_live_writer_is_not_disturbed(spark: Any, uri: str) -> None:
         writer.commit()
         write(made, uri, log="out", takeover="true")
         with pytest.raises(WriterFenced):
-            writer.write(LogRecord(3, b"mine")).result(30.0)
+            writer.submit(LogRecord(3, b"mine")).result(30.0)
         writer.abort()
 
     assert txids(uri, "out") == [1, 2, *range(100, 200)]
