@@ -117,6 +117,8 @@ def _print_log(found: dict[str, Any]) -> None:
     print(f"positions  {found['first_dlsn'] or '-'} to {found['last_dlsn'] or '-'}")
     print(f"truncated  {found['truncated_to'] or 'not'}")
     print(f"owner      {found['owner'] or 'none'}")
+    if found["segments_left_out"]:
+        print(f"segments   {found['segments_left_out']:,} older ones are not shown")
     print()
     columns = (
         "segment",

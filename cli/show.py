@@ -12,11 +12,12 @@ async def describe(logs: Any, name: str) -> dict[str, Any]:
     """What is known of a log; of a segment in progress what is readable now. Raises `LogNotFound`."""
     log = logs.open_log(name)
     found: LogDescription = await log.describe()
-    readable = (await log.snapshot()).records
-    open_records = await _open_records(log, found)
+    readable = await log.snapshot(limit=1)
+    # Of the segment in progress: the one that can be read has what comes after the closed ones.
+    open_records = readable.end_sequence_id - found.state.next_sequence_id
     segments = [await _segment(logs, segment, found) for segment in found.segments]
     for segment in reversed(segments):
-        if segment["state"] == "in progress" and open_records:
+        if segment["state"] == "in progress" and open_records > 0:
             segment["records"] = open_records
             segment["last_dlsn"] = str(found.last_dlsn)
             break
@@ -25,25 +26,16 @@ async def describe(logs: Any, name: str) -> dict[str, Any]:
         "name": name,
         "first_dlsn": None if found.first_dlsn is None else str(found.first_dlsn),
         "last_dlsn": None if found.last_dlsn is None else str(found.last_dlsn),
-        "records": readable,
+        "records": readable.records,
         "bytes": found.size_bytes,
         "truncated_to": str(found.state.truncated_to) if truncated else None,
         "sealed": found.state.sealed,
         "owner": found.owner or None,
+        "segments_left_out": max(0, found.segments[0].segment - found.state.first_segment)
+        if found.segments
+        else 0,
         "segments": segments,
     }
-
-
-async def _open_records(log: Any, found: LogDescription) -> int:
-    """Readable records of the segment in progress: by the sequence id of the last one."""
-    closed_until = max((s.segment for s in found.segments if s.closed), default=0)
-    if found.last_dlsn is None or found.last_dlsn.segment <= closed_until:
-        return 0
-    before = sum(segment.records for segment in found.segments if segment.closed)
-    first = next((s.start_sequence_id for s in found.segments if s.start_sequence_id >= 0), 0)
-    async with log.open_reader(dlsn=found.last_dlsn, to=found.last_dlsn) as reader:
-        last = await reader.read_next()
-    return 0 if last is None else last.sequence_id + 1 - first - before
 
 
 async def _segment(logs: Any, segment: SegmentRecord, log: LogDescription) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from .bridge import Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over, 
 from .log.app_versions import AppVersion, LinkContent
 from .log.batch import state_of
 from .log.dlsn import DLSN
-from .log.handle import LINK_WAIT_S, UNLINKED_S, LogDescription
+from .log.handle import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
 from .log.namespace import LogPage
@@ -38,6 +38,7 @@ from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
 from .log.segment_writer import ENTRY_BYTES
 from .log.segment_writer import SegmentWriter as TrioSegmentWriter
+from .log.segments import SegmentRecord
 from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
 from .runtime.background import Background, Promise
@@ -536,9 +537,13 @@ class Log:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
         return await run(self._background, self._log.last_dlsn)
 
-    async def describe(self) -> LogDescription:
-        """Segments, counts, owner. Raises `LogNotFound`."""
-        return await run(self._background, self._log.describe)
+    async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
+        """State, ends, counts, owner, and the newest segments. Raises `LogNotFound`, `LedgerStateUnknown`."""
+        return await run(self._background, self._log.describe, segments_max=segments_max)
+
+    async def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
+        """The log's segments from number ``first`` on, ascending, at most ``limit``."""
+        return await run(self._background, self._log.segments, first=first, limit=limit)
 
     async def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
         """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``."""
@@ -553,9 +558,9 @@ class Log:
         at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's."""
         return await run(self._background, self._log.find, txid=txid, wall_ms=wall_ms)
 
-    async def snapshot(self) -> LogSnapshot:
+    async def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
         """The log as it can be read now, for planners: its segments, how far each goes, both ends."""
-        return await run(self._background, self._log.snapshot)
+        return await run(self._background, self._log.snapshot, first=first, limit=limit)
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
         """Read stretches of entries that a `snapshot` named, in order; ``async with`` or ``await`` it."""

@@ -26,7 +26,7 @@ from .bridge import Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over, 
 from .log.app_versions import AppVersion, LinkContent
 from .log.batch import state_of
 from .log.dlsn import DLSN
-from .log.handle import LINK_WAIT_S, UNLINKED_S, LogDescription
+from .log.handle import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
 from .log.namespace import LogPage
@@ -38,6 +38,7 @@ from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
 from .log.segment_writer import ENTRY_BYTES
 from .log.segment_writer import SegmentWriter as TrioSegmentWriter
+from .log.segments import SegmentRecord
 from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
 from .runtime.background import Background, Promise
@@ -577,9 +578,13 @@ class Log:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
         return self._background.run(self._log.last_dlsn)
 
-    def describe(self) -> LogDescription:
-        """Segments, counts, owner. Raises `LogNotFound`."""
-        return self._background.run(self._log.describe)
+    def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
+        """State, ends, counts, owner, and the newest segments. Raises `LogNotFound`, `LedgerStateUnknown`."""
+        return self._background.run(self._log.describe, segments_max=segments_max)
+
+    def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
+        """The log's segments from number ``first`` on, ascending, at most ``limit``."""
+        return self._background.run(self._log.segments, first=first, limit=limit)
 
     def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
         """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``."""
@@ -594,9 +599,9 @@ class Log:
         at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's."""
         return self._background.run(self._log.find, txid=txid, wall_ms=wall_ms)
 
-    def snapshot(self) -> LogSnapshot:
+    def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
         """The log as it can be read now, for planners: its segments, how far each goes, both ends."""
-        return self._background.run(self._log.snapshot)
+        return self._background.run(self._log.snapshot, first=first, limit=limit)
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
         """Read stretches of entries that a `snapshot` named, in order, open; use it in a ``with``."""

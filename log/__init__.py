@@ -20,7 +20,8 @@ Writing, in the order a record meets it:
 Reading:
 
     reader.py, fetcher.py           records in order; entries ahead of their reader
-    follower.py, locate.py          the state as a watch pushes it; positions by txid
+    follower.py                     the state as a watch pushes it
+    locate.py, interpolation.py     the last record, positions by txid and time; a search in few looks (pure)
 
 What breaks in one log's task stays that log's: `containment.py`.
 Ends and positions: `truncation.py`, `purge.py`, `seal.py`, `positions.py`, `deletion.py`, `tombstone.py`.

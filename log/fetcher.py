@@ -24,7 +24,7 @@ from .context import LogContext
 from .dlsn import DLSN
 from .follower import StateFollower
 from .ledgers import EntryRecord, LedgerReader
-from .locate import first_with_txid, is_cut_off, last_readable
+from .locate import find_txid, is_cut_off, last_readable
 from .record import Columns, Origin, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
 
@@ -290,19 +290,19 @@ async def open_fetcher(
     to: DLSN | Literal["end"] | None,
 ) -> Fetcher:
     """Find where to begin and end. Raises `LogNotFound`, `LogTruncated`."""
-    ledgers, state = context.ledgers, follower.state
+    metadata, ledgers, state = context.metadata, context.ledgers, follower.state
     start = earliest = state.earliest
-    end = await last_readable(follower, ledgers) if to == "end" else to
+    end = await last_readable(metadata, follower, ledgers) if to == "end" else to
     if dlsn is not None:
         # The log's first position is one like any other: "from the beginning" is no position.
-        if await is_cut_off(context.metadata, ledgers, state, dlsn):
+        if await is_cut_off(metadata, ledgers, state, dlsn):
             raise follower.truncated()
         start = max(dlsn, earliest)
     elif txid is not None:
-        found = await first_with_txid(context.metadata, follower, ledgers, txid)
-        start = max(earliest, found)
+        # What is written from here on may have lower ones, where it is not there yet: `from_txid`.
+        start = await find_txid(metadata, follower, ledgers, txid)
     elif at == "latest":
-        last = await last_readable(follower, ledgers)
+        last = await last_readable(metadata, follower, ledgers)
         start = earliest if last is None else DLSN(last.segment, last.entry + 1, 0)
     nothing = (to == "end" and end is None) or (end is not None and start > end)
     return Fetcher(

@@ -12,7 +12,7 @@ from .fetcher import open_fetcher
 from .follower import StateFollower, follow
 from .keys import incarnation_id, incarnation_text
 from .link import Linking, LinkResult
-from .locate import all_segments, find_time, find_txid, last_readable
+from .locate import find_time, find_txid, first_readable, last_readable, segments_page
 from .lock import claim, owner_of
 from .opening import Opening
 from .positions import Positions
@@ -32,6 +32,8 @@ from .writer import LogWriter
 
 UNLINKED_S = 24 * 3600.0
 """Segments that nobody has linked for this long are given up."""
+SEGMENTS_SHOWN = 1000
+"""By `Log.describe`: what a terminal has use for; some 150 KB."""
 LINK_WAIT_S = 5.0
 """How long a link waits for another one's lock: links beside it take milliseconds, a writer stays."""
 
@@ -43,20 +45,15 @@ class LogDescription:
     name: str
     state: LogState
     segments: tuple[SegmentRecord, ...]
+    """The newest ones, ascending: `Log.segments` has all."""
     owner: str
     """Whose lock lives, "" for nobody's."""
     first_dlsn: DLSN | None
     last_dlsn: DLSN | None
-
-    @property
-    def records(self) -> int:
-        """User records of the closed segments."""
-        return sum(segment.records for segment in self.segments)
-
-    @property
-    def size_bytes(self) -> int:
-        """Entry bytes of the closed segments, without replication."""
-        return sum(segment.size_bytes for segment in self.segments)
+    records: int
+    """User records of the closed segments, truncated ones included while they are there."""
+    size_bytes: int
+    """Entry bytes of the closed segments among `segments`, without replication."""
 
 
 class Log:
@@ -120,20 +117,23 @@ class Log:
     async def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
         follower = await self._follower()
-        last = await last_readable(follower, self._context.ledgers)
+        last = await last_readable(self._context.metadata, follower, self._context.ledgers)
         if last is None:
             raise LogEmpty(f'log "{self.name}" holds no record')
         return last
 
-    async def describe(self) -> LogDescription:
-        """Segments, counts, owner. Raises `LogNotFound`."""
+    async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
+        """State, ends, counts, owner, and the newest segments. Raises `LogNotFound`, `LedgerStateUnknown`."""
         follower = await self._follower()
         metadata, state = self._context.metadata, follower.state
-        segments = await all_segments(metadata, state)
-        last = await last_readable(follower, self._context.ledgers)
+        newest = max(state.first_segment, state.last_segment + 1 - segments_max)
+        segments = await segments_page(metadata, state, newest, segments_max)
+        last = await last_readable(metadata, follower, self._context.ledgers)
         first = None
         if last is not None:
-            first = max(state.truncated_to, _first_position(segments))
+            first = await first_readable(metadata, state)
+        oldest = await segments_page(metadata, state, state.first_segment, 1)
+        before = oldest[0].start_sequence_id if oldest else state.next_sequence_id
         return LogDescription(
             self.name,
             state,
@@ -141,7 +141,19 @@ class Log:
             await owner_of(metadata, state.log_id) or "",
             first,
             last,
+            state.next_sequence_id - max(0, before),
+            sum(segment.size_bytes for segment in segments),
         )
+
+    async def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
+        """The log's segments from number ``first`` on, ascending, at most ``limit``.
+
+        [] after the last one. Those that are truncated and not removed yet are among them. Raises
+        `LogNotFound`.
+        """
+        _check_page(first, limit)
+        state = (await self._follower()).state
+        return await segments_page(self._context.metadata, state, first, limit)
 
     async def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
         """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``.
@@ -172,8 +184,8 @@ class Log:
         """The position of the first record with a txid of at least ``txid``, or of the first entry written
         at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's.
 
-        Costs some reads of single entries. Txids must not decrease (``max_txid_check``). Raises
-        `LogNotFound`, `LedgerStateUnknown`.
+        Costs some reads of single segments and entries, however long the log. Txids must not decrease
+        (``max_txid_check``). Raises `LogNotFound`, `LedgerStateUnknown`.
         """
         context = self._context
         if (txid is None) == (wall_ms is None):
@@ -189,14 +201,20 @@ class Log:
         """Where subscribers of this log go on, by name."""
         return Positions(self._context.metadata, self._find, self._context.wall_ms)
 
-    async def snapshot(self) -> LogSnapshot:
+    async def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
         """The log as it can be read now, for planners: its segments, how far each goes, both ends.
 
+        Of a long log in pages: the segments from number ``first`` on, at most ``limit``; the next page begins
+        at `LogSnapshot.next_segment`. The ends are the whole log's, in each page those of its moment.
         What it names can be read from any process, with `open_ranges`. Raises `LogNotFound`,
         `LedgerStateUnknown` when too few bookies answer.
         """
+        _check_page(first, limit)
+        context = self._context
         follower = await self._follower()
-        return await take_snapshot(self._context.metadata, self._context.ledgers, follower)
+        return await take_snapshot(
+            context.metadata, context.ledgers, follower, first=first, limit=limit
+        )
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
         """Read stretches of entries that a `snapshot` named, in order; ``async with`` or ``await`` it.
@@ -378,8 +396,8 @@ class Log:
         return await follow(self._context.metadata, await self._find(), self.name)
 
 
-def _first_position(segments: list[SegmentRecord]) -> DLSN:
-    for segment in segments:
-        if not segment.closed or segment.records:
-            return segment.first_dlsn
-    return DLSN.INITIAL
+def _check_page(first: int, limit: int | None) -> None:
+    if first < 1 or (limit is not None and limit < 1):
+        raise InvalidRequest(
+            f"segments count from 1, and a page has at least one: not from {first} on, {limit} of them"
+        )

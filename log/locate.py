@@ -1,70 +1,127 @@
-"""Positions in a log: the last readable one, and the first with a txid."""
+"""Positions in a log: the last readable one, and the first with a txid or of a time.
+
+A search reads little, however long the log: the keys of segments are dense, so they are bisected by single
+reads until `PAGE` are left, which are one page; in the segment that is found entries are.
+"""
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from ..metadata.interface import Metadata, Scan
-from ..runtime.errors import NoSuchEntry, NoSuchLedger
+from ..runtime.errors import CorruptData, NoSuchEntry, NoSuchLedger
 from .dlsn import DLSN
 from .follower import StateFollower
+from .interpolation import first_reaching
 from .keys import segment_key
-from .ledgers import LedgerReader, Ledgers
+from .ledgers import EntryRecord, LedgerReader, Ledgers
 from .record import Columns, EntryHeader, Origin, decode, decode_header
-from .segments import UNKNOWN, SegmentRecord, first_at_or_after
+from .segments import UNKNOWN, SegmentRecord
 from .state import LogState
 from .takeover import read_header
 
+PAGE = 64
+"""Segments: some 8 KiB of records, in one read."""
+LIST_PAGE = 1000
 
-async def all_segments(metadata: Metadata, state: LogState) -> list[SegmentRecord]:
-    """The records of all segments of a log, ascending."""
-    start = segment_key(state.log_id, state.first_segment)
+
+async def segments_page(
+    metadata: Metadata, state: LogState, first: int, limit: int | None = None
+) -> list[SegmentRecord]:
+    """The records of a log's segments from number ``first`` on, ascending, at most ``limit``."""
+    start = segment_key(state.log_id, max(first, state.first_segment))
     end = segment_key(state.log_id, state.last_segment + 1)
-    return [SegmentRecord.decode(item.value) async for item in Scan(metadata, start, end)]
+    found: list[SegmentRecord] = []
+    if limit == 0 or start >= end:
+        return found
+    async for item in Scan(metadata, start, end, limit=min(limit or LIST_PAGE, LIST_PAGE)):
+        found.append(SegmentRecord.decode(item.value))
+        if len(found) == limit:
+            break
+    return found
 
 
-async def last_readable(follower: StateFollower, ledgers: Ledgers) -> DLSN | None:
+async def segments_from(
+    metadata: Metadata, state: LogState, passed: Callable[[SegmentRecord], bool]
+) -> AsyncGenerator[SegmentRecord, None]:
+    """The segments from the first on that is not ``passed``, ascending; leave it by `aclosing`.
+
+    ``passed`` holds for closed segments alone, and for all before one for which it holds.
+    """
+    low, high = state.first_segment, state.open_from
+    while high - low > PAGE:
+        middle = (low + high) // 2
+        found = await metadata.get(segment_key(state.log_id, middle))
+        # One that is gone was truncated meanwhile.
+        if found is None or passed(SegmentRecord.decode(found.value)):
+            low = middle + 1
+        else:
+            high = middle
+    first = segment_key(state.log_id, low)
+    end = segment_key(state.log_id, state.last_segment + 1)
+    leading = True
+    async for item in Scan(metadata, first, end, limit=PAGE):
+        record = SegmentRecord.decode(item.value)
+        leading = leading and record.closed and passed(record)
+        if not leading:
+            yield record
+
+
+async def first_readable(metadata: Metadata, state: LogState) -> DLSN:
+    """Where the first user record that is left is looked for; in an empty log, the first position of all."""
+    before = state.truncated_sequence_id
+    async with aclosing(
+        segments_from(metadata, state, lambda one: one.end_sequence_id <= before)
+    ) as found:
+        async for record in found:
+            return max(state.truncated_to, record.first_dlsn)
+    return DLSN.INITIAL
+
+
+async def last_readable(
+    metadata: Metadata, follower: StateFollower, ledgers: Ledgers
+) -> DLSN | None:
     """The position of the last user record that can be read now; None in an empty log."""
     state = follower.state
-    for number in range(state.last_segment, state.first_segment - 1, -1):
-        record = await follower.segment(number)
-        if record.closed:
-            if record.last_dlsn is not None:
-                return _unless_truncated(record.last_dlsn, state)
-            continue
-        reader = await ledgers.open(record.ledger_id)
-        try:
-            entry = reader.lac
-            while entry >= 0:
-                header = await read_header(reader, entry)
-                if not header.control:
-                    return _unless_truncated(DLSN(number, entry, header.count - 1), state)
-                entry -= 1
-        finally:
-            reader.close()
-    return None
+    last = None
+    if state.in_progress:
+        record = await follower.segment(state.open_from)
+        # By now it may be closed.
+        last = record.last_dlsn if record.closed else await _last_of(ledgers, record)
+    if last is None:
+        # Segments may be empty, also all those at the end.
+        every = state.next_sequence_id
+        async with aclosing(
+            segments_from(metadata, state, lambda one: one.end_sequence_id < every)
+        ) as found:
+            async for record in found:
+                last = record.last_dlsn if record.closed else None
+                break
+    return None if last is None or last < state.truncated_to else last
 
 
-def _unless_truncated(dlsn: DLSN, state: LogState) -> DLSN | None:
-    return None if dlsn < state.truncated_to else dlsn
-
-
-async def first_with_txid(
-    metadata: Metadata, follower: StateFollower, ledgers: Ledgers, txid: int
-) -> DLSN:
-    """Where to begin reading for the first record whose txid is at least this one.
-
-    The entry is right, the slot is 0: the reader skips what is lower. Beyond the end: where the next
-    record will be.
-    """
-    segments = await all_segments(metadata, follower.state)
-    at = first_at_or_after(segments, txid)
-    if at == len(segments):
-        return DLSN(follower.state.last_segment + 1, 0, 0)
-    record = segments[at]
+async def _last_of(ledgers: Ledgers, record: SegmentRecord) -> DLSN | None:
+    """The last record of a segment in progress, as far as it is confirmed."""
     reader = await ledgers.open(record.ledger_id)
     try:
-        return DLSN(record.segment, await _first_not(reader, partial(_ends_below, txid, record)), 0)
+        entry = reader.lac
+        if entry < 0:
+            return None
+        header = await read_header(reader, entry)
+        if header.control:
+            # It counts the records before it, as every entry does: the last one is found by that.
+            every = header.records_before
+            if every == 0:
+                return None
+            entry, found = await _first(
+                reader, lambda one: one.records_through, every, 0, entry, 0, every
+            )
+            if found is None:
+                raise CorruptData(
+                    f"entry {record.segment}.{entry} counts {every} records before it, and none has them"
+                )
+            header = decode_header(found.payload)
+        return DLSN(record.segment, entry, header.count - 1)
     finally:
         reader.close()
 
@@ -74,19 +131,23 @@ async def find_txid(
 ) -> DLSN:
     """The position of the first record whose txid is at least this one; after the end: where the next one
     will be. Never below the truncation point."""
-    segments = await all_segments(metadata, follower.state)
-    return await search_txid(follower.state, ledgers, segments, txid)
+    state = follower.state
+    return await search_txid(
+        state, ledgers, segments_from(metadata, state, lambda one: one.last_txid < txid), txid
+    )
 
 
 async def search_txid(
-    state: LogState, ledgers: Ledgers, segments: Sequence[SegmentRecord], txid: int
+    state: LogState, ledgers: Ledgers, segments: AsyncGenerator[SegmentRecord, None], txid: int
 ) -> DLSN:
-    """As `find_txid`, for whoever knows the segments; the one in progress may say how far it is confirmed."""
+    """As `find_txid`, among these segments; the one in progress may say how far it is confirmed."""
     return await _search(
         state,
         ledgers,
-        segments[first_at_or_after(segments, txid) :],
-        partial(_ends_below, txid),
+        segments,
+        txid,
+        lambda record, header: header.last_txid_in(record.given_txid),
+        lambda record: (record.first_txid, record.last_txid),
         lambda columns: bisect_left(columns.txids, txid),
     )
 
@@ -99,15 +160,14 @@ async def find_time(
     Clocks of writers that followed each other may differ by what the machines' clocks do: the answer is
     as right as they are.
     """
-    segments = await all_segments(metadata, follower.state)
-    at = bisect_left(
-        segments, True, key=lambda segment: not segment.closed or segment.closed_ms >= wall_ms
-    )
+    state = follower.state
     return await _search(
-        follower.state,
+        state,
         ledgers,
-        segments[at:],
-        lambda _, header: header.wall_ms < wall_ms,
+        segments_from(metadata, state, lambda one: one.closed_ms < wall_ms),
+        wall_ms,
+        lambda _, header: header.wall_ms,
+        lambda record: (record.created_ms, record.closed_ms),
         lambda _: 0,
     )
 
@@ -115,37 +175,59 @@ async def find_time(
 async def _search(
     state: LogState,
     ledgers: Ledgers,
-    segments: Sequence[SegmentRecord],
-    below: Callable[[SegmentRecord, EntryHeader], bool],
+    segments: AsyncGenerator[SegmentRecord, None],
+    wanted: int,
+    value: Callable[[SegmentRecord, EntryHeader], int],
+    ends: Callable[[SegmentRecord], tuple[int, int]],
     slot: Callable[[Columns], int],
 ) -> DLSN:
-    """The first entry of these segments that is not ``below``, and the slot in it."""
+    """The first entry of these segments whose value is at least ``wanted``, and the slot in it.
+
+    ``ends``: about the values of a closed segment's first and last entry.
+    """
     earliest = state.earliest
-    end = earliest if segments else max(earliest, DLSN(state.last_segment + 1, 0, 0))
-    for record in segments:
-        if record.start_sequence_id == UNKNOWN:
-            break  # after one in progress: not readable yet (H11)
-        reader = await ledgers.open(record.ledger_id)
-        try:
-            if not reader.closed:
-                reader.note_lac(record.last_entry)
-            entry = await _first_not(reader, partial(below, record))
-            while entry <= reader.lac:
-                found = await reader.read(entry, entry, bytes_max=1)
-                header = decode_header(found[0].payload)
-                if not header.control and not below(record, header):
-                    origin = Origin(record.segment, entry, 0, record.given_txid)
-                    columns = decode(found[0].payload, header, origin)
-                    return max(earliest, DLSN(record.segment, entry, slot(columns)))
-                entry += 1
-        finally:
-            reader.close()
-        end = DLSN(record.segment + 1, 0, 0) if record.closed else DLSN(record.segment, entry, 0)
-    return max(earliest, end)
+    end = None
+    async with aclosing(segments):
+        async for record in segments:
+            if record.start_sequence_id == UNKNOWN:
+                break  # after one in progress: not readable yet (H11)
+            reader = await ledgers.open(record.ledger_id)
+            try:
+                if not reader.closed:
+                    reader.note_lac(record.last_entry)
 
+                def value_here(header: EntryHeader, record: SegmentRecord = record) -> int:
+                    return value(record, header)
 
-def _ends_below(txid: int, record: SegmentRecord, header: EntryHeader) -> bool:
-    return header.last_txid_in(record.given_txid) < txid
+                low, high = 0, reader.lac + 1
+                if record.segment == earliest.segment:
+                    low = min(earliest.entry, high)
+                low_value, high_value = ends(record)
+                if not record.closed and low < high:
+                    # How far it goes only the last entry says; most ask for what is new.
+                    high_value = value_here(await read_header(reader, high - 1))
+                    low_value = value_here(await read_header(reader, low))
+                    if high_value < wanted:
+                        low = high
+                entry, found = await _first(
+                    reader, value_here, wanted, low, high, low_value, high_value
+                )
+                while entry < high:
+                    if found is None:
+                        (found,) = await reader.read(entry, entry, bytes_max=1)
+                    header = decode_header(found.payload)
+                    if not header.control and value_here(header) >= wanted:
+                        origin = Origin(record.segment, entry, 0, record.given_txid)
+                        columns = decode(found.payload, header, origin)
+                        return max(earliest, DLSN(record.segment, entry, slot(columns)))
+                    entry, found = entry + 1, None
+            finally:
+                reader.close()
+            if record.closed:
+                end = DLSN(record.segment + 1, 0, 0)
+            else:
+                end = DLSN(record.segment, entry, 0)
+    return max(earliest, end or DLSN(state.open_from, 0, 0))
 
 
 async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> int:
@@ -184,13 +266,28 @@ async def is_cut_off(metadata: Metadata, ledgers: Ledgers, state: LogState, dlsn
         return True
 
 
-async def _first_not(reader: LedgerReader, below: Callable[[EntryHeader], bool]) -> int:
-    """Binary search over the entries; lac + 1 when all are below."""
-    low, high = 0, reader.lac + 1
-    while low < high:
-        middle = (low + high) // 2
-        if below(await read_header(reader, middle)):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+async def _first(
+    reader: LedgerReader,
+    value: Callable[[EntryHeader], int],
+    wanted: int,
+    low: int,
+    high: int,
+    low_value: int,
+    high_value: int,
+) -> tuple[int, EntryRecord | None]:
+    """The first entry from ``low`` to ``high`` whose value is at least ``wanted``, as it was read.
+
+    ``high`` and None where there is none; the values need only be about right.
+    """
+    looks = first_reaching(wanted, low, high, low_value, high_value)
+    reached = None
+    try:
+        place = next(looks)
+        while True:
+            (found,) = await reader.read(place, place, bytes_max=1)
+            seen = value(decode_header(found.payload))
+            if seen >= wanted:
+                reached = found
+            place = looks.send(seen)
+    except StopIteration as over:
+        return over.value, reached

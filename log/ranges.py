@@ -167,6 +167,8 @@ class LogSnapshot:
     """Whose lock lives: a writer; "" for nobody's."""
     segments: tuple[SegmentInfo, ...]
     """Those that have something to read, ascending; the one in progress also while it is empty."""
+    next_segment: int | None = None
+    """Where the next page of segments begins; None: these are the last ones."""
 
     @property
     def records(self) -> int:

@@ -1,10 +1,9 @@
-"""The segments of a log: what is known of each, which one holds a position, when one ends (pure).
+"""The segments of a log: what is known of each, when one ends (pure).
 
 A segment is one ledger. While it is in progress its record holds only where it lies; the transaction that
 closes it fills in the rest, and writes the start sequence id of the next one.
 """
 
-from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 
 from ..runtime.errors import CorruptData
@@ -182,20 +181,3 @@ def why_roll(
     if age_s >= age_max_s and bytes_written > 0:
         return f"it is {age_s:.0f} s old"
     return ""
-
-
-def first_at_or_after(segments: Sequence[SegmentRecord], txid: int) -> int:
-    """The index of the first segment that may hold a record with this txid or a greater one.
-
-    ``segments`` ascend; those in progress, whose end is not known, come last. The answer may be
-    ``len(segments)``: every segment is closed and ends below.
-    Txids do not decrease, duplicates may span segments.
-    """
-    low, high = 0, len(segments)
-    while low < high:
-        middle = (low + high) // 2
-        if segments[middle].closed and segments[middle].last_txid < txid:
-            low = middle + 1
-        else:
-            high = middle
-    return low

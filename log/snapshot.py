@@ -1,7 +1,7 @@
 """A log as it can be read now, for planners: segments, how far each goes, positions of both ends.
 
-Two reads of the metadata store, a page of segments at a time, and for the segment in progress one question
-to its bookies and one entry. Nothing is fenced, nothing is written.
+Three reads of the metadata store, a page of segments at a time, and for the segment in progress one question
+to its bookies and two entries. Nothing is fenced, nothing is written.
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from .dlsn import DLSN
 from .follower import StateFollower
 from .keys import incarnation_text
 from .ledgers import Ledgers
-from .locate import all_segments
+from .locate import segments_page
 from .lock import owner_of
 from .ranges import LogSnapshot, SegmentInfo
 from .record import decode_header
@@ -21,52 +21,51 @@ from .takeover import read_header
 
 
 async def take_snapshot(
-    metadata: Metadata, ledgers: Ledgers, follower: StateFollower
+    metadata: Metadata,
+    ledgers: Ledgers,
+    follower: StateFollower,
+    *,
+    first: int = 0,
+    limit: int | None = None,
 ) -> LogSnapshot:
-    """Of a log whose state has just been loaded. Raises `LedgerStateUnknown` when too few bookies answer."""
+    """Of a log whose state has just been loaded, with its segments from number ``first`` on, ``limit`` of
+    them at most. Raises `LedgerStateUnknown` when too few bookies answer."""
     state = follower.state
-    records = await all_segments(metadata, state)
     owner = await owner_of(metadata, state.log_id)
-    infos: list[SegmentInfo] = []
-    first = state.earliest
-    end, end_sequence_id, last_txid = first, state.next_sequence_id, UNKNOWN
-    if not records:
-        last_txid = state.last_txid
-    for record in records:
-        # A segment after one in progress cannot be read yet (H11).
-        if record.start_sequence_id == UNKNOWN:
-            break
-        info = _without_truncated(
-            _info(record, state) if record.closed else await _open(ledgers, record, state), state
-        )
-        infos.append(info)
-        end_sequence_id = info.start_sequence_id + info.records
-        last_txid = max(last_txid, info.last_txid)
-        if record.closed:
-            end = DLSN(record.segment + 1, 0, 0)
-        else:
-            end = DLSN(record.segment, info.last_entry + 1, 0)
-            break
+    tail = None
+    end, end_sequence_id = DLSN(state.open_from, 0, 0), state.next_sequence_id
+    last_txid = state.last_txid
+    if state.in_progress:
+        # Whatever comes after the first one in progress cannot be read yet (H11).
+        record = await follower.segment(state.open_from)
+        if record.start_sequence_id != UNKNOWN:
+            tail = _info(record, state) if record.closed else await _open(ledgers, record, state)
+            end_sequence_id = tail.start_sequence_id + tail.records
+            last_txid = max(last_txid, tail.last_txid)
+            end = DLSN(record.segment, tail.last_entry + 1, 0)
+            if record.closed:  # since the state was read
+                end = DLSN(record.segment + 1, 0, 0)
+    # Those that have nothing to read, for they are truncated, are passed over.
+    first = max(first, state.first_segment, min(state.truncated_to.segment, state.open_from))
+    records = await segments_page(metadata, state, first, limit)
+    infos = [_info(one, state) for one in records if one.segment < state.open_from]
+    if tail is not None and first <= tail.segment and len(infos) != limit:
+        infos.append(tail)
+    last = state.open_from - (tail is None)
+    infos = [_without_truncated(info, state) for info in infos]
     return LogSnapshot(
         state.name,
         incarnation_text(state.log_id),
-        first_dlsn=first,
-        first_sequence_id=min(
-            end_sequence_id, max(state.truncated_sequence_id, _first_id(records, state))
-        ),
-        end_dlsn=max(end, first),
+        first_dlsn=state.earliest,
+        first_sequence_id=min(end_sequence_id, state.truncated_sequence_id),
+        end_dlsn=max(end, state.earliest),
         end_sequence_id=end_sequence_id,
         last_txid=last_txid,
         sealed=state.sealed,
         owner=owner or "",
         segments=tuple(info for info in infos if info.entries > 0 or not info.closed),
+        next_segment=infos[-1].segment + 1 if infos and infos[-1].segment < last else None,
     )
-
-
-def _first_id(records: list[SegmentRecord], state: LogState) -> int:
-    if records and records[0].start_sequence_id != UNKNOWN:
-        return records[0].start_sequence_id
-    return state.next_sequence_id
 
 
 async def _open(ledgers: Ledgers, record: SegmentRecord, state: LogState) -> SegmentInfo:

@@ -4,6 +4,8 @@
 closed segments are read once and kept. Between refreshes everything is answered from memory.
 """
 
+from bisect import bisect_left
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
 from ..metadata.interface import Metadata, Scan
@@ -205,8 +207,15 @@ class LogView:
 
     async def first_with_txid(self, txid: int) -> DLSN:
         """The first position whose record has a txid of at least this; the end where there is none."""
-        found = await search_txid(self.state, self._ledgers, self.segments, txid)
+        found = await search_txid(self.state, self._ledgers, self._with_txid(txid), txid)
         return min(found, self.end)
+
+    async def _with_txid(self, txid: int) -> AsyncGenerator[SegmentRecord, None]:
+        """The segments from the first on that may hold such a record."""
+        for record in self.closed[bisect_left(self.closed, txid, key=lambda one: one.last_txid) :]:
+            yield record
+        if self.tail is not None:
+            yield self.tail
 
     # --- reading ----------------------------------------------------------------------------------
 

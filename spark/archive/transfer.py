@@ -177,7 +177,7 @@ async def _place(held: SparkClient, name: str, app: str) -> tuple[DLSN, DLSN] | 
     linked = await log.linked_version(app)
     if linked is None or not linked.first_segment:
         return None
-    for one in (await log.describe()).segments:
+    for one in await log.segments(first=linked.last_segment, limit=1):
         if one.segment == linked.last_segment and one.last_dlsn is not None:
             return DLSN(linked.first_segment, 0, 0), one.last_dlsn
     return None  # truncated meanwhile

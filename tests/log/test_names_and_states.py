@@ -12,7 +12,6 @@ from distributedlog.log.segments import (
     EMPTY_END,
     SegmentEnd,
     SegmentRecord,
-    first_at_or_after,
     why_roll,
 )
 from distributedlog.log.state import STATE_BYTES_MAX, LogState
@@ -133,27 +132,6 @@ def test_a_segment_is_read_back() -> None:
     )
     with pytest.raises(CorruptData):
         SegmentRecord.decode(b"\x91\x01")
-
-
-@settings(max_examples=examples(100))
-@given(st.lists(st.integers(0, 6), max_size=8), st.integers(0, 40), st.integers(0, 2))
-def test_the_segment_of_a_txid_is_the_one_a_scan_finds(
-    steps: list[int], txid: int, in_progress: int
-) -> None:
-    """The first segment that may hold a txid >= t."""
-    last, segments = -1, []
-    for number, step in enumerate(steps, 1):
-        last += step
-        record = SegmentRecord(number, number, 1, 0)
-        end = SegmentEnd(0, 1, step, last, last, 0, 0)
-        segments.append(record.with_end(end, start_sequence_id=0, last_txid=last, closed_ms=0))
-    for _ in range(in_progress):
-        segments.append(SegmentRecord(len(segments) + 1, 1, 1, 0))
-
-    scan = next(
-        (i for i, s in enumerate(segments) if not s.closed or s.last_txid >= txid), len(segments)
-    )
-    assert first_at_or_after(segments, txid) == scan
 
 
 def test_when_a_segment_ends() -> None:
