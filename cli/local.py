@@ -3,13 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .errors import say
 from .options import Command, Settings, common
 from .output import write_by_rename
+
+if TYPE_CHECKING:
+    from ..cluster.fork_server import ForkServer
 
 
 @click.command(
@@ -70,6 +73,9 @@ def command(
 
     from ..cluster.logs import log_to_stderr
 
+    forks = (
+        _fork_server() if processes or demo else None
+    )  # first of all: no thread, no loop is there yet
     log_to_stderr("local", logging.INFO if settings.verbose else logging.ERROR)
     sys.setswitchinterval(0.0005)  # sync threads hand the lock back soon (H27)
     options: dict[str, Any] = {
@@ -81,6 +87,7 @@ def command(
         "restart": restart,
         "on_death": lambda name, why: say(f"{name} died: {why}"),
         "log_level": "INFO" if settings.verbose else "ERROR",
+        "forks": forks,
     }
     if demo:
         from .demo import run_demo
@@ -88,6 +95,14 @@ def command(
         trio.run(run_demo, settings, options, processes)
         return
     trio.run(_run, {**options, "processes": processes, "in_process": not processes}, ready_file)
+
+
+def _fork_server() -> "ForkServer":
+    """It has what this process has imported by now, so what a node needs is imported first."""
+    from ..cluster.child import main
+    from ..cluster.fork_server import ForkServer
+
+    return ForkServer.forked(main)
 
 
 async def _run(options: dict[str, Any], ready_file: Path | None) -> None:

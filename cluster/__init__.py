@@ -7,6 +7,7 @@
         reach.py, damaged.py        how far a journal was synced; records that cannot be read
     local.py, plan.py               a whole cluster on this machine, and which nodes it has
         processes.py, child.py      child processes that cannot outlive their parent
+        fork_server.py              imported once, forked for each node
         lifeline.py                 when a process ends, and which error it tells
 
 What runs beside serving, so that every ledger has all its copies (`repair_tasks.py` starts it; `watching.py`

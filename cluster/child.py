@@ -2,11 +2,15 @@
 
 Run as ``python -m distributedlog.cluster.child``. The first line on stdin says what to run (JSON); after
 that stdin is the life line: its end, by a close or by the parent's death of any kind, ends the child.
-When it serves, one line of JSON on stdout; when it cannot start, one with ``error``.
+When it serves, one line of JSON on stdout; when it cannot start, one with ``error``. With
+``--forks`` it forks such children instead, as asked on the socket that is its stdin (cluster/fork_server.py).
 """
 
+import contextlib
 import json
 import logging
+import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,8 +22,8 @@ from ..runtime.errors import DistributedLogError
 from ..runtime.host import Address, Host
 from ..runtime.machine import needs_linux
 from .directories import host_of, memory_host
+from .fork_server import serve_forks
 from .health import health_of
-from .http import serve_http
 from .lifeline import first_of, until_told
 from .local import run_cluster_of
 from .logs import log_to_stderr
@@ -29,7 +33,11 @@ from .options import NodeReady, from_json
 
 def main() -> None:
     """Read what to run, run it, end with 0 (told to) or 1 (it failed)."""
-    spec = json.loads(sys.stdin.readline())
+    line = sys.stdin.readline()
+    if not line:
+        return  # nobody waits for it any more
+    spec = json.loads(line)
+    call_it(spec.get("name", ""))
     log_to_stderr(spec.get("name", ""), logging.getLevelName(spec.get("log_level", "WARNING")))
     sys.setswitchinterval(0.0005)  # sync threads hand the lock back soon (H27)
     try:
@@ -70,6 +78,8 @@ async def run_node(
         async with trio.open_nursery() as nursery:
             place: list[Address] = []
             if spec.get("http"):
+                from .http import serve_http  # with what it takes to speak HTTP
+
                 http = await host.listen((spec["http"][0], int(spec["http"][1])))
                 nursery.start_soon(serve_http, http, lambda: health_of(host, place))
             ready: NodeReady = await nursery.start(serve_node, host, config)
@@ -83,5 +93,13 @@ async def run_node(
             await serve(host)
 
 
+def call_it(name: str) -> None:
+    """What `ps` and `top` call this process: after a fork they have its parent's name for it."""
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
+        comm.write(f"dlog {name}"[:15])
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--forks"]:
+        serve_forks(socket.socket(fileno=os.dup(0)), main)
     main()

@@ -21,11 +21,12 @@ from ..runtime.host import Host
 from ..runtime.machine import needs_linux, real_host
 from . import plan as plans
 from .directories import host_of, memory_host
+from .fork_server import ForkServer
 from .lifeline import first_of
 from .node import serve_node
 from .options import to_json
 from .plan import Plan, PlannedNode
-from .processes import Child, start_child
+from .processes import Child, start_child, start_fork_server
 
 HOST = "127.0.0.1"
 RESTART_S = 1.0
@@ -79,12 +80,14 @@ async def local_cluster(
     log_level: str = "WARNING",
     on_death: Callable[[str, str], None] | None = None,
     apart: Sequence[str] = (),
+    forks: ForkServer | None = None,
 ) -> AsyncIterator[LocalCluster]:
     """Start a cluster, yield it when every node serves and is registered, stop it in the end.
 
     ``data``: its directory, which keeps names, ports and URI (default: a temporary one, removed in the
     end). ``on_death(name, why)`` hears of nodes that die. ``apart``: with ``in_process``, nodes that get a
-    process of their own all the same, to be killed. Raises `AddressInUse`, `ForeignData`,
+    process of their own all the same, to be killed. ``forks`` starts the processes (default: several of
+    them come from one that is started and ended with the cluster). Raises `AddressInUse`, `ForeignData`,
     `DataDirectoryInUse`, `InvalidRequest` and whatever keeps a node from starting.
     """
     needs_linux("a cluster of one's own")
@@ -92,7 +95,7 @@ async def local_cluster(
         plan = None
         if in_process or processes:
             plan = await _plan(directory, bookies, metadata_nodes, port)
-        run = _Run(directory, restart, log_level, on_death or _log_death)
+        run = _Run(directory, restart, log_level, on_death or _log_death, forks)
         started = False
         try:
             async with trio.open_nursery() as nursery:
@@ -154,11 +157,14 @@ class _Run:
         restart: bool,
         log_level: str,
         on_death: Callable[[str, str], None],
+        forks: ForkServer | None,
     ) -> None:
         self._data = data
         self._restart = restart
         self._log_level = log_level
         self._on_death = on_death
+        self._forks = forks
+        self._own_forks: ForkServer | None = None
         self._children: dict[str, Child] = {}
 
     async def planned(
@@ -166,6 +172,8 @@ class _Run:
     ) -> LocalCluster:
         """Start the nodes of a plan: those ``apart`` in processes of their own, the others here."""
         ready: dict[str, dict[str, Any]] = {}
+        if self._forks is None and len(apart) > 1:
+            self._forks = self._own_forks = start_fork_server()
 
         async def start(node: PlannedNode) -> None:
             if node.name in apart:
@@ -253,7 +261,7 @@ class _Run:
         self, nursery: trio.Nursery, name: str, spec: dict[str, Any]
     ) -> dict[str, Any]:
         """Start a child and watch it; its ready line."""
-        child = self._children[name] = await start_child(name, spec)
+        child = self._children[name] = await start_child(name, spec, self._forks)
         nursery.start_soon(self._watch, name, spec)
         return child.ready
 
@@ -268,7 +276,7 @@ class _Run:
             await trio.sleep(RESTART_S)
             try:
                 await child.stop()
-                self._children[name] = await start_child(name, spec)
+                self._children[name] = await start_child(name, spec, self._forks)
             except DistributedLogError as error:
                 self._on_death(name, _why(error))
 
@@ -277,6 +285,8 @@ class _Run:
         async with trio.open_nursery() as nursery:
             for child in self._children.values():
                 nursery.start_soon(child.stop)
+        if self._own_forks is not None:
+            self._own_forks.close()
 
 
 async def _plan(directory: str | None, bookies: int, metadata_nodes: int, port: int) -> Plan:

@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from ..runtime.errors import DistributedLogError, RequestTimeout, from_code
+from .fork_server import Forked, ForkServer
 
 START_S = 30.0
 STOP_S = 5.0
@@ -20,7 +21,7 @@ STOP_S = 5.0
 class Child:
     """One child that serves: its pid, what it said when ready, and the ways to end it."""
 
-    def __init__(self, name: str, process: trio.Process, ready: dict[str, Any]) -> None:
+    def __init__(self, name: str, process: trio.Process | Forked, ready: dict[str, Any]) -> None:
         self.name = name
         self.process = process
         self.ready = ready
@@ -39,18 +40,22 @@ class Child:
         await _stop(self.process)
 
 
-async def start_child(name: str, spec: dict[str, Any], *, timeout_s: float = START_S) -> Child:
-    """Start a child (cluster/child.py) and wait until it serves.
+COMMAND = (sys.executable, "-m", f"{__package__}.child")
+
+
+def start_fork_server() -> ForkServer:
+    """One for callers that run trio already: a process of its own, with imports of its own."""
+    return ForkServer.spawned([*COMMAND, "--forks"], environment())
+
+
+async def start_child(
+    name: str, spec: dict[str, Any], forks: ForkServer | None = None, *, timeout_s: float = START_S
+) -> Child:
+    """Start a child (cluster/child.py), by ``forks`` where there is one, and wait until it serves.
 
     Raises the error that it could not start with, `RequestTimeout` when it says nothing in time.
     """
-    process = await trio.lowlevel.open_process(
-        [sys.executable, "-m", f"{__package__}.child"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment(),
-        process_group=0,  # the terminal's Ctrl-C is for us alone; the session stays ours
-    )
+    process = await _started(name, forks, timeout_s)
     try:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -79,7 +84,25 @@ async def start_child(name: str, spec: dict[str, Any], *, timeout_s: float = STA
         raise
 
 
-async def _stop(process: trio.Process) -> None:
+async def _started(name: str, forks: ForkServer | None, timeout_s: float) -> trio.Process | Forked:
+    if forks is None:
+        return await trio.lowlevel.open_process(
+            COMMAND,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(),
+            process_group=0,  # the terminal's Ctrl-C is for us alone; the session stays ours
+        )
+    try:
+        with trio.fail_after(timeout_s):
+            return await forks.fork()
+    except trio.TooSlowError:
+        raise RequestTimeout(f"{name} was not started within {timeout_s:g} s") from None
+    except BrokenPipeError as error:
+        raise DistributedLogError(f"{name} was not started: {error}") from None
+
+
+async def _stop(process: trio.Process | Forked) -> None:
     with trio.CancelScope(shield=True):
         if process.stdin is not None:
             await process.stdin.aclose()

@@ -179,6 +179,7 @@ def test_only_the_seam_touches_the_machine() -> None:
 
 HANDS = {
     "cluster/child.py": "starts and watches the child processes of a local cluster",
+    "cluster/fork_server.py": "forks the child processes of a local cluster",
     "cluster/lifeline.py": "is the life of a process",
     "cluster/local.py": "starts and watches the child processes of a local cluster",
     "cluster/processes.py": "starts and watches the child processes of a local cluster",
