@@ -6,7 +6,6 @@ Here they are laid over each other and checked: an unknown key or a wrong type i
 the place and what is known, never a silent default.
 """
 
-import tomllib
 import types
 import typing
 from collections.abc import Mapping
@@ -22,6 +21,8 @@ Tables = dict[str, dict[str, Any]]
 
 def parse_file(text: str, where: str) -> Tables:
     """The tables of a configuration file. Raises `InvalidRequest` that names file and line."""
+    import tomllib  # most nodes have no file
+
     try:
         value = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

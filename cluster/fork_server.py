@@ -103,7 +103,11 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             server = subprocess.Popen(
-                command, stdin=theirs, stdout=subprocess.DEVNULL, env=env, process_group=0
+                command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env=env,
+                process_group=0,
             )
         server.returncode = 0  # `close` waits for it, not the object's end
         return cls(ours, server.pid)
@@ -189,12 +193,13 @@ class _Server:
 
     def serve(self) -> None:
         """Until the other end closes."""
+        control = self._control.fileno()
         while True:
-            ready, _, _ = select.select([self._control, self._woken], [], [])
+            ready, _, _ = select.select([control, self._woken], [], [])
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 self._bury()
-            if self._control in ready:
+            if control in ready:
                 asked, descriptors, _, _ = socket.recv_fds(
                     self._control, _ASKED.size, 3, socket.MSG_CMSG_CLOEXEC
                 )

@@ -10,21 +10,9 @@ threads and for asyncio.
 
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .log.app_versions import AppVersion, LinkContent
-from .log.batch import PendingBulk, PendingWrite
-from .log.dlsn import DLSN
-from .log.handle import Log
-from .log.link import LinkResult
-from .log.namespace import LogPage, Namespace
-from .log.range_reader import RangeReader
-from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
-from .log.reader import LogReader
-from .log.record import LogRecord
-from .log.segment_writer import SegmentWriter
-from .log.watch import LogChange, LogWatch
-from .log.writer import LogWriter
 from .runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
@@ -54,10 +42,49 @@ from .uri import parse_uri
 
 if TYPE_CHECKING:
     from .cluster.local import local_cluster
+    from .log.app_versions import AppVersion, LinkContent
+    from .log.batch import PendingBulk, PendingWrite
+    from .log.dlsn import DLSN
+    from .log.handle import Log
+    from .log.link import LinkResult
+    from .log.namespace import LogPage, Namespace
+    from .log.range_reader import RangeReader
+    from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
+    from .log.reader import LogReader
+    from .log.record import LogRecord
+    from .log.segment_writer import SegmentWriter
+    from .log.watch import LogChange, LogWatch
+    from .log.writer import LogWriter
     from .runtime.host import Host
 
-# What users import. A new error of theirs is a class in runtime/errors.py and a name here; a new option of a
-# log is a field in log/options.py; a new call of a trio class is made in the other faces by faces.py.
+_HOMES = {
+    "local_cluster": ".cluster.local",
+    "AppVersion": ".log.app_versions",
+    "LinkContent": ".log.app_versions",
+    "PendingBulk": ".log.batch",
+    "PendingWrite": ".log.batch",
+    "DLSN": ".log.dlsn",
+    "Log": ".log.handle",
+    "LinkResult": ".log.link",
+    "LogPage": ".log.namespace",
+    "Namespace": ".log.namespace",
+    "RangeReader": ".log.range_reader",
+    "LogSnapshot": ".log.ranges",
+    "SegmentInfo": ".log.ranges",
+    "SegmentRange": ".log.ranges",
+    "SegmentToken": ".log.ranges",
+    "LogReader": ".log.reader",
+    "LogRecord": ".log.record",
+    "SegmentWriter": ".log.segment_writer",
+    "LogChange": ".log.watch",
+    "LogWatch": ".log.watch",
+    "LogWriter": ".log.writer",
+}
+"""Where what is loaded on first use is defined: `dlog --help` needs none of it, a bookie no log."""
+
+# What users import. A new error of theirs is a class in runtime/errors.py and a name here; any other name
+# stands here, among the imports for types and in `_HOMES`. A new option of a log is a field in
+# log/options.py; a new call of a trio class is made in the other faces by faces.py.
 __all__ = [
     "DLSN",
     "AlreadyClosed",
@@ -109,7 +136,7 @@ __all__ = [
 
 def open_namespace(
     uri: str, *, config: Mapping[str, Any] | None = None, host: "Host | None" = None
-) -> AbstractAsyncContextManager[Namespace]:
+) -> "AbstractAsyncContextManager[Namespace]":
     """The namespace of a URI; ``async with`` what this returns. Raises `InvalidUri` at once.
 
     Entering it contacts the metadata quorum and raises `QuorumUnreachable`, which names the addresses,
@@ -128,9 +155,14 @@ def open_namespace(
 
 
 def __getattr__(name: str) -> Any:
-    """Load what most programs never need (servers, their disks) on first use."""
-    if name == "local_cluster":
-        from .cluster.local import local_cluster
+    """Load a name's part when it is first asked for: a program pays for what it uses."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(home, __name__), name)
+    return found
 
-        return local_cluster
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    """What completion offers: the names of `__all__`, loaded or not, and the modules."""
+    return sorted({*globals(), *__all__})

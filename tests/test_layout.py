@@ -1,7 +1,14 @@
-"""The two lists that name the parts agree."""
+"""Lists that say the same agree; what a process does not use it does not load."""
 
+import ast
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+
+import pytest
+
+import distributedlog
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -19,3 +26,39 @@ def test_links_and_package_dir_agree() -> None:
         for path in (ROOT / part).glob("*/__init__.py")
     }
     assert set(setuptools["packages"]) == {"distributedlog", *mapped, *inside}
+
+
+def test_a_name_for_users_has_one_home_for_types_and_at_run_time() -> None:
+    source = ast.parse((ROOT / "distributedlog" / "__init__.py").read_text())
+    for_types = next(node for node in source.body if isinstance(node, ast.If))
+    homes = {
+        alias.name: f".{node.module}"
+        for node in for_types.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+    assert {
+        name: home for name, home in homes.items() if name in distributedlog.__all__
+    } == distributedlog._HOMES
+    assert all(hasattr(distributedlog, name) for name in distributedlog.__all__)
+    assert set(distributedlog.__all__) <= set(dir(distributedlog))
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("distributedlog", {"trio", "msgpack", "distributedlog.log.reader"}),
+        ("distributedlog.cli.main", {"trio", "msgpack", "distributedlog.log.reader"}),
+        ("distributedlog.cluster.child", {"h11", "tomllib", "distributedlog.log.reader"}),
+        ("distributedlog.direct", {"lmdb", "h11", "click", "distributedlog.metadata.server"}),
+    ],
+)
+def test_starting_costs_only_what_is_used(module: str, unwanted: set[str]) -> None:
+    """`dlog --help` in the time of an interpreter, a node without what reads logs."""
+    said = subprocess.run(
+        [sys.executable, "-c", f"import {module}, sys; print(*sys.modules)"],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
+
+    assert unwanted & set(said.stdout.split()) == set()
