@@ -132,9 +132,12 @@ class KeyValueState:
 
     # --- commands ---------------------------------------------------------------------------------
 
-    def apply(self, index: int, command: bytes) -> tuple[Answer, tuple[Event, ...]]:
+    def apply(
+        self, index: int, command: bytes, meant: Command | None = None
+    ) -> tuple[Answer, tuple[Event, ...]]:
         """Do the command at log position ``index``; return its answer and what it changed.
 
+        ``meant``: what `decode_command` made of these bytes, where that was done already.
         Raises nothing, whatever the bytes: every node would end by it, again at each start.
         """
         assert index == self.index + 1, f"command {index} applied after {self.index}"
@@ -142,7 +145,7 @@ class KeyValueState:
         if not command:
             return Answer(), ()
         try:
-            meant = decode_command(command)
+            meant = meant or decode_command(command)
         except ProtocolError as error:
             return Answer(error=InvalidRequest(str(error))), ()
         except DistributedLogError as error:

@@ -21,6 +21,12 @@ class RaftOptions:
     closed_jitter_s: float = option(
         0.03, "s", "after the leader's connection closed: up to this until the pre-vote"
     )
+    commit_lag_s: float = option(
+        0.005,
+        "s",
+        "followers learn of a commit with the next append, or after this; 0: at once",
+        at_least=0,
+    )
     append_bytes_max: int = option(
         MIB, "bytes", "entries in one message; at least one entry, whatever its size"
     )

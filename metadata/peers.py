@@ -74,6 +74,7 @@ class Peers:
         self._founding = founding
         self._nursery = nursery
         self._links: dict[str, ClientLink] = {}
+        self._encoded: tuple[Message | None, bytes] = None, b""
         self._ways_back: dict[str, Link] = {}
         self._kept: dict[str, trio.CancelScope] = {}
         self.strangers = Strangers(replica.raft, endpoint, self._all_places, cluster_id, nursery)
@@ -102,7 +103,9 @@ class Peers:
             if link is not None and link.closed is not None:
                 del self._ways_back[peer]
         if link is not None and link.closed is None and link.outgoing_bytes < OUTGOING_BYTES_MAX:
-            body = encode(message)
+            if message is not self._encoded[0]:  # one append for all who are sent it
+                self._encoded = message, encode(message)
+            body = self._encoded[1]
             link.send(envelope(Op.META_RAFT, len(body)), body)
 
     async def ask_status(self, peer: str) -> Row | None:

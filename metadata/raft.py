@@ -24,7 +24,7 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
                                           (another change is not committed yet, or nothing of this
                                           leader's term) or `InvalidRequest` (more than one voter)
     transfer_leadership(now, to="")       ask the peer (or the best one) to take over
-    on_persisted(number)                  that Ready and all before it are durable
+    on_persisted(number, now)             that Ready and all before it are durable
     on_applied(index)                     the state machine stands at ``index``
     compact(up_to) -> int                 a snapshot that ends at ``up_to`` or later is durable here:
                                           forget entries up to it; returns the new first index kept - 1
@@ -200,8 +200,12 @@ class Raft:
         """Do what is due at ``now``: a heartbeat, a campaign, a step down."""
         if now < self.deadline:
             return
-        if self._leadership is not None:
-            self._on_leader_time(self._leadership, now)
+        leadership = self._leadership
+        if leadership is not None and now >= leadership.heartbeat_at:
+            self._on_leader_time(leadership, now)
+        elif leadership is not None:
+            leadership.tell_commits()
+            self.deadline = leadership.heartbeat_at
         else:
             self._campaign_softly(now)
         self._check()
@@ -263,8 +267,11 @@ class Raft:
         """Propose other members; the entry's index, or None if this node cannot. See the module."""
         if self._leadership is None:
             return None
+        commit = self.commit
         index = self._leadership.change_members(configuration)
         self._on_log_changed(now)
+        if self.commit > commit:  # one voter less may be what was waited for
+            self._plan_telling(self._leadership, now)
         self._leave_if_removed()
         self._check()
         return index
@@ -290,12 +297,12 @@ class Raft:
         self._check()
         return begun
 
-    def on_persisted(self, number: int) -> None:
+    def on_persisted(self, number: int, now: float) -> None:
         """The Readys up to ``number`` are durable."""
         self._outbox.on_persisted(number)
         self.marks.on_persisted(number)
-        if self._leadership is not None:
-            self._leadership.advance_commit()
+        if self._leadership is not None and self._leadership.advance_commit():
+            self._plan_telling(self._leadership, now)
             self._leave_if_removed()
         self._check()
 
@@ -578,8 +585,13 @@ class Raft:
         )
 
     def _heartbeat(self, leadership: Leadership, now: float) -> None:
-        self.deadline = now + self.options.heartbeat_s
+        self.deadline = leadership.heartbeat_at = now + self.options.heartbeat_s
+        leadership.tell_at = inf
         leadership.begin_round()
+
+    def _plan_telling(self, leadership: Leadership, now: float) -> None:
+        leadership.plan_telling(now)
+        self.deadline = min(self.deadline, leadership.tell_at)
 
     # --- what a follower takes from its leader ----------------------------------------------------
 
@@ -649,7 +661,8 @@ class Raft:
     def _on_append_reply(self, message: AppendReply, now: float) -> None:
         leadership = self._leadership_of(message.term, now)
         if leadership is not None:
-            leadership.on_append_reply(message, now)
+            if leadership.on_append_reply(message, now):
+                self._plan_telling(leadership, now)
             self._leave_if_removed()
 
     def _on_heartbeat_reply(self, message: HeartbeatReply, now: float) -> None:

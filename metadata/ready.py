@@ -9,7 +9,7 @@ The driver's contract, all of it:
    ``truncate_from`` (drop that index and all after it); ``append``. A crash after any prefix of these
    steps is safe; any other order is not. Several Readys may share one sync.
 4. Only when that Ready and all before it are durable: send ``send_after_persist`` (votes, acks of
-   entries, requests for votes), then call ``raft.on_persisted(ready.number)``. A later number covers
+   entries, requests for votes), then call ``raft.on_persisted(ready.number, now)``. A later number covers
    all earlier ones. Sending one of these first is how two leaders get elected and acked writes lost.
 5. ``snapshot``: restore the state machine from the snapshot file before anything later is applied,
    then ``raft.on_applied(snapshot.index)``.

@@ -62,6 +62,8 @@ class _Proposal:
     term: int
     replies: list[Reply]
     request: tuple[str, int] = NOBODY
+    meant: Command | None = None
+    """What the command says, where that is known already."""
 
 
 class Replica:
@@ -171,7 +173,7 @@ class Replica:
         if refusal is not None and (self.room.full or self._grows(meant)):
             reply(refusal)
             return
-        self.propose(command, reply, name)
+        self.propose(command, reply, name, meant)
 
     def _grows(self, meant: Command) -> bool:
         if not isinstance(meant, Transact):
@@ -180,8 +182,17 @@ class Replica:
         changes = any(op.key in self.state.items for op in meant.transaction.operations)
         return growth > (GROWTH_OF_A_CHANGE if changes else 0)
 
-    def propose(self, command: bytes, reply: Reply, request: tuple[str, int] = NOBODY) -> None:
-        """Have a command applied; ``reply`` is told. Nothing is sent before `drain`."""
+    def propose(
+        self,
+        command: bytes,
+        reply: Reply,
+        request: tuple[str, int] = NOBODY,
+        meant: Command | None = None,
+    ) -> None:
+        """Have a command applied; ``reply`` is told. Nothing is sent before `drain`.
+
+        ``meant``: the command decoded, where it is, so that it is decoded once.
+        """
         try:
             index = self.raft.propose(command)
         except DistributedLogError as error:
@@ -190,7 +201,7 @@ class Replica:
         if index is None:
             reply(self.not_leader())
             return
-        self._proposals[index] = _Proposal(self.raft.term, [reply], request)
+        self._proposals[index] = _Proposal(self.raft.term, [reply], request, meant)
         if request is not NOBODY:
             self._by_request[request] = index
 
@@ -252,18 +263,21 @@ class Replica:
                 self._send_snapshot(wanted)
         while self._ripe and self._ripe[0][0] <= self.state.index:
             self._ripe.popleft()[1](None)
-        self._clock.deadline = min(self._clock.deadline, raft.deadline)
+        if raft.deadline < self._clock.deadline:
+            self._clock.deadline = raft.deadline
 
     def _apply(self, entries: tuple[Entry, ...]) -> None:
         for entry in entries:
             command = b"" if is_configuration(entry.data) else entry.data
-            answer, _ = self.state.apply(entry.index, command)
+            proposal = self._proposals.pop(entry.index, None)
+            # Of another term it may be another command.
+            same = proposal is not None and proposal.term == entry.term
+            meant = proposal.meant if same and proposal is not None else None
+            answer, _ = self.state.apply(entry.index, command, meant)
             self._applied_bytes += len(entry.data) + 64
             self.room.grown_bytes += len(entry.data) + 64
-            proposal = self._proposals.pop(entry.index, None)
             if proposal is not None:
                 self._by_request.pop(proposal.request, None)
-                same = proposal.term == entry.term
                 for reply in proposal.replies:
                     reply(answer if same else self.not_leader())
         self.raft.on_applied(entries[-1].index)
@@ -341,8 +355,9 @@ class Replica:
                 for ready in batch:
                     for peer, message in ready.send_after_persist:
                         self._send(peer, message)
-                self.raft.on_persisted(batch[-1].number)
-                self.raft.on_disk_stalled(False, trio.current_time())
+                now = trio.current_time()
+                self.raft.on_persisted(batch[-1].number, now)
+                self.raft.on_disk_stalled(False, now)
                 self.drain()
             if self._compact is not None:
                 await self._forget()

@@ -81,23 +81,26 @@ class VotesFromMemory(Raft):
 class CountsOwnUnsynced(Leadership):
     """The leader counts its own entries before its disk has them."""
 
-    def advance_commit(self) -> None:
+    def advance_commit(self) -> bool:
         """Pretend that all is durable."""
         marks = self._marks
         durable, marks.durable_index = marks.durable_index, self._log.last_index
-        super().advance_commit()
+        news = super().advance_commit()
         marks.durable_index = durable
+        return news
 
 
 class HalfIsEnough(Leadership):
     """Commits with one node less than a majority."""
 
-    def advance_commit(self) -> None:
+    def advance_commit(self) -> bool:
         """Take the wrong one of the sorted indexes."""
         matches = sorted([self._marks.durable_index, *(p.match for p in self.peers.values())])
         index = matches[min(len(matches) // 2 + 1, len(matches) - 1)]
         if index > self._marks.commit and self._may_commit(index):
             self._marks.commit_to(index)
+            return True
+        return False
 
 
 class CountsAnswersOfOldTerms(Raft):
@@ -198,10 +201,10 @@ class TruncatesCommitted(Raft):
 class RestartsAtEachRefusal(Leadership):
     """One lost append makes a follower refuse all after it; each refusal sends all of them again."""
 
-    def on_append_reply(self, message: AppendReply, now: float) -> None:
+    def on_append_reply(self, message: AppendReply, now: float) -> bool:
         """Forget which appends belong to the newest attempt."""
         self.peers[message.sender].asked_from = 0
-        super().on_append_reply(message, now)
+        return super().on_append_reply(message, now)
 
 
 class InstallsOlderSnapshot(Raft):

@@ -273,7 +273,7 @@ class RaftWorld:
                 for to, message in ready.send_after_persist:
                     self.network.post(node, to, message)
                     self.point(node)
-                core.on_persisted(ready.number)
+                core.on_persisted(ready.number, self.now)
         except Crashed:
             return
         self._begin_sync(node)

@@ -9,7 +9,8 @@ from distributedlog.metadata.raft import Raft
 from distributedlog.metadata.raft_log import RaftLog
 from distributedlog.metadata.ready import HardState, Role
 
-OPTIONS = RaftOptions()
+OPTIONS = RaftOptions(commit_lag_s=0.0)
+"""What is committed is told at once: most tests look at one message at a time."""
 M = TypeVar("M", bound=Message)
 
 
@@ -41,7 +42,7 @@ def settle(core: Raft) -> list[tuple[str, Message]]:
     while core.has_ready:
         ready = core.ready()
         sent += [*ready.send_now, *ready.send_after_persist]
-        core.on_persisted(ready.number)
+        core.on_persisted(ready.number, 0.0)
         if ready.committed:
             core.on_applied(ready.committed[-1].index)
     return sent

@@ -126,7 +126,7 @@ def live(seed: int) -> None:
                 encode(message)
         while unsaved and chance.random() < 0.6:
             ready = unsaved.pop(0)
-            core.on_persisted(ready.number)
+            core.on_persisted(ready.number, 0.0)
             if ready.snapshot is not None:
                 core.on_applied(ready.snapshot.index)
             if ready.committed:

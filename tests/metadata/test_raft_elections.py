@@ -140,7 +140,7 @@ def test_nothing_that_shows_a_term_leaves_before_the_term_is_durable() -> None:
     first = core.ready()
     core.on_message(Heartbeat(4, "b", 0, 2), 0.2)
     second = core.ready()
-    core.on_persisted(second.number)
+    core.on_persisted(second.number, 0.0)
     core.on_message(Heartbeat(4, "b", 0, 3), 0.3)
     third = core.ready()
 
@@ -271,7 +271,7 @@ def test_a_single_voter_elects_itself_and_commits_alone() -> None:
 
     assert core.role is Role.LEADER
     assert core.commit == 0
-    core.on_persisted(ready.number)
+    core.on_persisted(ready.number, 0.0)
     assert core.commit == 1
 
 

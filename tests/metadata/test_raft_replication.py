@@ -15,6 +15,7 @@ from distributedlog.metadata.messages import (
     VoteReply,
 )
 from distributedlog.metadata.options import RaftOptions
+from distributedlog.metadata.raft import Raft
 from distributedlog.runtime.errors import CorruptData, InvalidRequest, ProtocolError, TooBusy
 
 from .raft_cores import acked, elected, node, settle, to
@@ -37,7 +38,9 @@ def test_several_proposals_travel_in_one_append_before_the_own_disk() -> None:
 
 def test_appends_are_sent_ahead_of_their_answers_and_bounded_in_bytes() -> None:
     """Thesis 10.2.2 (pipelining); bounded: a message by one, what is in flight by another bound."""
-    core = node(options=RaftOptions(append_bytes_max=200, in_flight_bytes_max=500))
+    core = node(
+        options=RaftOptions(append_bytes_max=200, in_flight_bytes_max=500, commit_lag_s=0.0)
+    )
     elected(core)
     acked(core, "b", 1)
     settle(core)
@@ -119,9 +122,9 @@ def test_a_write_replaced_in_memory_is_not_counted_when_it_ends() -> None:
     core.on_message(Append(2, "c", 1, 1, 0, (Entry(2, 2, b"z"),)), 0.2)
     second = core.ready()
 
-    core.on_persisted(first.number)
+    core.on_persisted(first.number, 0.0)
     assert core.durable_index == 1
-    core.on_persisted(second.number)
+    core.on_persisted(second.number, 0.0)
     assert core.durable_index == 2
 
 
@@ -140,7 +143,7 @@ def test_only_what_is_durable_here_is_handed_out() -> None:
     first = core.ready()
     assert not first.committed
 
-    core.on_persisted(first.number)
+    core.on_persisted(first.number, 0.0)
 
     assert core.ready().committed == (Entry(1, 1, b"x"),)
 
@@ -158,7 +161,7 @@ def test_a_refusal_moves_the_leader_back_and_only_once() -> None:
 
 def test_one_lost_append_is_answered_by_one_new_attempt() -> None:
     """All that was in flight after it is refused, too; those refusals are of the same attempt."""
-    core = node(options=RaftOptions(append_bytes_max=1))
+    core = node(options=RaftOptions(append_bytes_max=1, commit_lag_s=0.0))
     elected(core)
     acked(core, "b", 1)
     settle(core)
@@ -215,7 +218,9 @@ def test_a_follower_that_lost_what_it_acked_says_so() -> None:
 
 def test_proposals_beyond_the_bound_are_refused_untaken() -> None:
     """Every queue has a bound in bytes; refused is definite."""
-    core = node(options=RaftOptions(uncommitted_bytes_max=250, command_bytes_max=200))
+    core = node(
+        options=RaftOptions(uncommitted_bytes_max=250, command_bytes_max=200, commit_lag_s=0.0)
+    )
     elected(core)
     core.propose(bytes(200))
 
@@ -245,6 +250,81 @@ def test_an_entry_is_committed_when_a_majority_has_it_durably() -> None:
     assert core.commit == 1  # b and nobody else; the no-op is on a and b
     acked(core, "c", 2)
     assert core.commit == 2  # b and c are a majority without the leader (thesis 10.2.1)
+
+
+def lagging_leader() -> Raft:
+    """Leads three nodes at time 1.0; all know that its first entry is committed."""
+    core = node(options=RaftOptions())
+    elected(core)
+    for peer in "bc":
+        acked(core, peer, 1)
+    core.on_time(1.1)
+    settle(core)
+    return core
+
+
+def test_a_commit_is_told_by_the_next_append() -> None:
+    """A busy leader sends no message for a commit alone; its peers learn of it all the same."""
+    core = lagging_leader()
+    core.propose(b"x")
+    settle(core)
+    acked(core, "b", 2, 1.101)
+    assert settle(core) == []
+
+    core.propose(b"y")
+    sent = settle(core)
+
+    assert [append.commit for append in to(sent, "b", Append)] == [2]
+    core.on_time(core.deadline)  # the telling was planned, and there is nothing left to tell b
+    assert to(settle(core), "b", Heartbeat) == []
+
+
+def test_a_commit_that_no_append_carries_is_told_within_the_lag() -> None:
+    """Followers' watches are late by milliseconds, not by a heartbeat's period."""
+    core = lagging_leader()
+    core.propose(b"x")
+    settle(core)
+    acked(core, "b", 2, 1.101)
+    settle(core)
+
+    assert core.deadline == pytest.approx(1.106)
+    core.on_time(core.deadline)
+
+    assert to(settle(core), "b", Heartbeat) == [Heartbeat(1, "a", 2, 0)]
+    assert core.deadline == pytest.approx(1.2)  # the heartbeat comes when it was due
+    acked(core, "c", 2, 1.12)  # the slower one is told, too
+    core.on_time(core.deadline)
+    assert to(settle(core), "c", Heartbeat) == [Heartbeat(1, "a", 2, 0)]
+
+
+def test_a_commit_by_the_leaders_own_disk_is_told_within_the_lag() -> None:
+    core = lagging_leader()
+    core.propose(b"x")
+    ready = core.ready()
+    acked(core, "b", 2, 1.101)
+    assert core.commit == 1  # b's alone
+
+    core.on_persisted(ready.number, 1.15)
+    settle(core)
+
+    assert core.commit == 2
+    assert core.deadline == pytest.approx(1.155)
+    core.on_time(core.deadline)
+    assert to(settle(core), "b", Heartbeat) == [Heartbeat(1, "a", 2, 0)]
+
+
+def test_an_append_for_several_peers_is_one_message() -> None:
+    """It is made once and encoded once; each peer counts refusals by its number all the same."""
+    core = lagging_leader()
+
+    core.propose(b"x")
+    sent = settle(core)
+
+    (to_b,), (to_c,) = to(sent, "b", Append), to(sent, "c", Append)
+    assert to_b is to_c
+    core.propose(b"y")
+    (later,) = to(settle(core), "b", Append)
+    assert later.number > to_b.number
 
 
 def test_no_entry_of_an_earlier_term_is_committed_by_counting() -> None:

@@ -75,7 +75,7 @@ class Stage:
         self.chains: dict[str, int] = {}
         self.wire: list[tuple[str, str, Message]] = []
         self.asked: list[tuple[str, str, int]] = []
-        self.options = RaftOptions()
+        self.options = RaftOptions(commit_lag_s=0.0)
         self.now = 0.0
         self.lines: list[str] = []
 
@@ -91,7 +91,7 @@ class Stage:
             self.do_start(node_id)
 
     def do_narrow(self, *ids: str) -> None:
-        self.options = RaftOptions(append_bytes_max=1)
+        self.options = RaftOptions(append_bytes_max=1, commit_lag_s=0.0)
         self.do_cluster(*ids)
 
     def do_join(self, node_id: str) -> None:
@@ -253,7 +253,7 @@ class Stage:
             for to, message in ready.send_after_persist:
                 self.wire.append((node_id, to, message))
                 self.say(f"  {node_id}->{to} {text_of(message)}")
-            self.cores[node_id].on_persisted(ready.number)
+            self.cores[node_id].on_persisted(ready.number, self.now)
         return bool(writes)
 
     def do_deliver(self, link: str, count: str = "1000000") -> bool:
