@@ -48,6 +48,9 @@ BUSY_MAX_S = 2.0
 """A leader that has too much to do is asked again after about so long: longer each time, not all at once."""
 REST_S = 0.5
 """So long a question waits for another one to find the leader, before it asks for itself."""
+TICK_S = 0.05
+"""How often the questions under way are looked at for silence: one clock for all of them, for a timeout round
+each wait cost more than the wait."""
 LATE_S = 0.1
 """Woken so much later than asked for, this process did not run: silence in that time was our own (H25)."""
 
@@ -79,6 +82,31 @@ class Questions:
         self.under_way: dict[Question, None] = {}
         self.searcher: Question | None = None
         """The one that looks for the leader."""
+        self._begun = trio.Event()
+
+    async def run(self) -> None:
+        """Wake those that have waited for as long as they wanted to, until cancelled."""
+        while True:
+            if not self.under_way:
+                self._begun = trio.Event()
+                await self._begun.wait()
+            await trio.sleep(TICK_S)
+            now = trio.current_time()
+            for question in self.under_way:
+                if question.waits_until <= now:
+                    question.wake()
+
+    def begin(self, question: "Question") -> None:
+        """It is under way from here on, until `end`."""
+        self.under_way[question] = None
+        self._begun.set()
+
+    def end(self, question: "Question") -> None:
+        """It was answered, or given up."""
+        del self.under_way[question]
+        if self.searcher is question:
+            self.searcher = None
+            self.wake()  # somebody else searches on, where nobody was found
 
     def found(self, leader: Address) -> None:
         """That node answered as only a leader can."""
@@ -106,12 +134,15 @@ class Question:
         "_under_way",
         "last",
         "unanswered",
+        "waits_until",
     )
 
     def __init__(self, questions: Questions) -> None:
         self.unanswered = 0
         """Sendings of which nobody knows what became."""
         self.last: DistributedLogError | None = None
+        self.waits_until = inf
+        """Woken by `Questions.run` once this has passed."""
         self._questions = questions
         self._links = questions.links
         self._under_way: dict[Address, Sending] = {}
@@ -127,7 +158,7 @@ class Question:
         """Ask until somebody answers. Raises the error that an answer carries; `TooBusy`,
         `QuorumUnreachable` at the deadline."""
         links, questions = self._links, self._questions
-        questions.under_way[self] = None
+        questions.begin(self)
         place: Address | None = links.leader
         try:
             while trio.current_time() < deadline:
@@ -199,15 +230,11 @@ class Question:
         return place in self._under_way
 
     def _leave(self) -> None:
-        questions = self._questions
         for sending in self._under_way.values():
             sending.link.forget(sending.pending)
         self._under_way.clear()
         self._answers.clear()
-        del questions.under_way[self]
-        if questions.searcher is self:
-            questions.searcher = None
-            questions.wake()  # somebody else searches on, where nobody was found
+        self._questions.end(self)
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -223,8 +250,11 @@ class Question:
                     self._links.ping(place, sending.link)
             if now >= min(until, deadline):
                 return
-            await self._rest(min(until, deadline))
-            if trio.current_time() > until + LATE_S:
+            self.waits_until = min(until, deadline)
+            self._news = news = trio.Event()
+            await news.wait()
+            self._news, self.waits_until = None, inf
+            if trio.current_time() > until + TICK_S + LATE_S:
                 self._ran_at = trio.current_time()
 
     def _heard_at(self, now: float) -> float:

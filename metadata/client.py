@@ -65,7 +65,10 @@ class MetadataClient:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hold the connections until cancelled."""
-        await self._links.run(task_status=task_status)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._links.run)
+            nursery.start_soon(self._questions.run)
+            task_status.started()
 
     @property
     def cluster_id(self) -> str:
