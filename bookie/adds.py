@@ -137,6 +137,7 @@ class Adds:
 
         Fewer than all: the ring is full or the device must be asked. The rest is to be offered again,
         before anything else of the connection, when ``resume`` is called. A refusal takes everything.
+        What was gathered is committed when `Commits.gathered` is told, of all frames of a receive at once.
         """
         size = len(body)
         if stream.refused:
@@ -234,7 +235,6 @@ class Adds:
                 block.lacs[ledger] = highest_lac
             stats.entries += taken
             stats.payload_bytes += payload
-            self._journal.wake()
         stats.adds += 1
         if error is not None:
             self.refuse(stream, error)

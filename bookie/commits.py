@@ -5,6 +5,7 @@ Until then nothing is acknowledged (H1); what joins a commit may rely on all tha
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 import trio
 
@@ -14,6 +15,9 @@ from .journal import Journal, Position
 from .ledgers import Ledger, StreamOwner
 from .options import BookieOptions
 from .waiters import Waiters
+
+SEVERAL_S = 0.005
+"""Adds of two connections within this time are those of several writers, who share a commit."""
 
 
 class Commits:
@@ -42,8 +46,36 @@ class Commits:
         self._late: deque[tuple[Callable[[GatheringBlock], None], bool]] = deque()
         """Who waits for a block, in the order they asked."""
         self._waiting_for_room: list[Callable[[], None]] = []
+        self._added_last: StreamOwner | None = None
+        self._several_until = -inf
 
     # --- what joins -------------------------------------------------------------------------------
+
+    def gathered(self, owner: StreamOwner) -> None:
+        """Adds of one receive of ``owner``'s connection have gathered.
+
+        A lone writer's are committed in this call, where the disk allows it: its record waits for no task's
+        turn. Where several connections add, each turn of the loop takes what all of them sent, and one
+        commit follows.
+        """
+        now = trio.current_time()
+        if owner is not self._added_last:
+            self._added_last = owner
+            self._several_until = now + SEVERAL_S
+        if now < self._several_until or not self._journal.commit_now(
+            self.before_take, self.on_synced
+        ):
+            self._journal.wake()
+
+    def wake(self) -> None:
+        """Something has gathered, after others or late: it is committed with the next turn."""
+        self._journal.wake()
+
+    def gone(self, owner: StreamOwner) -> None:
+        """A connection has ended: what it had gathered is committed all the same."""
+        if self._added_last is owner:
+            self._added_last = None
+        self._journal.wake()
 
     def with_block(self, use: Callable[[GatheringBlock], None], *, control: bool = True) -> None:
         """Give ``use`` the block that gathers (with room for a control record), or a later one.
@@ -101,7 +133,15 @@ class Commits:
     # --- what follows -----------------------------------------------------------------------------
 
     def on_synced(self, block: GatheringBlock, file_number: int, shift: int) -> None:
-        """A block is durable: index it, publish LACs, acknowledge; all for one commit."""
+        """A block is durable: acknowledge, index it, publish LACs; all for one commit."""
+        if (
+            block.acks
+        ):  # first of all: the sender waits, and what follows is done before he can ask for it
+            by_owner: dict[StreamOwner, list[tuple[int, int]]] = {}
+            for stream, count in block.acks.items():
+                by_owner.setdefault(stream.owner, []).append((stream.number, count))
+            for owner, acks in by_owner.items():
+                owner.on_acked(acks)
         index = self._index
         awaited: dict[Ledger, None] = {}
         for note in block.notes:
@@ -114,12 +154,6 @@ class Commits:
                     ledger, note.first, note.count, file_number, note.position + shift, note.length
                 )
         self.applied = self._journal.position()
-        if block.acks:
-            by_owner: dict[StreamOwner, list[tuple[int, int]]] = {}
-            for stream, count in block.acks.items():
-                by_owner.setdefault(stream.owner, []).append((stream.number, count))
-            for owner, acks in by_owner.items():
-                owner.on_acked(acks)
         for ledger, lac in block.lacs.items():
             if lac > ledger.lac:
                 ledger.lac = lac

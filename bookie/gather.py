@@ -102,6 +102,11 @@ class GatherRing:
         """Is there a block to commit?"""
         return len(self._waiting) > 1 or (bool(self._waiting) and not self._waiting[0].empty)
 
+    @property
+    def lone(self) -> GatheringBlock | None:
+        """The block that waits to be taken, where it is the only one."""
+        return self._waiting[0] if len(self._waiting) == 1 else None
+
     def room(self, length: int) -> GatheringBlock | None:
         """The block that takes ``length`` bytes of records now; None while the ring is full."""
         block = self._waiting[-1] if self._waiting else None
@@ -139,7 +144,7 @@ class GatherRing:
         start = self._position
         if self._waiting:
             last = self._waiting[-1]
-            start = last.start + self._padded(last)
+            start = last.start + self.padded(last)
         if start + wanted > self._bytes_each:
             following = (self._at + 1) % len(self._ring)
             if self._ring[following].unsynced:
@@ -154,7 +159,8 @@ class GatherRing:
         self._waiting.append(block)
         return block
 
-    def _padded(self, block: GatheringBlock) -> int:
+    def padded(self, block: GatheringBlock) -> int:
+        """What a block that gathers would write, if it were taken now; 0: nothing."""
         if not block.writes:
             return 0
         controls = jb.CONTROL_BYTES * len(block.controls) + jb.END_BYTES

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from ..runtime import blocks
-from ..runtime.errors import DiskFull, TooBusy
+from ..runtime.errors import DiskFull, DistributedLogError, TooBusy
 from ..runtime.host import Disk, File
 from . import journal_blocks as jb
 from .gather import GatheringBlock, GatherRing
@@ -30,6 +30,8 @@ FILE_S = 5.0
 at full speed, and a bookie that is hardly written takes little space."""
 REST_S = 60.0
 """After so long without a commit a long file is sealed, cut at its end, and a short one begins."""
+LONE_BYTES_MAX = 16 * 1024
+"""A longer block is no lone record's: it is left to `run`, so that more may gather before it is taken."""
 CONTROL_BYTES_MAX = 1024 * 1024
 """Of the last file that there is room for: kept for fences and deletions (H28)."""
 SERVICE_BYTES = 1024 * 1024
@@ -113,6 +115,10 @@ class Journal:
         self._first_sequence = 0
         self._footer: list[bytes] = []
         self._watermark_held = False
+        self._rests = False
+        """Is `run` waiting for something to gather?"""
+        self._failed: DistributedLogError | None = None
+        """What ended a commit outside of `run`, which raises it."""
         self.zeros = ZeroAhead(options.zero_ahead_bytes, seed)
         self.number = 0
         self.next_number = 1
@@ -190,13 +196,54 @@ class Journal:
                     if self._give_back_wanted:
                         await self._give_back()
                         continue
-                    self._wake = trio.Event()
-                    await self._wake.wait()
+                    await self._rest()
                     continue
                 before_take()
                 await self._commit_one(on_synced)
                 if self._ring.has_work:  # on a loop that syncs inline nobody else had a turn
                     await trio.lowlevel.checkpoint()
+
+    async def _rest(self) -> None:
+        """Wait until something has gathered. Raises what ended a commit meanwhile."""
+        self._wake = trio.Event()
+        self._rests = True
+        try:
+            await self._wake.wait()
+        finally:
+            self._rests = False
+        if self._failed is not None:
+            raise self._failed
+
+    def commit_now(
+        self, before_take: Callable[[], None], on_synced: Callable[[GatheringBlock, int, int], None]
+    ) -> bool:
+        """Commit what has gathered within this call; False: not done, wake `run`.
+
+        Only a short block that is all there is, while `run` rests, into space that is there, on a disk that
+        syncs on the loop. A connection's task calls this: what ends the node is raised in `run`, for here it
+        would be taken for the peer's fault.
+        """
+        file = self._file
+        if not self._rests or self._wake.is_set() or file is None or not file.syncs_inline:
+            return False
+        before_take()
+        lone = self._ring.lone
+        length = 0 if lone is None else self._ring.padded(lone)
+        if lone is None or not 0 < length <= LONE_BYTES_MAX:
+            return False
+        offset = self._offset
+        if not self._fits(lone, length) or not self.zeros.take(offset, offset + length):
+            return False
+        block = self._ring.take()
+        self._place(block)
+        try:
+            file.write_synced_now(offset, block.buffer.view[block.start : block.start + length])
+            shift = self._wrote(block)
+            self._synced(block, shift, on_synced)
+        except DistributedLogError as error:
+            self._failed = error
+            self._wake.set()
+        return True
 
     async def _commit_one(self, on_synced: Callable[[GatheringBlock, int, int], None]) -> None:
         block = self._ring.take()
@@ -205,22 +252,41 @@ class Journal:
             shift = await self._write(block)
         else:
             await trio.lowlevel.checkpoint()
+        self._synced(block, shift, on_synced)
+
+    def _synced(
+        self,
+        block: GatheringBlock,
+        shift: int,
+        on_synced: Callable[[GatheringBlock, int, int], None],
+    ) -> None:
         self._ring.synced(block)
         self.commits += 1
         on_synced(block, self.number, shift)
 
     async def _write(self, block: GatheringBlock) -> int:
         length = block.padded_length
-        footer = _footer_bytes(len(self._footer) + len(block.notes))
-        if self._offset + length + footer + jb.TRAILER_SPACE > self._limit:
+        if not self._fits(block, length):
             await self._roll()
             # A file that was made of what a full disk had left takes it all the same, or its disk says no.
             self._extend(length + _footer_bytes(len(block.notes)) + jb.TRAILER_SPACE)
         assert self._file is not None, "started"
-        view = block.buffer.view
         offset = self._offset
+        self._place(block)
+        if not self.zeros.take(offset, offset + length):
+            await self.zeros.free(offset, offset + length)
+        await self._file.write_synced(offset, block.buffer.view[block.start : block.start + length])
+        return self._wrote(block)
+
+    def _fits(self, block: GatheringBlock, length: int) -> bool:
+        """Does the file have room for the block, and for what seals it then?"""
+        footer = _footer_bytes(len(self._footer) + len(block.notes))
+        return self._offset + length + footer + jb.TRAILER_SPACE <= self._limit
+
+    def _place(self, block: GatheringBlock) -> None:
+        """Give a taken block its place, which is next in the file, and its header."""
         blocks.header_into(
-            view,
+            block.buffer.view,
             block.start,
             kind=jb.COMMIT,
             payload_bytes=self._ring.payload_bytes(block),
@@ -228,15 +294,16 @@ class Journal:
             sequence=self.sequence,
             durable_to=self.durable_to,
             file_number=self.number,
-            file_offset=offset,
+            file_offset=self._offset,
             seed=self.seed,
         )
-        self._ring.placed(block, self.number, offset)
-        if not self.zeros.take(offset, offset + length):
-            await self.zeros.free(offset, offset + length)
-        await self._file.write_synced(offset, view[block.start : block.start + length])
+        self._ring.placed(block, self.number, self._offset)
+
+    def _wrote(self, block: GatheringBlock) -> int:
+        """A block is durable in its place; return what to add to a position in its buffer to get that."""
+        length = block.padded_length
         self.zeros.committed(length)
-        shift = offset - block.start
+        shift = self._offset - block.start
         for note in block.notes:
             run = jb.Run(note.ledger.id, note.first, note.count, note.position + shift, note.length)
             self._footer.append(jb.pack_run(run))

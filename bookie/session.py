@@ -40,6 +40,8 @@ class BookieSession:
         self._late_lacs: dict[IncomingStream, int] = {}
         self._waiters: dict[Waiter, None] = {}
         self._reads = SessionReads(store, turns, link, self)
+        self._gathered = False
+        """Has a frame of this receive gathered something?"""
         self._closed = False
 
     # --- frames -----------------------------------------------------------------------------------
@@ -70,7 +72,10 @@ class BookieSession:
             raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a bookie")
 
     def on_batch_end(self) -> None:
-        """All frames of one receive were taken: is there room for more?"""
+        """All frames of one receive were taken: commit; is there room for more?"""
+        if self._gathered:
+            self._gathered = False
+            self._commits.gathered(self)
         if self._commits.congested and not self._deferred:
             self._link.hold()
             self._commits.on_room(self._resume)
@@ -78,6 +83,7 @@ class BookieSession:
     def on_closed(self) -> None:
         """The connection is gone, and its streams die with it (H1)."""
         self._closed = True
+        self._commits.gone(self)  # a frame may have ended the connection before `on_batch_end`
         for stream in self._streams.values():
             self._adds.close_stream(stream)
         self._streams.clear()
@@ -124,6 +130,7 @@ class BookieSession:
         taken = 0
         if not self._deferred:
             taken = self._adds.take(stream, body, self._resume)
+            self._gathered = True
         if taken < len(body):
             self._defer(stream, body[taken:])
 
@@ -146,6 +153,7 @@ class BookieSession:
         while self._deferred:
             stream, body = self._deferred[0]
             taken = self._adds.take(stream, memoryview(body), self._resume)
+            self._commits.wake()
             self._store.stats.deferred_bytes -= taken
             if taken < len(body):
                 self._deferred[0] = (stream, body[taken:])

@@ -84,6 +84,17 @@ class DirectoryFile:
 
         await self._durably(write_and_sync)
 
+    @property
+    def syncs_inline(self) -> bool:
+        """Does this disk sync on the loop?"""
+        return self._syncer.mode == "inline"
+
+    def write_synced_now(self, offset: int, buffer: Buffer) -> None:
+        """Write, then fdatasync, on the loop. See `File.write_synced_now`."""
+        self._check_alive()
+        self._write(offset, (buffer,))
+        self._sync()
+
     async def write_zeros(self, offset: int, length: int) -> None:
         """Write zeros and sync them in a worker, whatever the disk's mode. See `File.write_zeros`."""
         self._check_alive()

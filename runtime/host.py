@@ -90,6 +90,15 @@ class File(Protocol):
         """
         ...
 
+    @property
+    def syncs_inline(self) -> bool:
+        """May `write_synced_now` be called: does this disk sync on the loop? Asked before each call."""
+        ...
+
+    def write_synced_now(self, offset: int, buffer: Buffer) -> None:
+        """As `write_synced`, within this call: nothing else of the process runs until it is durable."""
+        ...
+
     async def write_zeros(self, offset: int, length: int) -> None:
         """Write zeros, then fdatasync, in a worker: beside other calls, none of which writes there.
 

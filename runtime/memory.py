@@ -168,6 +168,15 @@ class MemoryFile:
         self.write_at(offset, (buffer,))
         await trio.lowlevel.cancel_shielded_checkpoint()
 
+    @property
+    def syncs_inline(self) -> bool:
+        """There is nothing to wait for."""
+        return True
+
+    def write_synced_now(self, offset: int, buffer: Buffer) -> None:
+        """Write."""
+        self.write_at(offset, (buffer,))
+
     async def write_zeros(self, offset: int, length: int) -> None:
         """Write zeros, after a checkpoint."""
         await trio.lowlevel.checkpoint()

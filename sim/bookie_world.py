@@ -138,6 +138,7 @@ class BookieWorld:
         network = SimNetwork(simulation, draw_network_faults(chance))
         self.bookie = SimHost(simulation, network, "b1", ADDRESS[0])
         disk = SimDisk(simulation, self.bookie.state, "journal", draw_disk_faults(chance))
+        disk.faults.inline = simulation.chance("inline").random() < 0.5
         for role in ("journal", "index"):
             self.bookie.add_disk(role, disk)
         client = SimHost(simulation, network, "c1", "10.0.3.1")

@@ -49,6 +49,8 @@ class DiskFaults:
     bytes_max: int = 1 << 34
     cold_chance: float = 0.1
     """That `read_hot` finds a stretch cold."""
+    inline: bool = False
+    """Does it sync on the loop where its user asks for that? In no time then."""
 
 
 def draw_disk_faults(chance: random.Random) -> DiskFaults:
@@ -381,10 +383,24 @@ class SimDisk:
     async def sync_content(self, name: str, content: FileContent, incarnation: int) -> None:
         """One fdatasync."""
         covered, size = content.writes, content.size
-        self.step("sync", covered)
-        self.syncs += 1
-        number, lost = self.syncs, len(content.failed)
+        number, lost = self._begin_sync(content)
         await self.wait(incarnation)
+        self._end_sync(name, content, covered, size, number, lost)
+
+    def sync_content_now(self, name: str, content: FileContent) -> None:
+        """One fdatasync on the loop."""
+        covered, size = content.writes, content.size
+        number, lost = self._begin_sync(content)
+        self._end_sync(name, content, covered, size, number, lost)
+
+    def _begin_sync(self, content: FileContent) -> tuple[int, int]:
+        self.step("sync", content.writes)
+        self.syncs += 1
+        return self.syncs, len(content.failed)
+
+    def _end_sync(
+        self, name: str, content: FileContent, covered: int, size: int, number: int, lost: int
+    ) -> None:
         if (
             len(content.failed) > lost
         ):  # by another sync, meanwhile: its pages may be this one's, too

@@ -185,6 +185,22 @@ class SimFile:
         self.write_at(offset, (buffer,))
         await self._sync()
 
+    @property
+    def syncs_inline(self) -> bool:
+        """By the seed; not while the device stalls, for here nobody can wait on the loop."""
+        disk = self._disk
+        return disk.faults.inline and disk.simulation.now >= disk.stalled_until
+
+    def write_synced_now(self, offset: int, buffer: Buffer) -> None:
+        """Write, then sync, in no time."""
+        self.write_at(offset, (buffer,))
+        self._check()
+        try:
+            self._disk.sync_content_now(self.name, self._content)
+        except DiskFailed as error:
+            self._failed = error
+            raise
+
     async def write_zeros(self, offset: int, length: int) -> None:
         """As `write_synced`."""
         await self.write_synced(offset, bytes(length))

@@ -120,6 +120,7 @@ class SeedRun(ABC):
     async def _main(self, simulation: Simulation) -> None:
         chance = simulation.chance("faults")
         network, disks = draw_network_faults(chance), draw_disk_faults(chance)
+        disks.inline = simulation.chance("inline").random() < 0.5
         self.cluster = cluster = SimCluster(
             simulation, self.shape, network=network, disks=lambda: replace(disks)
         )

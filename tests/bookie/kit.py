@@ -52,6 +52,8 @@ class CutDisk(MemoryDisk):
         self.off = False
         self.syncs = 0
         self.fail_syncs = False
+        self.inline = False
+        """Does it sync on the loop, where that is asked for?"""
         self.hot = True
         """Does `read_hot` find its bytes in the page cache?"""
         self.full_maps = False
@@ -153,6 +155,17 @@ class CutFile(MemoryFile):
             self.pending[-1] = (offset, old + bytes(length - len(old)))
         super().write_at(offset, buffers)
 
+    @property
+    def syncs_inline(self) -> bool:
+        return self.disk.inline
+
+    def write_synced_now(self, offset: int, buffer: Buffer) -> None:
+        self.write_at(offset, (buffer,))
+        self.disk.syncs += 1
+        self.disk.burn()
+        covered = len(self.pending)
+        self._end_sync(covered)
+
     async def write_synced(self, offset: int, buffer: Buffer) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
         self.write_at(offset, (buffer,))
@@ -166,6 +179,9 @@ class CutFile(MemoryFile):
         else:
             await trio.lowlevel.checkpoint()
         self.disk.burn()
+        self._end_sync(covered)
+
+    def _end_sync(self, covered: int) -> None:
         if self.disk.fail_syncs:
             self.doomed += self.pending[:covered]
             del self.pending[:covered]
@@ -297,6 +313,7 @@ class Adder:
             self.late.append(body)
             return
         taken = self.store.adds.take(self.stream, memoryview(body), self.resume)
+        self.store.commits.gathered(self)
         if taken < len(body):
             self.late.append(body[taken:])
 
@@ -305,6 +322,7 @@ class Adder:
         while late:
             body = late.pop(0)
             taken = self.store.adds.take(self.stream, memoryview(body), self.resume)
+            self.store.commits.wake()
             if taken < len(body):
                 self.late = [body[taken:], *late]
                 return

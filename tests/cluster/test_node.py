@@ -56,6 +56,10 @@ class _FailingFile:
         self._check()
         await self._file.write_synced(offset, buffer)
 
+    def write_synced_now(self, offset: int, buffer: Buffer) -> None:
+        self._check()
+        self._file.write_synced_now(offset, buffer)
+
     async def sync(self) -> None:
         self._check()
         await self._file.sync()

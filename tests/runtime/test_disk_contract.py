@@ -116,6 +116,26 @@ async def test_the_next_look_sees_what_was_synced(disk_world: DiskWorld) -> None
     again.close()
 
 
+async def test_what_was_synced_within_the_call_is_seen_by_the_next_look(
+    disk_world: DiskWorld,
+) -> None:
+    """Where a disk syncs on the loop; the others say that they do not."""
+    disk = disk_world.look()
+    file = await disk.create("f", size=4 * PAGE, direct=True)
+    if not file.syncs_inline:
+        file.close()
+        return
+    file.write_synced_now(PAGE, page(disk, b"n"))
+    await file.write_synced(2 * PAGE, page(disk, b"m"))
+    file.close()
+
+    again = await disk_world.look().open("f")
+
+    assert again.read_at(PAGE - 1, 2) == b"\0n"
+    assert again.read_at(2 * PAGE - 1, 2) == b"nm"
+    again.close()
+
+
 @pytest.mark.parametrize("size", [0, 64 * PAGE])
 async def test_a_direct_file_takes_aligned_writes(disk: Disk, size: int) -> None:
     file = await disk.create("f", size=size, direct=True)
