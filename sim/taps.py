@@ -7,6 +7,7 @@ from typing import Any
 
 from ..ledger.keys import ledger_id_of
 from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..metadata.commands import Command
 from ..metadata.kv import KeyValueState
 from ..verify.checkers import Violation
 from ..verify.oracles import BookieOracle, FrameCutter, MetadataOracle
@@ -77,10 +78,12 @@ class Oracles:
         original = KeyValueState.apply
         oracle = self.metadata
 
-        def apply(state: KeyValueState, index: int, command: bytes) -> Any:
+        def apply(
+            state: KeyValueState, index: int, command: bytes, meant: Command | None = None
+        ) -> Any:
             machine = machine_of_task.get()
             oracle.on_applied("?" if machine is None else machine.name, index, command)
-            answer, events = original(state, index, command)
+            answer, events = original(state, index, command, meant)
             for event in events:  # from here on a bookie may deny it, and must some day
                 if event.kind == "put" and event.item.key.startswith(b"delete/"):
                     self.bookies.denied_ledgers[ledger_id_of(event.item.key)] = None
