@@ -189,6 +189,30 @@ def write(
     run(work)
 
 
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log count orders
+    dlog log count orders --from 1.0.0 --to 12.0.0
+    """,
+)
+@click.argument("name")
+@click.option("--from", "start", metavar="DLSN", help="From this position on.")
+@click.option("--to", metavar="DLSN", help="Up to this position, and without it.")
+@common
+def count(settings: Settings, name: str, start: str | None, to: str | None) -> None:
+    """How many records can be read; nothing between the two positions is."""
+    from ..log.dlsn import DLSN
+    from .connect import ask
+
+    first, end = (None if one is None else DLSN.parse(one) for one in (start, to))
+    found = ask(settings, f"counting {name}", lambda logs: logs.open_log(name).count(first, end))
+    if settings.json:
+        emit({"name": name, "from": start, "to": to, "records": found})
+    else:
+        print(found)
+
+
 def reading(function: Any) -> Any:
     """The options of read and tail."""
     for option in (

@@ -578,6 +578,19 @@ class Log:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
         return self._background.run(self._log.last_dlsn)
 
+    def first_record(self) -> LogRecord:
+        """The first record that is left. Raises `LogEmpty`, `LogNotFound`."""
+        return self._background.run(self._log.first_record)
+
+    def last_record(self) -> LogRecord:
+        """The last record that can be read. Raises `LogEmpty`, `LogNotFound`."""
+        return self._background.run(self._log.last_record)
+
+    def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
+        """How many records can be read from ``from_`` (None: the first that is left) up to, and without,
+        ``to`` (None: the end). See `distributedlog.Log.count`."""
+        return self._background.run(self._log.count, from_, to)
+
     def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
         """State, ends, counts, owner, and the newest segments. Raises `LogNotFound`, `LedgerStateUnknown`."""
         return self._background.run(self._log.describe, segments_max=segments_max)

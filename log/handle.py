@@ -12,13 +12,23 @@ from .fetcher import open_fetcher
 from .follower import StateFollower, follow
 from .keys import incarnation_id, incarnation_text
 from .link import Linking, LinkResult
-from .locate import find_time, find_txid, first_readable, last_readable, segments_page
+from .locate import (
+    count_before,
+    find_time,
+    find_txid,
+    first_readable,
+    last_readable,
+    record_at,
+    record_with_id,
+    segments_page,
+)
 from .lock import claim, owner_of
 from .opening import Opening
 from .positions import Positions
 from .range_reader import RangeReader, open_ranges
 from .ranges import LogSnapshot, SegmentRange, SegmentToken
 from .reader import LogReader
+from .record import LogRecord
 from .rename import name_now
 from .seal import seal
 from .segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
@@ -119,8 +129,42 @@ class Log:
         follower = await self._follower()
         last = await last_readable(self._context.metadata, follower, self._context.ledgers)
         if last is None:
-            raise LogEmpty(f'log "{self.name}" holds no record')
+            raise self._empty()
         return last
+
+    async def first_record(self) -> LogRecord:
+        """The first record that is left. Raises `LogEmpty`, `LogNotFound`."""
+        context = self._context
+        state = (await self._follower()).state
+        found = await record_with_id(
+            context.metadata, state, context.ledgers, state.truncated_sequence_id
+        )
+        if found is None:
+            raise self._empty()
+        return found
+
+    async def last_record(self) -> LogRecord:
+        """The last record that can be read. Raises `LogEmpty`, `LogNotFound`."""
+        context = self._context
+        follower = await self._follower()
+        last = await last_readable(context.metadata, follower, context.ledgers)
+        if last is None:
+            raise self._empty()
+        return await record_at(context.ledgers, await follower.segment(last.segment), last)
+
+    async def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
+        """How many records can be read from ``from_`` (None: the first that is left) up to, and without,
+        ``to`` (None: the end).
+
+        Nothing that lies between is read: at most two segments' records and two entries. Raises
+        `LogTruncated` where ``from_`` or ``to`` is not left any more, `LogNotFound`, `LedgerStateUnknown`.
+        """
+        context = self._context
+        follower = await self._follower()
+        end = await count_before(context.metadata, follower, context.ledgers, to)
+        if from_ is None:
+            return max(0, end - follower.state.truncated_sequence_id)
+        return max(0, end - await count_before(context.metadata, follower, context.ledgers, from_))
 
     async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
         """State, ends, counts, owner, and the newest segments. Raises `LogNotFound`, `LedgerStateUnknown`."""
@@ -357,6 +401,9 @@ class Log:
             custom=custom or {},
             entry_bytes=entry_bytes,
         )
+
+    def _empty(self) -> LogEmpty:
+        return LogEmpty(f'log "{self.name}" holds no record')
 
     async def _find(self) -> int:
         """The log's id. Raises `LogNotFound`, `LogRecreated`."""

@@ -15,7 +15,7 @@ from .follower import StateFollower
 from .interpolation import first_reaching
 from .keys import segment_key
 from .ledgers import EntryRecord, LedgerReader, Ledgers
-from .record import Columns, EntryHeader, Origin, decode, decode_header
+from .record import Columns, EntryHeader, LogRecord, Origin, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
 from .state import LogState
 from .takeover import read_header
@@ -98,6 +98,91 @@ async def last_readable(
                 last = record.last_dlsn if record.closed else None
                 break
     return None if last is None or last < state.truncated_to else last
+
+
+async def record_with_id(
+    metadata: Metadata, state: LogState, ledgers: Ledgers, sequence_id: int
+) -> LogRecord | None:
+    """The record that was the log's ``sequence_id``-th, from 0, and is left; None: it cannot be read yet."""
+    async with aclosing(
+        segments_from(metadata, state, lambda one: one.end_sequence_id <= sequence_id)
+    ) as found:
+        async for record in found:
+            if not 0 <= record.start_sequence_id <= sequence_id:
+                return None  # after one in progress (H11)
+            wanted = sequence_id - record.start_sequence_id
+            reader = await ledgers.open(record.ledger_id)
+            try:
+                _, entry = await _first(
+                    reader,
+                    lambda header: header.records_through,
+                    wanted + 1,
+                    0,
+                    reader.lac + 1,
+                    0,
+                    max(record.records, wanted + 1),
+                )
+            finally:
+                reader.close()
+            if entry is None:
+                return None
+            header = decode_header(entry.payload)
+            return _records(record, entry, header)[wanted - header.records_before]
+    return None
+
+
+async def record_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> LogRecord:
+    """The record at this position of a segment, which the caller has seen that it can be read."""
+    reader = await ledgers.open(record.ledger_id)
+    try:
+        if not reader.closed:
+            reader.note_lac(at.entry)  # the bookies may have forgotten it since (H24)
+        (entry,) = await reader.read(at.entry, at.entry, bytes_max=1)
+    finally:
+        reader.close()
+    return _records(record, entry, decode_header(entry.payload))[at.slot]
+
+
+def _records(record: SegmentRecord, entry: EntryRecord, header: EntryHeader) -> list[LogRecord]:
+    first = record.start_sequence_id + header.records_before
+    origin = Origin(record.segment, entry.entry, first, record.given_txid)
+    return decode(entry.payload, header, origin).records()
+
+
+async def count_before(
+    metadata: Metadata, follower: StateFollower, ledgers: Ledgers, at: DLSN | None
+) -> int:
+    """How many records the log ever had before a position; None, and whatever is after the end: the end.
+
+    Reads at most one segment's record and one entry. Raises `LogTruncated` where it is not left.
+    """
+    state = follower.state
+    if at is not None and await is_cut_off(metadata, ledgers, state, at):
+        raise follower.truncated()
+    if at is not None and at <= state.truncated_to:
+        return state.truncated_sequence_id
+    if at is None or at.segment >= state.open_from:
+        if not state.in_progress:
+            return state.next_sequence_id
+        record = await follower.segment(state.open_from)
+        if at is not None and at.segment > state.open_from:
+            at = None
+    else:
+        record = await follower.segment(at.segment)
+    if record.closed:
+        end = record.end_sequence_id
+        return end if at is None else await sequence_id_at(ledgers, record, at)
+    reader = await ledgers.open(record.ledger_id)
+    try:
+        if reader.lac < 0:
+            return record.start_sequence_id
+        header = await read_header(reader, reader.lac if at is None else min(at.entry, reader.lac))
+        if at is None or at.entry > reader.lac:
+            return record.start_sequence_id + header.records_through
+        within = min(header.records_before + at.slot, header.records_through)
+        return record.start_sequence_id + within
+    finally:
+        reader.close()
 
 
 async def _last_of(ledgers: Ledgers, record: SegmentRecord) -> DLSN | None:

@@ -21,7 +21,7 @@ from distributedlog.log.state import LogState
 from distributedlog.metadata.interface import RangePage
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction
-from distributedlog.runtime.errors import InvalidRequest
+from distributedlog.runtime.errors import InvalidRequest, LogEmpty, LogTruncated
 from distributedlog.runtime.frames import pack
 from tests.examples import examples
 from tests.log.conftest import World
@@ -287,3 +287,68 @@ async def test_the_last_record_is_found_before_what_holds_none(
             assert await log.last_dlsn() == DLSN(5, 20, 1)
             assert await log.find(txid=4) == DLSN(5, 20, 0)
         assert [record.txid for record in await everything(log)] == [1, 2, 3, 4, 5]
+
+
+async def test_the_first_the_last_and_how_many_are_known_without_reading_what_is_between(
+    long: LongWorld, autojump_clock: MockClock
+) -> None:
+    """Scenario 11's log, and the bounds of design: two segments' records and two entries."""
+    async with long.process() as ns:
+        await ns.create_log("l")
+        log = ns.open_log("l")
+        for empty in (log.first_record(), log.last_record()):
+            with pytest.raises(LogEmpty):
+                await empty
+        assert await log.count() == 0
+        await lengthen(long, log, 1000)
+        first, last = await log.first_record(), await log.last_record()
+        assert (first.txid, first.dlsn, first.sequence_id) == (0, DLSN(1, 0, 0), 0)
+        assert (last.dlsn, last.sequence_id) == (DLSN(999, ENTRIES - 1, 9), 359_999)
+        assert await log.count() == 360_000
+        async with long.reads() as read:
+            assert (
+                await log.count(DLSN(11, 5, 3), DLSN(501, 20, 0)) == 450 * 400 + 200 - 53 - 400 * 9
+            )
+        assert read[0] <= 2 + 2 + 2  # with the records of the two ledgers
+        assert read[1] == 2
+        assert await log.count(DLSN(501, 20, 0), DLSN(11, 5, 3)) == 0
+        assert await log.count(to=DLSN(5000, 0, 0)) == 360_000
+
+
+async def test_counts_are_those_of_a_scan(world: World, autojump_clock: MockClock) -> None:
+    """Over closed, empty and open segments, control entries, and a truncation."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        await put(log, 1, 2, 3)
+        async with log.open_writer():
+            pass
+        async with log.open_writer() as writer:
+            await writer.write_bulk([rec(4), rec(5), rec(6)])
+            (ledger,) = (w for w in world.ledgers.writers if not w.over and not w.closing)
+            ledger.add(*control_entry(6, records_before=3))
+            await trio.sleep(1)
+            for point in (None, DLSN(1, 1, 0), DLSN(3, 0, 1)):
+                if point is not None:
+                    await log.truncate(point)
+                records = await everything(log)
+                assert (await log.first_record()).dlsn == records[0].dlsn
+                assert await log.first_record() == records[0]
+                assert await log.last_record() == records[-1]
+                ends = [*(record.dlsn for record in records), DLSN(3, 1, 0), DLSN(3, 2, 0), None]
+                for i, start in enumerate(ends):
+                    for j, end in enumerate(ends):
+                        number = max(0, min(j, len(records)) - min(i, len(records)))
+                        if start is not None:
+                            assert await log.count(start, end) == number
+                        elif j == len(ends) - 1:
+                            assert await log.count() == len(records)
+                if point is not None:
+                    for cut in ((DLSN.INITIAL, None), (None, DLSN.INITIAL)):
+                        with pytest.raises(LogTruncated):
+                            await log.count(*cut)
+        await log.truncate(DLSN(9, 0, 0))
+        with pytest.raises(LogEmpty):
+            await log.first_record()
+        with pytest.raises(LogEmpty):
+            await log.last_record()
+        assert await log.count() == 0
