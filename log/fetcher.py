@@ -14,6 +14,7 @@ import trio
 from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     AlreadyClosed,
+    CorruptData,
     DistributedLogError,
     LogTruncated,
     NoSuchEntry,
@@ -63,6 +64,8 @@ class Fetcher:
         """From `_start` on, until it is found."""
         self._to = to
         self._at_segment, self._at_entry = start.segment, start.entry
+        self._next_id: int | None = None
+        """The sequence id of the record that comes next; None: whatever comes is the first."""
         self._trouble_since: float | None = None
 
     # --- for the reader ---------------------------------------------------------------------------
@@ -217,8 +220,14 @@ class Fetcher:
             return
         number = record.segment
         sequence_id = record.start_sequence_id + header.records_before
+        if self._next_id is not None and sequence_id != self._next_id:
+            raise CorruptData(
+                f'log "{self.name}" entry {number}.{entry.entry}: its first record has sequence id '
+                f"{sequence_id}, and {self._next_id} should come next"
+            )
         origin = Origin(number, entry.entry, sequence_id, record.given_txid)
         columns = decode(entry.payload, header, origin)
+        self._next_id = sequence_id + header.count
         start, stop = 0, columns.count
         if (number, entry.entry) == self._start[:2]:
             start = min(self._start.slot, stop)

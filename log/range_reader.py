@@ -18,6 +18,7 @@ import trio
 from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     AlreadyClosed,
+    CorruptData,
     DistributedLogError,
     LogNotFound,
     LogRecreated,
@@ -55,9 +56,40 @@ class Part:
     error: DistributedLogError | None = None
     """Why the rest of it does not come; known after what is ready."""
 
+    next_id: int | None = None
+    """The sequence id of the record that comes next; None: whatever comes is the first."""
+
     def fail(self, error: DistributedLogError) -> None:
         """Nothing more of it comes."""
         self.error = error
+
+    def go_on_at(self, entry: int) -> None:
+        """What is before it has been truncated."""
+        if entry != self.at:
+            self.at, self.next_id = entry, None
+
+    def decoded(self, entry: int, payload: memoryview) -> Columns | None:
+        """The records of the next entry that are asked for; None for none. Raises `CorruptData`."""
+        one = self.range
+        header = decode_header(payload)
+        if header.control:
+            return None
+        sequence_id = one.start_sequence_id + header.records_before
+        if self.next_id is not None and sequence_id != self.next_id:
+            raise CorruptData(
+                f'log "{one.log}" entry {one.segment}.{entry}: its first record has sequence id '
+                f"{sequence_id}, and {self.next_id} should come next"
+            )
+        columns = decode(payload, header, Origin(one.segment, entry, sequence_id, one.given_txid))
+        self.next_id = sequence_id + header.count
+        start, stop = 0, columns.count
+        if entry == one.first_entry:
+            start = min(one.first_slot, stop)
+        if entry == one.last_entry and one.stop_slot != WHOLE:
+            stop = min(stop, one.stop_slot)
+        if start >= stop:
+            return None
+        return columns if (start, stop) == (0, columns.count) else columns.cut(start, stop)
 
 
 class RangeReader:
@@ -221,7 +253,7 @@ class RangeReader:
         backoff = Backoff()
         while part.at <= one.last_entry:
             try:
-                part.at = await self._still_there(one, part.at)
+                part.go_on_at(await self._still_there(one, part.at))
                 if part.at <= one.last_entry:
                     await self._fetch_from(number, part)
             except (NoSuchLedger, NoSuchEntry) as error:
@@ -229,7 +261,7 @@ class RangeReader:
                 at = await self._still_there(one, part.at)
                 if at == part.at:
                     raise error  # the log says it is there: a loss, not a truncation (H30)
-                part.at = at
+                part.go_on_at(at)
             except DistributedLogError as error:
                 now = trio.current_time()
                 if part.at != before or trouble_since is None:
@@ -250,7 +282,7 @@ class RangeReader:
                 found = await ledger.read(
                     part.at, one.last_entry, bytes_max=self._options.read_bytes
                 )
-                some = [c for e in found if (c := _decoded(one, e.entry, e.payload)) is not None]
+                some = [c for e in found if (c := part.decoded(e.entry, e.payload)) is not None]
                 part.ready += some
                 self._held_bytes += sum(columns.payload_bytes for columns in some)
                 part.at = found[-1].entry + 1
@@ -358,21 +390,3 @@ def _at_once(parts: Sequence[Part]) -> int:
     mean_bytes = sum(one.range.size_bytes for one in parts) // len(parts)
     wanted = PARTS_AT_ONCE * PART_BYTES // max(mean_bytes, 1)
     return min(max(wanted, PARTS_AT_ONCE), SMALL_AT_ONCE, len(parts))
-
-
-def _decoded(one: SegmentRange, entry: int, payload: memoryview) -> Columns | None:
-    """The records of an entry that are asked for; None for none."""
-    header = decode_header(payload)
-    if header.control:
-        return None
-    sequence_id = one.start_sequence_id + header.records_before
-    origin = Origin(one.segment, entry, sequence_id, one.given_txid)
-    columns = decode(payload, header, origin)
-    start, stop = 0, columns.count
-    if entry == one.first_entry:
-        start = min(one.first_slot, stop)
-    if entry == one.last_entry and one.stop_slot != WHOLE:
-        stop = min(stop, one.stop_slot)
-    if start >= stop:
-        return None
-    return columns if (start, stop) == (0, columns.count) else columns.cut(start, stop)

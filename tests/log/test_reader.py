@@ -12,8 +12,9 @@ from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
-from distributedlog.log.keys import state_key
+from distributedlog.log.keys import incarnation_id, segment_key, state_key
 from distributedlog.log.record import LogRecord, build
+from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.state import LogState
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
@@ -344,7 +345,8 @@ async def test_a_damaged_entry_at_the_tail_ends_the_reader(
                 await writer.write(rec(txid))
                 assert await reader.read_next(wait_s=5) == rec(txid)
             store = world.ledgers.stores[1]
-            store.entries += [store.entries[-1], b"nonsense" * 20]
+            good, _ = build((3,), (b"x",), records_before=3, wall_ms=0)
+            store.entries += [b"".join(good), b"nonsense" * 20]
             store.durable += 2
             store.learn_lac(len(store.entries) - 1)
             assert await reader.read_next(wait_s=5) == rec(3)
@@ -352,6 +354,42 @@ async def test_a_damaged_entry_at_the_tail_ends_the_reader(
                 with pytest.raises(CorruptData):
                     await reader.read_next(wait_s=5)
             await writer.abort()
+
+
+async def test_a_gap_is_damage_and_said_with_both_numbers(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Between entries and between segments; G1, G6."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        await fill(log, [[1, 2, 3, 4, 5], [6], [7, 8, 9, 10]])
+        ranges = [one.range() for one in (await log.snapshot()).segments]
+
+        async def meets(said: str, records: int) -> None:
+            async with log.open_reader(to="end") as reader:
+                assert len(await reader.read_bulk(99, wait_s=1)) == records
+                with pytest.raises(CorruptData, match=said):
+                    await reader.read_next()
+
+        entries = world.ledgers.stores[3].entries
+        kept = entries[1]
+        lost, _ = build((10,), (b"x",), records_before=4, wall_ms=0)
+        entries[1] = b"".join(lost)
+        await meets(r"entry 3.1: .* sequence id 10, and 9 should", 9)
+        async with log.open_ranges(ranges) as found:
+            with pytest.raises(CorruptData, match="sequence id 10, and 9 should"):
+                assert [columns.count async for columns in found] == []
+        entries[1] = kept
+        key = segment_key(incarnation_id(ranges[0].incarnation), 2)
+        at = await world.metadata.get(key)
+        assert at is not None
+        wrong = replace(SegmentRecord.decode(at.value), start_sequence_id=7)
+        await world.metadata.transact(Transaction((), (Put(key, wrong.encode()),)))
+        await meets(r"entry 2.0: .* sequence id 7, and 5 should", 5)
+        async with log.open_reader(
+            dlsn=DLSN(2, 0, 0)
+        ) as reader:  # what is before it is not known here
+            assert (await reader.read_next()) == rec(6)
 
 
 async def test_a_position_proves_nothing_about_what_lies_there(
