@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .log.handle import Log
     from .log.link import LinkResult
     from .log.namespace import LogPage, Namespace
+    from .log.position import Position
     from .log.range_reader import RangeReader
     from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
     from .log.reader import LogReader
@@ -68,6 +69,7 @@ _HOMES = {
     "LinkResult": ".log.link",
     "LogPage": ".log.namespace",
     "Namespace": ".log.namespace",
+    "Position": ".log.position",
     "RangeReader": ".log.range_reader",
     "LogSnapshot": ".log.ranges",
     "SegmentInfo": ".log.ranges",
@@ -117,6 +119,7 @@ __all__ = [
     "OwnershipAcquireFailed",
     "PendingBulk",
     "PendingWrite",
+    "Position",
     "QuorumUnreachable",
     "RangeReader",
     "RecordTooLarge",

@@ -31,6 +31,7 @@ from .log.link import LinkResult
 from .log.namespace import LogPage
 from .log.namespace import Namespace as TrioNamespace
 from .log.opening import Opening
+from .log.position import Position
 from .log.positions import Positions as TrioPositions
 from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
@@ -297,8 +298,14 @@ class LogReader(_Closable):
 
     def __init__(self, background: Background, reader: TrioReader) -> None:
         self._reader = reader
+        self.incarnation = reader.incarnation
         self._cursor = Cursor(reader)
         super().__init__(background, f'a reader of log "{reader.name}"', self._cursor.aclose)
+
+    @property
+    def position(self) -> Position | None:
+        """Where a reader goes on after the last record that was given: ``open_reader(position=…)``."""
+        return self._cursor.position
 
     async def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
@@ -484,9 +491,13 @@ class Positions:
         """Where this subscriber goes on; None: it has no position. Raises `LogNotFound`."""
         return await run(self._background, self._positions.get, name)
 
-    async def advance(self, name: str, dlsn: DLSN) -> DLSN:
+    async def proven(self, name: str) -> Position | None:
+        """Where this subscriber goes on, with its proof: ``open_reader(position=…)``."""
+        return await run(self._background, self._positions.proven, name)
+
+    async def advance(self, name: str, to: Position | DLSN) -> DLSN:
         """Move a position forwards, or make it; where it is then: never lower than before or than asked."""
-        return await run(self._background, self._positions.advance, name, dlsn)
+        return await run(self._background, self._positions.advance, name, to)
 
     async def list(self) -> dict[str, DLSN]:
         """All positions, by name, in the order of names. Raises `LogNotFound`."""
@@ -524,13 +535,14 @@ class Log:
     def open_reader(
         self,
         *,
+        position: Position | None = None,
         dlsn: DLSN | None = None,
         txid: int | None = None,
         at: Literal["earliest", "latest"] = "earliest",
         to: DLSN | Literal["end"] | None = None,
     ) -> Opening[LogReader]:
         """A reader; ``async with`` or ``await`` what this returns. See `distributedlog.Log.open_reader`."""
-        opening = self._log.open_reader(dlsn=dlsn, txid=txid, at=at, to=to)
+        opening = self._log.open_reader(position=position, dlsn=dlsn, txid=txid, at=at, to=to)
         return Opening(lambda: opened(self._background, LogReader, opening.open))
 
     async def last_dlsn(self) -> DLSN:

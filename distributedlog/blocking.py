@@ -31,6 +31,7 @@ from .log.handle import Log as TrioLog
 from .log.link import LinkResult
 from .log.namespace import LogPage
 from .log.namespace import Namespace as TrioNamespace
+from .log.position import Position
 from .log.positions import Positions as TrioPositions
 from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
@@ -340,8 +341,14 @@ class LogReader(_Closable):
 
     def __init__(self, background: Background, reader: TrioReader) -> None:
         self._reader = reader
+        self.incarnation = reader.incarnation
         self._cursor = Cursor(reader)
         super().__init__(background, f'a reader of log "{reader.name}"', self._cursor.aclose)
+
+    @property
+    def position(self) -> Position | None:
+        """Where a reader goes on after the last record that was given: ``open_reader(position=…)``."""
+        return self._cursor.position
 
     def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
@@ -527,9 +534,13 @@ class Positions:
         """Where this subscriber goes on; None: it has no position. Raises `LogNotFound`."""
         return self._background.run(self._positions.get, name)
 
-    def advance(self, name: str, dlsn: DLSN) -> DLSN:
+    def proven(self, name: str) -> Position | None:
+        """Where this subscriber goes on, with its proof: ``open_reader(position=…)``."""
+        return self._background.run(self._positions.proven, name)
+
+    def advance(self, name: str, to: Position | DLSN) -> DLSN:
         """Move a position forwards, or make it; where it is then: never lower than before or than asked."""
-        return self._background.run(self._positions.advance, name, dlsn)
+        return self._background.run(self._positions.advance, name, to)
 
     def list(self) -> dict[str, DLSN]:
         """All positions, by name, in the order of names. Raises `LogNotFound`."""
@@ -565,13 +576,14 @@ class Log:
     def open_reader(
         self,
         *,
+        position: Position | None = None,
         dlsn: DLSN | None = None,
         txid: int | None = None,
         at: Literal["earliest", "latest"] = "earliest",
         to: DLSN | Literal["end"] | None = None,
     ) -> LogReader:
         """A reader, open; use it in a ``with``. See `distributedlog.Log.open_reader`."""
-        opening = self._log.open_reader(dlsn=dlsn, txid=txid, at=at, to=to)
+        opening = self._log.open_reader(position=position, dlsn=dlsn, txid=txid, at=at, to=to)
         return opened(self._background, LogReader, opening.open)
 
     def last_dlsn(self) -> DLSN:

@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from .log.reader import LogReader
+from .log.position import Position
+from .log.reader import LogReader, position_after
 from .log.record import Columns, LogRecord
 from .runtime.background import Background, Handover, Promise
 from .runtime.errors import AlreadyClosed, DistributedLogError
@@ -154,10 +155,20 @@ class Inbox(Generic[T]):
 class Cursor:
     """The entries that were fetched for a caller, and where it is in them; nothing once it is closed."""
 
-    __slots__ = ("_at", "_closed", "_columns", "_inbox", "_reader", "_records", "_waiting")
+    __slots__ = (
+        "_at",
+        "_closed",
+        "_columns",
+        "_inbox",
+        "_reader",
+        "_records",
+        "_start",
+        "_waiting",
+    )
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
+        self._start = reader.position
         self._inbox: Inbox[Columns] = Inbox()
         self._waiting = self._inbox.items
         self._columns: Columns | None = None
@@ -206,13 +217,23 @@ class Cursor:
 
     def close(self) -> None:
         """Forget what is here."""
+        self._start = self.position
         self._closed = True
         self._waiting.clear()
-        self._records, self._at = [], 0
+        self._columns, self._records, self._at = None, [], 0
 
     def __len__(self) -> int:
         """How many records are here."""
         return len(self._records) - self._at + sum([one.count for one in self._waiting])
+
+    @property
+    def position(self) -> Position | None:
+        """As `LogReader.position`, of what the caller was given."""
+        columns = self._columns
+        if columns is None:
+            return self._start
+        left = len(self._records) - self._at
+        return position_after(self._reader.incarnation, columns, columns.count - left)
 
     def next(self) -> LogRecord | None:
         """The next record, or None when more must be fetched."""
@@ -248,4 +269,7 @@ class Cursor:
             assert self._columns is not None
             self._at = len(self._records)
             return self._columns.cut(at, at + left)
-        return self._waiting.popleft() if self._waiting else None
+        if not self._waiting:
+            return None
+        self._columns, self._records, self._at = self._waiting.popleft(), [], 0
+        return self._columns

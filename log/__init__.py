@@ -1,6 +1,7 @@
 """The log abstraction: an endless stream of records made of ledgers.
 
-    dlsn.py, record.py, names.py    a position; records in columns in one entry; names (pure)
+    dlsn.py, record.py, names.py    an address; records in columns in one entry; names (pure)
+    position.py                     an address that proves what is before it (pure)
     namespace.py, handle.py, opening.py, watch.py   names to logs; one log; which logs come and go
     rename.py                       another name for the same log
     keys.py, state.py, segments.py  what must be agreed of a log, and where it is kept (pure)

@@ -16,6 +16,7 @@ from ..runtime.errors import (
     AlreadyClosed,
     CorruptData,
     DistributedLogError,
+    LogRecreated,
     LogTruncated,
     NoSuchEntry,
     NoSuchLedger,
@@ -24,8 +25,10 @@ from .containment import broken, contained
 from .context import LogContext
 from .dlsn import DLSN
 from .follower import StateFollower
+from .keys import incarnation_text
 from .ledgers import EntryRecord, LedgerReader
 from .locate import find_txid, is_cut_off, last_readable
+from .position import Position
 from .record import Columns, Origin, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
 
@@ -42,8 +45,13 @@ class Fetcher:
         from_txid: int | None,
         to: DLSN | None,
         ended: bool,
+        position: Position | None = None,
     ) -> None:
         self.name = follower.state.name
+        self.incarnation = incarnation_text(follower.state.log_id)
+        """Which log of this name it is."""
+        self.start = position
+        """Where it begins, if that is known before anything is read."""
         self.queue: deque[Columns] = deque()
         """Decoded, cut to what was asked for, in order."""
         self.queue_bytes = 0
@@ -60,11 +68,12 @@ class Fetcher:
         self._filled = trio.Event()
         self._taken = trio.Event()
         self._start = start
+        self._proven = None if position is None else start
         self._from_txid = from_txid
         """From `_start` on, until it is found."""
         self._to = to
         self._at_segment, self._at_entry = start.segment, start.entry
-        self._next_id: int | None = None
+        self._next_id = None if position is None else position.sequence_id - start.slot
         """The sequence id of the record that comes next; None: whatever comes is the first."""
         self._trouble_since: float | None = None
 
@@ -173,8 +182,10 @@ class Fetcher:
         def take(entries: Sequence[EntryRecord]) -> int:
             return self._take_tail(record, entries)
 
-        # Where the caller began proves nothing: anybody writes a DLSN down. What bookies say is confirmed,
-        # or a closed end, is all that is read (G5).
+        # A DLSN where the caller began proves nothing: anybody writes one down. What bookies say is
+        # confirmed, or a closed end, is all that is read (G5); a position says what was given (H141).
+        if self._proven is not None and self._proven.segment == number and not ledger.closed:
+            ledger.note_lac(self._proven.entry - (self._proven.slot == 0))
         while not self.ended:
             closed, lac = ledger.closed, ledger.lac
             if self._at_entry <= lac:
@@ -293,16 +304,30 @@ async def open_fetcher(
     context: LogContext,
     follower: StateFollower,
     *,
+    position: Position | None,
     dlsn: DLSN | None,
     txid: int | None,
     at: Literal["earliest", "latest"],
     to: DLSN | Literal["end"] | None,
 ) -> Fetcher:
-    """Find where to begin and end. Raises `LogNotFound`, `LogTruncated`."""
+    """Find where to begin and end. Raises `LogNotFound`, `LogRecreated`, `LogTruncated`."""
     metadata, ledgers, state = context.metadata, context.ledgers, follower.state
     start = earliest = state.earliest
     end = await last_readable(metadata, follower, ledgers) if to == "end" else to
-    if dlsn is not None:
+    if position is not None:
+        ours = incarnation_text(state.log_id)
+        if position.incarnation != ours:
+            raise LogRecreated(
+                f'log "{state.name}" was deleted and made again: the position is of incarnation '
+                f"{position.incarnation}, this one is {ours}"
+            )
+        lost = state.truncated_sequence_id - position.sequence_id
+        if lost > 0:
+            raise follower.truncated(f"; {lost} records after the position were given up")
+        start = max(position.dlsn, earliest)
+        if start != position.dlsn:  # the same place by another name
+            position = Position(ours, start, position.sequence_id)
+    elif dlsn is not None:
         # The log's first position is one like any other: "from the beginning" is no position.
         if await is_cut_off(metadata, ledgers, state, dlsn):
             raise follower.truncated()
@@ -313,7 +338,9 @@ async def open_fetcher(
     elif at == "latest":
         last = await last_readable(metadata, follower, ledgers)
         start = earliest if last is None else DLSN(last.segment, last.entry + 1, 0)
+    else:
+        position = Position(incarnation_text(state.log_id), earliest, state.truncated_sequence_id)
     nothing = (to == "end" and end is None) or (end is not None and start > end)
     return Fetcher(
-        context, follower, start, from_txid=txid if dlsn is None else None, to=end, ended=nothing
+        context, follower, start, from_txid=txid, to=end, ended=nothing, position=position
     )

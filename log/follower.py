@@ -94,11 +94,12 @@ class StateFollower:
         ):
             raise self.truncated()
 
-    def truncated(self) -> LogTruncated:
+    def truncated(self, more: str = "") -> LogTruncated:
         """The error that names the first position that is left."""
         first = self.state.earliest
         return LogTruncated(
-            f'log "{self._name}" was truncated: its first position is {first}; at="earliest" begins there',
+            f'log "{self._name}" was truncated: its first position is {first}; at="earliest" begins there'
+            f"{more}",
             str(first),
         )
 

@@ -24,6 +24,7 @@ from .locate import (
 )
 from .lock import claim, owner_of
 from .opening import Opening
+from .position import Position
 from .positions import Positions
 from .range_reader import RangeReader, open_ranges
 from .ranges import LogSnapshot, SegmentRange, SegmentToken
@@ -104,6 +105,7 @@ class Log:
     def open_reader(
         self,
         *,
+        position: Position | None = None,
         dlsn: DLSN | None = None,
         txid: int | None = None,
         at: Literal["earliest", "latest"] = "earliest",
@@ -111,18 +113,26 @@ class Log:
     ) -> Opening[LogReader]:
         """A reader; ``async with`` or ``await`` what this returns.
 
-        From ``dlsn`` on (or the next record there is), or from the first record with a txid of at least
-        ``txid``, or from the earliest that is left, or after the latest; up to and with ``to`` (``"end"``:
-        what is readable at opening). A ``dlsn`` below the truncation point is `LogTruncated`, also the
-        first of all; one that nobody has read yet is waited for, not believed (G5). Raises `LogNotFound`.
+        From ``position`` on, after all that was had before; from ``dlsn`` on (or the next record there is),
+        or from the first record with a txid of at least ``txid``, or from the earliest that is left, or
+        after the latest; up to and with ``to`` (``"end"``: what is readable at opening). What is below the
+        truncation point is `LogTruncated`, also the first position of all. A `Position` proves what is before
+        it; a ``dlsn`` proves nothing: what nobody has read yet is waited for, not believed (G5). Raises
+        `LogNotFound`, and for a position `LogRecreated`.
         """
-        if dlsn is not None and txid is not None:
-            raise InvalidRequest("a reader begins at a dlsn or at a txid, not at both")
+        if sum(one is not None for one in (position, dlsn, txid)) > 1:
+            raise InvalidRequest(
+                "a reader begins at a position, a dlsn or a txid: give one of them"
+            )
+        if not (position is None or isinstance(position, Position)):
+            raise InvalidRequest(
+                f"a position is a Position, not {position!r:.80}; a DLSN goes to dlsn="
+            )
         if at not in ("earliest", "latest"):
             raise InvalidRequest(f'a reader begins at "earliest" or "latest", not at {at!r}')
         if not (to is None or to == "end" or isinstance(to, DLSN)):
             raise InvalidRequest(f'a reader goes to a DLSN or to "end", not to {to!r}')
-        return Opening(lambda: self._open_reader(dlsn, txid, at, to))
+        return Opening(lambda: self._open_reader(position, dlsn, txid, at, to))
 
     async def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
@@ -375,13 +385,20 @@ class Log:
 
     async def _open_reader(
         self,
+        position: Position | None,
         dlsn: DLSN | None,
         txid: int | None,
         at: Literal["earliest", "latest"],
         to: DLSN | Literal["end"] | None,
     ) -> LogReader:
         fetcher = await open_fetcher(
-            self._context, await self._follower(), dlsn=dlsn, txid=txid, at=at, to=to
+            self._context,
+            await self._follower(),
+            position=position,
+            dlsn=dlsn,
+            txid=txid,
+            at=at,
+            to=to,
         )
         self._context.start(fetcher.run)
         return LogReader(fetcher)

@@ -1,6 +1,7 @@
 """Named positions: where each subscriber of a log goes on. They never go back.
 
-A position is the DLSN of the next record to read: what `open_reader` takes. It belongs to one incarnation:
+A position is the DLSN of the next record to read, and whether that was proved: by a `Position`, never by an
+address that somebody wrote down, which storing does not make a proof (H141). It belongs to one incarnation:
 its key goes by the log's id, so a log that is made again begins without any.
 """
 
@@ -10,19 +11,22 @@ from dataclasses import dataclass
 
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Put, Transaction
-from ..runtime.errors import InvalidRequest, LogNotFound, OutcomeUnknown
+from ..runtime.errors import InvalidRequest, LogNotFound, LogRecreated, OutcomeUnknown
 from ..runtime.frames import pack
 from ..runtime.schema import fit, number, row
 from .dlsn import DLSN
-from .keys import position_key, segment_key, state_key
+from .keys import incarnation_text, position_key, segment_key, state_key
+from .position import Position
 from .segments import SegmentRecord
 from .state import LogState, decode_fields
 
-FORMAT = 1
+FORMAT = 2
 NAME_BYTES_MAX = 255
 
 
+UNPROVEN = -1
 _POSITION = row(row(number(), number(), number()), number())
+_SEQUENCE_ID = number(UNPROVEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +37,20 @@ class PositionRecord:
     """The next record to read, or where it will be; in a closed segment never after its last record."""
     moved_ms: int
     """Wall clock of who moved it; for people."""
+    sequence_id: int = UNPROVEN
+    """Of the next record, from a `Position`, which proves it; -1: only an address, as in format 1."""
 
     def encode(self) -> bytes:
         """As a packed list with a format number."""
-        return pack([FORMAT, list(self.dlsn), self.moved_ms])
+        return pack([FORMAT, list(self.dlsn), self.moved_ms, self.sequence_id])
 
     @classmethod
     def decode(cls, value: bytes) -> "PositionRecord":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
-        fields = decode_fields(value, FORMAT, 3, "a position")[:2]
-        dlsn, moved_ms = fit(fields, _POSITION, "a position")
-        return cls(DLSN(*dlsn), moved_ms)
+        fields = decode_fields(value, FORMAT, 3, "a position")
+        dlsn, moved_ms = fit(fields[:2], _POSITION, "a position")
+        sequence_id = fit(fields[2], _SEQUENCE_ID, "a position") if len(fields) > 2 else UNPROVEN
+        return cls(DLSN(*dlsn), moved_ms, sequence_id)
 
 
 class Positions:
@@ -66,23 +73,50 @@ class Positions:
         )
         return None if found is None else PositionRecord.decode(found.value).dlsn
 
-    async def advance(self, name: str, dlsn: DLSN) -> DLSN:
+    async def proven(self, name: str) -> Position | None:
+        """Where this subscriber goes on, with its proof: ``open_reader(position=…)``.
+
+        None: it has no position, or was last moved to a bare DLSN. Raises `LogNotFound`.
+        """
+        log_id = await self._find()
+        found = await self._metadata.get(position_key(log_id, check_position_name(name)))
+        if found is None:
+            return None
+        stands = PositionRecord.decode(found.value)
+        if stands.sequence_id == UNPROVEN:
+            return None
+        return Position(incarnation_text(log_id), stands.dlsn, stands.sequence_id)
+
+    async def advance(self, name: str, to: Position | DLSN) -> DLSN:
         """Move a position forwards, or make it; where it is then: never lower than before or than asked.
 
-        Raises `LogNotFound`, `InvalidRequest` for a position in a segment that does not exist yet.
+        To a `Position`, as `LogReader.position` gives it, or to a bare DLSN, which proves nothing. Raises
+        `LogNotFound`, `LogRecreated`, `InvalidRequest` for a position in a segment that does not exist yet.
         """
-        if not isinstance(dlsn, DLSN):
-            raise InvalidRequest(f"a position is a DLSN, not {dlsn!r}")
         log_id = await self._find()
+        dlsn, sequence_id = to, UNPROVEN
+        if isinstance(to, Position):
+            if to.incarnation != incarnation_text(log_id):
+                raise LogRecreated(
+                    f"{to} is a position of another log of this name, which was deleted: this one is "
+                    f"{incarnation_text(log_id)}"
+                )
+            dlsn, sequence_id = to.dlsn, to.sequence_id
+        if not isinstance(dlsn, DLSN):
+            raise InvalidRequest(
+                f"a subscriber is moved to a Position or a DLSN, not to {to!r:.80}"
+            )
         key = position_key(log_id, check_position_name(name))
         wanted = await self._normal(log_id, dlsn)
         while True:
             found = await self._metadata.get(key)
             if found is not None:
-                stands = PositionRecord.decode(found.value).dlsn
-                if stands >= wanted:
-                    return stands
-            put = Put(key, PositionRecord(wanted, self._wall_ms()).encode())
+                stands = PositionRecord.decode(found.value)
+                # The same place again is written for its proof alone.
+                proves = sequence_id != UNPROVEN and stands.sequence_id == UNPROVEN
+                if stands.dlsn > wanted or (stands.dlsn == wanted and not proves):
+                    return stands.dlsn
+            put = Put(key, PositionRecord(wanted, self._wall_ms(), sequence_id).encode())
             compares = (
                 Compare.version(key, 0 if found is None else found.version),
                 Compare.exists(state_key(log_id)),

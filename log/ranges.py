@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from ..runtime.errors import InvalidRequest
 from .dlsn import DLSN
+from .position import Position
 from .segments import UNKNOWN, SegmentRecord
 
 WHOLE = -1
@@ -174,6 +175,11 @@ class LogSnapshot:
     def records(self) -> int:
         """How many can be read."""
         return self.end_sequence_id - self.first_sequence_id
+
+    @property
+    def position(self) -> Position:
+        """The end: where a reader of what comes after this goes on."""
+        return Position(self.incarnation, self.end_dlsn, self.end_sequence_id)
 
     def to_json(self) -> dict[str, Any]:
         """For ``json.dumps``."""

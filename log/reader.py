@@ -12,7 +12,9 @@ from types import TracebackType
 import trio
 
 from ..runtime.errors import DistributedLogError, EndOfStream, InvalidRequest
+from .dlsn import DLSN
 from .fetcher import Fetcher
+from .position import Position
 from .record import Columns, LogRecord
 
 TURN_BYTES = 512 * 1024
@@ -26,6 +28,8 @@ class LogReader:
 
     def __init__(self, fetcher: Fetcher) -> None:
         self.name = fetcher.name
+        self.incarnation = fetcher.incarnation
+        """Which log of this name it is."""
         self._fetcher = fetcher
         self._columns: Columns | None = None
         self._taken_in_turn = 0
@@ -80,6 +84,7 @@ class LogReader:
                 break  # it sticks, and is the next call's
             except BaseException:  # cancelled: the next call has what this one gives nobody
                 self._fetcher.put_back(taken)
+                self._columns, self._records = taken[0].cut(0, 0), iter(())
                 raise
             assert self._columns is not None
             taken.append(self._columns)
@@ -131,6 +136,18 @@ class LogReader:
         return next(self._records)
 
     @property
+    def position(self) -> Position | None:
+        """Where a reader goes on after the last record that was given: ``open_reader(position=…)``.
+
+        None for one that was opened at a dlsn, a txid or the latest, until it has given a record.
+        """
+        columns = self._columns
+        if columns is None:
+            return self._fetcher.start
+        left = length_hint(self._records)
+        return position_after(self.incarnation, columns, columns.count - left)
+
+    @property
     def ended(self) -> bool:
         """Has everything up to ``to``, or up to the end of a sealed log, been taken?"""
         return self._fetcher.ended and not self._fetcher.queue and not length_hint(self._records)
@@ -180,3 +197,11 @@ class LogReader:
     def _raise_if_sealed(self) -> None:
         if self._fetcher.sealed and self.ended:
             raise EndOfStream(f'log "{self.name}" is sealed, and this was its end')
+
+
+def position_after(incarnation: str, columns: Columns, rows: int) -> Position:
+    """Where a reader goes on that was given the first ``rows`` rows of these columns."""
+    origin, slot = columns.origin, columns.first_slot + rows
+    return Position(
+        incarnation, DLSN(origin.segment, origin.entry, slot), origin.sequence_id + slot
+    )

@@ -277,6 +277,18 @@ def test_where_readers_begin_and_end_and_how_they_wait(face: Face) -> None:
                 assert await numbers(txid=35, to="end") == [4, 5, 6, 7, 8, 9]
                 assert await numbers(txid=40, to=dlsns[5]) == [4, 5]
                 assert await numbers(at="latest", to="end") == []
+                async with opened(log.open_reader()) as reader:
+                    await done(reader.read_bulk(3, wait_s=5))
+                    await done(reader.read_next())
+                    half_way = reader.position
+                assert half_way.sequence_id == 4
+                assert reader.position == half_way, "also when it is closed"
+                assert await numbers(position=half_way, to="end") == [4, 5, 6, 7, 8, 9]
+                await done(log.positions.advance("a", half_way))
+                assert await done(log.positions.proven("a")) == half_way
+                assert await done(log.count(half_way.dlsn)) == 6
+                assert (await done(log.first_record())).txid == 0
+                assert (await done(log.last_record())).dlsn == dlsns[-1]
                 for bad in (
                     {"dlsn": dlsns[0], "txid": 1},
                     {"at": "middle"},

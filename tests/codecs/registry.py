@@ -671,7 +671,7 @@ CODECS = [
     Codec(
         "a position",
         PositionRecord.decode,
-        [PositionRecord(DLSN(1, 2, 3), 9).encode()],
+        [PositionRecord(DLSN(1, 2, 3), 9).encode(), PositionRecord(DLSN(1, 2, 3), 9, 4).encode()],
         STORED,
         ("log/positions.py PositionRecord.decode",),
     ),
