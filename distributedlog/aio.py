@@ -21,7 +21,7 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
 import trio
 
 from . import open_namespace as open_trio_namespace
-from .bridge import Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over, listed
+from .bridge import GIVE_UP_S, Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over
 from .log.app_versions import AppVersion, LinkContent
 from .log.batch import state_of
 from .log.dlsn import DLSN
@@ -102,7 +102,7 @@ async def opened(
 
 
 class _Closable(Owned):
-    """``async with`` closes it, or gives it up on an exception."""
+    """``async with`` closes it. On an exception it is given up: waited for 2 s at most, it goes on."""
 
     async def aclose(self) -> object:
         """Close it."""
@@ -117,8 +117,8 @@ class _Closable(Owned):
         if kind is None:
             await self.aclose()
         else:
-            await run(self._background, self._give_up)
-            self._ended()
+            with suppress(asyncio.TimeoutError, DistributedLogError):
+                await asyncio.wait_for(outcome_of(self._abandon()), GIVE_UP_S)
 
 
 async def outcome_told(
@@ -653,9 +653,13 @@ class Namespace:
         self._namespace = namespace
 
     async def logs(self, prefix: str = "") -> AsyncIterator[str]:
-        """The names that begin with ``prefix``, in order."""
-        for name in await run(self._background, listed, self._namespace.logs(prefix)):
-            yield name
+        """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page."""
+        after: str | None = ""
+        while after is not None:
+            page = await self.log_page(prefix, after)
+            for name in page.names:
+                yield name
+            after = page.next
 
     def open_log(
         self,

@@ -14,6 +14,8 @@ What stands in a class after the line "made" is made from `aio.py` by ``python -
 """
 
 import logging
+import time
+import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
@@ -22,7 +24,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from . import open_namespace as open_trio_namespace
-from .bridge import Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over, listed
+from .bridge import GIVE_UP_S, Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over
 from .log.app_versions import AppVersion, LinkContent
 from .log.batch import state_of
 from .log.dlsn import DLSN
@@ -50,7 +52,7 @@ from .runtime.errors import (
     RequestTimeout,
 )
 from .runtime.host import Buffer
-from .write_buffer import BufferedBulk, Chunk, WriteBuffer, open_buffer
+from .write_buffer import LONE_WRITES_MAX, BufferedBulk, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
     "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "Namespace", "PendingBulk",
@@ -101,7 +103,16 @@ def outcome_told(
 
 
 class _Closable(Owned):
-    """``with`` closes it, or gives it up on an exception."""
+    """``with`` closes it. On an exception it is given up: waited for 2 s at most, it goes on."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            with suppress(TimeoutError, DistributedLogError):
+                self._abandon().wait(GIVE_UP_S)
 
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
@@ -111,15 +122,6 @@ class _Closable(Owned):
 
     def __enter__(self) -> Self:
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._background.run(self._give_up)
-            self._ended()
 
 
 class PendingWrite:
@@ -258,7 +260,17 @@ class LogWriter(_Closable):
     """The one writer of a log; see `distributedlog.LogWriter`. Any number of threads may write."""
 
     def write(self, record: LogRecord) -> DLSN:
-        """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`."""
+        """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
+
+        Who writes more than 1,000 a second so is warned once: `submit` pipelines.
+        """
+        if self._buffer.lone.too_many(time.monotonic()):
+            warnings.warn(
+                f'log "{self._buffer.name}": over {LONE_WRITES_MAX} calls of write a second, each of which '
+                "waits until its record is durable; submit() pipelines",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return self.submit(record).result()
 
     def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
@@ -463,10 +475,6 @@ class SegmentWriter(_Closable):
 class RangeReader(_Closable):
     """Gives the user records of some ranges, entry by entry; see `distributedlog.RangeReader`."""
 
-    def __iter__(self) -> Iterator[Columns]:
-        while found := self.read_columns_many():
-            yield from found
-
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     def __init__(self, background: Background, reader: TrioRangeReader) -> None:
@@ -479,6 +487,10 @@ class RangeReader(_Closable):
         fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
         self._background.run(self._inbox.fill, fetch)
         return self._inbox.take()
+
+    def __iter__(self) -> Iterator[Columns]:
+        while found := self.read_columns_many():
+            yield from found
 
     def close(self) -> None:
         """Stop fetching. Idempotent."""
@@ -688,15 +700,19 @@ class Log:
 class Namespace:
     """The logs under one path; see `distributedlog.Namespace`. Made by `open_namespace`."""
 
-    def logs(self, prefix: str = "") -> Iterator[str]:
-        """The names that begin with ``prefix``, in order."""
-        return iter(self._background.run(listed, self._namespace.logs(prefix)))
-
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     def __init__(self, background: Background, namespace: TrioNamespace) -> None:
         self._background = background
         self._namespace = namespace
+
+    def logs(self, prefix: str = "") -> Iterator[str]:
+        """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page."""
+        after: str | None = ""
+        while after is not None:
+            page = self.log_page(prefix, after)
+            yield from page.names
+            after = page.next
 
     def open_log(
         self, name: str, *, config: Mapping[str, Any] | None = None, incarnation: str | None = None

@@ -7,7 +7,7 @@ Nothing here knows how a caller waits: that is `blocking.py` and `aio.py`. What 
 import warnings
 import weakref
 from collections import deque
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +22,9 @@ from .runtime.errors import AlreadyClosed, DistributedLogError
 T = TypeVar("T")
 C = TypeVar("C", bound="Owned")
 
+GIVE_UP_S = 2.0
+"""How long the end of a block that an exception ends waits until what it opened is given up."""
+
 
 class Owned:
     """What a face opened. Dropped without being closed, it is given up by the loop.
@@ -35,7 +38,8 @@ class Owned:
         self._background = background
         self._give_up = give_up
         """In the loop."""
-        self._on_dropped = weakref.finalize(self, _dropped, background, what, give_up)
+        self._kept = background.keep(self, give_up)
+        self._on_dropped = weakref.finalize(self, _dropped, background, what, self._kept)
         self._on_dropped.atexit = False
 
     @property
@@ -43,14 +47,25 @@ class Owned:
         """Is there something to close?"""
         return self._on_dropped.alive
 
+    def _abandon(self) -> Promise[object]:
+        """Have it given up in the loop, whatever becomes of who waits for it; what is returned says when."""
+        outcome: Promise[object] = Promise()
+        try:
+            self._background.begin(outcome, trio.CancelScope(), self._give_up)
+        except AlreadyClosed:  # it ended with its namespace
+            outcome.set(None)
+        self._ended()
+        return outcome
+
     def _ended(self) -> None:
         """It was closed: nothing is left to give up."""
         self._on_dropped.detach()
+        self._background.let_go(self._kept)
 
 
-def _dropped(background: Background, what: str, give_up: Callable[[], Awaitable[object]]) -> None:
+def _dropped(background: Background, what: str, kept: "weakref.ref[object]") -> None:
     try:
-        background.post(lambda: background.spawn(give_up))
+        background.post(lambda: background.give_up(kept))
     except AlreadyClosed:
         return  # it ended with its namespace
     warnings.warn(f"{what} was dropped unclosed; it is given up", ResourceWarning, stacklevel=2)
@@ -69,11 +84,6 @@ def hand_over(
         await owned._give_up()
 
     return Handover(background, open_and_wrap, give_up)
-
-
-async def listed(items: AsyncIterable[T]) -> list[T]:
-    """In the loop: all of them."""
-    return [item async for item in items]
 
 
 class LocalCluster:

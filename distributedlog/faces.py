@@ -62,6 +62,7 @@ BLOCKING = (
     (r"__a(enter|exit|iter|next)__", r"__\1__"),
     (r"(def |self\.|`)aclose\b", r"\1close"),
     ("Async(Iterator|Iteration)", r"\1"),
+    (r"for (\w+) in (.+):\s+yield \1\b", r"yield from \2"),
     (r",(\s*\))", r"\1"),
 )
 """From a call of asyncio to the blocking one; the last so that it is laid out anew."""

@@ -29,6 +29,29 @@ BUFFER_BYTES_MAX = 4 * 1024 * 1024
 """Between the caller and the writer, beside the writer's own bound."""
 
 
+LONE_WRITES_MAX = 1000
+"""A second: above that a program most likely means to pipeline."""
+
+
+class LoneWrites:
+    """Counts writes that are waited for one by one. Pure."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._since_s = 0.0
+        self._said = False
+
+    def too_many(self, now_s: float) -> bool:
+        """One more; True once, when there were `LONE_WRITES_MAX` within a second."""
+        if self._said:
+            return False
+        if now_s - self._since_s >= 1.0:
+            self._since_s, self._count = now_s, 0
+        self._count += 1
+        self._said = self._count > LONE_WRITES_MAX
+        return self._said
+
+
 class Chunk:
     """Records on their way to the loop, and their outcome there. Filled under the buffer's mutex."""
 
@@ -214,6 +237,7 @@ class WriteBuffer:
         self.name = name
         self.full = False
         """The caller should wait with `room` before it appends more."""
+        self.lone = LoneWrites()
         self._background = background
         self._pipeline = writer.pipeline
         self._ordered = ordered

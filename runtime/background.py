@@ -31,6 +31,8 @@ SWITCH_INTERVAL_S = 0.0005
 write of 0.1 ms one of 10 ms beside a busy main thread (H27, measured)."""
 EXIT_S_MAX = 5.0
 """How long the interpreter's exit waits for the loop to end."""
+DROPPED_S = 0.5
+"""How often the loop looks for what was dropped and whose finalizer was interrupted."""
 ASIDE_S_MAX = 2.0
 """How long the end of a loop waits for users' callbacks."""
 
@@ -161,6 +163,8 @@ class Background:
         self._stopping = False
         """Whatever runs, or will, has to end."""
         self._dead = f"{name}: the background loop was not started"
+        self._kept: dict[weakref.ref[object], Callable[[], Awaitable[object]]] = {}
+        self._dropped: deque[weakref.ref[object]] = deque()
         self._aside: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._aside_thread: threading.Thread | None = None
 
@@ -326,6 +330,28 @@ class Background:
         except Exception:
             log.exception("%s: a call that nobody waits for failed", self.name)
 
+    def keep(
+        self, owned: object, give_up: Callable[[], Awaitable[object]]
+    ) -> "weakref.ref[object]":
+        """In the loop: have ``give_up`` run there soon after ``owned`` was dropped, unless it is `let_go`.
+
+        It is C code that notes the drop. A finalizer would be told sooner and is no net: it is Python code
+        in the thread that drops, where an interrupt (a second Ctrl-C) may end it and be swallowed.
+        """
+        kept = weakref.ref(owned, self._dropped.append)
+        self._kept[kept] = give_up
+        return kept
+
+    def let_go(self, kept: "weakref.ref[object]") -> None:
+        """It was closed. From any thread."""
+        self._kept.pop(kept, None)
+
+    def give_up(self, kept: "weakref.ref[object]") -> None:
+        """In the loop: it was dropped."""
+        give_up = self._kept.pop(kept, None)
+        if give_up is not None:
+            self.spawn(give_up)
+
     def stop(self, wait_s: float | None = None) -> None:
         """Cancel all that runs, and wait for the end (at most ``wait_s``). Idempotent.
 
@@ -369,7 +395,10 @@ class Background:
                 return
             self._dead = ""
             running.set(None)
-            await trio.sleep_forever()
+            while True:
+                await trio.sleep(DROPPED_S)
+                while self._dropped:
+                    self.give_up(self._dropped.popleft())
 
     def _call_back(self, drain: Callable[[], None]) -> None:
         try:

@@ -2,9 +2,11 @@
 
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import as_completed, wait
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ from distributedlog.runtime.errors import (
     WriteFailed,
     WriterFenced,
 )
-from distributedlog.write_buffer import BUFFER_BYTES_MAX
+from distributedlog.write_buffer import BUFFER_BYTES_MAX, LONE_WRITES_MAX, LoneWrites
 from tests.face_world import model_namespace
 
 
@@ -69,6 +71,26 @@ def test_names(namespace: Namespace) -> None:
         namespace.open_log("b").open_reader()
     with pytest.raises(LogNotFound):
         namespace.open_log("b").describe()
+
+
+def test_names_are_read_page_by_page(namespace: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole list is in nobody's memory."""
+    for name in ("a", "b", "c", "d"):
+        namespace.create_log(name)
+    asked: list[str] = []
+    log_page = Namespace.log_page
+
+    def two(self: Namespace, prefix: str = "", after: str = "", limit: int = 2) -> Any:
+        asked.append(after)
+        return log_page(self, prefix, after, limit)
+
+    monkeypatch.setattr(Namespace, "log_page", two)
+    names = namespace.logs()
+
+    assert asked == []
+    assert [next(names), next(names)] == ["a", "b"]
+    assert asked == [""]
+    assert list(names) == ["c", "d"]
 
 
 def test_many_records_in_order_and_all_there(namespace: Namespace) -> None:
@@ -122,6 +144,34 @@ def test_a_write_returns_when_it_is_durable(namespace: Namespace) -> None:
         for thread in threads:
             thread.join(10)
         assert len(done) == 2
+
+
+def test_a_loop_of_lone_writes_is_told_of_submit(
+    namespace: Namespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H146: a program that relied on a buffered `write` does not become slower without a word."""
+    monkeypatch.setattr("distributedlog.write_buffer.LONE_WRITES_MAX", 20)
+    monkeypatch.setattr("distributedlog.blocking.time", SimpleNamespace(monotonic=lambda: 7.0))
+    with namespace.open_log("l").open_writer() as writer:
+        for _ in range(20):
+            writer.write(rec(1))
+        with pytest.warns(RuntimeWarning, match=r'log "l".*submit\(\) pipelines'):
+            writer.write(rec(1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for _ in range(40):
+                writer.write(rec(1))
+
+
+def test_writes_are_counted_by_the_second() -> None:
+    lone = LoneWrites()
+
+    slow = [lone.too_many(number / LONE_WRITES_MAX) for number in range(5 * LONE_WRITES_MAX)]
+    fast = [lone.too_many(9 + number / (LONE_WRITES_MAX + 1)) for number in range(1001)]
+
+    assert not any(slow)
+    assert fast.index(True) == LONE_WRITES_MAX
+    assert sum(fast) == 1
 
 
 def test_a_pending_write_is_as_a_future(namespace: Namespace) -> None:

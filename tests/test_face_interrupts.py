@@ -26,6 +26,7 @@ import trio.testing
 
 from distributedlog import aio, blocking
 from distributedlog.blocking import Namespace
+from distributedlog.bridge import GIVE_UP_S
 from distributedlog.log.namespace import Namespace as TrioNamespace
 from distributedlog.log.record import LogRecord
 from distributedlog.runtime.background import Background, Hops
@@ -237,6 +238,45 @@ def test_what_is_dropped_unclosed_is_given_up_and_said() -> None:
             gc.collect()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", ["writer", "watch"])
+def test_what_is_dropped_is_given_up_though_an_interrupt_meets_its_finalizer(kind: str) -> None:
+    """A second Ctrl-C while the first one unwinds: Python swallows what is raised there (H142)."""
+    with (
+        blocking._Opened(model_namespace(), "test", Namespace) as namespace,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", ResourceWarning)
+        with namespace.open_log("l").open_writer() as writer:
+            writer.write(rec(1))
+        ranges = [one.range() for one in namespace.open_log("l").snapshot().segments]
+        open_it = opening(kind, namespace, ranges)
+        inner = namespace._namespace
+        before = namespace._background.run(tasks, inner)
+        for nth in range(1, 100):
+            found = open_it()
+            end = time.monotonic() + 10
+            while sys.getrefcount(found) > 2:  # the loop is about to let it go
+                assert time.monotonic() < end
+                time.sleep(0.001)
+            raise_at = RaiseAt(nth)
+            try:
+                sys.setprofile(raise_at)
+                del found
+            except Interrupted:
+                pass
+            finally:
+                sys.setprofile(None)
+            if raise_at.left > 0:
+                break
+            if nth % 10 == 1:
+                settle(namespace._background, inner, before)
+        settle(namespace._background, inner, before)
+        assert 3 < nth < 99
+        with namespace.open_log("l").open_writer(wait_s=FREE_S):
+            pass
+
+
 def test_an_interrupted_close_gives_the_log_back() -> None:
     with blocking._Opened(model_namespace(), "test", Namespace) as namespace, alarms():
         log = namespace.open_log("l")
@@ -252,6 +292,87 @@ def test_an_interrupted_close_gives_the_log_back() -> None:
         ledgers.held = False
         with log.open_writer(wait_s=FREE_S):
             pass
+
+
+def stuck(namespace: Any) -> tuple[Any, trio.Event]:
+    """A writer that nothing can be given back for before the event is set in the loop."""
+    writer = namespace.open_log("l").open_writer()
+    answers = trio.Event()
+    claim = writer._buffer.writer._claim
+    give_back = claim.give_back
+
+    async def late() -> None:
+        await answers.wait()
+        await give_back()
+
+    claim.give_back = late
+    return writer, answers
+
+
+def test_an_exception_in_the_block_waits_two_seconds_and_the_abort_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A metadata quorum that does not answer keeps no program from ending."""
+    monkeypatch.setattr(blocking, "GIVE_UP_S", 0.1)
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
+        writer, answers = stuck(namespace)
+        with pytest.raises(ValueError, match="mine"), writer:  # noqa: PT012
+            pending = writer.submit(rec(1))
+            raise ValueError("mine")
+        assert pending.done() or pending.exception(5) is not None
+        namespace._background.post(answers.set)
+        with namespace.open_log("l").open_writer(wait_s=FREE_S):
+            pass
+
+
+def test_a_second_interrupt_ends_the_wait_and_not_the_abort() -> None:
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace, alarms():
+        writer, answers = stuck(namespace)
+
+        def body() -> None:
+            with writer:
+                time.sleep(10)
+
+        began = time.monotonic()
+        assert interrupted(body, 0.05) is None  # again after 0.05 s, and again
+        assert time.monotonic() - began < GIVE_UP_S
+        namespace._background.post(answers.set)
+        with namespace.open_log("l").open_writer(wait_s=FREE_S):
+            pass
+
+
+def test_a_cancelled_block_gives_up_and_a_second_cancel_does_not_stop_that() -> None:
+    async def main() -> None:
+        async with aio._Opened(model_namespace(), "test", aio.Namespace) as namespace:
+            log = namespace.open_log("l")
+            async with log.open_writer() as first:
+                pass
+            writer = await log.open_writer()
+            answers = trio.Event()
+            claim = writer._buffer.writer._claim
+            give_back = claim.give_back
+
+            async def late() -> None:
+                await answers.wait()
+                await give_back()
+
+            claim.give_back = late  # type: ignore[method-assign]
+
+            async def body() -> None:
+                async with writer:
+                    await asyncio.sleep(10)
+
+            task = asyncio.create_task(body())
+            for _ in range(2):
+                await asyncio.sleep(0.02)
+                task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            first._background.post(answers.set)
+            async with log.open_writer(wait_s=FREE_S):
+                pass
+
+    asyncio.run(main())
 
 
 # --- writes ---------------------------------------------------------------------------------------

@@ -7,15 +7,19 @@ import asyncio
 import inspect
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
 from distributedlog import DLSN, LogRecord, aio, blocking, open_namespace
+from distributedlog.cluster.processes import environment
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     InvalidRequest,
@@ -30,6 +34,7 @@ from distributedlog.runtime.errors import (
 
 pytestmark = pytest.mark.processes
 
+ROOT = Path(__file__).parent.parent
 SCENARIO_S = 60.0
 Scenario = Callable[["Face", str], Awaitable[None]]
 
@@ -351,6 +356,46 @@ def test_txids_do_not_go_down_and_a_refusal_is_of_one_record(face: Face) -> None
                 assert [record.txid for record in await collect(reader)] == [0, 7, 7, 8, 3]
 
     face.play(scenario, f"txids-{face.name}")
+
+
+WRITE_AND_DIE = """
+import asyncio, os, signal, sys, trio
+from tests.test_face_meanings import Face, done, opened, rec
+
+async def scenario(face, name):
+    async with opened(face.namespace()) as namespace:
+        writer = await done(namespace.open_log(name).open_writer())
+        print(await done(writer.write(rec(1, b"durable"))), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Face(sys.argv[1], sys.argv[2]).play(scenario, sys.argv[3])
+"""
+
+
+def test_what_write_returned_survives_a_kill(face: Face) -> None:
+    """G2, H146: one name, one promise."""
+
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
+            log = namespace.open_log(name)
+            async with opened(log.open_writer(takeover=True)):  # recovers it
+                pass
+            async with opened(log.open_reader(to="end")) as reader:
+                found = [(str(r.dlsn), r.payload) for r in await collect(reader)]
+            assert found == [(written, b"durable")]
+
+    name = f"killed-{face.name}"
+    child = subprocess.run(
+        [sys.executable, "-c", WRITE_AND_DIE, face.name, face.uri, name],
+        stdout=subprocess.PIPE,
+        timeout=SCENARIO_S,
+        env=environment(),
+        cwd=ROOT,
+        check=False,
+    )
+    assert child.returncode == -signal.SIGKILL
+    written = child.stdout.decode().strip()
+    face.play(scenario, name)
 
 
 def test_giving_up_a_wait_withdraws_nothing(cluster: Any) -> None:
