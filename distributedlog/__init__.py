@@ -31,6 +31,7 @@ from .runtime.errors import (
     OutcomeUnknown,
     OwnershipAcquireFailed,
     QuorumUnreachable,
+    ReaderIdle,
     RecordTooLarge,
     RecoveryIncomplete,
     TransactionIdOutOfOrder,
@@ -51,9 +52,10 @@ if TYPE_CHECKING:
     from .log.position import Position
     from .log.range_reader import RangeReader
     from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
-    from .log.reader import LogReader
+    from .log.reader import Idle, LogReader
     from .log.record import LogRecord
     from .log.segment_writer import SegmentWriter
+    from .log.skips import Skipped, Skips
     from .log.watch import LogChange, LogWatch
     from .log.writer import LogWriter
     from .runtime.host import Host
@@ -75,9 +77,12 @@ _HOMES = {
     "SegmentInfo": ".log.ranges",
     "SegmentRange": ".log.ranges",
     "SegmentToken": ".log.ranges",
+    "Idle": ".log.reader",
     "LogReader": ".log.reader",
     "LogRecord": ".log.record",
     "SegmentWriter": ".log.segment_writer",
+    "Skipped": ".log.skips",
+    "Skips": ".log.skips",
     "LogChange": ".log.watch",
     "LogWatch": ".log.watch",
     "LogWriter": ".log.writer",
@@ -93,6 +98,7 @@ __all__ = [
     "AppVersion",
     "DistributedLogError",
     "EndOfStream",
+    "Idle",
     "InvalidLogName",
     "InvalidRequest",
     "InvalidUri",
@@ -122,12 +128,15 @@ __all__ = [
     "Position",
     "QuorumUnreachable",
     "RangeReader",
+    "ReaderIdle",
     "RecordTooLarge",
     "RecoveryIncomplete",
     "SegmentInfo",
     "SegmentRange",
     "SegmentToken",
     "SegmentWriter",
+    "Skipped",
+    "Skips",
     "TransactionIdOutOfOrder",
     "WriteCancelled",
     "WriteFailed",

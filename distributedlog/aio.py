@@ -35,11 +35,13 @@ from .log.position import Position
 from .log.positions import Positions as TrioPositions
 from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
+from .log.reader import Idle
 from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
 from .log.segment_writer import ENTRY_BYTES
 from .log.segment_writer import SegmentWriter as TrioSegmentWriter
 from .log.segments import SegmentRecord
+from .log.skips import Skipped, Skips
 from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
 from .runtime.background import Background, Promise
@@ -352,6 +354,17 @@ class LogReader(_Closable):
                 raise StopAsyncIteration
         return record
 
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    @property
+    def skipped(self) -> Skips:
+        """What ``broken="skip"`` has passed over so far, some MiB ahead of what was given."""
+        return self._reader.skipped
+
+    async def idle(self) -> Idle:
+        """For how long nothing has come, and for how long nobody has answered."""
+        return await run(self._background, self._reader.idle)
+
 
 class SegmentWriter(_Closable):
     """Writes one ledger for a log, then closes it; see `distributedlog.SegmentWriter`.
@@ -540,9 +553,21 @@ class Log:
         txid: int | None = None,
         at: Literal["earliest", "latest"] = "earliest",
         to: DLSN | Literal["end"] | None = None,
+        broken: Literal["raise", "skip"] = "raise",
+        on_skipped: Callable[[Skipped], object] | None = None,
+        idle_error_s: float | None = None,
     ) -> Opening[LogReader]:
         """A reader; ``async with`` or ``await`` what this returns. See `distributedlog.Log.open_reader`."""
-        opening = self._log.open_reader(position=position, dlsn=dlsn, txid=txid, at=at, to=to)
+        opening = self._log.open_reader(
+            position=position,
+            dlsn=dlsn,
+            txid=txid,
+            at=at,
+            to=to,
+            broken=broken,
+            on_skipped=on_skipped,
+            idle_error_s=idle_error_s,
+        )
         return Opening(lambda: opened(self._background, LogReader, opening.open))
 
     async def last_dlsn(self) -> DLSN:

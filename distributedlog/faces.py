@@ -41,7 +41,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (LogWatch, "_watch", "run"),
 )
 """Each trio class; where its asyncio class has the object that lives in the loop; what that leaves out."""
-PLAIN = {"ledger_id", "size_bytes", "records"}
+PLAIN = {"ledger_id", "size_bytes", "records", "skipped"}
 """Properties that are safe to read from another thread; any other one is by hand, or left out."""
 ENDS = {"aclose", "abort", "mark_end_of_stream"}
 """After these nothing is left to give up when the object is dropped."""

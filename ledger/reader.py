@@ -7,6 +7,7 @@ Where every bookie holds every entry it stays with one, whose read-ahead then pa
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import trio
 
@@ -95,6 +96,11 @@ class LedgerReader:
         """The last entry known to be readable; -1 for none. Never goes back."""
         last = self.metadata.last_entry
         return self._lac if last is None else last
+
+    @property
+    def heard_at(self) -> float:
+        """When a bookie last answered a poll for the ledger's end, by trio's clock."""
+        return self._polls.heard_at
 
     def note_lac(self, lac: int) -> None:
         """Somebody proved that ``lac`` is confirmed, for instance by having been given the next (H24)."""
@@ -204,6 +210,61 @@ class LedgerReader:
                 if attempt or metadata.fragment_of(first) == self.metadata.fragment_of(first):
                     raise
         raise AssertionError("the second attempt returns or raises")
+
+    async def why_unreadable(self, entry: int) -> str:
+        """What each replica of an entry says, where it certainly cannot be read any more; else "".
+
+        The ledger is closed, and each bookie that its record names, as it is now, says in so many words that
+        its copy is damaged, or that it has none. Silence, limbo and refusals say nothing (H164). Raises
+        `NoSuchLedger` when the ledger was deleted.
+        """
+        await self._refresh()
+        before = self.metadata
+        if not before.closed or entry > self.lac:
+            return ""
+        fragment = before.fragment_of(entry)
+        bookies = [fragment.bookies[slot] for slot in self._striping.write_set(entry)]
+        said: dict[str, str] = {}
+
+        async def ask(bookie: str) -> None:
+            with suppress(DistributedLogError):
+                said[bookie] = await self._why_not(bookie, entry)
+
+        async with trio.open_nursery() as nursery:
+            for bookie in bookies:
+                nursery.start_soon(ask, bookie)
+        await self._refresh()  # where it was copied meanwhile, others are to be asked
+        if fragment != self.metadata.fragment_of(entry) or not all(map(said.get, bookies)):
+            return ""
+        return "; ".join(f"{bookie}: {said[bookie]}" for bookie in bookies)
+
+    async def _why_not(self, bookie: str, entry: int) -> str:
+        """Why a bookie certainly cannot give an entry; "": it can, or does not know."""
+        try:
+            client = await self._pool.connected(bookie, self._options.connect_timeout_s)
+            for _ in range(2):  # once more if the digest does not fit (H16)
+                answer = await client.read(
+                    self.ledger_id,
+                    self.metadata.key,
+                    entry,
+                    entry,
+                    1,
+                    past_lac=True,
+                    timeout_s=self._options.request_timeout_s,
+                )
+                if len(answer.body) == 0:
+                    absent = answer.known and answer.complete_to >= entry
+                    return "it has none" if absent else ""
+                try:
+                    self._take(answer.body, entry, entry, [])
+                except CorruptData:
+                    continue
+                return ""
+        except CorruptData:
+            pass
+        except NoSuchLedger:
+            return "it does not know the ledger"
+        return "its copy is damaged"
 
     async def _read_replicas(
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int

@@ -56,6 +56,8 @@ class TailPolls:
         """A bookie said that somebody recovers the ledger; whoever acts on it sets it back."""
         self.ahead: list[EntryRecord] = []
         """Entries that came with answers: verified, without a gap, ascending."""
+        self.heard_at = -float("inf")
+        """When a bookie last answered."""
         self._ledger_id = ledger_id
         self._pool = pool
         self._options = options
@@ -180,6 +182,7 @@ class TailPolls:
             self._drop(poll, trio.current_time() + ERROR_PAUSE_S)
             self._on_news(NO_ENTRY)
             return
+        self.heard_at = trio.current_time()
         if not more:
             self._first = None
         if answer.lac > poll.after:
@@ -201,6 +204,7 @@ class TailPolls:
             self._drop(poll, now + ERROR_PAUSE_S)
         else:
             self._second = None
+            self.heard_at = now
             if answer.lac > poll.after:
                 self._second_lac = answer.lac
                 self._second_at = now + SECOND_REST_S

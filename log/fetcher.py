@@ -5,8 +5,9 @@ What is fetched and not taken is bounded in bytes. What ends it (truncation, del
 read) is known after everything that came before.
 """
 
+import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import trio
@@ -16,6 +17,7 @@ from ..runtime.errors import (
     AlreadyClosed,
     CorruptData,
     DistributedLogError,
+    LedgerStateUnknown,
     LogRecreated,
     LogTruncated,
     NoSuchEntry,
@@ -31,6 +33,9 @@ from .locate import find_txid, is_cut_off, last_readable
 from .position import Position
 from .record import Columns, Origin, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
+from .skips import SkipNotes, Skipped
+
+log = logging.getLogger("distributedlog.log")
 
 
 class Fetcher:
@@ -46,6 +51,8 @@ class Fetcher:
         to: DLSN | None,
         ended: bool,
         position: Position | None = None,
+        skips: SkipNotes | None = None,
+        on_skipped: Callable[[Skipped], object] | None = None,
     ) -> None:
         self.name = follower.state.name
         self.incarnation = incarnation_text(follower.state.log_id)
@@ -61,6 +68,13 @@ class Fetcher:
         """It ended because the log does."""
         self.error: DistributedLogError | None = None
         """It ended because of this, after what is in the queue."""
+        self.skips = skips
+        """What was passed over; None: nothing may be."""
+        self.entry_at = trio.current_time()
+        """When an entry came last, a control entry too, or the reader was opened, or had no room."""
+        self._heard_at = self.entry_at
+        self._ledger: LedgerReader | None = None
+        self._on_skipped = on_skipped
         self._ledgers = context.ledgers
         self._options = context.options
         self._follower = follower
@@ -102,6 +116,11 @@ class Fetcher:
             self.queue.extendleft(reversed(taken))
             self.queue_bytes += sum(columns.payload_bytes for columns in taken)
             self._filled.set()
+
+    @property
+    def heard_at(self) -> float:
+        """When a bookie last answered for this log, or the reader was opened."""
+        return max(self._heard_at, -1.0 if self._ledger is None else self._ledger.heard_at)
 
     def close(self) -> None:
         """Fetch nothing more, forget what is there. Idempotent."""
@@ -161,13 +180,17 @@ class Fetcher:
             # here: wait until it is, as everybody who comes from there does (H11).
             await self._follower.until(lambda state: state.open_from >= number)
             record = await self._follower.segment(number)
-        ledger = await self._ledgers.open(record.ledger_id)
+        self._ledger = ledger = await self._ledgers.open(record.ledger_id)
         try:
             await self._drain(record, ledger)
         finally:
+            self._heard_at, self._ledger = self.heard_at, None
             ledger.close()
         if self.ended:
             return
+        if self.skips is not None and self.skips.pending:
+            end = (await self._follower.segment(number)).end_sequence_id
+            self._after_skip(DLSN(number + 1, 0, 0), end)
         if self._to is not None and self._to.segment <= number:
             self._end()
             return
@@ -191,8 +214,17 @@ class Fetcher:
             if self._at_entry <= lac:
                 # Only here: a reader that has had everything before the point has lost nothing.
                 self._follower.check_position(number, self._at_entry)
-                found = await ledger.read(self._at_entry, lac, bytes_max=self._options.read_bytes)
+                try:
+                    found = await ledger.read(
+                        self._at_entry, lac, bytes_max=self._options.read_bytes
+                    )
+                except (CorruptData, NoSuchEntry) as error:
+                    if self.skips is None or not closed:
+                        raise
+                    await self._skip(record, ledger, error)
+                    continue
                 self._trouble_since = None
+                self._heard_at = self.entry_at = trio.current_time()
                 for entry in found:
                     self._deliver(record, entry)
                 self._at_entry = found[-1].entry + 1
@@ -209,6 +241,7 @@ class Fetcher:
         What cannot be delivered is left to that task, which reads it anew and says what is wrong.
         """
         before = self._at_entry
+        self.entry_at = trio.current_time()
         try:
             for entry in entries:
                 if self.queue_bytes > self._options.read_ahead_bytes:
@@ -227,10 +260,12 @@ class Fetcher:
         if self.ended:
             return
         header = decode_header(entry.payload)
-        if header.control:
-            return
         number = record.segment
         sequence_id = record.start_sequence_id + header.records_before
+        if self.skips is not None and self.skips.pending:
+            self._after_skip(DLSN(number, entry.entry, 0), sequence_id)
+        if header.control:
+            return
         if self._next_id is not None and sequence_id != self._next_id:
             raise CorruptData(
                 f'log "{self.name}" entry {number}.{entry.entry}: its first record has sequence id '
@@ -260,11 +295,46 @@ class Fetcher:
         if last:
             self._end()
 
+    async def _skip(
+        self, record: SegmentRecord, ledger: LedgerReader, error: DistributedLogError
+    ) -> None:
+        """Pass over the entry at hand, which the replicas did not give, if they certainly cannot."""
+        assert self.skips is not None
+        number, entry = record.segment, self._at_entry
+        why = await ledger.why_unreadable(entry)
+        if not why:  # somebody who is away may have it
+            raise LedgerStateUnknown(f"{error}; not all replicas deny it") from error
+        self._follower.check_position(number, entry)
+        if self._next_id is None and entry == 0:
+            self._next_id = record.start_sequence_id
+        self.skips.on_broken(DLSN(number, entry, 0), why)
+        log.warning('log "%s" entry %d.%d is passed over: %s', self.name, number, entry, why)
+        self._at_entry = entry + 1
+        if self._to is not None and (number, entry) >= self._to[:2]:
+            self._after_skip(DLSN(number, entry + 1, 0), None)
+            self._end()
+
+    def _after_skip(self, at: DLSN, sequence_id: int | None) -> None:
+        """What was passed over ends here; the record that comes next has this sequence id."""
+        assert self.skips is not None
+        known = sequence_id is not None and self._next_id is not None
+        records = sequence_id - self._next_id if known else None  # type: ignore[operator]
+        self._next_id = sequence_id
+        skipped = self.skips.on_next(at, records)
+        if self._on_skipped is not None:
+            try:
+                self._on_skipped(skipped)
+            except (
+                Exception
+            ):  # its own affair: this may be a call of a connection that others share
+                log.exception('log "%s": on_skipped raised', self.name)
+
     async def _wait_taken(self) -> None:
         while self.queue_bytes > self._options.read_ahead_bytes and not self.ended:
             if self._taken.is_set():
                 self._taken = trio.Event()
             await self._taken.wait()
+        self.entry_at = trio.current_time()  # it waited for its caller, not for entries
 
     def _end(self, error: DistributedLogError | None = None) -> None:
         """Nothing more will be fetched; ``error`` is raised after what is in the queue."""
@@ -309,6 +379,8 @@ async def open_fetcher(
     txid: int | None,
     at: Literal["earliest", "latest"],
     to: DLSN | Literal["end"] | None,
+    skip: bool,
+    on_skipped: Callable[[Skipped], object] | None,
 ) -> Fetcher:
     """Find where to begin and end. Raises `LogNotFound`, `LogRecreated`, `LogTruncated`."""
     metadata, ledgers, state = context.metadata, context.ledgers, follower.state
@@ -342,5 +414,13 @@ async def open_fetcher(
         position = Position(incarnation_text(state.log_id), earliest, state.truncated_sequence_id)
     nothing = (to == "end" and end is None) or (end is not None and start > end)
     return Fetcher(
-        context, follower, start, from_txid=txid, to=end, ended=nothing, position=position
+        context,
+        follower,
+        start,
+        from_txid=txid,
+        to=end,
+        ended=nothing,
+        position=position,
+        skips=SkipNotes() if skip else None,
+        on_skipped=on_skipped,
     )

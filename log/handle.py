@@ -34,6 +34,7 @@ from .rename import name_now
 from .seal import seal
 from .segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
 from .segments import SegmentRecord
+from .skips import Skipped
 from .snapshot import take_snapshot
 from .state import LogState
 from .takeover import take_over
@@ -110,6 +111,9 @@ class Log:
         txid: int | None = None,
         at: Literal["earliest", "latest"] = "earliest",
         to: DLSN | Literal["end"] | None = None,
+        broken: Literal["raise", "skip"] = "raise",
+        on_skipped: Callable[[Skipped], object] | None = None,
+        idle_error_s: float | None = None,
     ) -> Opening[LogReader]:
         """A reader; ``async with`` or ``await`` what this returns.
 
@@ -119,7 +123,20 @@ class Log:
         truncation point is `LogTruncated`, also the first position of all. A `Position` proves what is before
         it; a ``dlsn`` proves nothing: what nobody has read yet is waited for, not believed (G5). Raises
         `LogNotFound`, and for a position `LogRecreated`.
+
+        ``broken="skip"`` passes over entries of closed segments of which every replica says that its copy is
+        damaged or missing, never what is merely away; ``on_skipped`` is told of each stretch, in the loop;
+        `LogReader.skipped` has them. ``idle_error_s``: a read that waits raises `ReaderIdle` when no entry
+        has come for so long, and again after as long; the reader goes on.
         """
+        if broken not in ("raise", "skip"):
+            raise InvalidRequest(
+                f'what is broken is met by "raise" or by "skip", not by {broken!r}'
+            )
+        if on_skipped is not None and broken != "skip":
+            raise InvalidRequest('on_skipped is told of nothing without broken="skip"')
+        if idle_error_s is not None and not idle_error_s > 0:
+            raise InvalidRequest(f"idle_error_s is seconds above 0, not {idle_error_s}")
         if sum(one is not None for one in (position, dlsn, txid)) > 1:
             raise InvalidRequest(
                 "a reader begins at a position, a dlsn or a txid: give one of them"
@@ -132,7 +149,10 @@ class Log:
             raise InvalidRequest(f'a reader begins at "earliest" or "latest", not at {at!r}')
         if not (to is None or to == "end" or isinstance(to, DLSN)):
             raise InvalidRequest(f'a reader goes to a DLSN or to "end", not to {to!r}')
-        return Opening(lambda: self._open_reader(position, dlsn, txid, at, to))
+        skipping = (broken == "skip", on_skipped)
+        return Opening(
+            lambda: self._open_reader(position, dlsn, txid, at, to, *skipping, idle_error_s)
+        )
 
     async def last_dlsn(self) -> DLSN:
         """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
@@ -390,6 +410,9 @@ class Log:
         txid: int | None,
         at: Literal["earliest", "latest"],
         to: DLSN | Literal["end"] | None,
+        skip: bool,
+        on_skipped: Callable[[Skipped], object] | None,
+        idle_error_s: float | None,
     ) -> LogReader:
         fetcher = await open_fetcher(
             self._context,
@@ -399,9 +422,11 @@ class Log:
             txid=txid,
             at=at,
             to=to,
+            skip=skip,
+            on_skipped=on_skipped,
         )
         self._context.start(fetcher.run)
-        return LogReader(fetcher)
+        return LogReader(fetcher, idle_error_s)
 
     async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
         return await open_ranges(self._context, self.name, await self._find(), ranges)

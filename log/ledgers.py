@@ -123,6 +123,18 @@ class LedgerReader(Protocol):
         """Is its end known for good? Then ``lac`` is the last entry."""
         ...
 
+    @property
+    def heard_at(self) -> float:
+        """When a bookie last answered a wait for the ledger's end, by trio's clock; -inf: none did."""
+        ...
+
+    async def why_unreadable(self, entry: int) -> str:
+        """What each replica says, where the entry of a closed ledger certainly cannot be read; else "".
+
+        Raises `NoSuchLedger`.
+        """
+        ...
+
     def note_lac(self, lac: int) -> None:
         """Somebody proved that ``lac`` is confirmed (H24)."""
         ...

@@ -5,17 +5,19 @@ reader is raised after everything that came before it, and again at each further
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
 from types import TracebackType
 
 import trio
 
-from ..runtime.errors import DistributedLogError, EndOfStream, InvalidRequest
+from ..runtime.errors import DistributedLogError, EndOfStream, InvalidRequest, ReaderIdle
 from .dlsn import DLSN
 from .fetcher import Fetcher
 from .position import Position
 from .record import Columns, LogRecord
+from .skips import Skips
 
 TURN_BYTES = 512 * 1024
 """What is taken without waiting before others get a turn of the loop."""
@@ -23,14 +25,26 @@ ENTRY_BYTES = 16 * 1024
 """What an entry counts beside its payload: taking it costs about as much as reading so many bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """How long a reader has had no news."""
+
+    heard_s: float
+    """Since any bookie answered for the log: large where bookies are away."""
+    idle_s: float
+    """Since the last entry came, a control entry too: large where nobody writes."""
+
+
 class LogReader:
     """Reads one log. Made by `Log.open_reader`; for one task at a time."""
 
-    def __init__(self, fetcher: Fetcher) -> None:
+    def __init__(self, fetcher: Fetcher, idle_error_s: float | None = None) -> None:
         self.name = fetcher.name
         self.incarnation = fetcher.incarnation
         """Which log of this name it is."""
         self._fetcher = fetcher
+        self._idle_error_s = idle_error_s
+        self._idle_told_at = -float("inf")
         self._columns: Columns | None = None
         self._taken_in_turn = 0
         self._records: Iterator[LogRecord] = iter(())
@@ -148,6 +162,18 @@ class LogReader:
         return position_after(self.incarnation, columns, columns.count - left)
 
     @property
+    def skipped(self) -> Skips:
+        """What ``broken="skip"`` has passed over so far, some MiB ahead of what was given."""
+        notes = self._fetcher.skips
+        return Skips() if notes is None else notes.so_far()
+
+    async def idle(self) -> Idle:
+        """For how long nothing has come, and for how long nobody has answered."""
+        await trio.lowlevel.checkpoint()
+        now = trio.current_time()
+        return Idle(now - self._fetcher.heard_at, now - self._fetcher.entry_at)
+
+    @property
     def ended(self) -> bool:
         """Has everything up to ``to``, or up to the end of a sealed log, been taken?"""
         return self._fetcher.ended and not self._fetcher.queue and not length_hint(self._records)
@@ -172,7 +198,9 @@ class LogReader:
         fetcher = self._fetcher
         if not fetcher.queue:
             self._taken_in_turn = 0
-            if wait_s is None:
+            if self._idle_error_s is not None and wait_s != 0:
+                await self._wait_active(wait_s, self._idle_error_s)
+            elif wait_s is None:
                 await fetcher.wait_filled()
             else:
                 with trio.move_on_after(wait_s):
@@ -188,6 +216,25 @@ class LogReader:
         if as_records:
             self._records = iter(columns.records())
         return True
+
+    async def _wait_active(self, wait_s: float | None, limit_s: float) -> None:
+        """Until something is here, or ``wait_s`` is over. Raises `ReaderIdle`."""
+        fetcher = self._fetcher
+        deadline = trio.current_time() + (float("inf") if wait_s is None else wait_s)
+        while True:
+            # Who tries again at once after the error waits again: no loop of his is a busy one.
+            idle_at = max(fetcher.entry_at, self._idle_told_at) + limit_s
+            with trio.move_on_at(min(deadline, idle_at)):
+                return await fetcher.wait_filled()
+            if fetcher.entry_at + limit_s > idle_at:
+                continue  # a control entry came
+            if deadline < idle_at:
+                return
+            now = self._idle_told_at = trio.current_time()
+            raise ReaderIdle(
+                f'log "{self.name}": no entry came for {now - fetcher.entry_at:.1f} s; a bookie answered '
+                f"{now - fetcher.heard_at:.1f} s ago"
+            )
 
     def _take(self) -> Columns:
         columns = self._columns = self._fetcher.take()

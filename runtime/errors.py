@@ -9,7 +9,8 @@
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
     │                                  VersionConflict, LeaseExpired
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
-    │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady
+    │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady,
+    │                                  ReaderIdle
     ├── outcome or state unknown       OutcomeUnknown, WriteFailed, WriteCancelled, LedgerStateUnknown,
     │                                  RecoveryIncomplete, InternalError
     ├── the peer broke the protocol    ProtocolError, WrongPeer, WrongLedgerKey, EntryConflict
@@ -293,6 +294,14 @@ class MetadataFull(DistributedLogError):
     code = 2100
     retryable = True
     exit_code = 5
+
+
+class ReaderIdle(DistributedLogError):
+    """No entry came for ``idle_error_s``: nobody writes, or no bookie answers. The reader goes on."""
+
+    code = 2076
+    retryable = True
+    exit_code = 4
 
 
 class QuorumUnreachable(DistributedLogError):

@@ -81,7 +81,7 @@ PURE = {
     },
     "log": {
         "admission", "dlsn", "interpolation", "keys", "names", "options", "packed", "position", "ranges",
-        "record", "segments", "state", "tombstone",
+        "record", "segments", "skips", "state", "tombstone",
     },
     "spark": {"archive/manifest", "lifecycle", "limit_shares", "narrowing", "offsets", "planning"},
 }  # fmt: skip

@@ -1,12 +1,15 @@
 """The reader against model bookies: replicas, staleness, tailing."""
 
+from copy import deepcopy
 from functools import partial
+from itertools import combinations_with_replacement
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.reader import LedgerReader
+from distributedlog.ledger.transactions import change_share
 from distributedlog.runtime.errors import (
     BookieReadOnly,
     CorruptData,
@@ -285,3 +288,64 @@ async def test_how_far_a_ledger_is_confirmed_is_not_what_the_quickest_bookie_say
         assert await reader.refresh_lac() == 4
 
         writer.abort()
+
+
+DENIES = {
+    "rot": "its copy is damaged",
+    "rotten limbo": "its copy is damaged",
+    "lose": "it has none",
+}
+
+
+@pytest.mark.parametrize("first", [*DENIES, "down", "limbo", "well"])
+async def test_only_what_every_replica_denies_is_unreadable(
+    first: str, autojump_clock: MockClock
+) -> None:
+    """H164: all subsets of down, rotten, limbo. Away is not gone."""
+    for others in combinations_with_replacement([*DENIES, "down", "limbo", "well"], 2):
+        async with model_cluster(3) as cluster:
+            client, writer = await numbered(cluster, 3)
+            await writer.close()
+            reader = await client.open(writer.ledger_id)
+            all_three = dict(zip(("b0", "b1", "b2"), (first, *others), strict=True))
+            for name, how in all_three.items():
+                held = cluster[name].model.ledgers[writer.ledger_id]
+                if "rot" in how:
+                    held.damaged = {1}
+                if how in ("lose", "limbo"):
+                    del held.entries[1]
+                held.limbo = "limbo" in how
+                if how == "down":
+                    cluster[name].stop()
+
+            why = await reader.why_unreadable(1)
+
+            assert bool(why) == all(how in DENIES for how in all_three.values())
+            for name, how in all_three.items():
+                assert not why or f"{name}: {DENIES[how]}" in why
+            if "well" in all_three.values():
+                assert (await reader.read(1, 1, bytes_max=10))[0].entry == 1
+
+
+async def test_the_record_as_it_is_now_says_whose_copies_count(autojump_clock: MockClock) -> None:
+    """H164: a copy was made elsewhere since the ledger was opened."""
+    async with model_cluster(4) as cluster:
+        client, writer = await numbered(cluster, 3, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        bookies = reader.metadata.last_fragment.bookies
+        (other,) = {"b0", "b1", "b2", "b3"} - set(bookies)
+        for name in bookies:
+            cluster[name].model.ledgers[writer.ledger_id].damaged = {1}
+        assert await reader.why_unreadable(1)
+        assert not await reader.why_unreadable(3), "there is no such entry"
+
+        copied = deepcopy(cluster[bookies[0]].model.ledgers[writer.ledger_id])
+        copied.damaged = set()
+        cluster[other].model.ledgers[writer.ledger_id] = copied
+        record, version = await client.metadata(writer.ledger_id)
+        moved = record.with_bookie_replaced(0, 0, other)
+        await cluster.store.transact(change_share(record, moved, version))
+        assert not await reader.why_unreadable(1)
+        copied.damaged = {1}
+        assert f"{other}: its copy is damaged" in await reader.why_unreadable(1)

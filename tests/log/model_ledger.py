@@ -16,6 +16,7 @@ from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Compare, Put, Transaction
 from distributedlog.runtime.errors import (
     AlreadyClosed,
+    CorruptData,
     DistributedLogError,
     InvalidRequest,
     LedgerFenced,
@@ -203,6 +204,7 @@ class ModelReader:
         self._ledger_id = ledger_id
         self._last: int | None = None
         self._proven = -1
+        self._heard_at = -float("inf")
         self.over = False
 
     @property
@@ -214,6 +216,14 @@ class ModelReader:
     @property
     def closed(self) -> bool:
         return self._last is not None
+
+    @property
+    def heard_at(self) -> float:
+        return self._heard_at
+
+    async def why_unreadable(self, entry: int) -> str:
+        await self.look()
+        return self._cluster.broken.get((self._ledger_id, entry), "") if self.closed else ""
 
     def note_lac(self, lac: int) -> None:
         self._proven = max(self._proven, lac)
@@ -237,7 +247,12 @@ class ModelReader:
         entries = self._cluster.stores[self._ledger_id].entries
         assert 0 <= first <= last <= self.lac
         found: list[ModelEntry] = []
+        broken = self._cluster.broken
+        if (self._ledger_id, first) in broken:
+            raise CorruptData(broken[self._ledger_id, first] or "some replicas do not answer")
         for entry in range(first, last + 1):
+            if (self._ledger_id, entry) in broken:
+                break
             length = sum(map(len, entries[: entry + 1]))
             found.append(ModelEntry(entry, memoryview(entries[entry]), length))
             bytes_max -= len(entries[entry])
@@ -258,6 +273,8 @@ class ModelReader:
                     after += take(await self.read(after + 1, self.lac, bytes_max=1 << 20))
                 if self.lac > after:
                     break
+                if not self._cluster.silent:
+                    self._heard_at = trio.current_time()
                 store = self._cluster.stores.get(self._ledger_id)
                 if store is None:
                     raise NoSuchLedger(f"ledger {self._ledger_id} does not exist")
@@ -281,6 +298,10 @@ class ModelLedgers:
         """What is sent now reaches no disk."""
         self.away = False
         """Recoveries and creations find no bookies."""
+        self.silent = False
+        """No bookie answers a wait."""
+        self.broken: dict[tuple[int, int], str] = {}
+        """Entries that cannot be read, by ledger and entry: what all replicas say, "" where some are away."""
         self.keep_in_flight = 0
         """How many entries that were sent and not acknowledged the next recoveries find."""
         self._next_id = 1
