@@ -303,6 +303,13 @@ class AddWindow:
         slot = self.slots[number]
         return not slot.detached and self.striping.next_held(number, slot.through + 1) <= self.last
 
+    @property
+    def at_rest(self) -> bool:
+        """Does every slot have every entry? None is detached, and no change is under way."""
+        if self.changing or self.lac < self.last or len(self._attached) < len(self.slots):
+            return False
+        return not any(map(self.owed, range(len(self.slots))))
+
     def record(self, entry: int) -> Buffer | None:
         """The record of a kept entry; None when it was released."""
         if not self._base <= entry <= self.last:

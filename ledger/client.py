@@ -17,6 +17,7 @@ from ..runtime.errors import (
 )
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
+from ..runtime.turns import Rounds, Turn
 from . import transactions
 from .ids import LedgerIds
 from .ledger_records import LedgerRecords
@@ -27,13 +28,9 @@ from .pool import BookiePool
 from .process_bounds import KeptBytes, SentBytes
 from .reader import LedgerReader
 from .recovery_driver import RecoveryDriver
-from .slot_care import SWEEPS
 from .stored_ledger import NewLedger, StoredLedger, check_custom
 from .striping import Striping
-from .writer import LedgerWriter
-
-SWEPT_A_TURN = 64
-"""Writers swept in one turn of the loop."""
+from .writer import LAC_REST_S, LedgerWriter
 
 log = logging.getLogger("distributedlog.ledger")
 
@@ -62,7 +59,9 @@ class LedgerClient:
         self._nursery: trio.Nursery | None = None
         self._kept = KeptBytes(self.options.kept_bytes_max)
         self._sent = SentBytes(self.options.sent_bytes_max)
-        self._writers: list[LedgerWriter] = []  # those whose tasks run, oldest first
+        self._turn = Turn()
+        self._lacs = Rounds(LAC_REST_S / 2)
+        self._sweeps = Rounds(self.options.sweep_s)
         self._ids = LedgerIds(metadata)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -70,30 +69,16 @@ class LedgerClient:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._records.run)
             self._nursery = nursery
+            nursery.start_soon(self._turn.run)
+            nursery.start_soon(self._lacs.run)
             task_status.started()
-            await self._sweep()
-
-    async def _sweep(self) -> None:
-        """Look after all writers with one timer: a thousand idle ones are no thousand wake-ups (H35)."""
-        interval_s = self.options.slot_silence_s / SWEEPS
-        while True:
-            await trio.sleep(interval_s)
-            for count, writer in enumerate(self._writers.copy(), 1):
-                try:
-                    writer.sweep(interval_s)
-                except Exception as error:
-                    writer.broken(error)
-                if count % SWEPT_A_TURN == 0:
-                    await trio.lowlevel.checkpoint()
+            await self._sweeps.run()
 
     async def _look_after(self, writer: LedgerWriter) -> None:
-        self._writers.append(writer)
         try:
             await writer.run()
         except* Exception:  # a rule that is broken here is this ledger's end, not everybody's
             log.exception("the writer of ledger %d broke a rule, and was ended", writer.ledger_id)
-        finally:
-            self._writers.remove(writer)
 
     # --- creating and writing ---------------------------------------------------------------------
 
@@ -172,6 +157,9 @@ class LedgerClient:
             chance=self._host.random,
             kept=self._kept,
             sent=self._sent,
+            turn=self._turn,
+            lacs=self._lacs,
+            sweeps=self._sweeps,
             on_confirmed=on_confirmed,
             on_failed=on_failed,
         )

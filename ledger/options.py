@@ -52,6 +52,11 @@ class LedgerOptions:
     long_poll_s: float = option(1.0, "s", "the longest a bookie is asked to hold a long poll (H23)")
     read_bytes_max: int = option(MIB, "bytes", "of one request")
 
+    @property
+    def sweep_s(self) -> float:
+        """Between two looks at a writer for what is late."""
+        return self.slot_silence_s / 4
+
     def __post_init__(self) -> None:
         check(self)
         if not self.ensemble_size >= self.write_quorum >= self.ack_quorum:

@@ -2,8 +2,8 @@
 
 A slot whose connection broke is given a new stream when the pool has the bookie again, within
 ``slot_silence_s``; beyond it, or when the bookie refuses, it is replaced (metadata first, D4), or gone
-without while every write set keeps its ack quorum (H22). The client sweeps all its writers twice a second
-for what is late (one timer a process, whatever the number of ledgers); a change of the ensemble has a
+without while every write set keeps its ack quorum (H22). The client sweeps its writers twice a second
+for what is late, those alone for which something is under way or amiss; a change of the ensemble has a
 task of its own while it lasts. Nothing here is done per entry.
 """
 
@@ -42,8 +42,6 @@ from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES
 from .slot_streams import SlotStreams
 
-SWEEPS = 4
-"""Sweeps in one ``slot_silence_s``."""
 CHANGES_MAX = 16
 """After so many ensemble changes the ledger is better rolled (docs/invariants.md)."""
 STARVED_RETRY_S = 0.25
@@ -71,11 +69,12 @@ class SlotCare:
         confirmed: Callable[[], None],
         throttled: Callable[[], bool],
         wake_waiters: Callable[[], None],
+        stir: Callable[[], None],
         fail: Callable[[DistributedLogError], None],
     ) -> None:
         """Of the writer: ``acked`` gets a stream's acks; ``confirmed``, the LAC has moved; ``throttled``,
-        is it kept at its bound by a slow slot; ``wake_waiters``, there may be room, or rest; ``fail``
-        ends it, and so calls `end`.
+        is it kept at its bound by a slow slot; ``wake_waiters``, there may be room, or rest; ``stir``,
+        `sweep` is to be called from now on; ``fail`` ends it, and so calls `end`.
         """
         metadata = change.metadata
         self.streams = SlotStreams(
@@ -94,6 +93,7 @@ class SlotCare:
         self._confirmed = confirmed
         self._throttled = throttled
         self._wake_waiters = wake_waiters
+        self._stir = stir
         self._fail = fail
         self._store = store
         self._pool = pool
@@ -122,6 +122,7 @@ class SlotCare:
         """A stream broke, or the bookie refused an add."""
         if self._ended:
             return
+        self._stir()
         if isinstance(error, LedgerFenced | EntryConflict):
             self._fail(error)
             return
@@ -147,6 +148,7 @@ class SlotCare:
     def _on_pool_change(self) -> None:
         """Somebody came, went, or reconnected."""
         if not self._ended:
+            self._stir()
             self._look_at_slots()
             if self._change.failed and self._change.round is None:
                 self._wake.set()
@@ -182,6 +184,7 @@ class SlotCare:
         """Change the ensemble where that is wanted, until the writer ends."""
         stop = self._pool.subscribe(self._on_pool_change)
         self._lateness.begin(trio.current_time())
+        self._stir()
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -209,12 +212,17 @@ class SlotCare:
             and trio.current_time() >= self._change_not_before
         )
 
-    def sweep(self, interval_s: float) -> None:
-        """Look for adds, slots and bounds that are late; sweeps are ``interval_s`` apart, or were late."""
-        if self._ended or self._nursery is None:
-            return
+    def sweep(self) -> bool:
+        """Look for adds, slots and bounds that are late; sweeps are ``sweep_s`` apart, or were late.
+
+        False: nothing is under way or amiss, no sweep is needed before that changes.
+        """
+        if self._ended:
+            return False
+        if self._nursery is None:
+            return True
         window, options = self._window, self._options
-        self._lateness.on_sweep(trio.current_time(), interval_s, self._leaving)
+        self._lateness.on_sweep(trio.current_time(), options.sweep_s, self._leaving)
         if self._lateness.oldest_add_s >= options.add_timeout_s:
             self._fail(
                 WriteFailed(
@@ -223,13 +231,26 @@ class SlotCare:
                     f" ({self._slots_text()})"
                 )
             )
-            return
+            return False
         self._look_at_slots()
         self._sweep_slots()
         self._sweep_bound(self._lateness.clock)
         self._note.look(self._spawn)
         if self._change_due():
             self._wake.set()
+        return not self._at_rest
+
+    @property
+    def _at_rest(self) -> bool:
+        """All slots have all there is, and nothing is to be done about them."""
+        window = self._window
+        return (
+            window.at_rest
+            and not self._change.failed
+            and self._change.round is None
+            and self._throttled_at is None
+            and all(map(self.streams.is_open, range(len(window.slots))))
+        )
 
     def _leaving(self, number: int) -> Leaving | None:
         client = self._pool.get(self._window.slots[number].bookie)

@@ -23,6 +23,7 @@ from ..runtime.errors import (
     WriteFailed,
 )
 from ..runtime.host import Buffer
+from ..runtime.turns import Due, Round, Rounds, Turn
 from . import transactions
 from .add_window import AddWindow, Stream
 from .ensemble_change import EnsembleChange, why_ended
@@ -34,10 +35,8 @@ from .process_bounds import COUNTED_FROM_BYTES, KeptBytes, SentBytes
 from .slot_care import SlotCare
 from .stored_ledger import NewLedger
 
-LAC_TURNS = 4
-"""Turns of the loop in which an add may follow: its writer is woken, decides, and its batch is packed."""
 LAC_REST_S = 0.005
-"""How much later than those at which a reader waits the other bookies hear of a LAC."""
+"""A LAC that no add follows is told to bookies at which nobody waits after this at the latest."""
 LAG_S = 0.2
 """What slots that lag get before a close."""
 
@@ -57,10 +56,16 @@ class LedgerWriter:
         chance: Random,
         kept: KeptBytes,
         sent: SentBytes,
+        turn: Turn,
+        lacs: Rounds,
+        sweeps: Rounds,
         on_confirmed: Callable[[int], None],
         on_failed: Callable[[DistributedLogError], None],
     ) -> None:
-        """``new`` was created: its record is at version 1. The callbacks are as in `LedgerClient.writer`."""
+        """``new`` was created: its record is at version 1. The callbacks are as in `LedgerClient.writer`.
+
+        ``turn`` and ``lacs`` tell LACs, ``sweeps`` looks for what is late, for all writers of the process.
+        """
         metadata = new.metadata
         self.ledger_id = metadata.ledger_id
         self.lac = NO_ENTRY
@@ -77,8 +82,15 @@ class LedgerWriter:
             metadata.striping, fragment.bookies, epoch=fragment.epoch, detached=new.detached
         )
         self._length = 0
-        self._lac_due = trio.Event()
-        self._published = -1
+        self._published = NO_ENTRY
+        self._rested = NO_ENTRY
+        """The LAC when it was last looked whether one is to be told."""
+        self._lacs = lacs
+        self._lac_round = Round(self._look_at_lac, self.broken)
+        self._lac_due = Due(turn, self._tell_watched, self.broken)
+        self._sweeps = sweeps
+        self._sweep_round = Round(self._sweep, self.broken)
+        self._swept = False
         self._throttled = False
         self._closing = False
         self._kept = kept.for_ledger()
@@ -96,6 +108,7 @@ class LedgerWriter:
             confirmed=self._tell_confirmed,
             throttled=lambda: self.throttled,
             wake_waiters=self._wake_waiters,
+            stir=self._stir,
             fail=self.fail,
         )
         self._streams = self._care.streams
@@ -129,6 +142,8 @@ class LedgerWriter:
         length = self._length + payload_bytes
         record = encode(self.ledger_id, entry, length, window.lac, buffers, payload_bytes)
         self._length = length
+        if not self._swept:
+            self._stir()
         window.push(record)
         self._sent.sent(len(record))
         self._streams.send(entry, record)
@@ -163,13 +178,37 @@ class LedgerWriter:
         self._sent.left(window.in_flight_bytes)
         self._on_confirmed(window.lac)
         if window.lac == window.last:
-            self._lac_due.set()
+            self._lacs.join(self._lac_round)
+            if self._streams.watched:
+                self._lac_due.soon()
 
     def publish_lac(self) -> None:
         """Tell the bookies how far is confirmed, now. Done soon whenever nothing is in flight."""
         if self.error is None and self._published < self._window.lac:
             self._published = self._window.lac
             self._streams.send_lac(self._published)
+
+    def _tell_watched(self) -> int:
+        """Where readers wait a LAC is told at once, unless an add has followed, which says it."""
+        window = self._window
+        if window.lac == window.last and self.error is None and self._published < window.lac:
+            self._streams.send_lac(window.lac, watched_only=True)
+        return 0
+
+    def _look_at_lac(self) -> bool:
+        """Tell the LAC where no add has followed since the last look; true: look once more.
+
+        Whoever writes one record after the other would otherwise pay three messages a record for a LAC
+        that its next add carries.
+        """
+        window = self._window
+        if window.lac < window.last or window.lac == self._published or self.error is not None:
+            return False
+        if window.lac != self._rested:
+            self._rested = window.lac
+            return True
+        self.publish_lac()
+        return False
 
     # --- back-pressure ----------------------------------------------------------------------------
 
@@ -207,45 +246,23 @@ class LedgerWriter:
                 self._room_event = trio.Event()
             await self._room_event.wait()
 
-    def sweep(self, interval_s: float) -> None:
-        """Look for what is late; called by the client a few times in one ``slot_silence_s``."""
-        self._care.sweep(interval_s)
+    def _stir(self) -> None:
+        """Have it swept from now on, until nothing is late, or could be."""
+        if not self._swept and self.error is None:
+            self._swept = True
+            self._sweeps.join(self._sweep_round)
+
+    def _sweep(self) -> bool:
+        self._swept = self._care.sweep()
+        return self._swept
 
     async def run(self) -> None:
-        """Look after the slots and the LAC until the writer ends; started by the client."""
+        """Look after the slots until the writer ends; started by the client."""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._tell_lac)
-                await self._care.run()
-                nursery.cancel_scope.cancel()
+            await self._care.run()
         finally:
             # Without this task nobody looks after the slots: whoever waits for room must not for ever.
             self.fail(WriteFailed(f"ledger {self.ledger_id}: the client that writes it has ended"))
-
-    async def _tell_lac(self) -> None:
-        """A lone record is readable within a few turns of the loop, unless an add follows and says so.
-
-        Whoever writes one record after the other would otherwise pay three messages a record for a LAC
-        that its next add carries. Where readers wait it is told at once; the other bookies get it with
-        the next add, or when there was none for `LAC_REST_S`.
-        """
-        window = self._window
-        while True:
-            await self._lac_due.wait()
-            self._lac_due = trio.Event()
-            if self._streams.watched:
-                if window.lac == window.last and self.error is None:
-                    self._streams.send_lac(window.lac, watched_only=True)
-                with trio.move_on_after(LAC_REST_S):
-                    await self._lac_due.wait()
-                    continue
-            else:
-                for _ in range(LAC_TURNS):
-                    await trio.lowlevel.checkpoint()
-                    if window.lac < window.last:
-                        break  # an add has followed, and says it: idle turns cost the bookies' CPU
-            if window.lac == window.last:
-                self.publish_lac()
 
     @property
     def wants_roll(self) -> bool:
@@ -362,6 +379,8 @@ class LedgerWriter:
         self._kept.crowded(0)
         self._sent.end()
         self._care.end()
+        self._lacs.leave(self._lac_round)
+        self._sweeps.leave(self._sweep_round)
         for event in (self._room_event, self._rest_event):
             if event is not None:
                 event.set()

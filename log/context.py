@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from ..metadata.interface import Metadata
+from ..runtime.turns import Rounds, Turn
 from .ledgers import Ledgers
 from .lock_session import LockSessions, Start
 from .options import LogOptions
@@ -27,3 +28,7 @@ class LogContext:
     owner: str
     """What this process is called, in locks and in errors."""
     options: LogOptions
+    turn: Turn
+    """Sends for all writers."""
+    rounds: Rounds
+    """Looks whether segments should end, for all writers."""

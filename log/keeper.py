@@ -21,6 +21,7 @@ from ..runtime.errors import (
     DistributedLogError,
     VersionConflict,
 )
+from ..runtime.turns import Round
 from .containment import broken
 from .context import LogContext
 from .ledgers import NewLedger
@@ -32,7 +33,7 @@ from .state import LogState
 from .takeover import SegmentOpening, close_segment, read_end
 
 TICK_S = 5.0
-"""An idle writer looks this often whether its segment should end (H22: within 60 s)."""
+"""So often it is looked whether a segment should end for its age or its ledger (H22: within 60 s)."""
 ROOM_WAIT_S = 1.0
 
 log = logging.getLogger("distributedlog.log")
@@ -64,6 +65,8 @@ class SegmentKeeper:
         self._options = context.options
         self._wall_ms = context.wall_ms
         self._turns = context.turns
+        self._rounds = context.rounds
+        self._round = Round(self._look_round, self._broken)
         self._wake = trio.Event()
         self._turn = trio.Lock()
         self._opening: SegmentOpening | None = None
@@ -83,16 +86,28 @@ class SegmentKeeper:
         return self._next is None and self.current.ledger.error is None
 
     def look(self, *, drained: bool) -> None:
-        """At each turn of the sender: go over to the next segment, or see that one is wanted."""
+        """At each turn of the sender: go over to the next segment, or see that this one is full."""
         if self._next is not None:
             if drained and self.current.ledger.error is None:
                 self.current.publish()
                 self._drained, self.current, self._next = self.current, self._next, None
                 self._wake.set()
-        elif not self._why_roll:
+        elif self.current.sent_bytes >= self._options.segment_bytes_max:
+            self._look_at_segment()
+
+    def _look_at_segment(self) -> None:
+        """Is a next one wanted, for whatever reason?"""
+        if self._next is None and not self._why_roll:
             self._why_roll = self.current.why_roll(self._options)
             if self._why_roll:
                 self._wake.set()
+
+    def _look_round(self) -> bool:
+        self._look_at_segment()
+        return not self._over
+
+    def _broken(self, error: Exception) -> None:
+        self._on_failed(broken(f'the writer of log "{self._owned.state.name}"', error))
 
     def wake(self) -> None:
         """The ledger has an error."""
@@ -107,18 +122,24 @@ class SegmentKeeper:
         """Send nothing more. Synchronous and idempotent."""
         # A step that waits may come back in this very turn, before it is cancelled.
         self._over = True
+        self._rounds.leave(self._round)
         for segment in (self._drained, self.current, self._next):
             if segment is not None:
                 segment.ledger.abort()
 
     async def run(self) -> None:
         """Do what is due, until cancelled or the writer is over."""
+        if not self._over:
+            self._rounds.join(self._round)
+        try:
+            await self._run()
+        finally:
+            self._rounds.leave(self._round)
+
+    async def _run(self) -> None:
         while True:
-            with trio.move_on_after(TICK_S):
-                await self._wake.wait()
-            if self._wake.is_set():
-                self._wake = trio.Event()
-            self.look(drained=False)
+            await self._wake.wait()
+            self._wake = trio.Event()
             try:
                 async with self._turn:
                     await self._step()
@@ -252,7 +273,7 @@ class SegmentKeeper:
             try:
                 self._on_confirmed(segment, lac)
             except Exception as error:  # this is a call of a connection that other logs share
-                self._on_failed(broken(f'the writer of log "{self._owned.state.name}"', error))
+                self._broken(error)
 
         writer = self._ledgers.writer(
             ledger, on_confirmed=on_confirmed, on_failed=lambda _: self.wake()

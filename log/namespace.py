@@ -16,9 +16,11 @@ from ..runtime.errors import (
     LogNotFound,
 )
 from ..runtime.options import overlaid
+from ..runtime.turns import Rounds, Turn
 from .context import LogContext
 from .deletion import delete_claimed
 from .handle import Log
+from .keeper import TICK_S
 from .keys import (
     LOG_ID_BITS,
     decode_log_id,
@@ -87,7 +89,11 @@ class Namespace:
             random,
             owner,
             options if options is not None else LogOptions(),
+            Turn(),
+            Rounds(TICK_S),
         )
+        nursery.start_soon(self.context.turn.run)
+        nursery.start_soon(self.context.rounds.run)
         self._nursery = nursery
         self._random = random
         self._quorums = quorums

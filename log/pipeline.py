@@ -1,8 +1,9 @@
 """The batches between a writer's caller and its ledger: open, ready, in flight.
 
 Batching adapts without a timer: while few entries are in flight, what gathered is sent at the end of the
-loop turn; while the pipeline is busy the batch grows up to ``entry_bytes_max``. One task is woken once a
-burst. What is not yet durable is bounded in bytes; above the bound the caller waits. The first error sticks.
+loop turn; while the pipeline is busy the batch grows up to ``entry_bytes_max``. One task sends for all
+pipelines of a process, once a turn (`runtime/turns.py`). What is not yet durable is bounded in bytes; above
+the bound the caller waits. The first error sticks.
 """
 
 from collections import deque
@@ -11,7 +12,9 @@ from collections.abc import Callable
 import trio
 
 from ..runtime.errors import AlreadyClosed, DistributedLogError, WriteFailed
+from ..runtime.turns import Due
 from .batch import Batch
+from .containment import broken
 from .context import LogContext
 from .dlsn import DLSN
 from .keeper import SegmentKeeper
@@ -54,10 +57,12 @@ class Pipeline:
         """What the next call raises, once the writer has failed or was closed."""
         self.last_txid = owned.state.last_txid
         """Of the batches before the open one, or of the log before."""
+        self.sent_bytes = 0
+        """Of batches that went to a segment; those that went again count again."""
         self._options = context.options
         self._wall_ms = context.wall_ms
         self._on_failed = on_failed
-        self._wake = trio.Event()
+        self._due = Due(context.turn, self._in_turn, self._broken)
         self._room = trio.Event()
         self._ready: deque[Batch] = deque()  # closed by size, or taken back from a failed segment
         self._in_flight: deque[Batch] = deque()  # in the segment in progress, in entry order
@@ -116,17 +121,18 @@ class Pipeline:
 
     # --- to the ledger ----------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Send at the end of each burst, until cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake = trio.Event()
-            self.send()
-
     def wake(self) -> None:
         """A batch has begun, or something changed that may let entries go."""
         if not self.direct:
-            self._wake.set()
+            self._due.soon()
+
+    def _in_turn(self) -> int:
+        before = self.sent_bytes
+        self.send()
+        return self.sent_bytes - before
+
+    def _broken(self, error: Exception) -> None:
+        self.fail(broken(f'the writer of log "{self.name}"', error))
 
     @property
     def idle(self) -> bool:
@@ -166,6 +172,7 @@ class Pipeline:
                 return
             self._ready.popleft()
             self._in_flight.append(batch)
+            self.sent_bytes += batch.bytes
 
     # --- from the ledger and the keeper -----------------------------------------------------------
 

@@ -268,12 +268,10 @@ class LogWriter:
         self.pipeline.fail(error)
 
     async def run(self) -> None:
-        """Send and roll, until the writer ends. A task of the namespace."""
+        """Roll, until the writer ends. A task of the namespace."""
         try:
             with self._scope, contained(f'the writer of log "{self._name}"', self.fail):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self.pipeline.run)
-                    nursery.start_soon(self._keeper.run)
+                await self._keeper.run()
             if not self._closed:  # it failed: the next writer need not wait for the lease
                 await self._claim.give_back()
         finally:

@@ -19,6 +19,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     blocks.py                   checksummed blocks in files: the journal and the Raft log stand on it (pure)
     identity.py, atomic_file.py whose a directory is; small files replaced whole
     reasons.py                  what a node says is wrong with it (pure)
+    turns.py                    one task, one timer for what thousands of logs have to do
     backoff.py                  how long to wait before the next try (pure)
     background.py, forked.py    a trio run in a thread, for other faces; what a forked child leaves alone
     allocator.py                what the C library keeps of freed memory

@@ -478,7 +478,7 @@ async def test_a_try_to_close_is_repeated(autojump_clock: MockClock) -> None:
             add(writer, 1)
 
 
-@pytest.mark.parametrize("where", ["an acknowledgement", "the sweep", "its task"])
+@pytest.mark.parametrize("where", ["an acknowledgement", "the sweep", "the pass over LACs"])
 async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
     autojump_clock: MockClock, where: str
 ) -> None:
@@ -494,7 +494,7 @@ async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
         if where == "an acknowledgement":
             writer._tell_confirmed = breaks  # type: ignore[method-assign]
         elif where == "the sweep":
-            writer.sweep = breaks  # type: ignore[method-assign]
+            writer._care.sweep = breaks  # type: ignore[method-assign, assignment]
         else:
             writer._streams.send_lac = breaks  # type: ignore[method-assign]
         add(writer, 1)

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log import keeper, lock_session
+from distributedlog.log import lock_session, namespace
 from distributedlog.log.keys import lock_key, state_key
 from distributedlog.log.lock import LockRecord, claim
 from distributedlog.log.namespace import Namespace
@@ -194,7 +194,7 @@ async def test_a_writer_is_told_by_its_lock_that_its_log_was_taken(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It writes nothing, does not look by itself, and its ledger is not fenced yet."""
-    monkeypatch.setattr(keeper, "TICK_S", 3600.0)
+    monkeypatch.setattr(namespace, "TICK_S", 3600.0)
     async with world.process("alpha", lock_lease_s=LEASE_S) as a, world.process("beta") as b:
         writer = await a.open_log("l").open_writer()
         await world.metadata.revoke_lease(writer._claim.lease)

@@ -1,0 +1,177 @@
+"""A process with many ledgers: what is told and looked at for all of them together."""
+
+import math
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.ledger.writer import LAC_REST_S, LedgerWriter
+from distributedlog.runtime.errors import WriteFailed
+
+from .model_bookie import LATENCY_S, ModelCluster, add, confirmed, model_cluster
+
+
+class Told:
+    """Which LACs a writer sends in messages of their own, when, and to how many."""
+
+    def __init__(self, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lacs: list[int] = []
+        self.times: list[float] = []
+        self.watched: list[bool] = []
+        streams = writer._streams
+        send = streams.send_lac
+
+        def noted(lac: int, *, watched_only: bool = False) -> None:
+            self.lacs.append(lac)
+            self.times.append(trio.current_time())
+            self.watched.append(watched_only)
+            send(lac, watched_only=watched_only)
+
+        monkeypatch.setattr(streams, "send_lac", noted)
+
+
+async def acked(writer: LedgerWriter) -> float:
+    """When it was, to a tenth of a message's time."""
+    while writer.lac < writer.last_entry:  # noqa: ASYNC110 (virtual time)
+        await trio.sleep(LATENCY_S / 10)
+    return trio.current_time()
+
+
+def lacs_at(cluster: ModelCluster, writer: LedgerWriter) -> list[int]:
+    return [cluster[b].model.ledgers[writer.ledger_id].lac for b in ("b0", "b1", "b2")]
+
+
+async def test_a_lone_record_waits_for_no_company(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H167: its LAC is at all bookies after `LAC_REST_S`, whatever other ledgers do or do not."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writer, busy = await client.create(), await client.create()
+        told = Told(writer, monkeypatch)
+        for count in range(5):
+            add(writer, 1)
+            at = await acked(writer)
+            await trio.sleep(LAC_REST_S + 2 * LATENCY_S)
+            assert told.lacs == list(range(count + 1))
+            assert told.times[-1] <= at + LAC_REST_S
+            assert lacs_at(cluster, writer) == [count] * 3
+            await trio.sleep(0.0013 * count)
+            add(busy, 3)
+
+
+async def test_a_lac_goes_at_once_where_a_reader_waits(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H167: and only there; the others hear of it later."""
+    async with model_cluster(3) as cluster:
+        writer = await (await cluster.client()).create()
+        add(writer, 1)
+        await confirmed(writer)
+        told = Told(writer, monkeypatch)
+        for sink in writer._streams._live[1:2]:
+            sink.watched = True
+        add(writer, 1)
+        at = await acked(writer)
+        await trio.sleep(2 * LATENCY_S)
+
+        assert (told.lacs, told.watched) == ([1], [True])
+        assert told.times[0] <= at
+        assert sorted(lacs_at(cluster, writer)) == [0, 0, 1]
+        await trio.sleep(LAC_REST_S)
+        assert lacs_at(cluster, writer) == [1, 1, 1]
+
+
+async def test_what_an_add_says_needs_no_message(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes one record after the other pays no message a record for its LAC."""
+    async with model_cluster(3) as cluster:
+        writer = await (await cluster.client()).create()
+        await trio.sleep(0.01)
+        told = Told(writer, monkeypatch)
+        for _ in range(100):
+            add(writer, 1)
+            await acked(writer)
+        assert told.lacs == []
+        await trio.sleep(LAC_REST_S)
+        assert told.lacs == [99]
+
+
+async def test_a_commit_tells_its_lac_before_it_returns(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H167: `publish_lac` waits for no round, and the next one does not say it again."""
+    async with model_cluster(3) as cluster:
+        writer = await (await cluster.client()).create()
+        await trio.sleep(0.01)
+        told = Told(writer, monkeypatch)
+        add(writer, 1)
+        await acked(writer)
+
+        writer.publish_lac()
+
+        assert told.lacs == [0]
+        await trio.sleep(1)
+        assert told.lacs == [0]
+
+
+async def test_idle_writers_cost_no_timer(autojump_clock: MockClock) -> None:
+    """H35: with nothing under way or amiss a thousand of them are not looked at."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writers = [await client.create() for _ in range(5)]
+        for writer in writers:
+            add(writer, 2)
+        for writer in writers:
+            await confirmed(writer)
+        await trio.sleep(2 * client.options.slot_silence_s)
+
+        assert trio.lowlevel.current_statistics().seconds_to_next_deadline == math.inf
+        assert not any(writer._swept for writer in writers)
+
+
+@pytest.mark.parametrize("what", ["silent", "away"])
+async def test_an_idle_writer_sees_what_goes_wrong_later(
+    autojump_clock: MockClock, what: str
+) -> None:
+    """A bookie that falls silent, or goes, after a long rest is gone without as ever."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        add(writer, 1)
+        await confirmed(writer)
+        await trio.sleep(100)
+        if what == "silent":
+            cluster["b1"].hang()
+        else:
+            cluster["b1"].disconnect()
+            await trio.sleep(100)
+        add(writer, 1)
+        await confirmed(writer)
+        await trio.sleep(1.5 * client.options.slot_silence_s)
+
+        assert [s.bookie for s in writer._window.slots if s.detached] == ["b1"]
+        assert (await writer.close()).last_entry == 1
+
+
+async def test_adds_that_nobody_acknowledges_fail_after_a_rest(autojump_clock: MockClock) -> None:
+    """`add_timeout_s` counts from the add, not from a sweep before the rest."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        add(writer, 1)
+        await confirmed(writer)
+        await trio.sleep(1000)
+        for bookie in ("b0", "b1", "b2"):
+            cluster[bookie].hung = True
+        began = trio.current_time()
+        add(writer, 1)
+        while writer.error is None:  # noqa: ASYNC110 (virtual time)
+            await trio.sleep(0.1)
+
+        passed = trio.current_time() - began
+        assert isinstance(writer.error, WriteFailed)
+        timeout, sweep = client.options.add_timeout_s, client.options.sweep_s
+        assert timeout <= passed <= timeout + 3 * sweep
