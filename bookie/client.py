@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..runtime.client_link import ClientLink, PendingReply, Reply
 from ..runtime.errors import AlreadyClosed, ConnectionLost, DistributedLogError, ProtocolError
-from ..runtime.frames import REPLY_MORE, Op, envelope, unpack
+from ..runtime.frames import ENVELOPE, ENVELOPE_BYTES, REPLY_MORE, Op, envelope, unpack
 from ..runtime.host import Buffer
 from . import messages as m
 
@@ -83,7 +83,9 @@ class AddStream:
         """Queue one record; it is kept by reference. Silently dropped once the stream was refused."""
         if self.refused is None:
             self.sent += 1
-            self._link.send(envelope(Op.ADD, len(record), ident=self.number), record)
+            # As `envelope`, without its call: this is done for each entry and replica.
+            size = ENVELOPE_BYTES + len(record)
+            self._link.send(ENVELOPE.pack(size, Op.ADD, 0, 0, self.number, 0, 0), record)
 
     def send_many(self, *records: Buffer) -> None:
         """Queue records as one frame; together at most a frame's bound."""
@@ -95,8 +97,7 @@ class AddStream:
     def send_lac(self, lac: int) -> None:
         """Publish what is confirmed, when no add follows that would carry it (H24)."""
         if self.refused is None:
-            body = m.encode_lac(lac)
-            self._link.send(envelope(Op.WRITE_LAC, len(body), ident=self.number) + body)
+            self._link.send(m.lac_frame(self.number, lac))
 
     def close(self) -> None:
         """No more acks and refusals are told; the bookie forgets the stream. Idempotent."""

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..runtime.errors import DistributedLogError, ProtocolError, from_code
-from ..runtime.frames import ERROR_CHARS_MAX, pack
+from ..runtime.frames import ENVELOPE, ERROR_CHARS_MAX, Op, pack
 from ..runtime.host import Buffer
 from ..runtime.schema import message, number, row, text
 
@@ -52,6 +52,7 @@ _LEDGER = struct.Struct("<Q16s")
 _READ = struct.Struct("<Q16sQQII")
 _WAIT_LAC = struct.Struct("<Q16sqII")
 _LAC = struct.Struct("<q")
+_LAC_FRAME = struct.Struct(ENVELOPE.format + "q")
 _PAIR_I64 = struct.Struct("<qq")
 _PAIR_U64 = struct.Struct("<QQ")
 _WAIT_REPLY = struct.Struct("<qII")
@@ -189,6 +190,11 @@ def decode_refusal(status: int, body: Buffer) -> tuple[DistributedLogError, int]
 def encode_lac(lac: int) -> bytes:
     """WRITE_LAC."""
     return _LAC.pack(lac)
+
+
+def lac_frame(stream: int, lac: int) -> bytes:
+    """The whole frame of a WRITE_LAC in one step: a thousand logs send thousands of them a second."""
+    return _LAC_FRAME.pack(_LAC_FRAME.size, Op.WRITE_LAC, 0, 0, stream, 0, 0, lac)
 
 
 def decode_lac(body: Buffer) -> int:

@@ -162,6 +162,9 @@ class AddWindow:
             )
         stream.acked = count
         slot.through = through
+        if through <= self.lac:  # confirmed already: all that is new is that it is kept for fewer
+            self._release()
+            return 0
         return self._confirm()
 
     def _confirm(self) -> int:
@@ -202,6 +205,7 @@ class AddWindow:
             if slot.through < released:
                 released = slot.through
         if released <= self._released:
+            assert released == self._released, "an entry is kept until all attached slots have it"
             return
         base = self._base
         self._records[self._released + 1 - base : released + 1 - base] = [None] * (
@@ -308,6 +312,8 @@ class AddWindow:
         """Does every slot have every entry? None is detached, and no change is under way."""
         if self.changing or self.lac < self.last or len(self._attached) < len(self.slots):
             return False
+        if self._everywhere:
+            return min([slot.through for slot in self.slots]) >= self.last
         return not any(map(self.owed, range(len(self.slots))))
 
     def record(self, entry: int) -> Buffer | None:

@@ -221,6 +221,9 @@ class SlotCare:
             return False
         if self._nursery is None:
             return True
+        if self._at_rest and not self._window.holes:  # as most are that write now and then
+            self._throttled()  # its share of the process's bound is given back
+            return False
         window, options = self._window, self._options
         self._lateness.on_sweep(trio.current_time(), options.sweep_s, self._leaving)
         if self._lateness.oldest_add_s >= options.add_timeout_s:
@@ -249,7 +252,7 @@ class SlotCare:
             and not self._change.failed
             and self._change.round is None
             and self._throttled_at is None
-            and all(map(self.streams.is_open, range(len(window.slots))))
+            and self.streams.all_open
         )
 
     def _leaving(self, number: int) -> Leaving | None:

@@ -120,6 +120,11 @@ class SlotStreams:
         """Has the slot a live stream?"""
         return slot in self._sinks
 
+    @property
+    def all_open(self) -> bool:
+        """Has every slot a live stream?"""
+        return len(self._live) == len(self._window.slots)
+
     def end(self, slot: int) -> None:
         """Drop the slot's stream; what it would still say counts no more."""
         stream = self._window.slots[slot].stream
@@ -151,7 +156,7 @@ class SlotStreams:
     @property
     def watched(self) -> bool:
         """Does somebody wait for the LAC at one of the bookies?"""
-        return any([sink.watched for sink in self._live])
+        return True in [sink.watched for sink in self._live]
 
     def send_lac(self, lac: int, *, watched_only: bool = False) -> None:
         """Tell the bookies of all open streams, or those at which somebody waits for it."""

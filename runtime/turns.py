@@ -16,7 +16,7 @@ TURN_BYTES_MAX = 1024 * 1024
 """What is handed on in one turn of the loop; the rest goes in the next ones, in order."""
 CALL_BYTES_MIN = 8 * 1024
 """What a call counts at least: 128 of them a turn."""
-LOOKED_AT_A_TURN = 64
+LOOKED_AT_A_TURN = 256
 
 
 class Due:

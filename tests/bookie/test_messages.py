@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from distributedlog.bookie import messages as m
 from distributedlog.runtime.errors import EntryConflict, ProtocolError
+from distributedlog.runtime.frames import Op, envelope
 from tests.examples import examples
 
 KEY = bytes(range(16))
@@ -93,3 +94,5 @@ def test_acks_runs_refusals_and_replies_come_back() -> None:
     assert (lac, fenced, bytes(tail)) == (4, True, b"rec")
     assert m.decode_ends(m.encode_ends(-1, 3)) == (-1, 3)
     assert m.decode_lac(m.encode_lac(-1)) == -1
+    frame = envelope(Op.WRITE_LAC, 8, ident=2**40) + m.encode_lac(7)
+    assert m.lac_frame(2**40, 7) == frame
