@@ -6,13 +6,14 @@ it delayed. Above some rate only every n-th record is timed, so that timing is n
 """
 
 import os
+from array import array
 from collections import deque
 from time import perf_counter
 from typing import Any
 
 import trio
 
-from ..log.record import LogRecord
+from ..log.record import RECORD_COLUMN_BYTES, LogRecord
 from .histogram import Histogram
 from .machine import OthersCpu
 from .plan import Plan, own_logs, result
@@ -23,6 +24,8 @@ TIMED_RATE_MAX = 20_000
 OPENED_AT_ONCE = 32
 BULK_BYTES = 64 * 1024
 BULK_RECORDS_MAX = 1000
+PACKED_BYTES = 256 * 1024
+"""An entry's, columns included."""
 
 
 async def measure(plan: Plan) -> dict[str, Any]:
@@ -89,6 +92,8 @@ async def _write_one(
     payload = os.urandom(plan.size)
     if plan.outstanding == 1:
         count = await _one_at_a_time(writer, payload, share, start + plan.seconds, histogram)
+    elif plan.call == "packed":
+        count = await _packed(plan, writer, payload, share, start + plan.seconds, histogram)
     elif plan.call == "bulk":
         count = await _bulk(plan, writer, payload, share, start + plan.seconds, histogram)
     else:
@@ -170,6 +175,27 @@ async def _bulk(
             batch = [LogRecord(txid, payload) for txid in range(count, count + number)]
             before = perf_counter()
             timed.add(before, await writer.submit_bulk(batch))
+            count += number
+    return count
+
+
+async def _packed(
+    plan: Plan, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
+) -> int:
+    """`submit_packed` with entries of 256 KiB; each is timed as its records."""
+    step = max(1, PACKED_BYTES // (plan.size + RECORD_COLUMN_BYTES))
+    payloads = payload * step
+    offsets = array("i", range(0, (step + 1) * plan.size, plan.size)).tobytes()
+    count = 0
+    async with Timed(histogram) as timed:
+        while (count < records) if records else (perf_counter() < end):
+            number = min(step, records - count) if records else step
+            txids = array("q", range(count, count + number)).tobytes()
+            before = perf_counter()
+            pending = await writer.submit_packed(
+                txids, offsets[: 4 * (number + 1)], payloads[: number * plan.size]
+            )
+            timed.add(before, pending)
             count += number
     return count
 

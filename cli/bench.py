@@ -89,10 +89,10 @@ def log_options(function: Any) -> Any:
         ),
         click.option(
             "--call",
-            type=click.Choice(["submit", "bulk"]),
+            type=click.Choice(["submit", "bulk", "packed"]),
             default="submit",
             show_default=True,
-            help="How records are written: one a call, or many.",
+            help="How records are written: one a call, many, or as columns (at full speed).",
         ),
         click.option(
             "--as",

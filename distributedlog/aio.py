@@ -256,6 +256,15 @@ class LogWriter(_Closable):
             at = self._buffer.append_many(bulk, txids, taken, at)
         return PendingBulk(bulk)
 
+    async def submit_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> PendingBulk:
+        """Take records as the columns of one entry, as Arrow lays them out; see `distributedlog.LogWriter`.
+
+        A hop to the loop: hand over whole entries, of some 256 KiB. All of them are taken, or none. Raises
+        `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder`, `AlreadyClosed`, or the first error.
+        """
+        taken = await run(self._background, self._buffer.take_packed, txids, offsets, payloads)
+        return PendingBulk(taken)
+
     async def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
         """Write many records; returns their DLSNs when all are durable. Raises the first error."""
         return await (await self.submit_bulk(records))

@@ -315,6 +315,15 @@ class LogWriter(_Closable):
             at = self._buffer.append_many(bulk, txids, taken, at)
         return PendingBulk(bulk)
 
+    def submit_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> PendingBulk:
+        """Take records as the columns of one entry, as Arrow lays them out; see `distributedlog.LogWriter`.
+
+        A hop to the loop: hand over whole entries, of some 256 KiB. All of them are taken, or none. Raises
+        `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder`, `AlreadyClosed`, or the first error.
+        """
+        taken = self._background.run(self._buffer.take_packed, txids, offsets, payloads)
+        return PendingBulk(taken)
+
     @property
     def last_txid(self) -> int:
         """The txid of the newest record that the writer has taken; -1 in an empty log."""

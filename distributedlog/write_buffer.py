@@ -24,6 +24,7 @@ from .log.writer import LogWriter
 from .runtime.background import Background, Mutex, Promise
 from .runtime.errors import AlreadyClosed, DistributedLogError, WriteCancelled, WriteFailed
 from .runtime.forked import watch_forks
+from .runtime.host import Buffer
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
 """Between the caller and the writer, beside the writer's own bound."""
@@ -328,6 +329,21 @@ class WriteBuffer:
         if stop == taken.number and taken.refusal is not None:
             bulk.refused(stop, taken.refusal)
         return stop
+
+    async def take_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> BufferedBulk:
+        """In the loop: `LogWriter.submit_packed`, after all that was appended before. Raises as that."""
+        await self._drained()
+        with self._mutex:
+            if self._closed:
+                self._raise_if_over()
+        chunk = Chunk(self, 0)
+        chunk.bulk = await self.writer.submit_packed(txids, offsets, payloads)
+        if self._ordered:
+            with self._mutex:
+                self._floor = max(self._floor, self.writer.last_txid)
+        bulk = BufferedBulk(self, len(chunk.bulk))
+        bulk.took(0, chunk, 0)
+        return bulk
 
     def expect(self, told: Promise[None]) -> None:
         """Somebody is about to wait for an outcome: let it fail where the loop ends before that.

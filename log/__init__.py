@@ -28,5 +28,6 @@ Reading:
 What breaks in one log's task stays that log's: `containment.py`.
 Ends and positions: `truncation.py`, `purge.py`, `seal.py`, `positions.py`, `deletion.py`, `tombstone.py`.
 For pipelines: `view.py`, `ranges.py` and `snapshot.py` (plans), `range_reader.py`; `segment_writer.py`,
-`packed.py`, `link.py`, `app_versions.py`, `unlinked.py` (segments written outside a log, and linked to it).
+`link.py`, `app_versions.py`, `unlinked.py` (segments written outside a log, and linked to it).
+Both kinds of writers: `packed.py`, entries whose columns are there already.
 """

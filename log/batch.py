@@ -13,6 +13,7 @@ from ..runtime.errors import (
     InvalidRequest,
 )
 from .dlsn import DLSN
+from .packed import PackedColumns
 
 _new_tuple = tuple.__new__
 """What makes a `DLSN` of its three numbers, without the call in Python that `DLSN` itself is."""
@@ -22,12 +23,15 @@ class Batch:
     """The records of one entry, from the first that is buffered until the entry's outcome is known."""
 
     __slots__ = (
-        "_callbacks", "_event", "bytes", "count", "done", "entry", "error", "payloads", "segment", "txids",
+        "_callbacks", "_event", "bytes", "columns", "count", "done", "entry", "error", "payloads", "segment",
+        "txids",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.txids: list[int] = []
         self.payloads: list[bytes] = []
+        self.columns: PackedColumns | None = None
+        """Instead of `payloads`, where they came as the columns of an entry (`take_packed`)."""
         self.bytes = 0
         """Columns and payloads; what counts against the writer's bound."""
         self.segment = 0
@@ -40,12 +44,22 @@ class Batch:
         self._event: trio.Event | None = None
         self._callbacks: list[Callable[[], object]] = []
 
+    def take_packed(self, columns: PackedColumns) -> None:
+        """An empty batch becomes an entry of these columns."""
+        assert not self.txids, "columns are an entry of their own"
+        self.txids, self.columns = columns.txids, columns
+        self.bytes = columns.column_bytes - 4
+
     def finish(self, error: DistributedLogError | None = None) -> None:
         """The outcome is known: stored at (segment, entry), or an error."""
         self.error = error
         self.count = len(self.txids)
         self.done = True
-        self.txids, self.payloads = [], []  # whoever keeps a handle must not keep the bytes
+        self.txids, self.payloads, self.columns = (
+            [],
+            [],
+            None,
+        )  # whoever keeps a handle must not keep the bytes
         if self._event is not None:
             self._event.set()
         while self._callbacks:

@@ -35,9 +35,12 @@ class OpenSegment:
 
     def send(self, batch: Batch, wall_ms: int) -> None:
         """Give a batch its place and hand it to the ledger. Raises the ledger's error."""
-        buffers, length = build(
-            batch.txids, batch.payloads, records_before=self.sent_records, wall_ms=wall_ms
-        )
+        if batch.columns is not None:
+            buffers, length = batch.columns.build(records_before=self.sent_records, wall_ms=wall_ms)
+        else:
+            buffers, length = build(
+                batch.txids, batch.payloads, records_before=self.sent_records, wall_ms=wall_ms
+            )
         batch.entry = self.ledger.add(buffers, length)
         batch.segment = self.record.segment
         self.sent_records += len(batch.txids)

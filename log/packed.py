@@ -19,25 +19,36 @@ PACKED_BYTES_MAX = RECORD_BYTES_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """The buffers of one entry, and what its writer counts."""
+class PackedColumns:
+    """The columns of one entry, checked. Who keeps it sees to it that nobody changes the buffers."""
 
-    buffers: list[Buffer]
-    length: int
-    count: int
-    first_txid: int
-    last_txid: int
+    txids: list[int]
+    ids: Buffer
+    """The txids, int64 each."""
+    offsets: Buffer
+    payloads: Buffer
+    column_bytes: int
+    """All three."""
     ascending: bool
     """Do the txids not decrease?"""
+    flags: int
+
+    def build(self, *, records_before: int, wall_ms: int) -> tuple[list[Buffer], int]:
+        """As `record.build`: the buffers of the entry and their length in bytes."""
+        txids = self.txids
+        header = HEADER.pack(
+            MAGIC, VERSION, self.flags, len(txids), len(self.payloads), self.column_bytes, 0,
+            txids[0], txids[-1], records_before, wall_ms, 0,
+        )  # fmt: skip
+        return [header, self.ids, self.offsets, self.payloads], HEADER_BYTES + self.column_bytes
 
 
-def build_packed(
-    txids: Buffer | None, offsets: Buffer, payloads: Buffer, *, records_before: int, wall_ms: int
-) -> Packed:
-    """As `record.build`, from an int64, an int32 and a byte buffer. Without txids: given at the link.
+def check_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> PackedColumns:
+    """Columns of an entry from an int64, an int32 and a byte buffer. Without txids: given at the link.
 
     Raises `InvalidRequest` for columns that do not fit each other, `RecordTooLarge`. A reader checks the
-    offsets of every entry; here they are checked too, so that nobody writes what nobody can read.
+    offsets of every entry; here they are checked too, so that nobody writes what nobody can read. Some 60 ns
+    a record, in sorts and comparisons of whole columns.
     """
     try:
         ends = memoryview(offsets).cast("B").cast("i")
@@ -62,17 +73,28 @@ def build_packed(
             f"{PACKED_BYTES_MAX} in sum with 12 bytes a record"
         )
     values = ids.tolist()
-    if min(values) < 0 or max(values) > TXID_MAX:
-        raise InvalidRequest(f"a txid is 0 to 2**63 - 2; here are {min(values)} to {max(values)}")
-    header = HEADER.pack(
-        MAGIC, VERSION, FLAG_TXID_AT_LINK if txids is None else 0, number, len(data), column_bytes, 0,
-        values[0], values[-1], records_before, wall_ms, 0,
-    )  # fmt: skip
-    return Packed(
-        [header, ids.cast("B"), ends.cast("B"), data],
-        HEADER_BYTES + column_bytes,
-        number,
-        values[0],
-        values[-1],
-        sorted(values) == values,
+    ascending = sorted(values) == values
+    least, most = (values[0], values[-1]) if ascending else (min(values), max(values))
+    if least < 0 or most > TXID_MAX:
+        raise InvalidRequest(f"a txid is 0 to 2**63 - 2; here are {least} to {most}")
+    return PackedColumns(
+        values,
+        ids.cast("B"),
+        ends.cast("B"),
+        data,
+        column_bytes,
+        ascending,
+        FLAG_TXID_AT_LINK if txids is None else 0,
     )
+
+
+def own_packed(txids: Buffer, offsets: Buffer, payloads: Buffer) -> PackedColumns:
+    """As `check_packed`, of copies where the caller might still change what he gave. Raises as that."""
+    try:
+        return check_packed(*map(_own, (txids, offsets, payloads)))
+    except TypeError as error:
+        raise InvalidRequest(f"columns of an entry are buffers: {error}") from None
+
+
+def _own(given: Buffer) -> bytes:
+    return given if type(given) is bytes else memoryview(given).tobytes()

@@ -28,7 +28,7 @@ from .admission import admit_columns, out_of_order
 from .context import LogContext
 from .keys import incarnation_text, state_key, unlinked_key
 from .ledgers import Ledgers, LedgerWriter
-from .packed import PACKED_BYTES_MAX, build_packed
+from .packed import PACKED_BYTES_MAX, check_packed
 from .ranges import SegmentToken
 from .record import FLAG_TXID_AT_LINK, LogRecord, build
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd
@@ -138,22 +138,18 @@ class SegmentWriter:
         await self.flush()
         self._decide(at_link=txids is None)
         try:
-            built = build_packed(
-                txids,
-                offsets,
-                payloads,
-                records_before=self._end.records,
-                wall_ms=self._wall_ms(),
-            )
+            columns = check_packed(txids, offsets, payloads)
         except RecordTooLarge as error:
             raise RecordTooLarge(f'log "{self._name}": {error}') from None
+        first_txid, last_txid = columns.txids[0], columns.txids[-1]
         if self._ordered:
-            if built.first_txid < self._floor:
-                raise out_of_order(built.first_txid, self._floor, self._name)
-            if not built.ascending:
-                raise out_of_order(built.last_txid, built.first_txid, self._name)
-            self._floor = built.last_txid
-        await self._add(built.buffers, built.length, built.count, built.first_txid, built.last_txid)
+            if first_txid < self._floor:
+                raise out_of_order(first_txid, self._floor, self._name)
+            if not columns.ascending:
+                raise out_of_order(last_txid, first_txid, self._name)
+            self._floor = last_txid
+        buffers, length = columns.build(records_before=self._end.records, wall_ms=self._wall_ms())
+        await self._add(buffers, length, len(columns.txids), first_txid, last_txid)
 
     async def flush(self) -> None:
         """Send what is buffered; waits for room only."""

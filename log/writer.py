@@ -6,11 +6,13 @@ Whatever ends it comes together in `Pipeline.fail`: a keeper that can neither ro
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import TracebackType
 
 import trio
 
 from ..runtime.errors import DistributedLogError, WriteCancelled, WriteFailed
+from ..runtime.host import Buffer
 from .admission import admit, admit_columns, out_of_order
 from .batch import PendingBulk, PendingWrite
 from .containment import contained
@@ -19,6 +21,7 @@ from .dlsn import DLSN
 from .follower import follow
 from .ledgers import NewLedger
 from .lock_session import Claim
+from .packed import own_packed
 from .pipeline import Pipeline
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
 from .segments import SegmentRecord
@@ -149,6 +152,42 @@ class LogWriter:
             if at + 1 < len(bulk):
                 why = f"record {at} of the call was refused: {taken.refusal}"
                 bulk.refused(at + 1, WriteCancelled(why))
+        return bulk
+
+    async def submit_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> PendingBulk:
+        """Take records as the columns of one entry, as Arrow lays them out: no work a record, all or none.
+
+        ``txids``: int64 each; ``offsets``: int32, one more than txids, the first 0; ``payloads``: the bytes
+        back to back, as long as the last offset says; all little-endian, none without records, at most
+        1,040,384 bytes in sum, best a quarter of that. What was taken before goes first, what comes later
+        into other entries. Buffers that are not ``bytes`` are copied. Waits for room only; ``await`` what it
+        returns for the DLSNs.
+
+        Raises `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder` (nothing is taken, the writer
+        goes on), `AlreadyClosed`, or the first error, for good.
+        """
+        pipeline = self.pipeline
+        pipeline.raise_if_over()
+        columns = own_packed(txids, offsets, payloads)
+        first, last = columns.txids[0], columns.txids[-1]
+        if self._ordered and not columns.ascending:
+            falls = next(b for a, b in pairwise(columns.txids) if b < a)
+            raise out_of_order(falls, max(columns.txids[: columns.txids.index(falls)]), self._name)
+        if pipeline.pause:
+            await pipeline.before_submit()
+        if self._ordered:
+            if first < self._floor:
+                raise out_of_order(first, self._floor, self._name)
+            self._floor = last
+        if pipeline.batch.txids:
+            pipeline.close_batch()
+            pipeline.raise_if_over()  # what it sent may have met the writer's end
+        batch = pipeline.batch
+        batch.take_packed(columns)
+        bulk = PendingBulk(len(columns.txids))
+        bulk.took(0, batch, 0)
+        pipeline.wake()
+        pipeline.close_batch()
         return bulk
 
     async def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:

@@ -282,13 +282,23 @@ class AppendTarget:
         )
 
     async def write(self, entries: list[SinkColumns]) -> None:
-        """Write records in the writer's own batches."""
+        """Write entries as they are packed, which the log's writer sends as they are."""
         assert self._writer is not None
+        writer = self._writer
         for rows in entries:
-            txids = rows.listed_txids()
-            if txids is None:  # as the log's writer, so that nobody comes between
-                txids = [max(self._wall_ms(), self._writer.last_txid)] * rows.count
-            await self._writer.submit_columns(txids, rows.payloads())
+            now = max(
+                self._wall_ms(), writer.last_txid
+            )  # as the log's writer: nobody comes between
+            if (
+                rows.size_bytes > ENTRY_BYTES_MAX
+            ):  # one record near the limit: no packed entry takes it
+                txids = rows.listed_txids() or [now] * rows.count
+                await (await writer.submit_columns(txids, rows.payloads()))
+                continue
+            ids, offsets, payloads = rows.packed()
+            if ids is None:
+                ids = now.to_bytes(8, "little") * rows.count
+            await writer.submit_packed(ids, offsets, payloads)
 
     async def finish(self) -> list[SegmentToken]:
         """Commit, and let the next task write."""

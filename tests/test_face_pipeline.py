@@ -9,12 +9,15 @@ import pytest
 
 from distributedlog import DLSN, LogRecord, SegmentRange, SegmentToken, blocking
 from distributedlog.runtime.errors import (
+    AlreadyClosed,
     EndOfStream,
+    InvalidRequest,
     LinkOutOfOrder,
     LogRecreated,
     LogTruncated,
     NoSuchLedger,
     OwnershipAcquireFailed,
+    TransactionIdOutOfOrder,
 )
 from tests.test_face_meanings import Face, collect, done, opened
 
@@ -41,6 +44,35 @@ async def rows(reader: Any) -> list[tuple[int, bytes]]:
     if hasattr(reader, "__aiter__"):
         return [row async for columns in reader for row in columns.tuples()]
     return [row for columns in reader for row in columns.tuples()]
+
+
+def test_columns_are_written_as_an_entry_in_their_turn(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as ns:
+            log = ns.open_log(name)
+            async with opened(log.open_writer()) as writer:
+                await face.submit(writer, LogRecord(1, b"1"))
+                packed = struct.pack("<2q", 2, 3), struct.pack("<3i", 0, 1, 3), b"233"
+                bulk = await done(writer.submit_packed(*packed))
+                assert len(bulk) == 2
+                after = await face.submit(writer, LogRecord(3, b"after"))
+                with pytest.raises(TransactionIdOutOfOrder):
+                    await done(writer.submit_packed(*packed))
+                with pytest.raises(InvalidRequest):
+                    await done(writer.submit_packed(packed[0], packed[0], packed[0]))
+                dlsns = await done(bulk.result()) if face.name == "blocking" else await bulk
+                assert dlsns == sorted(dlsns)
+                assert await face.result(bulk[1]) == dlsns[1]
+                assert await face.result(after) > dlsns[1]
+            with pytest.raises(AlreadyClosed):
+                await done(writer.submit_packed(*packed))
+            async with opened(log.open_reader(to="end")) as reader:
+                found = await done(reader.read_bulk(10, wait_s=5))
+            assert [(r.txid, bytes(r.payload)) for r in found] == [
+                (1, b"1"), (2, b"2"), (3, b"33"), (3, b"after"),
+            ]  # fmt: skip
+
+    face.play(scenario, f"packed-{face.name}")
 
 
 def test_segments_are_planned_read_written_and_linked(face: Face) -> None:

@@ -15,7 +15,7 @@ from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.keys import unlinked_prefix
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.packed import build_packed
+from distributedlog.log.packed import check_packed
 from distributedlog.log.ranges import SegmentRange, SegmentToken
 from distributedlog.log.record import LogRecord, Origin, build, decode, decode_header
 from distributedlog.metadata.interface import Scan
@@ -508,8 +508,8 @@ async def test_records_of_a_segment_have_txids_or_none_has(
 
 def test_an_entry_and_its_segment_agree_who_says_the_txids() -> None:
     """Else a program that forgot to ask would show zeros, or another's."""
-    built = build_packed(None, struct.pack("<2i", 0, 1), b"x", records_before=0, wall_ms=0)
-    entry = b"".join(bytes(part) for part in built.buffers)
+    packed = check_packed(None, struct.pack("<2i", 0, 1), b"x")
+    entry = b"".join(map(bytes, packed.build(records_before=0, wall_ms=0)[0]))
     plain = b"".join(build([7], [b"x"], records_before=0, wall_ms=0)[0])
 
     assert decode(entry, decode_header(entry), Origin(1, 0, 0, 42)).txids.tolist() == [42]

@@ -16,7 +16,7 @@ from distributedlog import (  # noqa: E402
     open_namespace,
 )
 from distributedlog.log.app_versions import LinkContent  # noqa: E402
-from distributedlog.runtime.errors import LinkMismatch  # noqa: E402
+from distributedlog.runtime.errors import LinkMismatch, TransactionIdOutOfOrder  # noqa: E402
 from distributedlog.spark.client import SparkClient, run  # noqa: E402
 from distributedlog.spark.options import SinkOptions  # noqa: E402
 from distributedlog.spark.sink import BatchWriter, contents_of  # noqa: E402
@@ -87,6 +87,22 @@ async def test_mode_append_takes_its_txids_as_the_logs_writer() -> None:
         await target.finish()
 
         assert await txids(namespace) == [5, 2_000, 2_000, 2_000, 2_000, 2_000]
+
+
+@pytest.mark.parametrize("payload", [b"late", bytes(1_030_000)])
+async def test_mode_append_says_what_the_writer_refuses(payload: bytes) -> None:
+    """It looked at no outcome: records whose txids went back were dropped, and the task succeeded."""
+    async with namespace_in_memory() as namespace:
+        await append(namespace, 5)
+        rows = columns_of(
+            pa.record_batch({"txid": [6, 4], "payload": pa.array([b"a", payload], pa.binary())}),
+            "here",
+        )
+        target = AppendTarget(namespace.open_log("out"), OPTIONS, lambda: 1_000)
+        await target.open()
+        with pytest.raises(TransactionIdOutOfOrder):
+            await target.write([rows])
+        await target.finish()
 
 
 def test_what_tasks_counted_is_put_together_by_log() -> None:
