@@ -20,9 +20,9 @@ from ..log.record import Columns
 from ..runtime.errors import LogNotFound, LogTruncated, RequestTimeout
 from .client import SparkClient
 
-PIECE_BYTES = 1024 * 1024
+PIECE_BYTES = 4 * 1024 * 1024
 """Of entries that go from the loop to the thread at once."""
-PIECES_AHEAD = 4
+PIECES_AHEAD = 2
 READ_AHEAD_BYTES = 12 * 1024 * 1024
 """Besides the pieces."""
 READ_BYTES = 1024 * 1024
