@@ -2,18 +2,20 @@
 
     python -m distributedlog.bench.spark --mib 256
 
-One run, ratios: what the log costs on top of Spark's own hand-over of the same Arrow batches, in time and in
-CPU seconds a GB of payload of all processes together (JVM, Spark's Python, the cluster's nodes): the latter
-hardly depends on what else the machine does. Needs the extra ``spark`` and Java. A cluster of its own, each
-node a process, is started and removed.
+One run, by turns, ratios of medians: what the log costs on top of Spark's own hand-over of the same Arrow
+batches, in time and in CPU seconds a GB of payload of all processes together (JVM, Spark's Python, the
+cluster's nodes): the latter hardly depends on what else the machine does. Needs the extra ``spark`` and Java.
+A cluster of its own, each node a process, is started and removed.
 """
 
 import argparse
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 import trio
@@ -21,7 +23,7 @@ import trio
 from .. import Namespace, open_namespace
 from ..cluster.local import local_cluster
 
-TURNS = 3
+TURNS = 5
 MIB = 1024 * 1024
 ENTRY_BYTES = 256 * 1024
 
@@ -67,68 +69,80 @@ def synthetic(schema: Any, records: int, size: int, tasks: int) -> type[Any]:
     return Source
 
 
-async def fill(namespace: Namespace, name: str, records: int, size: int) -> float:
-    """Write the log that is read; how long it took."""
+async def fill(namespace: Namespace, name: str, records: int, size: int) -> None:
+    """Write a log, as fast as one plain writer does."""
     payload = os.urandom(size)
     each = max(1, 4 * MIB // size)
-    started = time.perf_counter()
     async with namespace.open_log(name).open_writer() as writer:
         for at in range(0, records, each):
             number = min(each, records - at)
             await writer.submit_columns(list(range(at, at + number)), [payload] * number)
-    return time.perf_counter() - started
 
 
-def median(call: Callable[[], object]) -> float:
-    """Seconds of the median of some turns."""
-    taken = []
-    for _ in range(TURNS):
-        started = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
+@dataclass(slots=True)
+class Taken:
+    """What the turns of one of the compared took."""
+
+    seconds: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+    """Of all processes below this one."""
+
+    def rate(self, mb: float) -> float:
+        """MB/s of the median turn."""
+        return mb / statistics.median(self.seconds)
+
+    def cpu_per_gb(self, mb: float) -> float:
+        """CPU seconds a GB of the median turn."""
+        return statistics.median(self.cpu_s) * 1e3 / mb
 
 
-def with_cpu(call: Callable[[], float]) -> tuple[float, float]:
-    """What it returns, and the CPU seconds of all processes below this one meanwhile."""
-    before = _cpu_s()
-    found = call()
-    return found, sum(cpu - before.get(pid, 0.0) for pid, cpu in _cpu_s().items())
+def by_turns(calls: Sequence[Callable[[], object]]) -> list[Taken]:
+    """One after the other, `TURNS` times, after a turn that starts the workers."""
+    taken = [Taken() for _ in calls]
+    for turn in range(TURNS + 1):
+        for call, into in zip(calls, taken, strict=True):
+            before, started = _cpu_s(), time.perf_counter()
+            call()
+            if turn:
+                into.seconds.append(time.perf_counter() - started)
+                into.cpu_s.append(sum(cpu - before.get(pid, 0.0) for pid, cpu in _cpu_s().items()))
+    return taken
 
 
 def measure(spark: Any, uri: str, size: int, records: int) -> str:
-    """One size of records; a line of rates and ratios."""
+    """One size of records; a line of rates and ratios, medians of turns."""
     from ..spark.schema import ddl
 
     name = f"bench-{size}"
+    fresh = count()
 
-    async def prepare() -> float:
-        async with open_namespace(uri) as namespace:
-            return await fill(namespace, name, records, size)
+    def write(log: str) -> None:
+        async def run() -> None:
+            async with open_namespace(uri) as namespace:
+                await fill(namespace, log, records, size)
+
+        trio.run(run)
 
     def read(frame: Any) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    written_s = trio.run(prepare)
+    write(name)
     spark.dataSource.register(synthetic(ddl(None), records, size, 2))
     ours = spark.read.format("distributedlog").option("log", name)
     ours = ours.option("maxBytesPerPartition", max(MIB, records * (size + 12) // 2))
     frame, memory = ours.load(uri), spark.read.format(f"synthetic{size}").load()
-    read(frame)  # the first ones start the workers
-    read(memory)
     mb = records * size / 1e6
-    read_s, read_cpu_s = with_cpu(lambda: median(lambda: read(frame)))
-    floor_s, floor_cpu_s = with_cpu(lambda: median(lambda: read(memory)))
-    read_cpu, floor_cpu = (s * 1e3 / (TURNS * mb) for s in (read_cpu_s, floor_cpu_s))
+    source, floor = by_turns([lambda: read(frame), lambda: read(memory)])
     made = f"cast(repeat('x', {size}) as binary) as payload"
     writer = spark.range(0, records, 1, 2).selectExpr(made).write.format("distributedlog")
     writer = writer.mode("append").option("createLogs", "true").option("log", f"out-{size}")
-    sink_s = median(lambda: writer.save(uri))
+    sink, plain = by_turns([lambda: writer.save(uri), lambda: write(f"plain-{size}-{next(fresh)}")])
     return (
-        f"{size:5} B: source {mb / read_s:6.0f} MB/s, in memory {mb / floor_s:6.0f} MB/s, ratio "
-        f"{floor_s / read_s:.2f}; CPU s/GB {read_cpu:.2f}, in memory {floor_cpu:.2f}, ratio "
-        f"{floor_cpu / read_cpu:.2f} | sink {mb / sink_s:6.0f} MB/s, plain writer "
-        f"{mb / written_s:6.0f} MB/s, ratio {written_s / sink_s:.2f}"
+        f"{size:5} B: source {source.rate(mb):6.0f} MB/s, in memory {floor.rate(mb):6.0f} MB/s, ratio "
+        f"{source.rate(mb) / floor.rate(mb):.2f}; CPU s/GB {source.cpu_per_gb(mb):.2f}, in memory "
+        f"{floor.cpu_per_gb(mb):.2f}, ratio {floor.cpu_per_gb(mb) / source.cpu_per_gb(mb):.2f} | sink "
+        f"{sink.rate(mb):6.0f} MB/s, plain writer {plain.rate(mb):6.0f} MB/s, ratio "
+        f"{sink.rate(mb) / plain.rate(mb):.2f}"
     )
 
 
