@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .log.dlsn import DLSN
     from .log.handle import Log
     from .log.link import LinkResult
+    from .log.multi_reader import LogBatch, LogEvent, MultiReader
     from .log.namespace import LogPage, Namespace
     from .log.position import Position
     from .log.range_reader import RangeReader
@@ -69,6 +70,9 @@ _HOMES = {
     "DLSN": ".log.dlsn",
     "Log": ".log.handle",
     "LinkResult": ".log.link",
+    "LogBatch": ".log.multi_reader",
+    "LogEvent": ".log.multi_reader",
+    "MultiReader": ".log.multi_reader",
     "LogPage": ".log.namespace",
     "Namespace": ".log.namespace",
     "Position": ".log.position",
@@ -107,8 +111,10 @@ __all__ = [
     "LinkOutOfOrder",
     "LinkResult",
     "Log",
+    "LogBatch",
     "LogChange",
     "LogEmpty",
+    "LogEvent",
     "LogExists",
     "LogNotFound",
     "LogPage",
@@ -119,6 +125,7 @@ __all__ = [
     "LogTruncated",
     "LogWatch",
     "LogWriter",
+    "MultiReader",
     "Namespace",
     "NotEnoughBookies",
     "OutcomeUnknown",

@@ -28,7 +28,9 @@ from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
-from .log.namespace import LogPage
+from .log.multi_reader import Item
+from .log.multi_reader import MultiReader as TrioMultiReader
+from .log.namespace import MULTI_READ_BYTES, LogPage
 from .log.namespace import Namespace as TrioNamespace
 from .log.opening import Opening
 from .log.position import Position
@@ -50,8 +52,8 @@ from .runtime.host import Buffer
 from .write_buffer import BufferedBulk, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
-    "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "Namespace", "PendingBulk",
-    "PendingWrite", "RangeReader", "SegmentWriter", "local_cluster", "open_namespace",
+    "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "MultiReader", "Namespace",
+    "PendingBulk", "PendingWrite", "RangeReader", "SegmentWriter", "local_cluster", "open_namespace",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=Owned)
@@ -466,6 +468,46 @@ class RangeReader(_Closable):
         self._ended()
 
 
+class MultiReader(_Closable):
+    """Gives entries of several logs, and what became of the logs; see `distributedlog.MultiReader`."""
+
+    def __init__(self, background: Background, reader: TrioMultiReader) -> None:
+        super().__init__(background, "a reader of several logs", reader.aclose)
+        self._reader = reader
+        self._inbox: Inbox[Item] = Inbox()
+        self._positions: dict[str, Position] = {}
+
+    async def next(self, wait_s: float | None = None) -> Item | None:
+        """The next entry or event; None when ``wait_s`` is over (None: no limit; 0: takes only what is here),
+        or when nothing more will come of any log."""
+        items = self._inbox.items
+        if not items:
+            fetch = partial(self._reader.next_many, wait_s)
+            await run(self._background, self._inbox.fill, fetch)
+            if not items:
+                return None
+        item = items.popleft()
+        if item.position is not None:
+            self._positions[item.log] = item.position
+        return item
+
+    async def __aiter__(self) -> AsyncIterator[Item]:
+        while (item := await self.next()) is not None:
+            yield item
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """Where each log goes on after what was given of it: ``open_reader(positions=…)``."""
+        return dict(self._positions)
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    async def aclose(self) -> None:
+        """Stop fetching. Idempotent."""
+        await run(self._background, self._reader.aclose)
+        self._ended()
+
+
 class LogWatch(_Closable):
     """The logs of a namespace, then their changes; see `distributedlog.LogWatch`."""
 
@@ -730,6 +772,31 @@ class Namespace:
         """Follow which logs there are; ``async with`` or ``await`` it."""
         opening = self._namespace.watch_logs(prefix, keep=keep)
         return Opening(lambda: opened(self._background, LogWatch, opening.open))
+
+    def open_reader(
+        self,
+        *,
+        logs: Sequence[str] | None = None,
+        pattern: str | None = None,
+        positions: Mapping[str, Position] | None = None,
+        at: Literal["earliest", "latest"] = "earliest",
+        to: Literal["end"] | None = None,
+        order: Literal["arrival", "time"] = "arrival",
+        time_wait_s: float = 1.0,
+        bytes_max: int = MULTI_READ_BYTES,
+    ) -> Opening[MultiReader]:
+        """Read several logs as one stream; ``async with`` or ``await`` it."""
+        opening = self._namespace.open_reader(
+            logs=logs,
+            pattern=pattern,
+            positions=positions,
+            at=at,
+            to=to,
+            order=order,
+            time_wait_s=time_wait_s,
+            bytes_max=bytes_max,
+        )
+        return Opening(lambda: opened(self._background, MultiReader, opening.open))
 
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records. See `distributedlog.Namespace.delete_log`."""

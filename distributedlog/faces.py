@@ -19,6 +19,7 @@ from typing import Any
 
 from . import __all__ as exported
 from .log.handle import Log
+from .log.multi_reader import MultiReader
 from .log.namespace import Namespace
 from .log.positions import Positions
 from .log.range_reader import RangeReader
@@ -39,6 +40,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (SegmentWriter, "_writer", ""),
     (RangeReader, "_reader", "read_columns read_by_log next check run"),
     (LogWatch, "_watch", "run"),
+    (MultiReader, "_reader", "next_many ended run"),
 )
 """Each trio class; where its asyncio class has the object that lives in the loop; what that leaves out."""
 PLAIN = {"ledger_id", "size_bytes", "records", "skipped"}

@@ -66,6 +66,10 @@ class Fetcher:
         """Nothing more will come into the queue."""
         self.sealed = False
         """It ended because the log does."""
+        self.on_news: Callable[[], object] | None = None
+        """Called when something comes into the queue, or the end is reached."""
+        self._read_ahead_bytes = context.options.read_ahead_bytes
+        self._read_bytes = context.options.read_bytes
         self.error: DistributedLogError | None = None
         """It ended because of this, after what is in the queue."""
         self.skips = skips
@@ -73,6 +77,8 @@ class Fetcher:
         self.entry_at = trio.current_time()
         """When an entry came last, a control entry too, or the reader was opened, or had no room."""
         self._heard_at = self.entry_at
+        self.at_tail = False
+        """Has all that is there been fetched, as far as it is known here?"""
         self._ledger: LedgerReader | None = None
         self._on_skipped = on_skipped
         self._ledgers = context.ledgers
@@ -106,9 +112,16 @@ class Fetcher:
         """The next entry of the queue, which is not empty."""
         columns = self.queue.popleft()
         self.queue_bytes -= columns.payload_bytes
-        if 2 * self.queue_bytes <= self._options.read_ahead_bytes:
+        if 2 * self.queue_bytes <= self._read_ahead_bytes:
             self._taken.set()  # not for each entry: the fetching task would wake for nothing
         return columns
+
+    def hold_at_most(self, share_bytes: int) -> None:
+        """What is fetched and not taken, and what is on its way, are as many bytes each, or an entry."""
+        options = self._options
+        self._read_ahead_bytes = min(share_bytes, options.read_ahead_bytes)
+        self._read_bytes = max(1, min(share_bytes, options.read_bytes))
+        self._taken.set()
 
     def put_back(self, taken: Sequence[Columns]) -> None:
         """Entries that were taken, and not used."""
@@ -167,6 +180,7 @@ class Fetcher:
     async def _read_segment(self) -> None:
         """From the position at hand to the end of its segment; then the position is the next one's start."""
         number = self._at_segment
+        self.at_tail = number > self._follower.state.last_segment
         state = await self._follower.until(
             lambda state: number <= state.last_segment or state.sealed
         )
@@ -211,13 +225,12 @@ class Fetcher:
             ledger.note_lac(self._proven.entry - (self._proven.slot == 0))
         while not self.ended:
             closed, lac = ledger.closed, ledger.lac
-            if self._at_entry <= lac:
+            self.at_tail = self._at_entry > lac
+            if not self.at_tail:
                 # Only here: a reader that has had everything before the point has lost nothing.
                 self._follower.check_position(number, self._at_entry)
                 try:
-                    found = await ledger.read(
-                        self._at_entry, lac, bytes_max=self._options.read_bytes
-                    )
+                    found = await ledger.read(self._at_entry, lac, bytes_max=self._read_bytes)
                 except (CorruptData, NoSuchEntry) as error:
                     if self.skips is None or not closed:
                         raise
@@ -244,7 +257,7 @@ class Fetcher:
         self.entry_at = trio.current_time()
         try:
             for entry in entries:
-                if self.queue_bytes > self._options.read_ahead_bytes:
+                if self.queue_bytes > self._read_ahead_bytes:
                     break
                 self._follower.check_position(record.segment, self._at_entry)
                 self._deliver(record, entry)
@@ -292,6 +305,8 @@ class Fetcher:
             self.queue.append(columns)
             self.queue_bytes += columns.payload_bytes
             self._filled.set()
+            if self.on_news is not None:
+                self.on_news()
         if last:
             self._end()
 
@@ -330,7 +345,7 @@ class Fetcher:
                 log.exception('log "%s": on_skipped raised', self.name)
 
     async def _wait_taken(self) -> None:
-        while self.queue_bytes > self._options.read_ahead_bytes and not self.ended:
+        while self.queue_bytes > self._read_ahead_bytes and not self.ended:
             if self._taken.is_set():
                 self._taken = trio.Event()
             await self._taken.wait()
@@ -343,6 +358,8 @@ class Fetcher:
             self.error = error
         self._filled.set()
         self._taken.set()
+        if self.on_news is not None:
+            self.on_news()
 
     def _miss(self, error: DistributedLogError) -> None:
         """End with the error, unless the segment at hand is gone and all before its truncation was had.

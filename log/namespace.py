@@ -1,6 +1,6 @@
 """Namespace: names to logs; create, find, list, delete, open."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal
@@ -32,15 +32,19 @@ from .keys import (
 from .ledgers import Ledgers
 from .lock import claim
 from .lock_session import LockSessions
+from .multi_reader import MultiReader, open_multi_reader
 from .names import check_log_name
 from .opening import Opening
 from .options import LogOptions
+from .position import Position
 from .recovery_turns import RecoveryTurns
 from .rename import rename
 from .state import LogState
 from .watch import LogWatch, read_name, watch_logs
 
 DRAWS = 5
+MULTI_READ_BYTES = 64 * 1024 * 1024
+"""Of all logs that are read as one: as much as sixteen readers hold by themselves."""
 LOGS_A_PAGE_MAX = 10_000
 
 
@@ -174,6 +178,53 @@ class Namespace:
         self._check_open()
         return Opening(lambda: self._open_watch(prefix, keep))
 
+    def open_reader(
+        self,
+        *,
+        logs: Sequence[str] | None = None,
+        pattern: str | None = None,
+        positions: Mapping[str, Position] | None = None,
+        at: Literal["earliest", "latest"] = "earliest",
+        to: Literal["end"] | None = None,
+        order: Literal["arrival", "time"] = "arrival",
+        time_wait_s: float = 1.0,
+        bytes_max: int = MULTI_READ_BYTES,
+    ) -> Opening[MultiReader]:
+        """Read several logs as one stream; ``async with`` or ``await`` it.
+
+        ``logs`` by name, or all whose whole name matches the glob ``pattern``, also those made later. Each
+        begins at its position in ``positions``, else ``at``. By ``order="arrival"`` logs take turns by
+        bytes; by ``"time"`` the oldest entry that is here comes next, and a log that is silent is waited for
+        at most ``time_wait_s``: what comes of it afterwards is marked late. ``bytes_max`` bounds what is
+        fetched and not taken, of all logs together; each has an equal share, and one entry at least. What a
+        log meets is an event and stops no other. Raises `QuorumUnreachable` (of a pattern).
+        """
+        self._check_open()
+        if (logs is None) == (pattern is None):
+            raise InvalidRequest("several logs are named by logs or by a pattern: give one of them")
+        if at not in ("earliest", "latest") or to not in (None, "end"):
+            raise InvalidRequest(
+                f'logs begin at "earliest" or "latest" and go to "end": {at!r}, {to!r}'
+            )
+        if order not in ("arrival", "time"):
+            raise InvalidRequest(f'logs are read in order of "arrival" or "time", not {order!r}')
+        if pattern is not None and to is not None:
+            raise InvalidRequest("a pattern is followed: it has no end")
+        names = None if logs is None else list(dict.fromkeys(map(check_log_name, logs)))
+        options = {
+            "positions": positions or {},
+            "at": at,
+            "to_end": to == "end",
+            "order": order,
+            "time_wait_s": time_wait_s,
+            "bytes_max": bytes_max,
+        }
+        return Opening(
+            lambda: open_multi_reader(
+                self.context, self.find, self._open_kept_watch, names, pattern, **options
+            )
+        )
+
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records.
 
@@ -229,6 +280,9 @@ class Namespace:
         watch = await watch_logs(self.metadata, self.path, prefix, keep=keep)
         self.start(watch.run)
         return watch
+
+    async def _open_kept_watch(self, prefix: str) -> LogWatch:
+        return await self._open_watch(prefix, keep=True)
 
     async def create_or_find(self, name: str) -> int:
         """The id of the log of this name, which is made if it is missing."""

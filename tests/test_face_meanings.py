@@ -26,6 +26,7 @@ from distributedlog.runtime.errors import (
     LogExists,
     LogNotFound,
     OwnershipAcquireFailed,
+    ReaderIdle,
     RecordTooLarge,
     RequestTimeout,
     TransactionIdOutOfOrder,
@@ -289,6 +290,19 @@ def test_where_readers_begin_and_end_and_how_they_wait(face: Face) -> None:
                 assert half_way.sequence_id == 4
                 assert reader.position == half_way, "also when it is closed"
                 assert await numbers(position=half_way, to="end") == [4, 5, 6, 7, 8, 9]
+                starts = {name: half_way}
+                several = namespace.open_reader(logs=[name], positions=starts, to="end")
+                async with opened(several) as several:
+                    items: list[Any] = [*await collect(several)]
+                    assert several.positions[name].sequence_id == 10
+                joined, *batches, ended = items
+                assert (joined.kind, joined.position, ended.kind) == ("joined", half_way, "ended")
+                assert sum(batch.columns.count for batch in batches) == 6
+                async with opened(log.open_reader(at="latest", idle_error_s=0.05)) as reader:
+                    with pytest.raises(ReaderIdle):
+                        await done(reader.read_next())
+                    assert (await done(reader.idle())).idle_s >= 0.05
+                    assert reader.skipped.stretches == 0
                 await done(log.positions.advance("a", half_way))
                 assert await done(log.positions.proven("a")) == half_way
                 assert await done(log.count(half_way.dlsn)) == 6

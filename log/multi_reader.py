@@ -1,0 +1,418 @@
+"""Several logs as one stream: a fetcher a log, one bound of bytes over them all.
+
+What is held of a log, and what is fetched of it at a time, are its share of the bound: no log crowds out
+another. In the order of arrival logs take turns by bytes; in the order of time the oldest entry that is here
+comes next, and a log of which nothing is here is waited for, but no longer than ``time_wait_s`` (H172). What
+one log meets is told as an event, and stops no other.
+"""
+
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import Any, Literal
+
+import trio
+
+from ..runtime.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    LogNotFound,
+    LogRecreated,
+    LogTruncated,
+)
+from .containment import contained
+from .context import LogContext
+from .fetcher import Fetcher, open_fetcher
+from .follower import follow
+from .position import Position
+from .reader import position_after
+from .record import Columns
+from .watch import LogWatch
+
+OPENED_AT_ONCE = 16
+TURN_BYTES = 64 * 1024
+"""What a log gives in a row while others have something too."""
+ENTRY_BYTES = 4 * 1024
+"""What an entry counts beside its payload."""
+
+Order = Literal["arrival", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """An entry of one of the logs."""
+
+    log: str
+    incarnation: str
+    columns: Columns
+    late: bool = False
+    """By time: something newer was given before it."""
+
+    @property
+    def position(self) -> Position:
+        """Where a reader of this log goes on after it."""
+        return position_after(self.incarnation, self.columns, self.columns.count)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """What one of the logs met."""
+
+    log: str
+    kind: Literal["joined", "ended", "sealed", "truncated", "deleted", "recreated", "failed"]
+    """All but ``joined``: nothing more comes of it. ``ended``: what there was at the beginning was given."""
+    position: Position | None = None
+    """Of ``joined``: where it begins, if that is known before it gives a record."""
+    error: DistributedLogError | None = None
+    """Of the last four."""
+
+
+Item = LogBatch | LogEvent
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    name: str
+    fetcher: Fetcher
+    empty_since: float
+    """When nothing of it was here any more, or yet."""
+    news_at: float
+    """When something of it came last."""
+    turn_bytes: int = 0
+    waits: bool = False
+    """Is it among those that have something?"""
+
+
+class MultiReader:
+    """Gives entries of several logs, and what became of the logs. Made by `Namespace.open_reader`."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        find: Callable[[str], Awaitable[int]],
+        names: Sequence[str],
+        *,
+        watch: LogWatch | None,
+        pattern: str,
+        positions: Mapping[str, Position],
+        at: Literal["earliest", "latest"],
+        to_end: bool,
+        order: Order,
+        time_wait_s: float,
+        bytes_max: int,
+    ) -> None:
+        self._context = context
+        self._find = find
+        self._names = names
+        self._watch = watch
+        self._pattern = pattern
+        self._starts = dict(positions)
+        self._at = at
+        self._to_end = to_end
+        self._by_time = order == "time"
+        self._time_wait_s = time_wait_s
+        self._bytes_max = bytes_max
+        self._members: list[_Member] = []
+        self._ready: deque[_Member] = deque()
+        """Those that have something, or have ended; the first one's turn it is."""
+        self._events: deque[LogEvent] = deque()
+        self._left_to_open = len(names)
+        self._newest_ms = -1
+        self._open_until = trio.current_time() + time_wait_s
+        self._news = trio.Event()
+        self._limiter = trio.CapacityLimiter(OPENED_AT_ONCE)
+        self._scope = trio.CancelScope()
+        self._error: DistributedLogError | None = None
+        self._positions: dict[str, Position] = {}
+
+    # --- for the caller ---------------------------------------------------------------------------
+
+    async def next(self, wait_s: float | None = None) -> Item | None:
+        """The next entry or event; None when ``wait_s`` is over (None: no limit; 0: takes only what is here),
+        or when nothing more will come of any log.
+
+        Raises `AlreadyClosed`, and what keeps a ``pattern`` from being followed.
+        """
+        await trio.lowlevel.checkpoint()
+        end = trio.current_time() + (float("inf") if wait_s is None else wait_s)
+        while True:
+            item, again_at = self._choose()
+            if item is not None:
+                if item.position is not None:
+                    self._positions[item.log] = item.position
+                return item
+            if self._error is not None:
+                raise self._error.again()
+            if self.ended or trio.current_time() >= end:
+                return None
+            news = self._news
+            with trio.move_on_at(min(end, again_at)):
+                await news.wait()
+
+    async def next_many(
+        self, wait_s: float | None = None, *, bytes_max: int = 1024 * 1024
+    ) -> list[Item]:
+        """As `next`, then what else is here, up to about ``bytes_max``; [] for its None."""
+        first = await self.next(wait_s)
+        found: list[Item] = [] if first is None else [first]
+        left = bytes_max
+        while found:
+            last = found[-1]
+            left -= ENTRY_BYTES
+            if isinstance(last, LogBatch):
+                left -= last.columns.payload_bytes
+            if left <= 0:
+                break
+            item, _ = self._choose()
+            if item is None:
+                break
+            if item.position is not None:
+                self._positions[item.log] = item.position
+            found.append(item)
+        return found
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """Where each log goes on after what was given of it: ``open_reader(positions=…)``."""
+        return dict(self._positions)
+
+    @property
+    def ended(self) -> bool:
+        """Will nothing more come of any log?"""
+        return (
+            self._watch is None
+            and not self._left_to_open
+            and not self._members
+            and not self._events
+        )
+
+    def __aiter__(self) -> "MultiReader":
+        return self
+
+    async def __anext__(self) -> Item:
+        item = await self.next()
+        if item is None:
+            raise StopAsyncIteration
+        return item
+
+    async def aclose(self) -> None:
+        """Stop fetching. Idempotent."""
+        self._close()
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> "MultiReader":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._close()
+
+    # --- what comes next --------------------------------------------------------------------------
+
+    def _choose(self) -> tuple[Item | None, float]:
+        """The next item that is here and may be given; else when to look again."""
+        if self._events:
+            return self._events.popleft(), 0.0
+        if self._by_time:
+            return self._oldest()
+        while self._ready:
+            member = self._ready[0]
+            if not member.fetcher.queue:
+                self._ready.popleft()
+                member.waits, member.turn_bytes = False, 0
+                if member.fetcher.ended:
+                    return self._leave(member), 0.0
+                continue
+            columns = member.fetcher.take()
+            member.turn_bytes += columns.payload_bytes + ENTRY_BYTES
+            if member.turn_bytes >= TURN_BYTES:
+                member.turn_bytes = 0
+                self._ready.rotate(-1)
+            return self._batch(member, columns), 0.0
+        return None, float("inf")
+
+    def _oldest(self) -> tuple[Item | None, float]:
+        found, oldest_ms = None, 0
+        now = trio.current_time()
+        wait_until = -float("inf")
+        for member in self._members:
+            fetcher = member.fetcher
+            if fetcher.queue:
+                time_ms = fetcher.queue[0].wall_ms
+                if found is None or time_ms < oldest_ms:
+                    found, oldest_ms = member, time_ms
+            elif fetcher.ended:
+                return self._leave(member), 0.0
+            else:
+                # At its end everything that is there has come: it is waited for from its last news on, so
+                # that many logs that fall silent together are waited for once, not one after the other.
+                since = (
+                    member.news_at if fetcher.at_tail else max(member.news_at, member.empty_since)
+                )
+                wait_until = max(wait_until, since + self._time_wait_s)
+        if found is None:
+            return None, float("inf")
+        if self._left_to_open and now < self._open_until:
+            wait_until = max(wait_until, self._open_until)
+        if now < wait_until:
+            return None, wait_until
+        columns = found.fetcher.take()
+        if not found.fetcher.queue:
+            found.empty_since = now
+        late = oldest_ms < self._newest_ms
+        self._newest_ms = max(self._newest_ms, oldest_ms)
+        return self._batch(found, columns, late), 0.0
+
+    def _batch(self, member: _Member, columns: Columns, late: bool = False) -> LogBatch:
+        return LogBatch(member.name, member.fetcher.incarnation, columns, late)
+
+    def _leave(self, member: _Member) -> LogEvent:
+        """Nothing more comes of it."""
+        self._members.remove(member)
+        self._share_out()
+        fetcher = member.fetcher
+        if fetcher.error is None:
+            return LogEvent(member.name, "sealed" if fetcher.sealed else "ended")
+        return _told(member.name, fetcher.error)
+
+    # --- the tasks --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Open and follow the logs until closed. A task of the namespace."""
+        finished = False
+        try:
+            with self._scope, contained("a reader of several logs", self._end):
+                async with trio.open_nursery() as nursery:
+                    for name in self._names:
+                        nursery.start_soon(self._join, name, nursery)
+                    if self._watch is not None:
+                        await self._follow(self._watch, nursery)
+                finished = True
+        finally:
+            if self._watch is not None:
+                with trio.CancelScope(shield=True):
+                    await self._watch.aclose()
+            if not finished:
+                self._end(AlreadyClosed("a reader of several logs: the namespace was closed"))
+
+    async def _follow(self, watch: LogWatch, nursery: trio.Nursery) -> None:
+        while True:
+            change = await watch.next()
+            if change is None or change.kind == "deleted":
+                continue  # its own reader says so
+            known = change.kind == "renamed" and fnmatchcase(change.old_name, self._pattern)
+            if fnmatchcase(change.name, self._pattern) and not known:
+                self._left_to_open += 1
+                nursery.start_soon(self._join, change.name, nursery)
+
+    async def _join(self, name: str, nursery: trio.Nursery) -> None:
+        try:
+            async with self._limiter:
+                fetcher = await self._opened(name)
+        except DistributedLogError as error:
+            self._events.append(_told(name, error))
+        else:
+            now = trio.current_time()
+            member = _Member(name, fetcher, now, now)
+            self._members.append(member)
+            self._share_out()
+            self._events.append(LogEvent(name, "joined", fetcher.start))
+            fetcher.on_news = lambda: self._on_news(member)
+            self._on_news(member)
+            nursery.start_soon(fetcher.run)
+        self._left_to_open -= 1
+        self._tell()
+
+    async def _opened(self, name: str) -> Fetcher:
+        context = self._context
+        follower = await follow(context.metadata, await self._find(name), name)
+        return await open_fetcher(
+            context,
+            follower,
+            position=self._starts.pop(name, None),
+            dlsn=None,
+            txid=None,
+            at=self._at,
+            to="end" if self._to_end else None,
+            skip=False,
+            on_skipped=None,
+        )
+
+    def _share_out(self) -> None:
+        """A half of each one's share is held, a half may be on its way."""
+        share = self._bytes_max // (2 * max(1, len(self._members)))
+        for member in self._members:
+            member.fetcher.hold_at_most(share)
+
+    def _on_news(self, member: _Member) -> None:
+        """Something of it came, or it ended. Also a call of a connection that others share."""
+        if self._by_time:
+            member.news_at = trio.current_time()
+            self._tell()
+        elif not member.waits:
+            member.waits = True
+            self._ready.append(member)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    def _close(self) -> None:
+        self._scope.cancel()
+        self._end(AlreadyClosed("this reader of several logs is closed"))
+        for member in self._members:
+            member.fetcher.on_news = _nobody
+            member.fetcher.close()
+        self._members.clear()
+        self._ready.clear()
+        self._events.clear()
+
+    def _end(self, error: DistributedLogError) -> None:
+        if self._error is None:
+            self._error = error
+        self._tell()
+
+
+def _nobody() -> None:
+    """Closed: nobody is told."""
+
+
+def _told(name: str, error: DistributedLogError) -> LogEvent:
+    if isinstance(error, LogRecreated):
+        return LogEvent(name, "recreated", error=error)
+    if isinstance(error, LogNotFound):
+        return LogEvent(name, "deleted", error=error)
+    if isinstance(error, LogTruncated):
+        return LogEvent(name, "truncated", error=error)
+    return LogEvent(name, "failed", error=error)
+
+
+async def open_multi_reader(
+    context: LogContext,
+    find: Callable[[str], Awaitable[int]],
+    open_watch: Callable[[str], Awaitable[LogWatch]],
+    logs: Sequence[str] | None,
+    pattern: str | None,
+    **options: Any,
+) -> MultiReader:
+    """See `Namespace.open_reader`."""
+    watch = None
+    if pattern is not None:
+        literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+        watch = await open_watch(literal)
+    try:
+        names = list(logs or ())
+        if watch is not None and pattern is not None:
+            names = [name for name in watch.logs if fnmatchcase(name, pattern)]
+        reader = MultiReader(context, find, names, watch=watch, pattern=pattern or "", **options)
+        context.start(reader.run)
+    except BaseException:
+        if watch is not None:
+            await watch.aclose()
+        raise
+    return reader
