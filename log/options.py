@@ -27,7 +27,11 @@ class LogOptions:
         1024 * MIB, "bytes", "a segment is the unit of retention and of repair"
     )
     segment_age_max_s: float = option(2 * 3600.0, "s", "upstream's roll by time")
-    lock_lease_s: float = option(10.0, "s", "a killed writer's lock is free after this")
+    lock_lease_s: float = option(
+        10.0,
+        "s",
+        "a writer's lock is free after this, where it is cut off; within 1 s, where it was killed",
+    )
     recover_timeout_s: float = option(
         30.0, "s", "opening or rolling after an error gives up after this"
     )

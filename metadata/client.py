@@ -2,17 +2,20 @@
 
 Every command carries (client id, request number), so that sending it again does not do it again (H20). What
 was never sent, or was refused, certainly did not happen; what was sent and not answered until the deadline
-is `OutcomeUnknown`. Questions are in `asking.py`, connections in `quorum_links.py`, watches in `watching.py`.
+is `OutcomeUnknown`. A lease is renewed at once when the connection that it was renewed on has ended: else it
+ends within a second (`leases.py`). Questions are in `asking.py`, connections in `quorum_links.py`, watches in
+`watching.py`.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 
 import trio
 
-from ..runtime.client_link import Reply
+from ..runtime.client_link import ClientLink, Reply
 from ..runtime.errors import (
     DistributedLogError,
+    LeaseExpired,
     OutcomeUnknown,
     TooBusy,
 )
@@ -53,9 +56,10 @@ class MetadataClient:
         client_id: str,
         timeout_s: float = 30.0,
     ) -> None:
-        self._links = QuorumLinks(
-            endpoint, addresses, timeout_s, lambda link: self._watcher.on_link(link)
-        )
+        self._links = QuorumLinks(endpoint, addresses, timeout_s, lambda link: self._on_link(link))
+        self._leases: dict[int, ClientLink | None] = {}
+        """Those that we hold, and the connection that each belongs to; None: to none any more."""
+        self._cut = trio.Event()
         self._questions = Questions(self._links)
         self._watcher = Watcher(self._links)
         self._client_id = client_id
@@ -68,6 +72,7 @@ class MetadataClient:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._links.run)
             nursery.start_soon(self._questions.run)
+            nursery.start_soon(self._keep_leases)
             task_status.started()
 
     @property
@@ -107,15 +112,23 @@ class MetadataClient:
     async def grant_lease(self, ttl_ms: int) -> int:
         """See `interface.Metadata`."""
         client = self._client_id
-        return (await self._command(lambda n, base: Grant(client, n, base, ttl_ms))).lease
+        lease = (await self._command(lambda n, base: Grant(client, n, base, ttl_ms))).lease
+        self._heard_of(lease)
+        return lease
 
     async def renew_lease(self, lease: int) -> None:
         """See `interface.Metadata`."""
-        await self.ask(Op.META_LEASE, pack(["renew", lease]))
+        try:
+            await self.ask(Op.META_LEASE, pack(["renew", lease]))
+        except LeaseExpired:
+            self._leases.pop(lease, None)
+            raise
+        self._heard_of(lease)
 
     async def revoke_lease(self, lease: int) -> None:
         """See `interface.Metadata`."""
         client = self._client_id
+        self._leases.pop(lease, None)
         await self._command(lambda n, base: Revoke(client, n, base, lease))
 
     def watch(
@@ -138,6 +151,36 @@ class MetadataClient:
         """
         reply = await self.ask(Op.META_MEMBERS, request.encode())
         return [reach.member for reach in decode_members(reply.body)]
+
+    # --- leases -----------------------------------------------------------------------------------
+
+    def _heard_of(self, lease: int) -> None:
+        """The leader has just answered: the lease belongs to our connection to it."""
+        self._leases[lease] = self._links.open_link(self._links.leader)
+        if self._leases[lease] is None:
+            self._cut.set()  # it ended right after its answer
+
+    def _on_link(self, link: ClientLink) -> None:
+        self._watcher.on_link(link)
+        link.on_closed.append(lambda _: self._on_closed(link))
+
+    def _on_closed(self, link: ClientLink) -> None:
+        for lease, belongs_to in self._leases.items():
+            if belongs_to is link:
+                self._leases[lease] = None
+                self._cut.set()
+
+    async def _keep_leases(self) -> None:
+        """Renew at once what belongs to a connection that has ended, until cancelled."""
+        while True:
+            await self._cut.wait()
+            self._cut = trio.Event()
+            for lease in [lease for lease, link in self._leases.items() if link is None]:
+                if lease in self._leases:
+                    with suppress(
+                        DistributedLogError
+                    ):  # whoever holds it renews it, too, and is told
+                        await self.renew_lease(lease)
 
     # --- asking -----------------------------------------------------------------------------------
 

@@ -84,7 +84,7 @@ class Metadata(Protocol):
         ...
 
     async def grant_lease(self, ttl_ms: int) -> int:
-        """A new lease, which ends ``ttl_ms`` after its last renewal."""
+        """A new lease: it ends ``ttl_ms`` after its last renewal; 1 s after the death of this process."""
         ...
 
     async def renew_lease(self, lease: int) -> None:

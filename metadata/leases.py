@@ -3,6 +3,9 @@
 No clock is in the replicated state. A leader that begins grants every lease its full time anew; it proposes
 the end of those that nobody renewed. A keep-alive is answered only after a quorum round that began later, so
 that a leader that was deposed keeps nothing alive; and never once the lease's end has been proposed.
+
+A lease belongs to the connection that it was granted or renewed on last. When that one ends, its holder has
+died, or comes back at once (`client.py` does): the lease ends `CLOSED_S` later, unless it was renewed.
 """
 
 from collections.abc import Callable
@@ -10,12 +13,17 @@ from collections.abc import Callable
 import trio
 
 from ..runtime.errors import DistributedLogError, LeaseExpired
+from ..runtime.link import Link
 from .answers import Answer
 from .commands import Expire, encode_command
 from .replica import Replica
 
 STEP_S = 0.1
 """How often the leases are looked at, in seconds."""
+CLOSED_S = 0.8
+"""So long a lease outlives the connection it belongs to: with a look and a commit less than a second."""
+UNHEARD_S = 5.0
+"""A new leader gives a lease of unknown connection so much at least: all holders have to find it first."""
 STALLED_S = 1.0
 """A look that comes so late is left out."""
 
@@ -26,11 +34,14 @@ class Leases:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._deadlines: dict[int, float] = {}
+        self._links: dict[int, Link] = {}
+        """The connection that each lease belongs to, where one is known."""
         self._ending: dict[int, None] = {}
 
     def on_role(self) -> None:
         """A new leader knows nothing of what was renewed before it."""
         self._deadlines.clear()
+        self._links.clear()
         self._ending.clear()
 
     def on_late(self, lateness_s: float) -> None:
@@ -38,8 +49,32 @@ class Leases:
         for lease in self._deadlines:
             self._deadlines[lease] += lateness_s
 
-    def renew(self, lease: int, reply: Callable[[DistributedLogError | None], None]) -> None:
-        """A keep-alive came in; ``reply`` is told when a later quorum round has confirmed us."""
+    def on_granted(self, lease: int, link: Link) -> None:
+        """A lease was made, or was made before, for whoever asks over ``link``."""
+        held = self._replica.state.leases.get(lease)
+        if held is not None and self._replica.leads:
+            self._keep(lease, link, trio.current_time() + held.ttl_ms / 1000)
+
+    def on_closed(self, link: Link) -> None:
+        """A connection has ended: what belongs to it does soon."""
+        until = trio.current_time() + CLOSED_S
+        for lease in [lease for lease, held_by in self._links.items() if held_by is link]:
+            del self._links[lease]
+            self._deadlines[lease] = min(self._deadlines[lease], until)
+
+    def _keep(self, lease: int, link: Link, until: float) -> None:
+        """Its holder was heard on ``link``, which may have ended meanwhile: then it was heard too early."""
+        if link.closed is None:
+            self._links[lease] = link
+        elif self._links.get(lease, link) is link:
+            self._links.pop(lease, None)
+            until = min(until, trio.current_time() + CLOSED_S)
+        self._deadlines[lease] = max(self._deadlines.get(lease, 0.0), until)
+
+    def renew(
+        self, lease: int, link: Link, reply: Callable[[DistributedLogError | None], None]
+    ) -> None:
+        """A keep-alive came in on ``link``; ``reply`` is told when a later quorum round has confirmed us."""
         asked_at = trio.current_time()
 
         def confirmed(error: DistributedLogError | None) -> None:
@@ -47,8 +82,7 @@ class Leases:
             if error is None and (held is None or lease in self._ending):
                 error = LeaseExpired(f"lease {lease} is gone")
             if error is None and held is not None:
-                renewed_to = asked_at + held.ttl_ms / 1000
-                self._deadlines[lease] = max(self._deadlines.get(lease, 0.0), renewed_to)
+                self._keep(lease, link, asked_at + held.ttl_ms / 1000)
             reply(error)
 
         self._replica.read(confirmed)
@@ -63,9 +97,11 @@ class Leases:
                 continue  # what a stall means `on_late` says first
             for lease in [known for known in self._deadlines if known not in replica.state.leases]:
                 del self._deadlines[lease]
+                self._links.pop(lease, None)
                 self._ending.pop(lease, None)
             for lease, held in replica.state.leases.items():
-                deadline = self._deadlines.setdefault(lease, now + held.ttl_ms / 1000)
+                ttl_s = max(held.ttl_ms / 1000, UNHEARD_S)
+                deadline = self._deadlines.setdefault(lease, now + ttl_s)
                 if deadline <= now and lease not in self._ending:
                     self._ending[lease] = None
                     replica.propose(encode_command(Expire(lease=lease)), self._ended(lease))

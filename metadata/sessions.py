@@ -86,6 +86,8 @@ class MetadataSession:
     def on_closed(self) -> None:
         """See `link.Session`."""
         del self._node.watches[self._watches]
+        if self._node.member is not None:
+            self._node.member.leases.on_closed(self._link)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -138,6 +140,8 @@ class MetadataSession:
             if isinstance(answer, DistributedLogError):
                 self._link.reply_error(ident, self._led_from_here(member, answer))
             else:
+                if isinstance(meant, Grant):
+                    member.leases.on_granted(answer.lease, self._link)
                 self._link.reply(ident, encode_outcome(member.replica.state.index, answer))
 
         member.replica.request(command, meant, done)
@@ -149,7 +153,7 @@ class MetadataSession:
             else:
                 self._link.reply_error(ident, self._led_from_here(member, error))
 
-        member.leases.renew(lease, done)
+        member.leases.renew(lease, self._link, done)
 
     def _form(self, ident: int, body: memoryview) -> None:
         if len(body):

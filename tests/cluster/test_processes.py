@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from distributedlog import LogRecord
+from distributedlog.blocking import open_namespace
 from tests.cluster import process_story
 from tests.cluster.story import Cluster
 
@@ -114,6 +116,24 @@ def test_a_second_writer_is_refused_and_a_takeover_fences_the_first(cluster: Clu
     assert int(str(said["records"])) >= 200
     assert two.end()[0] == 0
     _check_two(cluster, "shared", one, 200, two)
+
+
+def test_the_log_of_a_killed_writer_is_open_to_another_at_once(cluster: Cluster) -> None:
+    """H19: its connection has ended, and its lock ends with that, not after its lease of 10 s."""
+    assert cluster.run("log", "create", "shared").returncode == 0
+    one = _Writer(cluster, "shared", "a")
+    one.feed(100)
+    _wait_lines(cluster, "shared", 100)
+    one.process.kill()
+
+    # Half of the lease would not be enough, were its end waited for.
+    with (
+        open_namespace(cluster.uri) as namespace,
+        namespace.open_log("shared").open_writer(wait_s=LEASE_S / 2) as writer,
+    ):
+        writer.write(LogRecord(100, b"b 0"))
+
+    assert _lines(cluster, "shared") == [*(f"a {n}" for n in range(100)), "b 0"]
 
 
 def test_a_writer_that_slept_past_its_lease_finds_itself_fenced(cluster: Cluster) -> None:

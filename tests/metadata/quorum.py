@@ -102,8 +102,13 @@ class Quorum:
         """The first node that is none of these."""
         return next(name for name in self.names if name not in names)
 
-    async def client(self, *names: str, timeout_s: float = CLIENT_TIMEOUT_S) -> MetadataClient:
-        """A client that knows these nodes (all, if none is named)."""
+    async def client(
+        self,
+        *names: str,
+        timeout_s: float = CLIENT_TIMEOUT_S,
+        nursery: trio.Nursery | None = None,
+    ) -> MetadataClient:
+        """A client that knows these nodes (all, if none is named); it lives as long as ``nursery``."""
         self._clients += 1
         name = f"client {self._clients}"
         hello = Hello(cluster_id="", node_id=name, kind="client")
@@ -113,7 +118,9 @@ class Quorum:
             client_id=name,
             timeout_s=timeout_s,
         )
-        await self._nursery.start(lambda task_status: client.run(task_status=task_status))
+        await (nursery or self._nursery).start(
+            lambda task_status: client.run(task_status=task_status)
+        )
         return client
 
     async def cluster_id(self) -> str:

@@ -1,7 +1,9 @@
 """The leader's side of leases (M7, H19), over a replica that says what it is told to say."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import trio
 from trio.testing import MockClock
@@ -9,9 +11,23 @@ from trio.testing import MockClock
 from distributedlog.metadata.answers import Answer
 from distributedlog.metadata.commands import Expire, decode_command
 from distributedlog.metadata.leases import Leases
-from distributedlog.runtime.errors import DistributedLogError, LeaseExpired
+from distributedlog.runtime.errors import ConnectionLost, DistributedLogError, LeaseExpired
 
 TTL_S = 10.0
+
+
+@dataclass(eq=False)
+class Connection:
+    """As much of a link as leases look at."""
+
+    closed: ConnectionLost | None = None
+
+    def end(self, leases: Leases) -> None:
+        self.closed = ConnectionLost("cut")
+        leases.on_closed(self)  # type: ignore[arg-type]
+
+
+OPEN: Any = Connection()
 
 
 @dataclass
@@ -79,12 +95,90 @@ async def test_a_lease_whose_end_is_proposed_is_renewed_no_more(autojump_clock: 
         nursery.start_soon(leases.run)
         await trio.sleep(TTL_S + 1)
         assert [lease for lease, _ in replica.proposed] == [7]
-        leases.renew(7, said.append)
+        leases.renew(7, OPEN, said.append)
         assert isinstance(said[0], LeaseExpired)
 
         replica.proposed[0][1](DistributedLogError("too busy"))
-        leases.renew(7, said.append)
+        leases.renew(7, OPEN, said.append)
         assert said[1] is None
         await trio.sleep(TTL_S - 1)
         assert len(replica.proposed) == 1
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def running(replica: OneReplica) -> AsyncIterator[Leases]:
+    leases = of(replica)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(leases.run)
+        yield leases
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_lease_ends_within_a_second_of_its_connection(autojump_clock: MockClock) -> None:
+    """H19: a writer that was killed holds its log no longer than that."""
+    replica, link = OneReplica(), Connection()
+    async with running(replica) as leases:
+        leases.on_granted(7, link)  # type: ignore[arg-type]
+        await trio.sleep(5)
+        link.end(leases)
+
+        await trio.sleep(0.7)
+        assert replica.proposed == []
+        await trio.sleep(0.3)
+        assert [lease for lease, _ in replica.proposed] == [7]
+
+
+async def test_a_lease_belongs_to_the_connection_it_was_renewed_on_last(
+    autojump_clock: MockClock,
+) -> None:
+    """H19: a blip. The new connection may be heard before the end of the old one is."""
+    replica = OneReplica()
+    said: list[DistributedLogError | None] = []
+    for heard_first in (True, False):
+        old: Any = Connection()
+        new: Any = Connection()
+        async with running(replica) as leases:
+            leases.on_granted(7, old)
+            if heard_first:
+                leases.renew(7, new, said.append)
+                old.end(leases)
+            else:
+                old.end(leases)
+                await trio.sleep(0.5)
+                leases.renew(7, new, said.append)
+
+            await trio.sleep(TTL_S - 1)
+            assert replica.proposed == []
+            assert said.pop() is None
+
+
+async def test_what_is_confirmed_after_its_connections_end_keeps_no_lease(
+    autojump_clock: MockClock,
+) -> None:
+    """H19: the last words of a writer that was killed, a request or a renewal, are no sign of life."""
+    for granted in (True, False):
+        replica = OneReplica()
+        late: Any = Connection()
+        async with running(replica) as leases:
+            late.end(leases)
+            if granted:
+                leases.on_granted(7, late)
+            else:
+                leases.renew(7, late, lambda error: None)
+
+            await trio.sleep(1)
+            assert [lease for lease, _ in replica.proposed] == [7]
+
+
+async def test_a_new_leader_gives_short_leases_the_time_to_find_it(
+    autojump_clock: MockClock,
+) -> None:
+    """Else a leader that was silent for two seconds would end all short leases together."""
+    replica = OneReplica()
+    replica.state.leases[7].ttl_ms = 2000
+    async with running(replica):
+        await trio.sleep(4.8)
+        assert replica.proposed == []
+        await trio.sleep(0.5)
+        assert [lease for lease, _ in replica.proposed] == [7]
