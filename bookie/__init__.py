@@ -13,7 +13,6 @@ From the wire to the platter and back:
     ledgers.py, waiters.py      what it knows of a ledger; who waits for its LAC
     gather.py                   the ring in which commits gather, and from which the tail is read
     journal.py                  one block a commit, one sync a block; files, rolls, footers
-    zero_ahead.py               zeros ahead of the journal's end, where commits are small
     journal_blocks.py           what the blocks hold (pure)
     index.py, runs.py, index_records.py     (ledger, entry) to a place in the journal; its bytes (pure)
     reads.py, cutting.py, read_sources.py  ring, page cache, or a worker that asks the device

@@ -17,13 +17,13 @@ import trio
 from ..runtime import blocks
 from ..runtime.errors import DiskFull, DistributedLogError, TooBusy
 from ..runtime.host import Disk, File
+from ..runtime.zero_ahead import ZeroAhead
 from . import journal_blocks as jb
 from .gather import GatheringBlock, GatherRing
 from .ledgers import Ledgers
 from .options import BESIDE_BLOCK_BYTES, BookieOptions
 from .reserve import Reserve
 from .space import Space
-from .zero_ahead import ZeroAhead
 
 FILE_S = 5.0
 """A file is made as long as it takes to fill it at the rate of the last one, within bounds: rolls stay rare
@@ -501,7 +501,7 @@ class Journal:
         self, new_file: "NewFile", predecessor: int, end: int, sealing_blocks: int
     ) -> None:
         self.number, self._file = new_file.number, new_file.file
-        self.zeros.begin(new_file.file, new_file.size - jb.TRAILER_SPACE)
+        self.zeros.begin(new_file.file.write_zeros, new_file.size - jb.TRAILER_SPACE)
         self._begun_at = trio.current_time()
         self._offset = 0
         self._last_offset = -1

@@ -85,6 +85,7 @@ class MemberNode:
         self.peers.on_members()
         for task in (
             self.replica.persist,
+            self.replica.storage.zero_ahead,
             self.replica.run_clock,
             self.replica.take_snapshots,
             self.replica.mind_room,

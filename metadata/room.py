@@ -103,6 +103,7 @@ class Room:
 
     def _note(self, short: bool) -> None:
         was, self.short = self.short, short
+        self._storage.spare_room = not short
         if not (was or short or self.full or self.snapshot_failed):
             return  # for each change: there is nothing to say, and there was nothing
         self._tell()

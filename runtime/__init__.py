@@ -17,6 +17,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     link.py                     one connection with frames: a queue out, a reader in
     client_link.py, rpc.py      requests pipelined; connections made and served
     blocks.py                   checksummed blocks in files: the journal and the Raft log stand on it (pure)
+    zero_ahead.py               zeros ahead of the end of either, where commits are small
     identity.py, atomic_file.py whose a directory is; small files replaced whole
     reasons.py                  what a node says is wrong with it (pure)
     turns.py                    one task, one timer for what thousands of logs have to do

@@ -7,9 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.zero_ahead import COMMIT_BYTES_MAX, STEP_BYTES, ZeroAhead
 from distributedlog.runtime.errors import DiskFailed
 from distributedlog.runtime.memory import MemoryDisk, MemoryFile
+from distributedlog.runtime.zero_ahead import COMMIT_BYTES_MAX, STEP_BYTES, ZeroAhead
 
 from .kit import OPTIONS, Adder, CutDisk, read_all, record, running
 
@@ -50,7 +50,7 @@ async def test_no_byte_that_was_taken_is_zeroed(seed: int, autojump_clock: MockC
         nursery.start_soon(zeros.run)
         for _ in range(3):
             slow = await slow_file()
-            zeros.begin(slow, FILE_BYTES)  # type: ignore[arg-type]
+            zeros.begin(slow.write_zeros, FILE_BYTES)
             offset = 0
             while True:
                 length = 4096 * chance.choice((1, 1, 1, 2, 40))
@@ -77,7 +77,7 @@ async def test_only_short_blocks_ask_and_the_window_bounds_it(autojump_clock: Mo
     async with trio.open_nursery() as nursery:
         zeros = ZeroAhead(WINDOW, phase=0)
         nursery.start_soon(zeros.run)
-        zeros.begin(slow, FILE_BYTES)  # type: ignore[arg-type]
+        zeros.begin(slow.write_zeros, FILE_BYTES)
         for _ in range(100):
             zeros.committed(COMMIT_BYTES_MAX + 4096)
             await trio.sleep(0.1)
@@ -87,7 +87,7 @@ async def test_only_short_blocks_ask_and_the_window_bounds_it(autojump_clock: Mo
             await trio.sleep(0.1)
         assert slow.calls == [(0, STEP_BYTES), (STEP_BYTES, STEP_BYTES)]
         none = ZeroAhead(0, phase=0)
-        none.begin(slow, FILE_BYTES)  # type: ignore[arg-type]
+        none.begin(slow.write_zeros, FILE_BYTES)
         nursery.start_soon(none.run)
         none.committed(4096)
         await trio.sleep(1)
@@ -100,7 +100,7 @@ async def test_a_file_is_left_when_its_last_zeros_are_there(autojump_clock: Mock
     async with trio.open_nursery() as nursery:
         zeros = ZeroAhead(WINDOW, phase=0)
         nursery.start_soon(zeros.run)
-        zeros.begin(slow, FILE_BYTES)  # type: ignore[arg-type]
+        zeros.begin(slow.write_zeros, FILE_BYTES)
         zeros.committed(4096)
         await trio.sleep(1)
         began = trio.current_time()
@@ -117,7 +117,7 @@ async def test_zeros_that_fail_end_the_node(autojump_clock: MockClock) -> None:
     slow = await slow_file()
     slow.fail = True
     zeros = ZeroAhead(WINDOW, phase=0)
-    zeros.begin(slow, FILE_BYTES)  # type: ignore[arg-type]
+    zeros.begin(slow.write_zeros, FILE_BYTES)
     zeros.committed(4096)
     with pytest.raises(DiskFailed):
         await zeros.run()

@@ -21,12 +21,13 @@ from distributedlog.metadata.members import (
 from distributedlog.metadata.messages import Entry
 from distributedlog.metadata.ready import HardState, Ready, Role, Snapshot
 from distributedlog.metadata.receiving import restore
-from distributedlog.metadata.storage import ROLL_BYTES, Loaded, RaftStorage
+from distributedlog.metadata.storage import ROLL_BYTES, ZERO_BYTES, Loaded, RaftStorage
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime import blocks
 from distributedlog.runtime.errors import CorruptData
 from distributedlog.runtime.host import Disk, File
 from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.zero_ahead import STEP_BYTES
 
 SEED = 7
 MEMBERS_OF_ONE = Members("cluster", {"m1": "id1"}, True, SEED)
@@ -503,3 +504,68 @@ def test_new_members_have_a_seed_of_their_own() -> None:
 
     assert one.may_vote
     assert one.seed != other.seed
+
+
+# --- zeros ahead ----------------------------------------------------------------------------------
+
+
+async def test_zeros_lie_ahead_of_the_log_and_are_no_part_of_it(autojump_clock: object) -> None:
+    """H32: most syncs make the file no longer; a start finds all entries, and no damage in the zeros."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    grew = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(storage.zero_ahead)
+        file = await disk.open(log_name(disk))
+        for index in range(1, 301):
+            size = file.size()
+            await storage.save([entry(index)])
+            grew += file.size() > size and storage.log_bytes > size
+            await trio.sleep(0.002)
+        nursery.cancel_scope.cancel()
+
+    assert grew <= 1  # the first one, before any zeros
+    assert storage.log_bytes < file.size() <= storage.log_bytes + ZERO_BYTES + STEP_BYTES
+    file.close()
+    _, loaded, _ = await started(disk)
+    assert loaded.damage == ""
+    assert [index for index, _, _ in entries(loaded)] == list(range(1, 301))
+
+
+async def test_the_loss_of_a_durable_block_is_seen_though_zeros_follow(
+    autojump_clock: object,
+) -> None:
+    """M4, H3: a block that became zeros is missing by its sequence, however the file goes on."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(storage.zero_ahead)
+        for index in range(1, 6):
+            await storage.save([entry(index)])
+            await trio.sleep(0.05)
+        await storage.mark()
+        nursery.cancel_scope.cancel()
+    name = log_name(disk)
+    file = await disk.open(name)
+    file.write_at((await block_offsets(disk, name))[-2], [bytes(4096)])  # the entry before the mark
+    file.close()
+
+    _, loaded, members = await started(disk)
+
+    assert "gone" in loaded.damage
+    assert not members.may_vote
+
+
+async def test_no_room_for_zeros_is_no_failure_of_the_log(autojump_clock: object) -> None:
+    """Nobody is told that the disk is full as long as the entries themselves find room."""
+    disk = MemoryDisk(bytes_max=200 * 1024)
+    storage = await begun(disk)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(storage.zero_ahead)
+        for index in range(1, 31):
+            await storage.save([entry(index)])
+            await trio.sleep(0.02)
+        nursery.cancel_scope.cancel()
+
+    _, loaded, _ = await started(disk)
+    assert [index for index, _, _ in entries(loaded)] == list(range(1, 31))

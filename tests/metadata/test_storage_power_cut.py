@@ -82,11 +82,11 @@ class Writer:
         term = self.log.term_at(index)
         assert term is not None
         snapshot = Snapshot(index, term)
+        self.committed = max(self.committed, index)  # whether the snapshot gets its name or not
         try:
             await storage.snapshots.save(snapshot, [bytes(5000), bytes(300)])
         except DiskFull:
             return
-        self.committed = max(self.committed, index)
         self.log.compact(index)
         self.allowed.append(state_of(self.hard_state, self.log))
         await storage.compact(snapshot)
@@ -158,9 +158,11 @@ async def live_through_power_cuts(seed: int, *, fills: bool = False) -> None:
             loaded, members = await storage.load(members)
             assert members.may_vote, loaded.damage
             writer.take(loaded)
-            await writer.run(storage)
-        except HostDown:
-            return
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(storage.zero_ahead)
+                await writer.run(storage)
+        except* HostDown:
+            pass  # the power went
 
     async def fill() -> None:
         while fills:

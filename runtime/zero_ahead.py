@@ -1,17 +1,18 @@
-"""Zeros ahead of the journal's end, at low rates only: a lone commit's sync is a third cheaper on them.
+"""Zeros ahead of the end of a journal or log, at low rates: a lone commit's sync is a third cheaper on them.
 
 Preallocated space is marked as unwritten, so a commit into it makes the file system write its own journal
-too. Space that was written once, with zeros, needs the device's flush only: measured with three bookies on
-one file system 0.29 against 0.40 ms a record. At full speed it would be twice the bytes, so
-only commits of a few pages ask for it, and it is done in steps with a pause between, in a worker.
+too, as one that makes its file longer does. Space that was written once, with zeros, needs the device's
+flush only: measured with three bookies on one file system 0.29 against 0.40 ms a record. At full speed it
+would be twice the bytes, so only commits of a few pages ask for it, and it is done in steps with a pause
+between, in a worker.
 
 A byte that holds data is never overwritten (H16): what a commit is about to write is taken first, steps
 begin after all that was taken, and a commit that runs into a step waits for its end.
 """
 
-import trio
+from collections.abc import Awaitable, Callable
 
-from ..runtime.host import File
+import trio
 
 COMMIT_BYTES_MAX = 16 * 1024
 """A longer block is no lone record's: it asks for nothing."""
@@ -20,7 +21,7 @@ PAUSE_S = 0.01
 
 
 class ZeroAhead:
-    """The zeros of one journal. ``window_bytes``: how far ahead, 0 for not at all; ``phase``: any number.
+    """The zeros of one file at a time. ``window_bytes``: how far ahead, 0: not at all; ``phase``: any number.
 
     Steps end at offsets that differ by ``phase``, so that bookies do not all do it at the same record.
     """
@@ -28,7 +29,7 @@ class ZeroAhead:
     def __init__(self, window_bytes: int, phase: int) -> None:
         self._window_bytes = window_bytes
         self._phase = phase // 4096 * 4096 % STEP_BYTES
-        self._file: File | None = None
+        self._write: Callable[[int, int], Awaitable[None]] | None = None
         self._limit = 0
         self._taken = 0  # nothing below is zeroed from now on
         self._zeroed = 0
@@ -37,15 +38,15 @@ class ZeroAhead:
         self._wanted = trio.Event()
         self.steps = 0
 
-    def begin(self, file: File, limit: int) -> None:
-        """A new file, of which nothing at or after ``limit`` is zeroed."""
+    def begin(self, write_zeros: Callable[[int, int], Awaitable[None]], limit: int) -> None:
+        """A new file, whose zeros are so written (`File.write_zeros`); none at or after ``limit``."""
         assert self._step == (0, 0), "the file before was left"
-        self._file, self._limit = file, limit
+        self._write, self._limit = write_zeros, limit
         self._taken = self._zeroed = 0
 
     async def leave(self) -> None:
         """The file is about to be sealed: return when nothing of it is being zeroed, nor will be."""
-        self._file = None
+        self._write = None
         while self._step != (0, 0):
             await self._step_over.wait()
 
@@ -71,14 +72,14 @@ class ZeroAhead:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
-            file = self._file
+            write = self._write
             start = max(self._zeroed, self._taken)
             stop = min(start + STEP_BYTES - (start - self._phase) % STEP_BYTES, self._limit)
-            if file is None or stop <= start:
+            if write is None or stop <= start:
                 continue
             self._step = (start, stop)
             try:
-                await file.write_zeros(start, stop - start)
+                await write(start, stop - start)
             finally:
                 self._step = (0, 0)
                 self._step_over.set()
