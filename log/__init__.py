@@ -5,6 +5,7 @@
     namespace.py, handle.py, opening.py, watch.py   names to logs; one log; which logs come and go
     rename.py                       another name for the same log
     keys.py, state.py, segments.py  what must be agreed of a log, and where it is kept (pure)
+    log_time.py                     when a record was written: never before the one before it (pure)
     ledgers.py                      what is needed of the part below, as protocols
     context.py, options.py          clients, clocks; what can be set, and where a new option goes
 

@@ -31,7 +31,7 @@ from .keys import incarnation_text
 from .ledgers import EntryRecord, LedgerReader
 from .locate import find_txid, is_cut_off, last_readable
 from .position import Position
-from .record import Columns, Origin, decode, decode_header
+from .record import Columns, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
 from .skips import SkipNotes, Skipped
 
@@ -284,8 +284,7 @@ class Fetcher:
                 f'log "{self.name}" entry {number}.{entry.entry}: its first record has sequence id '
                 f"{sequence_id}, and {self._next_id} should come next"
             )
-        origin = Origin(number, entry.entry, sequence_id, record.given_txid)
-        columns = decode(entry.payload, header, origin)
+        columns = decode(entry.payload, header, record.origin(entry.entry, header))
         self._next_id = sequence_id + header.count
         start, stop = 0, columns.count
         if (number, entry.entry) == self._start[:2]:

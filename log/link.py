@@ -8,7 +8,7 @@ the version noted, the log released. All of it or nothing, whatever fails; asked
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import trio
@@ -36,7 +36,7 @@ from .lock import claim
 from .lock_session import Claim
 from .ownership import may_pass
 from .ranges import SegmentToken
-from .record import TXID_MAX
+from .record import TXID_MAX, TXIDS_OWN, TXIDS_SAME
 from .segments import UNKNOWN, SegmentEnd, SegmentRecord
 from .state import LogState
 from .takeover import recover_patiently
@@ -260,11 +260,7 @@ class Linking:
         owned = claimed.owned
 
         def apply(state: LogState) -> LogState:
-            ends = [end for end, _ in self._with_txids(state, ready)]
-            self._check_order(state, ready, ends)
-            records = sum(end.records for end in ends)
-            last_txid = max((end.last_txid for end in ends), default=-1)
-            linked = state.with_linked(len(ready), records, last_txid)
+            linked, _ = self._laid(state, ready)
             if self._truncate_before:
                 # An overwrite: what was there before goes in the same moment.
                 linked = linked.with_truncated(
@@ -280,34 +276,41 @@ class Linking:
         last = owned.state.last_segment  # under our epoch nobody else adds any
         return LinkResult(False, last - len(ready) + 1, last) if ready else LinkResult(False, 0, 0)
 
-    def _with_txids(self, state: LogState, ready: Sequence[_Ready]) -> list[tuple[SegmentEnd, int]]:
-        """The end of each, and the txid that is given to all its records here (-1: they have their own).
+    def _laid(
+        self, state: LogState, ready: Sequence[_Ready]
+    ) -> tuple[LogState, list[SegmentRecord]]:
+        """The log with these as its last segments, and their records.
 
-        A function of the state that the transaction compares: whoever wrote to the log meanwhile, a txid that
-        nobody asked for never goes back.
+        A function of the state that the transaction compares: whoever wrote to the log meanwhile, neither a
+        txid that nobody asked for nor the log's time goes back.
         """
-        found: list[tuple[SegmentEnd, int]] = []
-        floor = max(self._now_ms, state.last_txid)
+        laid: list[SegmentRecord] = []
         for one in ready:
-            given = min(floor, TXID_MAX) if one.end.wants_txid else UNKNOWN
-            end = one.end.with_txid(given) if one.end.wants_txid else one.end
-            floor = max(floor, end.last_txid)
-            found.append((end, given))
-        return found
+            end, base, rule = one.end, UNKNOWN, TXIDS_OWN
+            if end.wants_txid:
+                base, rule = min(max(self._now_ms, state.last_txid), TXID_MAX), TXIDS_SAME
+                end = end.with_txids(base, rule)
+            self._check_order(state, one, end)
+            unordered = end.unordered or end.first_txid < state.last_txid
+            record = SegmentRecord(
+                state.last_segment + 1,
+                one.ledger_id,
+                state.epoch,
+                self._now_ms,
+                time_floor_ms=self._now_ms,
+                txid_base=base,
+                txid_rule=rule,
+            ).with_end(end, state, closed_ms=self._now_ms)
+            state = state.with_linked(replace(record.added, unordered=unordered))
+            laid.append(record)
+        return state, laid
 
-    def _check_order(
-        self, state: LogState, ready: Sequence[_Ready], ends: Sequence[SegmentEnd]
-    ) -> None:
-        if not self._options.max_txid_check:
-            return
-        floor, after = state.last_txid, f'the end of log "{self._name}"'
-        for one, end in zip(ready, ends, strict=True):
-            if end.first_txid < floor:
-                raise TransactionIdOutOfOrder(
-                    f'log "{self._name}": ledger {one.ledger_id} has txids {end.first_txid} to '
-                    f"{end.last_txid}, and would follow {floor} at {after}; nothing was linked"
-                )
-            floor, after = end.last_txid, f"the end of ledger {one.ledger_id}"
+    def _check_order(self, state: LogState, one: _Ready, end: SegmentEnd) -> None:
+        if self._options.max_txid_check and end.first_txid < state.last_txid:
+            raise TransactionIdOutOfOrder(
+                f'log "{self._name}": ledger {one.ledger_id} has txids {end.first_txid} to '
+                f"{end.last_txid}, and would follow {state.last_txid}; nothing was linked"
+            )
 
     def _share(
         self,
@@ -317,23 +320,12 @@ class Linking:
     ) -> Transaction:
         first, last = (state.last_segment + 1, state.last_segment + len(ready)) if ready else (0, 0)
         share = Transaction()
-        sequence_id, last_txid = state.next_sequence_id, state.last_txid
-        ends = self._with_txids(state, ready)
-        for number, (one, (end, given)) in enumerate(zip(ready, ends, strict=True), first):
-            last_txid = max(last_txid, end.last_txid)
-            record = SegmentRecord(
-                number, one.ledger_id, state.epoch, self._now_ms, given_txid=given
-            ).with_end(
-                end,
-                start_sequence_id=sequence_id,
-                last_txid=last_txid,
-                closed_ms=self._now_ms,
-            )
-            sequence_id += end.records
-            share += one.found.link_share((self._log_id, number)) + Transaction(
+        _, laid = self._laid(state, ready)
+        for one, record in zip(ready, laid, strict=True):
+            share += one.found.link_share((self._log_id, record.segment)) + Transaction(
                 (),
                 (
-                    Put(segment_key(self._log_id, number), record.encode()),
+                    Put(segment_key(self._log_id, record.segment), record.encode()),
                     Delete(unlinked_key(self._log_id, one.ledger_id)),
                 ),
             )

@@ -15,7 +15,7 @@ from .follower import StateFollower
 from .interpolation import first_reaching
 from .keys import segment_key
 from .ledgers import EntryRecord, LedgerReader, Ledgers
-from .record import Columns, EntryHeader, LogRecord, Origin, decode, decode_header
+from .record import Columns, EntryHeader, LogRecord, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
 from .state import LogState
 from .takeover import read_header
@@ -144,9 +144,7 @@ async def record_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> LogRec
 
 
 def _records(record: SegmentRecord, entry: EntryRecord, header: EntryHeader) -> list[LogRecord]:
-    first = record.start_sequence_id + header.records_before
-    origin = Origin(record.segment, entry.entry, first, record.given_txid)
-    return decode(entry.payload, header, origin).records()
+    return decode(entry.payload, header, record.origin(entry.entry, header)).records()
 
 
 async def count_before(
@@ -231,7 +229,7 @@ async def search_txid(
         ledgers,
         segments,
         txid,
-        lambda record, header: header.last_txid_in(record.given_txid),
+        SegmentRecord.last_txid_of,
         lambda record: (record.first_txid, record.last_txid),
         lambda columns: bisect_left(columns.txids, txid),
     )
@@ -240,19 +238,18 @@ async def search_txid(
 async def find_time(
     metadata: Metadata, follower: StateFollower, ledgers: Ledgers, wall_ms: int
 ) -> DLSN:
-    """The position of the first entry written at ``wall_ms`` or later, by its writer's clock; as `find_txid`.
+    """The position of the first entry whose log time is ``wall_ms`` or later; as `find_txid`.
 
-    Clocks of writers that followed each other may differ by what the machines' clocks do: the answer is
-    as right as they are.
+    Log time never goes back, whatever the clocks did (H148).
     """
     state = follower.state
     return await _search(
         state,
         ledgers,
-        segments_from(metadata, state, lambda one: one.closed_ms < wall_ms),
+        segments_from(metadata, state, lambda one: one.end_time_ms < wall_ms),
         wall_ms,
-        lambda _, header: header.wall_ms,
-        lambda record: (record.created_ms, record.closed_ms),
+        SegmentRecord.time_of,
+        lambda record: (record.created_ms, record.end_time_ms),
         lambda _: 0,
     )
 
@@ -302,8 +299,7 @@ async def _search(
                         (found,) = await reader.read(entry, entry, bytes_max=1)
                     header = decode_header(found.payload)
                     if not header.control and value_here(header) >= wanted:
-                        origin = Origin(record.segment, entry, 0, record.given_txid)
-                        columns = decode(found.payload, header, origin)
+                        columns = decode(found.payload, header, record.origin(entry, header))
                         return max(earliest, DLSN(record.segment, entry, slot(columns)))
                     entry, found = entry + 1, None
             finally:

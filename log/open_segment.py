@@ -27,6 +27,7 @@ class OpenSegment:
         self._first_txid = UNKNOWN
         self._last_txid = UNKNOWN
         self._last_slot = UNKNOWN
+        self._last_time_ms = 0  # of what was sent: of what is confirmed, or later
 
     @property
     def number(self) -> int:
@@ -45,6 +46,7 @@ class OpenSegment:
         batch.segment = self.record.segment
         self.sent_records += len(batch.txids)
         self.sent_bytes += length
+        self._last_time_ms = wall_ms
 
     def confirm(self, batch: Batch) -> None:
         """The batch is durable here: count it, and tell whoever waits for it."""
@@ -68,6 +70,7 @@ class OpenSegment:
             self._last_txid,
             self._last_entry,
             self._last_slot,
+            self._last_time_ms,
         )
 
     def why_roll(self, options: LogOptions) -> str:

@@ -19,6 +19,7 @@ from .context import LogContext
 from .dlsn import DLSN
 from .keeper import SegmentKeeper
 from .ledgers import NewLedger
+from .log_time import LogClock
 from .open_segment import OpenSegment
 from .ownership import OwnedLog
 from .segments import SegmentRecord
@@ -60,7 +61,7 @@ class Pipeline:
         self.sent_bytes = 0
         """Of batches that went to a segment; those that went again count again."""
         self._options = context.options
-        self._wall_ms = context.wall_ms
+        self._now_ms = LogClock(context.wall_ms, owned.state.time_ms).now_ms
         self._on_failed = on_failed
         self._due = Due(context.turn, self._in_turn, self._broken)
         self._room = trio.Event()
@@ -166,7 +167,7 @@ class Pipeline:
                 return
             batch = self._ready[0]
             try:
-                segment.send(batch, self._wall_ms())
+                segment.send(batch, self._now_ms())
             except DistributedLogError:
                 keeper.wake()  # it sees the ledger's error
                 return

@@ -31,7 +31,7 @@ from .context import LogContext
 from .dlsn import DLSN
 from .keys import incarnation_id, incarnation_text, state_key
 from .ranges import WHOLE, SegmentRange
-from .record import Columns, Origin, decode, decode_header
+from .record import Columns, decode, decode_header
 from .state import LogState
 
 PART_BYTES = 8 * 1024 * 1024
@@ -80,7 +80,7 @@ class Part:
                 f'log "{one.log}" entry {one.segment}.{entry}: its first record has sequence id '
                 f"{sequence_id}, and {self.next_id} should come next"
             )
-        columns = decode(payload, header, Origin(one.segment, entry, sequence_id, one.given_txid))
+        columns = decode(payload, header, one.origin(entry, header))
         self.next_id = sequence_id + header.count
         start, stop = 0, columns.count
         if entry == one.first_entry:

@@ -10,6 +10,7 @@ from typing import Any, Self
 from ..runtime.errors import InvalidRequest
 from .dlsn import DLSN
 from .position import Position
+from .record import TXIDS_OWN, EntryHeader, Origin
 from .segments import UNKNOWN, SegmentRecord
 
 WHOLE = -1
@@ -48,8 +49,10 @@ class SegmentRange(_Shipped):
     """Of the segment."""
     first_entry: int
     last_entry: int
-    given_txid: int = UNKNOWN
-    """Of all its records, given when the segment was linked; -1: they have their own."""
+    txid_base: int = UNKNOWN
+    """As in the segment's record; also the next two."""
+    txid_rule: int = TXIDS_OWN
+    time_floor_ms: int = 0
     first_slot: int = 0
     """Where it begins in its first entry."""
     stop_slot: int = WHOLE
@@ -68,6 +71,17 @@ class SegmentRange(_Shipped):
     def start(self) -> DLSN:
         """The first position."""
         return DLSN(self.segment, self.first_entry, self.first_slot)
+
+    def origin(self, entry: int, header: EntryHeader) -> Origin:
+        """Of the records of one of its entries."""
+        return header.origin(
+            self.segment,
+            entry,
+            self.start_sequence_id,
+            txid_base=self.txid_base,
+            txid_rule=self.txid_rule,
+            time_floor_ms=self.time_floor_ms,
+        )
 
     def part(self, first: int, last: int) -> "SegmentRange":
         """Only the entries ``first`` to ``last`` of it, which it has."""
@@ -115,8 +129,10 @@ class SegmentInfo(_Shipped):
     created_ms: int
     closed_ms: int
     """Wall clock of who closed it; 0 while it is in progress."""
-    given_txid: int = UNKNOWN
-    """Of all its records, given when it was linked; -1: they have their own."""
+    txid_base: int = UNKNOWN
+    """As in the segment's record; also the next two."""
+    txid_rule: int = TXIDS_OWN
+    time_floor_ms: int = 0
     first_slot: int = 0
     """The first of ``first_entry`` that is not truncated."""
 
@@ -141,7 +157,8 @@ class SegmentInfo(_Shipped):
             )
         return SegmentRange(
             self.incarnation, self.segment, self.ledger_id, self.start_sequence_id, first, last,
-            self.given_txid, self.first_slot if first == self.first_entry else 0,
+            self.txid_base, self.txid_rule, self.time_floor_ms,
+            self.first_slot if first == self.first_entry else 0,
             size_bytes=self.size_bytes * (last - first + 1) // max(1, self.last_entry + 1),
         )  # fmt: skip
 
@@ -229,7 +246,7 @@ def ranges_between(
         found.append(
             SegmentRange(
                 incarnation, one.segment, one.ledger_id, one.start_sequence_id, first, last,
-                one.given_txid, first_slot, stop_slot, size, log,
+                one.txid_base, one.txid_rule, one.time_floor_ms, first_slot, stop_slot, size, log,
             )
         )  # fmt: skip
     return found

@@ -12,8 +12,8 @@ A record has no time of its own, its entry has one, ``wall time``: when the entr
 (`OpenSegment.send`, `SegmentWriter.flush`), in ms since 1970 by the clock of the writer's machine
 (`LogContext.wall_ms`). It may go back. Who wants a record's own time puts it into the txid or the payload.
 ``uncompressed size`` counts the columns alone. A control entry holds no user record and advances no
-sequence id; an end-of-stream entry seals the log. With flag 0x0080 the txids are zeros: all records of the
-segment have the one that its record in the metadata says, given when it was linked. Unknown sections are
+sequence id; an end-of-stream entry seals the log. With flag 0x0080 the txids are zeros: they were given when
+the segment was linked, and its record in the metadata says them. Unknown sections are
 skipped unless marked critical.
 """
 
@@ -50,6 +50,8 @@ RECORD_BYTES_MAX = 1024 * 1024 - 8 * 1024
 """A record's payload, bytes (DistributedLog's persistent size)."""
 TXID_MAX = 2**63 - 2
 """2**63 - 1 is upstream's txid of the end of a stream."""
+TXIDS_OWN, TXIDS_SAME, TXIDS_INDEX = range(3)
+"""A segment's txids: in its entries; all of them its base; the base and the record's index in it."""
 RECORD_COLUMN_BYTES = 12
 """What a record costs in an entry beside its payload: its txid and its offset."""
 
@@ -65,7 +67,13 @@ class Origin:
     sequence_id: int
     """Of the record in slot 0."""
     txid: int = -1
-    """Of all records of a segment whose txid was given when it was linked; -1: each has its own."""
+    """Of the record in slot 0, where txids were given at the link; -1: they are in the entry."""
+    txid_step: int = 0
+    """Then: how much greater each next one's is, 0 or 1."""
+    time_ms: int = 0
+    """Log time."""
+    written_ms: int = 0
+    """The writer's stamp."""
 
 
 @dataclass(slots=True)
@@ -142,7 +150,7 @@ def _section(kind: int, flags: int, data: Buffer) -> bytes:
 class EntryHeader:
     """What the first 64 bytes of an entry say. ``first_txid`` and ``last_txid``: by slot, not by size.
 
-    Both are 0 in a segment whose txid was given when it was linked: ask `last_txid_in`.
+    Both are 0 in a segment whose txids were given when it was linked: ask `last_txid_in`.
     """
 
     flags: int
@@ -159,9 +167,34 @@ class EntryHeader:
         """Does the entry hold no user record?"""
         return bool(self.flags & FLAG_CONTROL)
 
-    def last_txid_in(self, given_txid: int) -> int:
-        """The last record's txid; ``given_txid``: what the segment's record says, -1 for nothing."""
-        return given_txid if given_txid >= 0 else self.last_txid
+    def last_txid_in(self, base: int, rule: int) -> int:
+        """The last record's txid; ``base`` and ``rule``: what the segment's record says."""
+        if rule == TXIDS_OWN:
+            return self.last_txid
+        return base if rule == TXIDS_SAME else base + self.records_through - 1
+
+    def origin(
+        self,
+        segment: int,
+        entry: int,
+        start_sequence_id: int,
+        *,
+        txid_base: int,
+        txid_rule: int,
+        time_floor_ms: int,
+    ) -> Origin:
+        """Of its records, given what the segment's record says."""
+        before = self.records_before
+        step = 1 if txid_rule == TXIDS_INDEX else 0
+        return Origin(
+            segment,
+            entry,
+            start_sequence_id + before,
+            txid_base + step * before,
+            step,
+            max(self.wall_ms, time_floor_ms),
+            self.wall_ms,
+        )
 
     @property
     def records_through(self) -> int:
@@ -316,7 +349,9 @@ def decode(entry: Buffer, header: EntryHeader, origin: Origin) -> Columns:
             f"{'neither entry nor segment' if origin.txid < 0 else 'both entry and segment'}"
         )
     if origin.txid >= 0:
-        txids = memoryview(array("q", [origin.txid]) * number)
+        first, step = origin.txid, origin.txid_step
+        given = array("q", range(first, first + number) if step else [first])
+        txids = memoryview(given if step else given * number)
     return Columns(origin, 0, number, txids, offsets, view[at:], flags, header.wall_ms)
 
 

@@ -28,6 +28,7 @@ from .admission import admit_columns, out_of_order
 from .context import LogContext
 from .keys import incarnation_text, state_key, unlinked_key
 from .ledgers import Ledgers, LedgerWriter
+from .log_time import LogClock
 from .packed import PACKED_BYTES_MAX, check_packed
 from .ranges import SegmentToken
 from .record import FLAG_TXID_AT_LINK, LogRecord, build
@@ -55,7 +56,8 @@ class SegmentWriter:
     ) -> None:
         self._metadata = context.metadata
         self._ledgers = context.ledgers
-        self._wall_ms = context.wall_ms
+        self._now_ms = LogClock(context.wall_ms).now_ms
+        self._time_ms = 0
         self._close_timeout_s = context.options.close_timeout_s
         self._state = state
         self._entry_bytes = entry_bytes
@@ -148,8 +150,11 @@ class SegmentWriter:
             if not columns.ascending:
                 raise out_of_order(last_txid, first_txid, self._name)
             self._floor = last_txid
-        buffers, length = columns.build(records_before=self._end.records, wall_ms=self._wall_ms())
-        await self._add(buffers, length, len(columns.txids), first_txid, last_txid)
+        buffers, length = columns.build(records_before=self._end.records, wall_ms=self._stamp())
+        await self._add(
+            buffers, length, len(columns.txids), first_txid, last_txid,
+            ascending=columns.ascending,
+        )  # fmt: skip
 
     async def flush(self) -> None:
         """Send what is buffered; waits for room only."""
@@ -162,10 +167,13 @@ class SegmentWriter:
             txids,
             payloads,
             records_before=self._end.records,
-            wall_ms=self._wall_ms(),
+            wall_ms=self._stamp(),
             flags=FLAG_TXID_AT_LINK if self._at_link else 0,
         )
-        await self._add(buffers, length, len(txids), txids[0], txids[-1])
+        await self._add(
+            buffers, length, len(txids), txids[0], txids[-1],
+            ascending=self._ordered or sorted(txids) == txids,
+        )  # fmt: skip
 
     async def aclose(self) -> SegmentToken:
         """Wait until everything is durable, close the ledger, return its token. Idempotent.
@@ -238,12 +246,23 @@ class SegmentWriter:
             )
         self._at_link = at_link
 
+    def _stamp(self) -> int:
+        self._time_ms = self._now_ms()
+        return self._time_ms
+
     def _check_open(self) -> None:
         if self._closed:
             raise AlreadyClosed(f'log "{self._name}": this segment writer is closed')
 
     async def _add(
-        self, buffers: Sequence[Buffer], length: int, count: int, first_txid: int, last_txid: int
+        self,
+        buffers: Sequence[Buffer],
+        length: int,
+        count: int,
+        first_txid: int,
+        last_txid: int,
+        *,
+        ascending: bool,
     ) -> None:
         if self._at_link:
             first_txid = last_txid = UNKNOWN
@@ -262,6 +281,8 @@ class SegmentWriter:
             last_txid=max(end.last_txid, last_txid),
             last_user_entry=entry,
             last_slot=count - 1,
+            last_time_ms=self._time_ms,
+            unordered=end.unordered or first_txid < end.last_txid or not ascending,
         )
 
     async def _close_ledger(self) -> None:

@@ -1,24 +1,32 @@
 """The segments of a log: what is known of each, when one ends (pure).
 
 A segment is one ledger. While it is in progress its record holds only where it lies; the transaction that
-closes it fills in the rest, and writes the start sequence id of the next one.
+closes it fills in the rest, and writes where the next one's sequence ids, bytes and log time begin.
+
+Log time never goes back: an entry's is the greater of its own stamp and its segment's floor.
 """
 
 from dataclasses import astuple, dataclass, replace
+from typing import Any
 
-from ..runtime.errors import CorruptData
+from ..runtime.errors import CorruptData, UnsupportedFormat
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
 from ..runtime.schema import NUMBER_MAX
 from .dlsn import DLSN
-from .state import decode_fields
+from .record import TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME, EntryHeader, Origin
+from .state import Added, LogState, format_and_fields
 
-FORMAT = 1
-FORMAT_GIVEN = 2
-"""Of a segment whose txid was given when it was linked: who does not know of that must not read it."""
+FORMAT = 3
+"""1: without what is after `SegmentRecord.last_slot`; 2: one field after it, the txid of all its records."""
 UNKNOWN = -1
-_TYPES = [int] * 5 + [bool] + [int] * 9
-"""Of the fields of a `SegmentRecord`, in order; the last one is not always there."""
+FIELDS_1, FIELDS = 14, 20
+_TYPES = [int] * 5 + [bool] + [int] * 14
+"""Of the fields of a `SegmentRecord`, in order."""
+_LENGTHS = {1: FIELDS_1 + 1, 2: FIELDS_1 + 2, FORMAT: FIELDS + 1}
+
+END_FORMAT = 2
+"""1: without time and order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +51,20 @@ class SegmentRecord:
     last_entry: int = UNKNOWN
     last_user_entry: int = UNKNOWN
     last_slot: int = UNKNOWN
-    given_txid: int = UNKNOWN
-    """Of all its records, given when it was linked; -1: they have their own."""
+    bytes_before: int = UNKNOWN
+    """Entry bytes of the log before it; -1: the segment before it is in progress, or it is not known."""
+    time_floor_ms: int = 0
+    """No entry of it counts as written before this: the log's time when it was opened or linked."""
+    last_time_ms: int = 0
+    """Log time at its end, also where it holds no record; 0: not known, in formats 1 and 2."""
+    txid_base: int = UNKNOWN
+    """Of its first record, where txids were given when it was linked; else -1."""
+    txid_rule: int = TXIDS_OWN
+    """Whether they are in its entries, or all the base, or the base and the record's index in the segment."""
+    base_entry: int = 0
+    """Its entry 0 is this one of its ledger. Other than 0 only in a ledger that holds several segments."""
+    later: tuple[Any, ...] = ()
+    """Fields of a newer program, as they were read."""
 
     @property
     def first_dlsn(self) -> DLSN:
@@ -63,22 +83,61 @@ class SegmentRecord:
         """Of the first record after it."""
         return self.start_sequence_id + self.records
 
-    def numbered(self, start_sequence_id: int) -> "SegmentRecord":
-        """The segment before it is closed: now it is known where its sequence ids begin."""
-        return replace(self, start_sequence_id=start_sequence_id)
+    @property
+    def end_time_ms(self) -> int:
+        """The log time at the end of a closed segment; of an old format about that."""
+        return self.last_time_ms or self.closed_ms
 
-    def with_end(
-        self, end: "SegmentEnd", *, start_sequence_id: int, last_txid: int, closed_ms: int
-    ) -> "SegmentRecord":
-        """The record of the closed segment; ``last_txid`` is the log's greatest up to its end."""
-        assert not self.closed, "a segment is closed once"
+    @property
+    def added(self) -> Added:
+        """What it adds to the log's state when it is closed."""
+        return Added(
+            self.records,
+            self.size_bytes,
+            self.last_txid if self.records else UNKNOWN,
+            self.last_time_ms,
+            self.last_dlsn,
+        )
+
+    def origin(self, entry: int, header: EntryHeader) -> Origin:
+        """Of the records of one of its entries."""
+        return header.origin(
+            self.segment,
+            entry,
+            self.start_sequence_id,
+            txid_base=self.txid_base,
+            txid_rule=self.txid_rule,
+            time_floor_ms=self.time_floor_ms,
+        )
+
+    def last_txid_of(self, header: EntryHeader) -> int:
+        """The txid of the last record of one of its entries."""
+        return header.last_txid_in(self.txid_base, self.txid_rule)
+
+    def time_of(self, header: EntryHeader) -> int:
+        """The log time of one of its entries."""
+        return max(header.wall_ms, self.time_floor_ms)
+
+    def numbered(self, state: LogState) -> "SegmentRecord":
+        """``state``: when the segment before it is closed. Now it is known what comes before it."""
         return replace(
             self,
-            start_sequence_id=start_sequence_id,
+            start_sequence_id=state.next_sequence_id,
+            bytes_before=state.bytes_total,
+            time_floor_ms=max(self.time_floor_ms, state.time_ms),
+        )
+
+    def with_end(self, end: "SegmentEnd", state: LogState, *, closed_ms: int) -> "SegmentRecord":
+        """The record of the closed segment; ``state``: with all segments before it closed, itself not."""
+        assert not self.closed, "a segment is closed once"
+        begun = self.numbered(state)
+        return replace(
+            begun,
             closed=True,
             closed_ms=closed_ms,
             first_txid=end.first_txid,
-            last_txid=last_txid,
+            last_txid=max(end.last_txid, state.last_txid),
+            last_time_ms=max(end.last_time_ms, begun.time_floor_ms),
             records=end.records,
             size_bytes=end.size_bytes,
             last_entry=end.last_entry,
@@ -88,10 +147,9 @@ class SegmentRecord:
 
     def encode(self) -> bytes:
         """As a packed list with a format number."""
-        given = self.given_txid >= 0
         return pack(
             [
-                FORMAT_GIVEN if given else FORMAT,
+                FORMAT,
                 self.segment,
                 self.ledger_id,
                 self.epoch,
@@ -106,22 +164,38 @@ class SegmentRecord:
                 self.last_entry,
                 self.last_user_entry,
                 self.last_slot,
-                *([self.given_txid] if given else []),
+                self.bytes_before,
+                self.time_floor_ms,
+                self.last_time_ms,
+                self.txid_base,
+                self.txid_rule,
+                self.base_entry,
+                *self.later,
             ]
         )
 
     @classmethod
     def decode(cls, value: Buffer) -> "SegmentRecord":
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
-        fields = decode_fields(value, FORMAT_GIVEN, 15, "a segment's record")[:15]
+        written_in, fields = format_and_fields(value, _LENGTHS, "a segment's record")
+        known = fields[:FIELDS]
+        if written_in < FORMAT:
+            given = fields[FIELDS_1] if written_in == 2 else UNKNOWN
+            rule = TXIDS_OWN if given == UNKNOWN else TXIDS_SAME
+            known = [*fields[:FIELDS_1], UNKNOWN, 0, 0, given, rule, 0]
         # Not by a form: a log may have a hundred thousand of these.
-        if (
-            [*map(type, fields)] != _TYPES[: len(fields)]
-            or min(fields) < -1
-            or max(fields) > NUMBER_MAX
-        ):
+        if [*map(type, known)] != _TYPES or min(known) < -1 or max(known) > NUMBER_MAX:
             raise CorruptData("a segment's record has a field that is not a number in range")
-        return cls(*fields)
+        known.append(tuple(fields[FIELDS:]) if written_in == FORMAT else ())
+        record = cls(*known)
+        if record.base_entry or not TXIDS_OWN <= record.txid_rule <= TXIDS_INDEX:
+            raise UnsupportedFormat(
+                f"segment {record.segment} begins at entry {record.base_entry} of its ledger, with txids by "
+                f"rule {record.txid_rule}: this program does not read that"
+            )
+        if (record.txid_rule == TXIDS_OWN) != (record.txid_base < 0):
+            raise CorruptData(f"segment {record.segment} has txid base and no rule, or the reverse")
+        return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,26 +212,36 @@ class SegmentEnd:
     last_txid: int
     last_user_entry: int
     last_slot: int
+    last_time_ms: int = 0
+    """The stamp of its last entry; 0: not known, or it holds none."""
+    unordered: bool = False
+    """Do its txids go back somewhere? As its writer counted: recovery does not look."""
 
     @property
     def wants_txid(self) -> bool:
         """Is its records' txid given when it is linked?"""
         return self.records > 0 and self.first_txid < 0
 
-    def with_txid(self, txid: int) -> "SegmentEnd":
-        """All its records have this one."""
+    def with_txids(self, base: int, rule: int) -> "SegmentEnd":
+        """They have these: ``base`` all of them, or one more each (``rule``, as in a `SegmentRecord`)."""
         assert self.wants_txid, "records that have txids keep them"
-        return replace(self, first_txid=txid, last_txid=txid)
+        last = base + self.records - 1 if rule == TXIDS_INDEX else base
+        return replace(self, first_txid=base, last_txid=last)
 
     def encode(self) -> bytes:
         """As a packed list with a format number: a ledger's own account, kept in its record."""
-        return pack([FORMAT, *astuple(self)])
+        return pack([END_FORMAT, *astuple(self)])
 
     @classmethod
     def decode(cls, value: Buffer) -> "SegmentEnd":
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
-        fields = decode_fields(value, FORMAT, 8, "a segment's end")[:7]
-        if not all(type(field) is int and -1 <= field <= NUMBER_MAX for field in fields):
+        written_in, fields = format_and_fields(value, {1: 8, END_FORMAT: 10}, "a segment's end")
+        fields = fields[:7] + (fields[7:9] if written_in == END_FORMAT else [0, False])
+        if (
+            [*map(type, fields)] != [int] * 8 + [bool]
+            or min(fields) < -1
+            or max(fields) > NUMBER_MAX
+        ):
             raise CorruptData("a segment's end has a field that is not a number in range")
         return cls(*fields)
 

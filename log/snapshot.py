@@ -107,7 +107,9 @@ def _info(record: SegmentRecord, state: LogState) -> SegmentInfo:
         start_sequence_id=record.start_sequence_id,
         created_ms=record.created_ms,
         closed_ms=record.closed_ms,
-        given_txid=record.given_txid,
+        txid_base=record.txid_base,
+        txid_rule=record.txid_rule,
+        time_floor_ms=record.time_floor_ms,
     )
 
 

@@ -4,10 +4,14 @@ Everybody who changes a log compares this key's version; whether a *writer* is s
 ``epoch`` alone (H12): a truncation may bump the version under a living writer. At most 1 KiB, for it
 is rewritten at each roll and pushed to each reader; segments are keys of their own.
 
+The format says who may read it, `LogState.writer_format` who may change it. Fields that a newer program has
+added at the end, and lets this one change, are kept (H149).
+
 Segments ``first_segment`` .. ``last_segment`` exist; those from ``open_from`` on are in progress: one, or
 two while a roll waits for the close of the older. They are closed in ascending order.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,9 +26,14 @@ from ..runtime.host import Buffer
 from ..runtime.schema import fit, flag, list_of_any, number, optional, row, stored, text
 from .dlsn import DLSN
 
-FORMAT = 1
+FORMAT = 2
+WRITER_FORMAT = 2
+"""Of the changes that this program makes: it changes no log that wants a newer one."""
 STATE_BYTES_MAX = 1024
 OWNER_BYTES_MAX = 200
+GIVEN, COUNT, MS, BYTES, AUTO = TXID_RULES = ("given", "count", "ms", "bytes", "auto")
+"""Who says a record's txid. ``given``: whoever writes it; ``count``: the last one's and 1; ``ms``: the time,
+never below the last one's; ``bytes``: the offset after it; ``auto``: given or ms, by the first record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,21 @@ class LogEnd:
         """What `to_list` gave. Raises `CorruptData`."""
         segment, entry, slot, sequence_id, exact = fit(fields, _END, "the end of a log")
         return cls(DLSN(segment, entry, slot), sequence_id, exact)
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What closed segments add to what a log's state says of all of them."""
+
+    records: int = 0
+    size_bytes: int = 0
+    last_txid: int = -1
+    """-1: they hold no record."""
+    last_time_ms: int = 0
+    """Log time at their end."""
+    last_dlsn: DLSN | None = None
+    """Of their last record."""
+    unordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +103,23 @@ class LogState:
     """Ensemble, write quorum, ack quorum of this log's ledgers, where they differ from the default."""
     end: LogEnd | None = None
     """Of a log that is being deleted; there before its first segment goes."""
+    time_ms: int = 0
+    """The greatest log time of the closed segments, ms since 1970: what is written later is not before it."""
+    bytes_total: int = 0
+    """Entry bytes of all closed segments that the log ever had, without replication; -1: not known, of a log
+    that was begun in format 1."""
+    txid_rule: str = AUTO
+    """One of `TXID_RULES`, or a newer program's."""
+    unordered_once: bool = False
+    """Txids have gone back somewhere in this log: nothing can be searched for by them."""
+    writer_format: int = WRITER_FORMAT
+    """Programs that know less must not change the log."""
+    producers: int = 0
+    """The segment whose last entry names the producers' newest snapshot; 0: none does."""
+    last_dlsn: DLSN | None = None
+    """Of the last record in the closed segments; None: there was none yet (or it is not known, as above)."""
+    later: tuple[Any, ...] = ()
+    """Fields of a newer program, as they were read."""
 
     def __post_init__(self) -> None:
         assert 1 <= self.first_segment <= self.open_from <= self.last_segment + 1, (
@@ -131,18 +172,12 @@ class LogState:
         assert len(self.in_progress) <= 1, "at most two segments are in progress"
         return replace(self, last_segment=self.last_segment + 1)
 
-    def with_linked(self, segments: int, records: int, last_txid: int) -> "LogState":
-        """Closed segments follow the last one; none is in progress (H13)."""
+    def with_linked(self, added: Added) -> "LogState":
+        """A closed segment follows the last one; none is in progress (H13)."""
         assert not self.in_progress, "segments are linked after closed ones"
         assert not self.sealed, "a sealed log takes no more segments"
-        last = self.last_segment + segments
-        return replace(
-            self,
-            open_from=last + 1,
-            last_segment=last,
-            next_sequence_id=self.next_sequence_id + records,
-            last_txid=max(self.last_txid, last_txid),
-        )
+        last = self.last_segment + 1
+        return replace(self._with(added), open_from=last + 1, last_segment=last)
 
     def with_sealed(self) -> "LogState":
         """The log ends here, for good."""
@@ -160,14 +195,21 @@ class LogState:
         assert not self.deleting, "what is being deleted keeps its name: its tombstone goes by it"
         return replace(self, name=name)
 
-    def with_closed(self, segment: int, records: int, last_txid: int) -> "LogState":
-        """The oldest segment in progress is complete; ``last_txid`` is -1 where it holds no record."""
+    def with_closed(self, segment: int, added: Added) -> "LogState":
+        """The oldest segment in progress is complete."""
         assert segment == self.open_from <= self.last_segment, "segments are closed in order"
+        return replace(self._with(added), open_from=segment + 1)
+
+    def _with(self, added: Added) -> "LogState":
+        known = self.bytes_total >= 0
         return replace(
             self,
-            open_from=segment + 1,
-            next_sequence_id=self.next_sequence_id + records,
-            last_txid=max(self.last_txid, last_txid),
+            next_sequence_id=self.next_sequence_id + added.records,
+            last_txid=max(self.last_txid, added.last_txid),
+            time_ms=max(self.time_ms, added.last_time_ms),
+            bytes_total=self.bytes_total + added.size_bytes if known else -1,
+            last_dlsn=added.last_dlsn or self.last_dlsn,
+            unordered_once=self.unordered_once or added.unordered,
         )
 
     def released(self) -> "LogState":
@@ -175,7 +217,15 @@ class LogState:
         return replace(self, owner="", writer_id="")
 
     def encode(self) -> bytes:
-        """At most 1 KiB (H40)."""
+        """At most 1 KiB (H40), in the newest format: whoever changes a log of an older one lifts it.
+
+        Raises `UnsupportedFormat` where only newer programs may change the log.
+        """
+        if self.writer_format > WRITER_FORMAT:
+            raise UnsupportedFormat(
+                f'log "{self.name}" is changed by programs of format {self.writer_format} and newer, '
+                f"this one has {WRITER_FORMAT}: it only reads it"
+            )
         value = pack(
             [
                 FORMAT,
@@ -196,8 +246,15 @@ class LogState:
                 self.sealed,
                 self.deleting,
                 None if self.quorums is None else list(self.quorums),
-                # Only there in a log that is being deleted, which nobody opens any more.
-                *([] if self.end is None else [self.end.to_list()]),
+                None if self.end is None else self.end.to_list(),
+                self.time_ms,
+                self.bytes_total,
+                self.txid_rule,
+                self.unordered_once,
+                self.writer_format,
+                self.producers,
+                None if self.last_dlsn is None else list(self.last_dlsn),
+                *self.later,
             ]
         )
         assert len(value) <= STATE_BYTES_MAX, "the state of a log stays small (H40)"
@@ -207,12 +264,21 @@ class LogState:
     def decode(cls, value: Buffer) -> "LogState":
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
         what = "the state of a log"
-        fields = decode_fields(value, FORMAT, 18, what)
+        written_in, fields = format_and_fields(value, {1: 18, 2: 26}, what)
         *before, truncated_to, truncated_sequence_id, sealed, deleting, quorums = fit(
             fields[:17], _STATE, what
         )
         end = LogEnd.of_list(fields[17]) if len(fields) > 17 and fields[17] is not None else None
-        rest = (truncated_sequence_id, sealed, deleting, quorums, end)
+        if written_in == 1:
+            # Of its segments' times and bytes nothing is known here, and whoever wrote gave the txids.
+            fresh = before[4] == 0  # no epoch: nobody ever wrote
+            bytes_total, txids = (0, AUTO) if fresh else (-1, GIVEN)
+            added = (0, bytes_total, txids, False, WRITER_FORMAT, 0, None, ())
+        else:
+            *some, last_dlsn = fit(fields[18:25], _ADDED, what)
+            last_dlsn = None if last_dlsn is None else DLSN(*last_dlsn)
+            added = (*some, last_dlsn, tuple(fields[25:]))
+        rest = (truncated_sequence_id, sealed, deleting, quorums, end, *added)
         try:
             return cls(*(*before, DLSN(*truncated_to), *rest))
         except AssertionError as error:  # fields that do not fit each other
@@ -241,15 +307,35 @@ _STATE = row(
     flag,
     optional(row(number(1), number(1), number(1))),
 )
+_ADDED = row(
+    _NUMBER,  # time
+    number(-1),  # bytes
+    text(16, 1),
+    flag,
+    _NUMBER,  # writer format
+    _NUMBER,  # producers
+    optional(_DLSN),
+)
 
 
 def decode_fields(value: Buffer, known: int, length: int, what: str) -> list[Any]:
     """The fields after the format number of a packed list. Later fields are left to later versions."""
+    return format_and_fields(value, dict.fromkeys(range(known + 1), length), what)[1]
+
+
+def format_and_fields(
+    value: Buffer, lengths: Mapping[int, int], what: str
+) -> tuple[int, list[Any]]:
+    """The format number of a packed list, and the fields after it; later fields are left to later versions.
+
+    ``lengths``: of each known format, its least, the number included.
+    """
     fields: list[Any] = stored(value, list_of_any, what)
     if not fields or type(fields[0]) is not int:
         raise CorruptData(f"{what} is not a list with a format number")
-    if fields[0] > known:
-        raise UnsupportedFormat(f"{what} has format {fields[0]}, this program reads up to {known}")
-    if len(fields) < length:
-        raise CorruptData(f"{what} has {len(fields)} fields, format {known} has {length}")
-    return fields[1:]
+    written_in, known = fields[0], max(lengths)
+    if written_in > known:
+        raise UnsupportedFormat(f"{what} has format {written_in}, this program reads up to {known}")
+    if written_in not in lengths or len(fields) < lengths[written_in]:
+        raise CorruptData(f"{what} has {len(fields)} fields, which is not format {written_in}")
+    return written_in, fields[1:]

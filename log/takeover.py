@@ -99,12 +99,12 @@ async def _read_end(
 ) -> SegmentEnd:
     user_entry = last_entry
     last = await read_header(reader, user_entry)
-    records = last.records_through
+    records, time_ms = last.records_through, last.wall_ms
     while last.control and user_entry > 0:
         user_entry -= 1
         last = await read_header(reader, user_entry)
     if last.control:
-        return SegmentEnd(last_entry, length, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
+        return SegmentEnd(last_entry, length, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, time_ms)
     if last.records_through != records:
         raise CorruptData(
             f"ledger {record.ledger_id}: entry {last_entry} counts {records} records before its end, "
@@ -116,8 +116,8 @@ async def _read_end(
         first_entry += 1
         first = await read_header(reader, first_entry)
     return SegmentEnd(
-        last_entry, length, records, first.first_txid, last.last_txid, user_entry, last.count - 1
-    )
+        last_entry, length, records, first.first_txid, last.last_txid, user_entry, last.count - 1, time_ms
+    )  # fmt: skip
 
 
 async def read_header(reader: LedgerReader, entry: int) -> EntryHeader:
@@ -147,23 +147,20 @@ async def close_segment(
 
     def apply(state: LogState) -> LogState:
         if state.open_from <= number:
-            state = state.with_closed(number, end.records, end.last_txid)
+            state = state.with_closed(
+                number, record.with_end(end, state, closed_ms=closed_ms).added
+            )
         return state if then is None or state.in_progress else then(state)
 
     async def share(state: LogState) -> Transaction:
         if state.open_from > number:
             return Transaction()  # an earlier try was done, and `then` is left
-        closed = record.with_end(
-            end,
-            start_sequence_id=state.next_sequence_id,
-            last_txid=max(end.last_txid, state.last_txid),
-            closed_ms=closed_ms,
-        )
+        closed = record.with_end(end, state, closed_ms=closed_ms)
         puts = [Put(segment_key(state.log_id, number), closed.encode())]
         if number < state.last_segment:
             # Read here, at each try: its registration may have come in a moment ago.
             following = await read_segment(owned.metadata, state, number + 1)
-            numbered = following.numbered(state.next_sequence_id + end.records)
+            numbered = following.numbered(state.with_closed(number, closed.added))
             puts.append(Put(segment_key(state.log_id, number + 1), numbered.encode()))
         own = Transaction((), tuple(puts))
         return own if ledger_share is None else own + ledger_share()
@@ -211,14 +208,9 @@ class SegmentOpening:
 
     async def _register(self, prepared: NewLedger) -> None:
         async def share(state: LogState) -> Transaction:
-            record = SegmentRecord(
-                self.segment,
-                prepared.ledger_id,
-                state.epoch,
-                self._created_ms,
-                # After a segment in progress its number follows with that one's close (H11).
-                start_sequence_id=UNKNOWN if state.in_progress else state.next_sequence_id,
-            )
+            record = SegmentRecord(self.segment, prepared.ledger_id, state.epoch, self._created_ms)
+            if not state.in_progress:  # else its number follows with that one's close (H11)
+                record = record.numbered(state)
             put = Put(segment_key(state.log_id, self.segment), record.encode())
             return Transaction((), (put,)) + prepared.transaction()
 

@@ -251,8 +251,8 @@ class LogView:
             # It may have been closed since the state was read: what counts is where it lies.
             record = SegmentRecord.decode(found.value)
             before = SegmentRecord(
-                number, record.ledger_id, record.epoch, record.created_ms, state.next_sequence_id
-            )
+                number, record.ledger_id, record.epoch, record.created_ms
+            ).numbered(state)
             self.close()
             self._reader = await self._ledgers.open(record.ledger_id)
         elif not self._reader.closed:
@@ -266,6 +266,7 @@ class LogView:
         return replace(
             before,
             last_txid=header.last_txid,
+            last_time_ms=before.time_of(header),
             records=header.records_through,
             size_bytes=entry.length_so_far,
             last_entry=lac,

@@ -15,7 +15,7 @@ from ..ledger.stored_ledger import StoredLedger
 from ..log import link, purge, truncation
 from ..log.dlsn import DLSN
 from ..log.keys import txn_key
-from ..log.state import LogState
+from ..log.state import Added, LogState
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Transaction
 from .pipeline import PipelineRun
@@ -60,11 +60,9 @@ async def _and_the_one_with_the_point(metadata: Metadata, state: LogState) -> in
     return point if state.first_segment <= point < state.open_from else last
 
 
-def _numbers_start_anew(self: LogState, segments: int, records: int, last_txid: int) -> LogState:
+def _numbers_start_anew(self: LogState, added: Added) -> LogState:
     """What is linked does not count in the sequence ids after it."""
-    return replace(
-        _linked(self, segments, records, last_txid), next_sequence_id=self.next_sequence_id
-    )
+    return replace(_linked(self, added), next_sequence_id=self.next_sequence_id)
 
 
 def _half_of_it(self: link.Linking, claimed: Any, ready: Sequence[Any], txn: Any) -> Any:

@@ -80,8 +80,8 @@ PURE = {
         "recovery_actions", "evidence", "lateness", "placement", "holes", "process_bounds",
     },
     "log": {
-        "admission", "dlsn", "interpolation", "keys", "names", "options", "packed", "position", "ranges",
-        "record", "segments", "skips", "state", "tombstone",
+        "admission", "dlsn", "interpolation", "keys", "log_time", "names", "options", "packed", "position",
+        "ranges", "record", "segments", "skips", "state", "tombstone",
     },
     "spark": {"archive/manifest", "lifecycle", "limit_shares", "narrowing", "offsets", "planning"},
 }  # fmt: skip

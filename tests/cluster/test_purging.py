@@ -1,6 +1,7 @@
 """The purger: only what is wholly below the point, only after the grace, beside writers (H12, H13, H18)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -42,12 +43,8 @@ async def a_log(metadata: LocalMetadata, closed: int, *, open_: int = 0) -> None
             100 + number, 1, 1, 1, (Fragment(0, ("b1",), 0),), bytes(16), owner=(LOG, number)
         )
         if number <= closed:
-            record = record.with_end(
-                SegmentEnd(2, 300, 3, 1, 1, 2, 0),
-                start_sequence_id=record.start_sequence_id,
-                last_txid=1,
-                closed_ms=0,
-            )
+            before = replace(state, next_sequence_id=record.start_sequence_id)
+            record = record.with_end(SegmentEnd(2, 300, 3, 1, 1, 2, 0), before, closed_ms=0)
         share += creation_share(made, ())
         share += Transaction((), (Put(segment_key(LOG, number), record.encode()),))
     assert (await metadata.transact(share)).succeeded

@@ -617,7 +617,11 @@ CODECS = [
         LogState.decode,
         [STATE.encode()],
         STORED,
-        ("log/state.py LogState.decode", "log/state.py decode_fields"),
+        (
+            "log/state.py LogState.decode",
+            "log/state.py decode_fields",
+            "log/state.py format_and_fields",
+        ),
     ),
     Codec(
         "the end of a log",
@@ -636,7 +640,10 @@ CODECS = [
     Codec(
         "a segment's record",
         SegmentRecord.decode,
-        [SegmentRecord(1, 7, 3, 9).encode(), SegmentRecord(1, 7, 3, 9, 0, True, 8).encode()],
+        [
+            SegmentRecord(1, 7, 3, 9).encode(),
+            SegmentRecord(1, 7, 3, 9, 0, True, 8, txid_base=4, txid_rule=1).encode(),
+        ],
         STORED,
         ("log/segments.py SegmentRecord.decode",),
     ),

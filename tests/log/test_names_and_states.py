@@ -1,5 +1,7 @@
 """Names, keys, and what is kept of logs and segments."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from distributedlog.log.segments import (
     SegmentRecord,
     why_roll,
 )
-from distributedlog.log.state import STATE_BYTES_MAX, LogState
+from distributedlog.log.state import STATE_BYTES_MAX, Added, LogState
 from distributedlog.runtime.errors import (
     CorruptData,
     EndOfStream,
@@ -69,13 +71,16 @@ def test_the_life_of_a_state() -> None:
     rolling = state.with_segment()
     assert list(rolling.in_progress) == [1, 2]
 
-    rolled = rolling.with_closed(1, 10, 55)
+    rolled = rolling.with_closed(1, Added(10, 400, 55, 2000, DLSN(1, 8, 1)))
     assert (list(rolled.in_progress), rolled.next_sequence_id, rolled.last_txid) == ([2], 10, 55)
-    assert rolled.with_closed(2, 0, -1).last_txid == 55
+    assert (rolled.bytes_total, rolled.time_ms, rolled.last_dlsn) == (400, 2000, DLSN(1, 8, 1))
+    empty = rolled.with_closed(2, Added(0, 30, last_time_ms=1000))
+    assert (empty.last_txid, empty.bytes_total) == (55, 430)
+    assert (empty.time_ms, empty.last_dlsn) == (2000, DLSN(1, 8, 1))
     assert rolled.released().owner == ""
     assert rolled.claimed("host b", "w2").epoch == 2
     with pytest.raises(AssertionError):
-        rolling.with_closed(2, 0, -1)
+        rolling.with_closed(2, Added())
 
 
 def test_a_sealed_log_takes_no_writer() -> None:
@@ -112,24 +117,25 @@ def test_damaged_and_newer_states_are_told_apart() -> None:
             LogState.decode(value[:length])
     fields = unpack(value, "a state")
     with pytest.raises(UnsupportedFormat):
-        LogState.decode(pack([2, *fields[1:]]))
-    assert LogState.decode(pack([*fields, None, "a field of later"])) == a_state()
-    with pytest.raises(CorruptData):
-        LogState.decode(pack([1, *["x"] * 17]))
+        LogState.decode(pack([3, *fields[1:]]))
+    for written_in in (0, 1, 2):
+        with pytest.raises(CorruptData):
+            LogState.decode(pack([written_in, *["x"] * 25]))
 
 
 def test_a_segment_is_read_back() -> None:
     record = SegmentRecord(7, 99, 3, 1_700_000_000_000)
     end = SegmentEnd(4, 1000, 12, 5, 50, 3, 6)
 
-    closed = record.with_end(end, start_sequence_id=40, last_txid=50, closed_ms=1_700_000_000_500)
+    before = replace(a_state(), next_sequence_id=40, bytes_total=7000, last_txid=4)
+    closed = record.with_end(end, before, closed_ms=1_700_000_000_500)
 
+    assert (closed.start_sequence_id, closed.bytes_before, closed.last_txid) == (40, 7000, 50)
     assert SegmentRecord.decode(record.encode()) == record
     assert SegmentRecord.decode(closed.encode()) == closed
     assert closed.last_dlsn == DLSN(7, 3, 6)
-    assert (
-        record.with_end(EMPTY_END, start_sequence_id=0, last_txid=9, closed_ms=1).last_dlsn is None
-    )
+    empty = record.with_end(EMPTY_END, before, closed_ms=1)
+    assert (empty.last_dlsn, empty.last_txid, empty.added.last_txid) == (None, 4, -1)
     with pytest.raises(CorruptData):
         SegmentRecord.decode(b"\x91\x01")
 

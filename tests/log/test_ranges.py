@@ -73,8 +73,9 @@ def test_a_range_that_is_cut_keeps_each_record_once(
     """Its first slot belongs to the head alone, its last one to the rest alone."""
     stop = stop_slot if stop_slot < SLOTS else WHOLE
     whole = SegmentRange(
-        "7", 1, 101, 0, 3, 3 + entries - 1, -1, first_slot, stop, entries * 100, "a"
-    )
+        "7", 1, 101, 0, 3, 3 + entries - 1, first_slot=first_slot, stop_slot=stop,
+        size_bytes=entries * 100, log="a",
+    )  # fmt: skip
 
     head, rest = whole.cut(data.draw(st.integers(1, entries - 1)))
 
