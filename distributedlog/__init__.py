@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
     from .log.reader import Idle, LogReader
     from .log.record import LogRecord
+    from .log.segment_watch import SegmentChange, SegmentWatch
     from .log.segment_writer import SegmentWriter
     from .log.skips import Skipped, Skips
     from .log.watch import LogChange, LogWatch
@@ -84,6 +85,8 @@ _HOMES = {
     "Idle": ".log.reader",
     "LogReader": ".log.reader",
     "LogRecord": ".log.record",
+    "SegmentChange": ".log.segment_watch",
+    "SegmentWatch": ".log.segment_watch",
     "SegmentWriter": ".log.segment_writer",
     "Skipped": ".log.skips",
     "Skips": ".log.skips",
@@ -138,9 +141,11 @@ __all__ = [
     "ReaderIdle",
     "RecordTooLarge",
     "RecoveryIncomplete",
+    "SegmentChange",
     "SegmentInfo",
     "SegmentRange",
     "SegmentToken",
+    "SegmentWatch",
     "SegmentWriter",
     "Skipped",
     "Skips",

@@ -40,6 +40,8 @@ from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import Idle
 from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
+from .log.segment_watch import SegmentChange
+from .log.segment_watch import SegmentWatch as TrioSegmentWatch
 from .log.segment_writer import ENTRY_BYTES
 from .log.segment_writer import SegmentWriter as TrioSegmentWriter
 from .log.segments import SegmentRecord
@@ -53,7 +55,8 @@ from .write_buffer import BufferedBulk, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
     "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "MultiReader", "Namespace",
-    "PendingBulk", "PendingWrite", "RangeReader", "SegmentWriter", "local_cluster", "open_namespace",
+    "PendingBulk", "PendingWrite", "RangeReader", "SegmentWatch", "SegmentWriter",
+    "local_cluster", "open_namespace",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=Owned)
@@ -542,6 +545,34 @@ class LogWatch(_Closable):
         self._ended()
 
 
+class SegmentWatch(_Closable):
+    """The changes of a log's segments; see `distributedlog.SegmentWatch`."""
+
+    def __init__(self, background: Background, watch: TrioSegmentWatch) -> None:
+        super().__init__(background, f'a watch of segments of log "{watch.name}"', watch.aclose)
+        self.name = watch.name
+        self._watch = watch
+        self._inbox: Inbox[SegmentChange] = Inbox()
+
+    async def next(self, wait_s: float | None = None) -> SegmentChange | None:
+        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here), or
+        after the end of a sealed log was told."""
+        await run(self._background, self._inbox.fill_one, partial(self._watch.next, wait_s))
+        found = self._inbox.take()
+        return found[0] if found else None
+
+    async def __aiter__(self) -> AsyncIterator[SegmentChange]:
+        while (change := await self.next()) is not None:
+            yield change
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    async def aclose(self) -> None:
+        """Stop following. Idempotent."""
+        await run(self._background, self._watch.aclose)
+        self._ended()
+
+
 class Positions:
     """The positions of one log; see `distributedlog.log.positions.Positions`."""
 
@@ -658,6 +689,11 @@ class Log:
         """The position of the first record with a txid of at least ``txid``, or of the first entry written
         at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's."""
         return await run(self._background, self._log.find, txid=txid, wall_ms=wall_ms)
+
+    def watch_segments(self, *, first: int | None = None) -> Opening[SegmentWatch]:
+        """Follow which segments are opened, closed and cut off; ``async with`` or ``await`` it."""
+        opening = self._log.watch_segments(first=first)
+        return Opening(lambda: opened(self._background, SegmentWatch, opening.open))
 
     async def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
         """The log as it can be read now, for planners: its segments, how far each goes, both ends."""

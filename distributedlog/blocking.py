@@ -42,6 +42,8 @@ from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import Idle
 from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
+from .log.segment_watch import SegmentChange
+from .log.segment_watch import SegmentWatch as TrioSegmentWatch
 from .log.segment_writer import ENTRY_BYTES
 from .log.segment_writer import SegmentWriter as TrioSegmentWriter
 from .log.segments import SegmentRecord
@@ -60,7 +62,8 @@ from .write_buffer import LONE_WRITES_MAX, BufferedBulk, Chunk, WriteBuffer, ope
 
 __all__ = [
     "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "MultiReader", "Namespace",
-    "PendingBulk", "PendingWrite", "RangeReader", "SegmentWriter", "local_cluster", "open_namespace",
+    "PendingBulk", "PendingWrite", "RangeReader", "SegmentWatch", "SegmentWriter",
+    "local_cluster", "open_namespace",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=Owned)
@@ -595,6 +598,34 @@ class LogWatch(_Closable):
         self._ended()
 
 
+class SegmentWatch(_Closable):
+    """The changes of a log's segments; see `distributedlog.SegmentWatch`."""
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, background: Background, watch: TrioSegmentWatch) -> None:
+        super().__init__(background, f'a watch of segments of log "{watch.name}"', watch.aclose)
+        self.name = watch.name
+        self._watch = watch
+        self._inbox: Inbox[SegmentChange] = Inbox()
+
+    def next(self, wait_s: float | None = None) -> SegmentChange | None:
+        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here), or
+        after the end of a sealed log was told."""
+        self._background.run(self._inbox.fill_one, partial(self._watch.next, wait_s))
+        found = self._inbox.take()
+        return found[0] if found else None
+
+    def __iter__(self) -> Iterator[SegmentChange]:
+        while (change := self.next()) is not None:
+            yield change
+
+    def close(self) -> None:
+        """Stop following. Idempotent."""
+        self._background.run(self._watch.aclose)
+        self._ended()
+
+
 class Positions:
     """The positions of one log; see `distributedlog.log.positions.Positions`."""
 
@@ -709,6 +740,11 @@ class Log:
         """The position of the first record with a txid of at least ``txid``, or of the first entry written
         at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's."""
         return self._background.run(self._log.find, txid=txid, wall_ms=wall_ms)
+
+    def watch_segments(self, *, first: int | None = None) -> SegmentWatch:
+        """Follow which segments are opened, closed and cut off, open; use it in a ``with``."""
+        opening = self._log.watch_segments(first=first)
+        return opened(self._background, SegmentWatch, opening.open)
 
     def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
         """The log as it can be read now, for planners: its segments, how far each goes, both ends."""

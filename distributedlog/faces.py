@@ -24,6 +24,7 @@ from .log.namespace import Namespace
 from .log.positions import Positions
 from .log.range_reader import RangeReader
 from .log.reader import LogReader
+from .log.segment_watch import SegmentWatch
 from .log.segment_writer import SegmentWriter
 from .log.watch import LogWatch
 from .log.writer import LogWriter
@@ -40,6 +41,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (SegmentWriter, "_writer", ""),
     (RangeReader, "_reader", "read_columns read_by_log next check run"),
     (LogWatch, "_watch", "run"),
+    (SegmentWatch, "_watch", "run"),
     (MultiReader, "_reader", "next_many ended run"),
 )
 """Each trio class; where its asyncio class has the object that lives in the loop; what that leaves out."""

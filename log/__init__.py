@@ -24,6 +24,7 @@ Reading:
     reader.py, fetcher.py           records in order; entries ahead of their reader
     skips.py                        what a reader was told to pass over (pure)
     multi_reader.py                 several logs as one stream
+    segment_watch.py                segments as they are opened, closed, cut off
     follower.py                     the state as a watch pushes it
     locate.py, interpolation.py     the last record, positions by txid and time; a search in few looks (pure)
 

@@ -59,6 +59,10 @@ class StateFollower:
                 return self.state
             await self._changed.wait()
 
+    def wake(self) -> None:
+        """Have whoever waits look again."""
+        self._tell()
+
     async def segment(self, number: int) -> SegmentRecord:
         """One segment's record. Raises `LogNotFound` or `LogTruncated` when it is gone (H30)."""
         found = await self._metadata.get(segment_key(self._log_id, number))

@@ -32,6 +32,7 @@ from .reader import LogReader
 from .record import LogRecord
 from .rename import name_now
 from .seal import seal
+from .segment_watch import SegmentWatch
 from .segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
 from .segments import SegmentRecord
 from .skips import Skipped
@@ -275,6 +276,16 @@ class Log:
         """Where subscribers of this log go on, by name."""
         return Positions(self._context.metadata, self._find, self._context.wall_ms)
 
+    def watch_segments(self, *, first: int | None = None) -> Opening[SegmentWatch]:
+        """Follow which segments are opened, closed and cut off; ``async with`` or ``await`` it.
+
+        From now on; with ``first`` those that are there from this number on come as if they were new, so that
+        who keeps the number of the last one that he handled misses none. Raises `LogNotFound`.
+        """
+        if first is not None and first < 1:
+            raise InvalidRequest(f"segments count from 1: not {first}")
+        return Opening(lambda: self._watch_segments(first))
+
     async def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
         """The log as it can be read now, for planners: its segments, how far each goes, both ends.
 
@@ -427,6 +438,11 @@ class Log:
         )
         self._context.start(fetcher.run)
         return LogReader(fetcher, idle_error_s)
+
+    async def _watch_segments(self, first: int | None) -> SegmentWatch:
+        watch = SegmentWatch(await self._follower(), first)
+        self._context.start(watch.run)
+        return watch
 
     async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
         return await open_ranges(self._context, self.name, await self._find(), ranges)
