@@ -6,6 +6,15 @@ threads and for asyncio.
     async with open_namespace("distributedlog://HOST:PORT/NAMESPACE") as namespace:
         async with namespace.open_log("orders").open_writer() as writer:
             dlsn = await writer.write(LogRecord(txid=1, payload=b"first"))
+            pending = await writer.submit(LogRecord(txid=2, payload=b"second"))  # pipelined: await it later
+        async with namespace.open_log("orders").open_reader(to="end") as reader:
+            async for record in reader:
+                print(record.dlsn, record.txid, record.payload)
+
+Begin with ``help(open_namespace)``, then `Namespace` (make, list, rename, delete, watch logs), `Log` (open a
+writer or a reader, truncate, seal, find, positions, segments), `LogWriter`, `LogReader`. ``local_cluster()``
+is a whole cluster to try them on. Every error is a `DistributedLogError`, with ``code``, ``retryable`` and
+``definite``.
 """
 
 from collections.abc import Mapping

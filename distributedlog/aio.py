@@ -37,7 +37,7 @@ from .log.position import Position
 from .log.positions import Positions as TrioPositions
 from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
-from .log.reader import Idle
+from .log.reader import Idle, reader_text
 from .log.reader import LogReader as TrioReader
 from .log.record import Columns, LogRecord
 from .log.segment_watch import SegmentChange
@@ -228,6 +228,9 @@ class LogWriter(_Closable):
         self._buffer = buffer
         self._append = buffer.append
 
+    def __repr__(self) -> str:
+        return repr(self._buffer.writer)
+
     async def submit(self, record: LogRecord) -> PendingWrite:
         """Take one record; waits for room only. ``await`` what it returns for the DLSN.
 
@@ -317,6 +320,9 @@ class LogReader(_Closable):
         self.incarnation = reader.incarnation
         self._cursor = Cursor(reader)
         super().__init__(background, f'a reader of log "{reader.name}"', self._cursor.aclose)
+
+    def __repr__(self) -> str:
+        return reader_text(self._reader.name, self.position, None)
 
     @property
     def position(self) -> Position | None:
@@ -611,6 +617,9 @@ class Log:
         self._namespace = namespace
         self._log = log
         self.name = log.name
+
+    def __repr__(self) -> str:
+        return repr(self._log)
 
     def open_writer(
         self, *, takeover: bool = False, wait_s: float | None = None

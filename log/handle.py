@@ -90,6 +90,9 @@ class Log:
         """Which log of this name is meant; None: whichever there is."""
         self._log_id = None if incarnation is None else incarnation_id(incarnation)
 
+    def __repr__(self) -> str:
+        return f'Log("{self.name}"{f", {self.incarnation}" if self.incarnation else ""})'
+
     def open_writer(
         self, *, takeover: bool = False, wait_s: float | None = None
     ) -> Opening[LogWriter]:

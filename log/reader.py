@@ -49,6 +49,9 @@ class LogReader:
         self._taken_in_turn = 0
         self._records: Iterator[LogRecord] = iter(())
 
+    def __repr__(self) -> str:
+        return reader_text(self.name, self.position, self._fetcher.error)
+
     # --- for the caller ---------------------------------------------------------------------------
 
     async def read_next(self, wait_s: float | None = None) -> LogRecord | None:
@@ -244,6 +247,13 @@ class LogReader:
     def _raise_if_sealed(self) -> None:
         if self._fetcher.sealed and self.ended:
             raise EndOfStream(f'log "{self.name}" is sealed, and this was its end')
+
+
+def reader_text(name: str, at: Position | None, error: DistributedLogError | None) -> str:
+    """A reader as its ``repr`` shows it."""
+    where = "before its first record" if at is None else f"at {at.dlsn}"
+    over = "" if error is None else f", {type(error).__name__}: {error}"
+    return f'LogReader("{name}", {where}{over})'
 
 
 def position_after(incarnation: str, columns: Columns, rows: int) -> Position:

@@ -44,6 +44,7 @@ class LogWriter:
         self._ledgers = context.ledgers
         self._close_timeout_s = options.close_timeout_s
         self._name = claimed.owned.state.name
+        self._owner = context.owner
         self._scope = trio.CancelScope()
         self.pipeline = Pipeline(context, claimed.owned, first, self._scope.cancel)
         """What was taken. In the open: whoever takes records for it looks at `Pipeline.over` for each."""
@@ -53,6 +54,14 @@ class LogWriter:
         self._floor = max(0, claimed.owned.state.last_txid) if self._ordered else 0
         self._closed = False
         claimed.when_lost(self.pipeline.fail)
+
+    def __repr__(self) -> str:
+        over = self.pipeline.error or self.pipeline.over
+        state = "open" if over is None else f"{type(over).__name__}: {over}"
+        return (
+            f'LogWriter("{self._name}", segment {self.segment}, last txid {self.last_txid}, '
+            f"by {self._owner}, {state})"
+        )
 
     # --- for the caller ---------------------------------------------------------------------------
 

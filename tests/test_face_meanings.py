@@ -30,6 +30,7 @@ from distributedlog.runtime.errors import (
     RecordTooLarge,
     RequestTimeout,
     TransactionIdOutOfOrder,
+    WriteCancelled,
     WriterFenced,
 )
 
@@ -103,7 +104,7 @@ async def opened(what: Any) -> AsyncIterator[Any]:
             yield inner
 
 
-async def collect(reader: Any) -> list[LogRecord]:
+async def collect(reader: Any) -> list[Any]:
     """Iterate to the end."""
     if hasattr(reader, "__aiter__"):
         return [record async for record in reader]
@@ -370,6 +371,76 @@ def test_txids_do_not_go_down_and_a_refusal_is_of_one_record(face: Face) -> None
                 assert [record.txid for record in await collect(reader)] == [0, 7, 7, 8, 3]
 
     face.play(scenario, f"txids-{face.name}")
+
+
+def test_bulks_are_taken_whole_or_up_to_a_bad_record(face: Face) -> None:
+    """What is wrong with a record is its own outcome; those after it are not taken."""
+
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
+            log = namespace.open_log(name)
+            async with opened(log.open_writer()) as writer:
+                lone = await done(writer.submit(rec(1)))
+                bulk = await done(writer.submit_bulk([rec(2), rec(3), rec(2), rec(4)]))
+                columns = await done(writer.submit_columns([5, 6], [b"five", b"six"]))
+                outcomes = await done(bulk.outcomes())
+                assert [type(one) for one in outcomes] == [
+                    DLSN, DLSN, TransactionIdOutOfOrder, WriteCancelled,
+                ]  # fmt: skip
+                assert (bulk.done(), len(bulk), bulk[1].result()) == (True, 4, outcomes[1])
+                with pytest.raises(WriteCancelled):
+                    bulk[-1].result()
+                with pytest.raises(TransactionIdOutOfOrder):
+                    bulk.result()
+                await done(columns.wait())
+                assert (await face.result(lone)) < outcomes[0] < outcomes[1] < columns.result()[0]
+                assert repr(lone) == f"PendingWrite({lone.result()})"
+                assert name in repr(writer)
+                with pytest.raises(TransactionIdOutOfOrder):
+                    await done(writer.write_bulk([rec(1)]))
+                assert await done(writer.write_bulk([])) == []
+            assert [one.done() for one in (lone, bulk, columns)] == [True] * 3
+            async with opened(log.open_reader(to="end")) as reader:
+                assert [record.txid for record in await collect(reader)] == [1, 2, 3, 5, 6]
+
+    face.play(scenario, f"bulks-{face.name}")
+
+
+def test_names_and_what_is_in_a_log_without_reading_it(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
+            for last in "cab":
+                await done(namespace.create_log(f"{name}/{last}"))
+            assert await collect(namespace.logs(f"{name}/")) == [f"{name}/{one}" for one in "abc"]
+            page = await done(namespace.log_page(f"{name}/", limit=2))
+            assert (page.names, page.next) == ((f"{name}/a", f"{name}/b"), f"{name}/b")
+            await done(namespace.rename_log(f"{name}/c", f"{name}/d"))
+            assert not await done(namespace.log_exists(f"{name}/c"))
+
+            log = namespace.open_log(f"{name}/d")
+            assert (log.name, repr(log)) == (f"{name}/d", f'Log("{name}/d")')
+            async with opened(log.open_writer()) as writer:
+                dlsns = await done(writer.write_bulk([rec(n) for n in (1, 2, 3)]))
+                await done(writer.commit())
+                assert (await done(log.first_record())).txid == 1
+                assert (await done(log.last_record())).txid == 3
+                assert await done(log.count(dlsns[1])) == 2
+            assert [one.records for one in await done(log.segments())] == [3]
+
+            async with opened(log.open_reader()) as reader:
+                assert reader.position.dlsn == DLSN.INITIAL
+                for _ in range(2):
+                    await done(reader.read_next())
+                at = reader.position
+                assert (at.sequence_id, at.incarnation) == (2, reader.incarnation)
+                assert f"{name}/d" in repr(reader)
+            await done(log.positions.advance("worker", at))
+            assert await done(log.positions.proven("worker")) == at
+            async with opened(log.open_reader(position=at, to="end")) as reader:
+                assert [record.txid for record in await collect(reader)] == [3]
+            await done(namespace.delete_log(f"{name}/d"))
+
+    face.play(scenario, f"names-{face.name}")
 
 
 WRITE_AND_DIE = """

@@ -81,13 +81,18 @@ def test_segments_are_planned_read_written_and_linked(face: Face) -> None:
             log = ns.open_log(name)
             await put(face, log, 1, 2)
             custom = {"partition": b"3"}
-            async with opened(log.open_segment_writer(app="a", version=4, custom=custom)) as writer:
-                await done(writer.write_columns([3, 4], [b"three", b"four"]))
-                await done(writer.write(LogRecord(5, b"5")))
+            async with opened(
+                log.open_segment_writer(app="a", version=4, custom=custom)
+            ) as segment:
+                await done(segment.write_columns([3, 4], [b"three", b"four"]))
+                await done(segment.write(LogRecord(5, b"5")))
                 packed = struct.pack("<2q", 6, 7), struct.pack("<3i", 0, 1, 3), b"677"
-                await done(writer.write_packed(*packed))
-                await done(writer.write_bulk([LogRecord(8, b"8")]))
-            token = SegmentToken.from_json(pickle.loads(pickle.dumps(writer.token)).to_json())
+                await done(segment.write_packed(*packed))
+                await done(segment.flush())
+                await done(segment.write_bulk([LogRecord(8, b"8")]))
+                assert (segment.records, segment.size_bytes > 12) == (6, True)
+            token = SegmentToken.from_json(pickle.loads(pickle.dumps(segment.token)).to_json())
+            assert token.ledger_id == segment.ledger_id
             assert (token.records, token.first_txid, token.last_txid) == (6, 3, 8)
 
             for already in (False, True):
@@ -103,6 +108,9 @@ def test_segments_are_planned_read_written_and_linked(face: Face) -> None:
 
             async with opened(log.open_segment_writer(app="a", version=4)) as late:
                 await done(late.write(LogRecord(9, b"never")))
+            gone = await done(log.open_segment_writer(app="a", version=9))
+            await done(gone.write(LogRecord(9, b"never")))
+            await done(gone.abort())
             assert await done(log.collect_unlinked()) == 1
             with pytest.raises(NoSuchLedger):
                 await done(log.link_segments([late.token]))
@@ -113,6 +121,9 @@ def test_segments_are_planned_read_written_and_linked(face: Face) -> None:
         async with opened(face.namespace()) as ns:
             log = ns.open_log(name, incarnation=snapshot.incarnation)
             ranges = [SegmentRange.from_json(one) for one in plan]
+            async with opened(log.open_ranges(ranges[:1])) as reader:
+                (columns,) = await done(reader.read_columns_many(bytes_max=1))
+                assert columns.tuples() == [(1, b"1")]
             async with opened(log.open_ranges(ranges)) as reader:
                 assert await rows(reader) == [
                     (1, b"1"), (2, b"2"), (3, b"three"), (4, b"four"), (5, b"5"),
