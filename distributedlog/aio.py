@@ -236,6 +236,9 @@ class LogWriter(_Closable):
 
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
         `AlreadyClosed`, or the first error of this writer, for good.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
         """
         if self._buffer.full:
             await run(self._background, self._buffer.room)
@@ -243,7 +246,11 @@ class LogWriter(_Closable):
         return PendingWrite(chunk, slot)
 
     async def write(self, record: LogRecord) -> DLSN:
-        """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`."""
+        """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
+        """
         return await (await self.submit(record))
 
     async def submit_bulk(self, records: Sequence[LogRecord]) -> PendingBulk:
@@ -251,11 +258,16 @@ class LogWriter(_Closable):
 
         Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
         those after it are not taken.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return await self.submit_columns([r.txid for r in records], [r.payload for r in records])
 
     async def submit_columns(self, txids: list[int], payloads: list[bytes]) -> PendingBulk:
-        """As `submit_bulk`, from a list of txids and one of payloads."""
+        """As `submit_bulk`, from a list of txids and one of payloads.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         bulk, taken = self._buffer.offered(txids, payloads)
         at = 0
         while at < taken.number:
@@ -274,7 +286,11 @@ class LogWriter(_Closable):
         return PendingBulk(taken)
 
     async def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
-        """Write many records; returns their DLSNs when all are durable. Raises the first error."""
+        """Write many records; returns their DLSNs when all are durable. Raises the first error.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteCancelled,
+        WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         return await (await self.submit_bulk(records))
 
     @property
@@ -283,31 +299,50 @@ class LogWriter(_Closable):
         return self._buffer.writer.last_txid
 
     async def flush(self) -> None:
-        """Send what is buffered; waits for nothing but room."""
+        """Send what is buffered; waits for nothing but room.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         await run(self._background, self._buffer.flush)
 
     async def truncate(self, dlsn: DLSN) -> DLSN:
-        """Give up all records before ``dlsn``; see `distributedlog.Log.truncate`. The writer goes on."""
+        """Give up all records before ``dlsn``; see `distributedlog.Log.truncate`. The writer goes on.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
         return await run(self._background, self._buffer.writer.truncate, dlsn)
 
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     async def commit(self) -> DLSN | None:
-        """Wait until all written before is durable and readable; the last DLSN, None for no record."""
+        """Wait until all written before is durable and readable; the last DLSN, None for no record.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         return await run(self._background, self._buffer.commit)
 
     async def aclose(self) -> None:
-        """Commit, complete the segment, give the lock back. Idempotent after success or failure."""
+        """Commit, complete the segment, give the lock back. Idempotent after success or failure.
+
+        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         await run(self._background, self._buffer.aclose)
         self._ended()
 
     async def mark_end_of_stream(self) -> None:
-        """As `aclose`, and the log ends here for good: it takes no more records, readers reach an end."""
+        """As `aclose`, and the log ends here for good: it takes no more records, readers reach an end.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         await run(self._background, self._buffer.mark_end_of_stream)
         self._ended()
 
     async def abort(self) -> None:
-        """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery."""
+        """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery.
+
+        Raises: nothing.
+        """
         await run(self._background, self._buffer.abort)
         self._ended()
 
@@ -330,7 +365,10 @@ class LogReader(_Closable):
         return self._cursor.position
 
     async def read_next(self, wait_s: float | None = None) -> LogRecord | None:
-        """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
+        """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set.
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        """
         record = self._cursor.next()
         if record is None:
             await run(self._background, self._cursor.fetch, wait_s)
@@ -339,7 +377,11 @@ class LogReader(_Closable):
 
     async def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
         """Up to ``number`` records: waits for the first, then takes what comes until ``wait_s`` after
-        the call (None: what is here; 0: does not wait for the first either)."""
+        the call (None: what is here; 0: does not wait for the first either).
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed,
+        InvalidRequest.
+        """
         if number < 1:
             raise InvalidRequest(f"read_bulk wants at least one record, not {number}")
         here = len(self._cursor)
@@ -348,7 +390,10 @@ class LogReader(_Closable):
         return self._cursor.take(number)
 
     async def read_columns(self, wait_s: float | None = None) -> Columns | None:
-        """The rest of the entry at hand, or the next one, as columns. None as `read_next`."""
+        """The rest of the entry at hand, or the next one, as columns. None as `read_next`.
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        """
         columns = self._cursor.columns()
         if columns is None:
             await run(self._background, self._cursor.fetch, wait_s)
@@ -356,7 +401,10 @@ class LogReader(_Closable):
         return columns
 
     async def aclose(self) -> None:
-        """Stop fetching. Idempotent."""
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
         self._cursor.close()
         if self._open:
             await run(self._background, self._reader.aclose)
@@ -382,7 +430,10 @@ class LogReader(_Closable):
         return self._reader.skipped
 
     async def idle(self) -> Idle:
-        """For how long nothing has come, and for how long nobody has answered."""
+        """For how long nothing has come, and for how long nobody has answered.
+
+        Raises: AlreadyClosed.
+        """
         return await run(self._background, self._reader.idle)
 
 
@@ -419,33 +470,54 @@ class SegmentWriter(_Closable):
         return self._writer.records
 
     async def write(self, record: LogRecord) -> None:
-        """Take one record; waits for room only. Raises as `write_columns`."""
+        """Take one record; waits for room only. Raises as `write_columns`.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
         await run(self._background, self._writer.write, record)
 
     async def write_bulk(self, records: Sequence[LogRecord]) -> None:
-        """Take records, in order; waits for room only. Raises as `write_columns`."""
+        """Take records, in order; waits for room only. Raises as `write_columns`.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
         await run(self._background, self._writer.write_bulk, records)
 
     async def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
-        """Take records as a list of txids and one of payloads; waits for room only."""
+        """Take records as a list of txids and one of payloads; waits for room only.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
         await run(self._background, self._writer.write_columns, txids, payloads)
 
     async def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
-        """Write one entry whose columns are there already, as Arrow lays them out: no work a record."""
+        """Write one entry whose columns are there already, as Arrow lays them out: no work a record.
+
+        Raises: RecordTooLarge, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
         await run(self._background, self._writer.write_packed, txids, offsets, payloads)
 
     async def flush(self) -> None:
-        """Send what is buffered; waits for room only."""
+        """Send what is buffered; waits for room only.
+
+        Raises: AlreadyClosed, WriteFailed.
+        """
         await run(self._background, self._writer.flush)
 
     async def aclose(self) -> SegmentToken:
-        """Wait until everything is durable, close the ledger, return its token. Idempotent."""
+        """Wait until everything is durable, close the ledger, return its token. Idempotent.
+
+        Raises: WriteFailed, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         found = await run(self._background, self._writer.aclose)
         self._ended()
         return found
 
     async def abort(self) -> None:
-        """Send nothing more, and delete the ledger if the metadata answers. Idempotent."""
+        """Send nothing more, and delete the ledger if the metadata answers. Idempotent.
+
+        Raises: nothing.
+        """
         await run(self._background, self._writer.abort)
         self._ended()
 
@@ -459,7 +531,10 @@ class RangeReader(_Closable):
         self._inbox: Inbox[Columns] = Inbox()
 
     async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
-        """The next entry and those that are here after it, up to ``bytes_max``; [] at the end."""
+        """The next entry and those that are here after it, up to ``bytes_max``; [] at the end.
+
+        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, AlreadyClosed.
+        """
         fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
         await run(self._background, self._inbox.fill, fetch)
         return self._inbox.take()
@@ -472,7 +547,10 @@ class RangeReader(_Closable):
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     async def aclose(self) -> None:
-        """Stop fetching. Idempotent."""
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
         await run(self._background, self._reader.aclose)
         self._ended()
 
@@ -534,7 +612,10 @@ class LogWatch(_Closable):
         return await run(self._background, call)
 
     async def next(self, wait_s: float | None = None) -> LogChange | None:
-        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here)."""
+        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here).
+
+        Raises: QuorumUnreachable, AlreadyClosed.
+        """
         await run(self._background, self._inbox.fill_one, partial(self._watch.next, wait_s))
         found = self._inbox.take()
         return found[0] if found else None
@@ -546,7 +627,10 @@ class LogWatch(_Closable):
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     async def aclose(self) -> None:
-        """Stop following. Idempotent."""
+        """Stop following. Idempotent.
+
+        Raises: nothing.
+        """
         await run(self._background, self._watch.aclose)
         self._ended()
 
@@ -589,23 +673,38 @@ class Positions:
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     async def get(self, name: str) -> DLSN | None:
-        """Where this subscriber goes on; None: it has no position. Raises `LogNotFound`."""
+        """Where this subscriber goes on; None: it has no position.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         return await run(self._background, self._positions.get, name)
 
     async def proven(self, name: str) -> Position | None:
-        """Where this subscriber goes on, with its proof: ``open_reader(position=…)``."""
+        """Where this subscriber goes on, with its proof: ``open_reader(position=…)``.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         return await run(self._background, self._positions.proven, name)
 
     async def advance(self, name: str, to: Position | DLSN) -> DLSN:
-        """Move a position forwards, or make it; where it is then: never lower than before or than asked."""
+        """Move a position forwards, or make it; where it is then: never lower than before or than asked.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         return await run(self._background, self._positions.advance, name, to)
 
     async def list(self) -> dict[str, DLSN]:
-        """All positions, by name, in the order of names. Raises `LogNotFound`."""
+        """All positions, by name, in the order of names.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        """
         return await run(self._background, self._positions.list)
 
     async def delete(self, name: str) -> bool:
-        """Forget a position; was there one? Raises `LogNotFound`."""
+        """Forget a position; was there one?
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         return await run(self._background, self._positions.delete, name)
 
 
@@ -624,7 +723,11 @@ class Log:
     def open_writer(
         self, *, takeover: bool = False, wait_s: float | None = None
     ) -> Opening[LogWriter]:
-        """The log's one writer; ``async with`` or ``await`` it. See `distributedlog.Log.open_writer`."""
+        """The log's one writer; ``async with`` or ``await`` it. See `distributedlog.Log.open_writer`.
+
+        Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
+        NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         opening = self._log.open_writer(takeover=takeover, wait_s=wait_s)
         open_it = partial(open_buffer, self._background, self._namespace, self._log, opening)
         return Opening(lambda: opened(self._background, LogWriter, open_it))
@@ -648,7 +751,11 @@ class Log:
         on_skipped: Callable[[Skipped], object] | None = None,
         idle_error_s: float | None = None,
     ) -> Opening[LogReader]:
-        """A reader; ``async with`` or ``await`` what this returns. See `distributedlog.Log.open_reader`."""
+        """A reader; ``async with`` or ``await`` what this returns. See `distributedlog.Log.open_reader`.
+
+        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest,
+        QuorumUnreachable, AlreadyClosed.
+        """
         opening = self._log.open_reader(
             position=position,
             dlsn=dlsn,
@@ -662,41 +769,74 @@ class Log:
         return Opening(lambda: opened(self._background, LogReader, opening.open))
 
     async def last_dlsn(self) -> DLSN:
-        """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
+        """The position of the last readable record.
+
+        Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        """
         return await run(self._background, self._log.last_dlsn)
 
     async def first_record(self) -> LogRecord:
-        """The first record that is left. Raises `LogEmpty`, `LogNotFound`."""
+        """The first record that is left.
+
+        Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
+        AlreadyClosed.
+        """
         return await run(self._background, self._log.first_record)
 
     async def last_record(self) -> LogRecord:
-        """The last record that can be read. Raises `LogEmpty`, `LogNotFound`."""
+        """The last record that can be read.
+
+        Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
+        AlreadyClosed.
+        """
         return await run(self._background, self._log.last_record)
 
     async def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
         """How many records can be read from ``from_`` (None: the first that is left) up to, and without,
-        ``to`` (None: the end). See `distributedlog.Log.count`."""
+        ``to`` (None: the end). See `distributedlog.Log.count`.
+
+        Raises: LogNotFound, LogRecreated, LogTruncated, LedgerStateUnknown, InvalidRequest,
+        QuorumUnreachable, AlreadyClosed.
+        """
         return await run(self._background, self._log.count, from_, to)
 
     async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
-        """State, ends, counts, owner, and the newest segments. Raises `LogNotFound`, `LedgerStateUnknown`."""
+        """State, ends, counts, owner, and the newest segments.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        """
         return await run(self._background, self._log.describe, segments_max=segments_max)
 
     async def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
-        """The log's segments from number ``first`` on, ascending, at most ``limit``."""
+        """The log's segments from number ``first`` on, ascending, at most ``limit``.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         return await run(self._background, self._log.segments, first=first, limit=limit)
 
     async def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
-        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``."""
+        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
         return await run(self._background, self._log.truncate, dlsn, txid=txid)
 
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
-        """End the log where it is, for good: it takes no more records, readers reach an end."""
+        """End the log where it is, for good: it takes no more records, readers reach an end.
+
+        Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
         return await run(self._background, self._log.seal, takeover=takeover, wait_s=wait_s)
 
     async def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
         """The position of the first record with a txid of at least ``txid``, or of the first entry written
-        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's."""
+        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        AlreadyClosed.
+        """
         return await run(self._background, self._log.find, txid=txid, wall_ms=wall_ms)
 
     def watch_segments(self, *, first: int | None = None) -> Opening[SegmentWatch]:
@@ -705,11 +845,17 @@ class Log:
         return Opening(lambda: opened(self._background, SegmentWatch, opening.open))
 
     async def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
-        """The log as it can be read now, for planners: its segments, how far each goes, both ends."""
+        """The log as it can be read now, for planners: its segments, how far each goes, both ends.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        """
         return await run(self._background, self._log.snapshot, first=first, limit=limit)
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
-        """Read stretches of entries that a `snapshot` named, in order; ``async with`` or ``await`` it."""
+        """Read stretches of entries that a `snapshot` named, in order; ``async with`` or ``await`` it.
+
+        Raises: LogNotFound, LogRecreated, LogTruncated, QuorumUnreachable, AlreadyClosed.
+        """
         opening = self._log.open_ranges(ranges)
         return Opening(lambda: opened(self._background, RangeReader, opening.open))
 
@@ -721,7 +867,11 @@ class Log:
         custom: Mapping[str, bytes] | None = None,
         entry_bytes: int = ENTRY_BYTES,
     ) -> Opening[SegmentWriter]:
-        """Write a segment outside the log, for `link_segments`; ``async with`` or ``await`` it."""
+        """Write a segment outside the log, for `link_segments`; ``async with`` or ``await`` it.
+
+        Raises: LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
         opening = self._log.open_segment_writer(
             app=app, version=version, custom=custom, entry_bytes=entry_bytes
         )
@@ -739,7 +889,12 @@ class Log:
         truncate_before: bool = False,
         content: LinkContent | None = None,
     ) -> LinkResult:
-        """Make ledgers the log's next segments, in this order, all in one transaction (G8)."""
+        """Make ledgers the log's next segments, in this order, all in one transaction (G8).
+
+        Raises: OwnershipAcquireFailed, LinkOutOfOrder, LinkMismatch, TransactionIdOutOfOrder, EndOfStream,
+        LogNotFound, LogRecreated, NoSuchLedger, InvalidRequest, TransactionTooLarge, RecoveryIncomplete,
+        QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         return await run(
             self._background,
             self._log.link_segments,
@@ -754,15 +909,24 @@ class Log:
         )
 
     async def linked_version(self, app: str) -> AppVersion | None:
-        """What an application has linked last; None: nothing that the log remembers (30 days at least)."""
+        """What an application has linked last; None: nothing that the log remembers (30 days at least).
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         return await run(self._background, self._log.linked_version, app)
 
     async def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
-        """Delete what was written with `open_segment_writer`, unless it is linked; those that are."""
+        """Delete what was written with `open_segment_writer`, unless it is linked; those that are.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         return await run(self._background, self._log.discard_segments, segments)
 
     async def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
-        """Delete segments that nobody will link: their version or a later one is in, or they are too old."""
+        """Delete segments that nobody will link: their version or a later one is in, or they are too old.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         return await run(self._background, self._log.collect_unlinked, older_than_s=older_than_s)
 
 
@@ -774,7 +938,10 @@ class Namespace:
         self._namespace = namespace
 
     async def logs(self, prefix: str = "") -> AsyncIterator[str]:
-        """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page."""
+        """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page.
+
+        Raises: QuorumUnreachable, AlreadyClosed.
+        """
         after: str | None = ""
         while after is not None:
             page = await self.log_page(prefix, after)
@@ -789,7 +956,10 @@ class Namespace:
         config: Mapping[str, Any] | None = None,
         incarnation: str | None = None,
     ) -> Log:
-        """Name a log; never asks whether it exists. See `distributedlog.Namespace.open_log`."""
+        """Name a log; never asks whether it exists. See `distributedlog.Namespace.open_log`.
+
+        Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
+        """
         log = self._namespace.open_log(name, config=config, incarnation=incarnation)
         return Log(self._background, self._namespace, log)
 
@@ -798,23 +968,39 @@ class Namespace:
     async def create_log(
         self, name: str, *, durability: Literal["standard", "all"] = "standard"
     ) -> None:
-        """Make an empty log, in one transaction. Raises `LogExists`, `InvalidLogName`."""
+        """Make an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
+
+        Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         await run(self._background, self._namespace.create_log, name, durability=durability)
 
     async def rename_log(self, old: str, new: str) -> None:
-        """Give a log another name, in one transaction: it keeps its records, positions and incarnation."""
+        """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
+
+        Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
+        QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         await run(self._background, self._namespace.rename_log, old, new)
 
     async def log_exists(self, name: str) -> bool:
-        """Is there a log of this name, now? Raises `InvalidLogName`."""
+        """Is there a log of this name, now?
+
+        Raises: InvalidLogName, QuorumUnreachable, AlreadyClosed.
+        """
         return await run(self._background, self._namespace.log_exists, name)
 
     async def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
-        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``."""
+        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``.
+
+        Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         return await run(self._background, self._namespace.log_page, prefix, after, limit)
 
     def watch_logs(self, prefix: str = "", *, keep: bool = True) -> Opening[LogWatch]:
-        """Follow which logs there are; ``async with`` or ``await`` it."""
+        """Follow which logs there are; ``async with`` or ``await`` it.
+
+        Raises: QuorumUnreachable, AlreadyClosed.
+        """
         opening = self._namespace.watch_logs(prefix, keep=keep)
         return Opening(lambda: opened(self._background, LogWatch, opening.open))
 
@@ -844,7 +1030,11 @@ class Namespace:
         return Opening(lambda: opened(self._background, MultiReader, opening.open))
 
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
-        """Delete a log with all its records. See `distributedlog.Namespace.delete_log`."""
+        """Delete a log with all its records. See `distributedlog.Namespace.delete_log`.
+
+        Raises: LogNotFound, OwnershipAcquireFailed, RecoveryIncomplete, InvalidLogName, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
         await run(self._background, self._namespace.delete_log, name, wait_s=wait_s)
 
 

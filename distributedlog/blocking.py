@@ -270,6 +270,9 @@ class LogWriter(_Closable):
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
 
         Who writes more than 1,000 a second so is warned once: `submit` pipelines.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
         """
         if self._buffer.lone.too_many(time.monotonic()):
             warnings.warn(
@@ -281,7 +284,11 @@ class LogWriter(_Closable):
         return self.submit(record).result()
 
     def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
-        """Write many records; returns their DLSNs when all are durable. Raises the first error."""
+        """Write many records; returns their DLSNs when all are durable. Raises the first error.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteCancelled,
+        WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         return self.submit_bulk(records).result()
 
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
@@ -299,6 +306,9 @@ class LogWriter(_Closable):
 
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
         `AlreadyClosed`, or the first error of this writer, for good.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
         """
         if self._buffer.full:
             self._background.run(self._buffer.room)
@@ -310,11 +320,16 @@ class LogWriter(_Closable):
 
         Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
         those after it are not taken.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return self.submit_columns([r.txid for r in records], [r.payload for r in records])
 
     def submit_columns(self, txids: list[int], payloads: list[bytes]) -> PendingBulk:
-        """As `submit_bulk`, from a list of txids and one of payloads."""
+        """As `submit_bulk`, from a list of txids and one of payloads.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         bulk, taken = self._buffer.offered(txids, payloads)
         at = 0
         while at < taken.number:
@@ -338,29 +353,48 @@ class LogWriter(_Closable):
         return self._buffer.writer.last_txid
 
     def flush(self) -> None:
-        """Send what is buffered; waits for nothing but room."""
+        """Send what is buffered; waits for nothing but room.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         self._background.run(self._buffer.flush)
 
     def truncate(self, dlsn: DLSN) -> DLSN:
-        """Give up all records before ``dlsn``; see `distributedlog.Log.truncate`. The writer goes on."""
+        """Give up all records before ``dlsn``; see `distributedlog.Log.truncate`. The writer goes on.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
         return self._background.run(self._buffer.writer.truncate, dlsn)
 
     def commit(self) -> DLSN | None:
-        """Wait until all written before is durable and readable; the last DLSN, None for no record."""
+        """Wait until all written before is durable and readable; the last DLSN, None for no record.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         return self._background.run(self._buffer.commit)
 
     def close(self) -> None:
-        """Commit, complete the segment, give the lock back. Idempotent after success or failure."""
+        """Commit, complete the segment, give the lock back. Idempotent after success or failure.
+
+        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         self._background.run(self._buffer.aclose)
         self._ended()
 
     def mark_end_of_stream(self) -> None:
-        """As `close`, and the log ends here for good: it takes no more records, readers reach an end."""
+        """As `close`, and the log ends here for good: it takes no more records, readers reach an end.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         self._background.run(self._buffer.mark_end_of_stream)
         self._ended()
 
     def abort(self) -> None:
-        """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery."""
+        """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery.
+
+        Raises: nothing.
+        """
         self._background.run(self._buffer.abort)
         self._ended()
 
@@ -385,7 +419,10 @@ class LogReader(_Closable):
         return self._cursor.position
 
     def read_next(self, wait_s: float | None = None) -> LogRecord | None:
-        """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set."""
+        """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set.
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        """
         record = self._cursor.next()
         if record is None:
             self._background.run(self._cursor.fetch, wait_s)
@@ -394,7 +431,11 @@ class LogReader(_Closable):
 
     def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
         """Up to ``number`` records: waits for the first, then takes what comes until ``wait_s`` after
-        the call (None: what is here; 0: does not wait for the first either)."""
+        the call (None: what is here; 0: does not wait for the first either).
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed,
+        InvalidRequest.
+        """
         if number < 1:
             raise InvalidRequest(f"read_bulk wants at least one record, not {number}")
         here = len(self._cursor)
@@ -403,7 +444,10 @@ class LogReader(_Closable):
         return self._cursor.take(number)
 
     def read_columns(self, wait_s: float | None = None) -> Columns | None:
-        """The rest of the entry at hand, or the next one, as columns. None as `read_next`."""
+        """The rest of the entry at hand, or the next one, as columns. None as `read_next`.
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        """
         columns = self._cursor.columns()
         if columns is None:
             self._background.run(self._cursor.fetch, wait_s)
@@ -411,7 +455,10 @@ class LogReader(_Closable):
         return columns
 
     def close(self) -> None:
-        """Stop fetching. Idempotent."""
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
         self._cursor.close()
         if self._open:
             self._background.run(self._reader.aclose)
@@ -435,7 +482,10 @@ class LogReader(_Closable):
         return self._reader.skipped
 
     def idle(self) -> Idle:
-        """For how long nothing has come, and for how long nobody has answered."""
+        """For how long nothing has come, and for how long nobody has answered.
+
+        Raises: AlreadyClosed.
+        """
         return self._background.run(self._reader.idle)
 
 
@@ -472,33 +522,54 @@ class SegmentWriter(_Closable):
         return self._writer.records
 
     def write(self, record: LogRecord) -> None:
-        """Take one record; waits for room only. Raises as `write_columns`."""
+        """Take one record; waits for room only. Raises as `write_columns`.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
         self._background.run(self._writer.write, record)
 
     def write_bulk(self, records: Sequence[LogRecord]) -> None:
-        """Take records, in order; waits for room only. Raises as `write_columns`."""
+        """Take records, in order; waits for room only. Raises as `write_columns`.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
         self._background.run(self._writer.write_bulk, records)
 
     def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
-        """Take records as a list of txids and one of payloads; waits for room only."""
+        """Take records as a list of txids and one of payloads; waits for room only.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
         self._background.run(self._writer.write_columns, txids, payloads)
 
     def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
-        """Write one entry whose columns are there already, as Arrow lays them out: no work a record."""
+        """Write one entry whose columns are there already, as Arrow lays them out: no work a record.
+
+        Raises: RecordTooLarge, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
         self._background.run(self._writer.write_packed, txids, offsets, payloads)
 
     def flush(self) -> None:
-        """Send what is buffered; waits for room only."""
+        """Send what is buffered; waits for room only.
+
+        Raises: AlreadyClosed, WriteFailed.
+        """
         self._background.run(self._writer.flush)
 
     def close(self) -> SegmentToken:
-        """Wait until everything is durable, close the ledger, return its token. Idempotent."""
+        """Wait until everything is durable, close the ledger, return its token. Idempotent.
+
+        Raises: WriteFailed, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         found = self._background.run(self._writer.aclose)
         self._ended()
         return found
 
     def abort(self) -> None:
-        """Send nothing more, and delete the ledger if the metadata answers. Idempotent."""
+        """Send nothing more, and delete the ledger if the metadata answers. Idempotent.
+
+        Raises: nothing.
+        """
         self._background.run(self._writer.abort)
         self._ended()
 
@@ -514,7 +585,10 @@ class RangeReader(_Closable):
         self._inbox: Inbox[Columns] = Inbox()
 
     def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
-        """The next entry and those that are here after it, up to ``bytes_max``; [] at the end."""
+        """The next entry and those that are here after it, up to ``bytes_max``; [] at the end.
+
+        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, AlreadyClosed.
+        """
         fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
         self._background.run(self._inbox.fill, fetch)
         return self._inbox.take()
@@ -524,7 +598,10 @@ class RangeReader(_Closable):
             yield from found
 
     def close(self) -> None:
-        """Stop fetching. Idempotent."""
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
         self._background.run(self._reader.aclose)
         self._ended()
 
@@ -589,7 +666,10 @@ class LogWatch(_Closable):
         self._inbox: Inbox[LogChange] = Inbox()
 
     def next(self, wait_s: float | None = None) -> LogChange | None:
-        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here)."""
+        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here).
+
+        Raises: QuorumUnreachable, AlreadyClosed.
+        """
         self._background.run(self._inbox.fill_one, partial(self._watch.next, wait_s))
         found = self._inbox.take()
         return found[0] if found else None
@@ -599,7 +679,10 @@ class LogWatch(_Closable):
             yield change
 
     def close(self) -> None:
-        """Stop following. Idempotent."""
+        """Stop following. Idempotent.
+
+        Raises: nothing.
+        """
         self._background.run(self._watch.aclose)
         self._ended()
 
@@ -642,23 +725,38 @@ class Positions:
         self._positions = positions
 
     def get(self, name: str) -> DLSN | None:
-        """Where this subscriber goes on; None: it has no position. Raises `LogNotFound`."""
+        """Where this subscriber goes on; None: it has no position.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         return self._background.run(self._positions.get, name)
 
     def proven(self, name: str) -> Position | None:
-        """Where this subscriber goes on, with its proof: ``open_reader(position=…)``."""
+        """Where this subscriber goes on, with its proof: ``open_reader(position=…)``.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         return self._background.run(self._positions.proven, name)
 
     def advance(self, name: str, to: Position | DLSN) -> DLSN:
-        """Move a position forwards, or make it; where it is then: never lower than before or than asked."""
+        """Move a position forwards, or make it; where it is then: never lower than before or than asked.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         return self._background.run(self._positions.advance, name, to)
 
     def list(self) -> dict[str, DLSN]:
-        """All positions, by name, in the order of names. Raises `LogNotFound`."""
+        """All positions, by name, in the order of names.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        """
         return self._background.run(self._positions.list)
 
     def delete(self, name: str) -> bool:
-        """Forget a position; was there one? Raises `LogNotFound`."""
+        """Forget a position; was there one?
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         return self._background.run(self._positions.delete, name)
 
 
@@ -677,7 +775,11 @@ class Log:
         return repr(self._log)
 
     def open_writer(self, *, takeover: bool = False, wait_s: float | None = None) -> LogWriter:
-        """The log's one writer, open; use it in a ``with``. See `distributedlog.Log.open_writer`."""
+        """The log's one writer, open; use it in a ``with``. See `distributedlog.Log.open_writer`.
+
+        Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
+        NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         opening = self._log.open_writer(takeover=takeover, wait_s=wait_s)
         open_it = partial(open_buffer, self._background, self._namespace, self._log, opening)
         return opened(self._background, LogWriter, open_it)
@@ -699,7 +801,11 @@ class Log:
         on_skipped: Callable[[Skipped], object] | None = None,
         idle_error_s: float | None = None,
     ) -> LogReader:
-        """A reader, open; use it in a ``with``. See `distributedlog.Log.open_reader`."""
+        """A reader, open; use it in a ``with``. See `distributedlog.Log.open_reader`.
+
+        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest,
+        QuorumUnreachable, AlreadyClosed.
+        """
         opening = self._log.open_reader(
             position=position,
             dlsn=dlsn,
@@ -713,41 +819,74 @@ class Log:
         return opened(self._background, LogReader, opening.open)
 
     def last_dlsn(self) -> DLSN:
-        """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
+        """The position of the last readable record.
+
+        Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        """
         return self._background.run(self._log.last_dlsn)
 
     def first_record(self) -> LogRecord:
-        """The first record that is left. Raises `LogEmpty`, `LogNotFound`."""
+        """The first record that is left.
+
+        Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
+        AlreadyClosed.
+        """
         return self._background.run(self._log.first_record)
 
     def last_record(self) -> LogRecord:
-        """The last record that can be read. Raises `LogEmpty`, `LogNotFound`."""
+        """The last record that can be read.
+
+        Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
+        AlreadyClosed.
+        """
         return self._background.run(self._log.last_record)
 
     def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
         """How many records can be read from ``from_`` (None: the first that is left) up to, and without,
-        ``to`` (None: the end). See `distributedlog.Log.count`."""
+        ``to`` (None: the end). See `distributedlog.Log.count`.
+
+        Raises: LogNotFound, LogRecreated, LogTruncated, LedgerStateUnknown, InvalidRequest,
+        QuorumUnreachable, AlreadyClosed.
+        """
         return self._background.run(self._log.count, from_, to)
 
     def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
-        """State, ends, counts, owner, and the newest segments. Raises `LogNotFound`, `LedgerStateUnknown`."""
+        """State, ends, counts, owner, and the newest segments.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        """
         return self._background.run(self._log.describe, segments_max=segments_max)
 
     def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
-        """The log's segments from number ``first`` on, ascending, at most ``limit``."""
+        """The log's segments from number ``first`` on, ascending, at most ``limit``.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         return self._background.run(self._log.segments, first=first, limit=limit)
 
     def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
-        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``."""
+        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
         return self._background.run(self._log.truncate, dlsn, txid=txid)
 
     def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
-        """End the log where it is, for good: it takes no more records, readers reach an end."""
+        """End the log where it is, for good: it takes no more records, readers reach an end.
+
+        Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
         return self._background.run(self._log.seal, takeover=takeover, wait_s=wait_s)
 
     def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
         """The position of the first record with a txid of at least ``txid``, or of the first entry written
-        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's."""
+        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        AlreadyClosed.
+        """
         return self._background.run(self._log.find, txid=txid, wall_ms=wall_ms)
 
     def watch_segments(self, *, first: int | None = None) -> SegmentWatch:
@@ -756,11 +895,17 @@ class Log:
         return opened(self._background, SegmentWatch, opening.open)
 
     def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
-        """The log as it can be read now, for planners: its segments, how far each goes, both ends."""
+        """The log as it can be read now, for planners: its segments, how far each goes, both ends.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        """
         return self._background.run(self._log.snapshot, first=first, limit=limit)
 
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
-        """Read stretches of entries that a `snapshot` named, in order, open; use it in a ``with``."""
+        """Read stretches of entries that a `snapshot` named, in order, open; use it in a ``with``.
+
+        Raises: LogNotFound, LogRecreated, LogTruncated, QuorumUnreachable, AlreadyClosed.
+        """
         opening = self._log.open_ranges(ranges)
         return opened(self._background, RangeReader, opening.open)
 
@@ -772,7 +917,11 @@ class Log:
         custom: Mapping[str, bytes] | None = None,
         entry_bytes: int = ENTRY_BYTES,
     ) -> SegmentWriter:
-        """Write a segment outside the log, for `link_segments`, open; use it in a ``with``."""
+        """Write a segment outside the log, for `link_segments`, open; use it in a ``with``.
+
+        Raises: LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
         opening = self._log.open_segment_writer(
             app=app, version=version, custom=custom, entry_bytes=entry_bytes
         )
@@ -790,7 +939,12 @@ class Log:
         truncate_before: bool = False,
         content: LinkContent | None = None,
     ) -> LinkResult:
-        """Make ledgers the log's next segments, in this order, all in one transaction (G8)."""
+        """Make ledgers the log's next segments, in this order, all in one transaction (G8).
+
+        Raises: OwnershipAcquireFailed, LinkOutOfOrder, LinkMismatch, TransactionIdOutOfOrder, EndOfStream,
+        LogNotFound, LogRecreated, NoSuchLedger, InvalidRequest, TransactionTooLarge, RecoveryIncomplete,
+        QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         return self._background.run(
             self._log.link_segments,
             segments,
@@ -804,15 +958,24 @@ class Log:
         )
 
     def linked_version(self, app: str) -> AppVersion | None:
-        """What an application has linked last; None: nothing that the log remembers (30 days at least)."""
+        """What an application has linked last; None: nothing that the log remembers (30 days at least).
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         return self._background.run(self._log.linked_version, app)
 
     def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
-        """Delete what was written with `open_segment_writer`, unless it is linked; those that are."""
+        """Delete what was written with `open_segment_writer`, unless it is linked; those that are.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         return self._background.run(self._log.discard_segments, segments)
 
     def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
-        """Delete segments that nobody will link: their version or a later one is in, or they are too old."""
+        """Delete segments that nobody will link: their version or a later one is in, or they are too old.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         return self._background.run(self._log.collect_unlinked, older_than_s=older_than_s)
 
 
@@ -826,7 +989,10 @@ class Namespace:
         self._namespace = namespace
 
     def logs(self, prefix: str = "") -> Iterator[str]:
-        """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page."""
+        """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page.
+
+        Raises: QuorumUnreachable, AlreadyClosed.
+        """
         after: str | None = ""
         while after is not None:
             page = self.log_page(prefix, after)
@@ -836,28 +1002,47 @@ class Namespace:
     def open_log(
         self, name: str, *, config: Mapping[str, Any] | None = None, incarnation: str | None = None
     ) -> Log:
-        """Name a log; never asks whether it exists. See `distributedlog.Namespace.open_log`."""
+        """Name a log; never asks whether it exists. See `distributedlog.Namespace.open_log`.
+
+        Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
+        """
         log = self._namespace.open_log(name, config=config, incarnation=incarnation)
         return Log(self._background, self._namespace, log)
 
     def create_log(self, name: str, *, durability: Literal["standard", "all"] = "standard") -> None:
-        """Make an empty log, in one transaction. Raises `LogExists`, `InvalidLogName`."""
+        """Make an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
+
+        Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         self._background.run(self._namespace.create_log, name, durability=durability)
 
     def rename_log(self, old: str, new: str) -> None:
-        """Give a log another name, in one transaction: it keeps its records, positions and incarnation."""
+        """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
+
+        Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
+        QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         self._background.run(self._namespace.rename_log, old, new)
 
     def log_exists(self, name: str) -> bool:
-        """Is there a log of this name, now? Raises `InvalidLogName`."""
+        """Is there a log of this name, now?
+
+        Raises: InvalidLogName, QuorumUnreachable, AlreadyClosed.
+        """
         return self._background.run(self._namespace.log_exists, name)
 
     def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
-        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``."""
+        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``.
+
+        Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         return self._background.run(self._namespace.log_page, prefix, after, limit)
 
     def watch_logs(self, prefix: str = "", *, keep: bool = True) -> LogWatch:
-        """Follow which logs there are, open; use it in a ``with``."""
+        """Follow which logs there are, open; use it in a ``with``.
+
+        Raises: QuorumUnreachable, AlreadyClosed.
+        """
         opening = self._namespace.watch_logs(prefix, keep=keep)
         return opened(self._background, LogWatch, opening.open)
 
@@ -887,7 +1072,11 @@ class Namespace:
         return opened(self._background, MultiReader, opening.open)
 
     def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
-        """Delete a log with all its records. See `distributedlog.Namespace.delete_log`."""
+        """Delete a log with all its records. See `distributedlog.Namespace.delete_log`.
+
+        Raises: LogNotFound, OwnershipAcquireFailed, RecoveryIncomplete, InvalidLogName, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
         self._background.run(self._namespace.delete_log, name, wait_s=wait_s)
 
 

@@ -157,13 +157,17 @@ def hops(trio: type[Any], inner: str, left_out: str) -> Iterator[tuple[str, str]
 
 
 def summary(trio: type[Any], call: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """The docstring's first paragraph, and where there is room, a word of where there is more."""
+    """The docstring's first paragraph, if there is room a word of where there is more, and what it raises."""
     first, *more = (ast.get_docstring(call) or "").split("\n\n")
+    raises = [more.pop()] if more and more[-1].startswith("Raises: ") else []
     see = f" See `distributedlog.{trio.__name__}.{call.name}`."
     room = LINE_MAX - len(first.splitlines()[-1]) - len('        """"""')
     if more and trio.__name__ in exported and len(see) <= room:
         first += see
-    return textwrap.indent(first, "    ").lstrip()
+    text = "\n\n".join([first, *raises]) + "\n" * len(raises)
+    return textwrap.indent(text, "    ", lambda line: True).lstrip().rstrip(" ") + "    " * len(
+        raises
+    )
 
 
 def stripped(kind: ast.ClassDef, text: str) -> Iterator[tuple[str, str]]:

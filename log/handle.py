@@ -102,6 +102,9 @@ class Log:
         all) and raises `OwnershipAcquireFailed`, which names it. ``takeover`` fences it at once: its
         later writes fail with `WriterFenced` (G4). Raises also `LogNotFound` (with ``create_if_missing``
         off), `RecoveryIncomplete`, `NotEnoughBookies`, `EndOfStream`.
+
+        Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
+        NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         if wait_s is not None and wait_s < 0:
             raise InvalidRequest(f"wait_s is seconds from 0 up, not {wait_s}")
@@ -132,6 +135,9 @@ class Log:
         damaged or missing, never what is merely away; ``on_skipped`` is told of each stretch, in the loop;
         `LogReader.skipped` has them. ``idle_error_s``: a read that waits raises `ReaderIdle` when no entry
         has come for so long, and again after as long; the reader goes on.
+
+        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest,
+        QuorumUnreachable, AlreadyClosed.
         """
         if broken not in ("raise", "skip"):
             raise InvalidRequest(
@@ -159,7 +165,10 @@ class Log:
         )
 
     async def last_dlsn(self) -> DLSN:
-        """The position of the last readable record. Raises `LogEmpty`, `LogNotFound`."""
+        """The position of the last readable record.
+
+        Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        """
         follower = await self._follower()
         last = await last_readable(self._context.metadata, follower, self._context.ledgers)
         if last is None:
@@ -167,7 +176,11 @@ class Log:
         return last
 
     async def first_record(self) -> LogRecord:
-        """The first record that is left. Raises `LogEmpty`, `LogNotFound`."""
+        """The first record that is left.
+
+        Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
+        AlreadyClosed.
+        """
         context = self._context
         state = (await self._follower()).state
         found = await record_with_id(
@@ -178,7 +191,11 @@ class Log:
         return found
 
     async def last_record(self) -> LogRecord:
-        """The last record that can be read. Raises `LogEmpty`, `LogNotFound`."""
+        """The last record that can be read.
+
+        Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, QuorumUnreachable,
+        AlreadyClosed.
+        """
         context = self._context
         follower = await self._follower()
         last = await last_readable(context.metadata, follower, context.ledgers)
@@ -192,6 +209,9 @@ class Log:
 
         Nothing that lies between is read: at most two segments' records and two entries. Raises
         `LogTruncated` where ``from_`` or ``to`` is not left any more, `LogNotFound`, `LedgerStateUnknown`.
+
+        Raises: LogNotFound, LogRecreated, LogTruncated, LedgerStateUnknown, InvalidRequest,
+        QuorumUnreachable, AlreadyClosed.
         """
         context = self._context
         follower = await self._follower()
@@ -201,7 +221,10 @@ class Log:
         return max(0, end - await count_before(context.metadata, follower, context.ledgers, from_))
 
     async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
-        """State, ends, counts, owner, and the newest segments. Raises `LogNotFound`, `LedgerStateUnknown`."""
+        """State, ends, counts, owner, and the newest segments.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        """
         follower = await self._follower()
         metadata, state = self._context.metadata, follower.state
         newest = max(state.first_segment, state.last_segment + 1 - segments_max)
@@ -226,8 +249,9 @@ class Log:
     async def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
         """The log's segments from number ``first`` on, ascending, at most ``limit``.
 
-        [] after the last one. Those that are truncated and not removed yet are among them. Raises
-        `LogNotFound`.
+        [] after the last one. Those that are truncated and not removed yet are among them.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         _check_page(first, limit)
         state = (await self._follower()).state
@@ -240,6 +264,9 @@ class Log:
         end. Nothing at or after it is touched (G6); also while the log is being written. Open readers
         below it get `LogTruncated`; the bytes go later, whole segments at a time. Raises `LogNotFound`,
         `LedgerStateUnknown` when too few bookies answer.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
         """
         if (dlsn is None) == (txid is None):
             raise InvalidRequest("a log is truncated to a dlsn or to a txid: give one of them")
@@ -254,7 +281,10 @@ class Log:
         """End the log where it is, for good: it takes no more records, readers reach an end.
 
         False: it was sealed already. While a writer's lock lives, as `open_writer`; the writer itself has
-        `LogWriter.mark_end_of_stream`. Raises `OwnershipAcquireFailed`, `LogNotFound`, `RecoveryIncomplete`.
+        `LogWriter.mark_end_of_stream`.
+
+        Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
         """
         return await seal(self._context, await self._find(), takeover=takeover, wait_s=wait_s)
 
@@ -263,7 +293,10 @@ class Log:
         at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's.
 
         Costs some reads of single segments and entries, however long the log. Txids must not decrease
-        (``max_txid_check``). Raises `LogNotFound`, `LedgerStateUnknown`.
+        (``max_txid_check``).
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        AlreadyClosed.
         """
         context = self._context
         if (txid is None) == (wall_ms is None):
@@ -296,6 +329,8 @@ class Log:
         at `LogSnapshot.next_segment`. The ends are the whole log's, in each page those of its moment.
         What it names can be read from any process, with `open_ranges`. Raises `LogNotFound`,
         `LedgerStateUnknown` when too few bookies answer.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
         _check_page(first, limit)
         context = self._context
@@ -307,8 +342,9 @@ class Log:
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> Opening[RangeReader]:
         """Read stretches of entries that a `snapshot` named, in order; ``async with`` or ``await`` it.
 
-        In any process; nothing is searched for, and nothing beyond the ranges is read. Raises
-        `LogRecreated`, `LogNotFound`, `LogTruncated`.
+        In any process; nothing is searched for, and nothing beyond the ranges is read.
+
+        Raises: LogNotFound, LogRecreated, LogTruncated, QuorumUnreachable, AlreadyClosed.
         """
         return Opening(lambda: self._open_ranges(ranges))
 
@@ -324,7 +360,10 @@ class Log:
 
         Any number at once, from any process, also while the log has a writer. ``app`` and ``version`` say
         what it will be linked as, for `collect_unlinked`; ``custom`` goes into the ledger's metadata (4 KiB
-        at most). Raises `LogNotFound`, `LogRecreated`, `EndOfStream`, `NotEnoughBookies`, `InvalidRequest`.
+        at most).
+
+        Raises: LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
         """
         return Opening(lambda: self._open_segment_writer(app, version, custom, entry_bytes))
 
@@ -354,6 +393,10 @@ class Log:
         counts), `TransactionIdOutOfOrder`, `EndOfStream`, `LogNotFound`, `LogRecreated`, `NoSuchLedger`
         (deleted as an orphan), `InvalidRequest`, `TransactionTooLarge`: nothing was linked. Raises
         `OutcomeUnknown` or `QuorumUnreachable`: ask again with the same arguments, until it is known.
+
+        Raises: OwnershipAcquireFailed, LinkOutOfOrder, LinkMismatch, TransactionIdOutOfOrder, EndOfStream,
+        LogNotFound, LogRecreated, NoSuchLedger, InvalidRequest, TransactionTooLarge, RecoveryIncomplete,
+        QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         linking = Linking(
             self._context,
@@ -368,13 +411,18 @@ class Log:
         return await linking.run(segments, takeover=takeover, wait_s=wait_s)
 
     async def linked_version(self, app: str) -> AppVersion | None:
-        """What an application has linked last; None: nothing that the log remembers (30 days at least)."""
+        """What an application has linked last; None: nothing that the log remembers (30 days at least).
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         return await last_version(self._context.metadata, await self._find(), app)
 
     async def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
         """Delete what was written with `open_segment_writer`, unless it is linked; those that are.
 
         Safe at any time, also after a link whose outcome is not known.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         log_id = await self._find()
         context = self._context
@@ -389,6 +437,8 @@ class Log:
 
         How many. Links of them that come later are refused (`NoSuchLedger`), and nothing that is linked
         goes. Ages are by the clocks of their writers and of this process.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         context = self._context
         gone = await collect(

@@ -106,10 +106,12 @@ class Namespace:
     async def create_log(
         self, name: str, *, durability: Literal["standard", "all"] = "standard"
     ) -> None:
-        """Make an empty log, in one transaction. Raises `LogExists`, `InvalidLogName`.
+        """Make an empty log, in one transaction.
 
         ``durability="all"`` acknowledges a record only when every replica has it: with N replicas none
         is lost while one of them is left (G3), and one that is away holds writes up.
+
+        Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         if durability not in ("standard", "all"):
             raise InvalidRequest(f'durability is "standard" or "all", not {durability!r}')
@@ -118,19 +120,27 @@ class Namespace:
     async def rename_log(self, old: str, new: str) -> None:
         """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
 
-        Who reads it reads on. Refused while a writer's lock lives: `OwnershipAcquireFailed`. Raises
-        `LogNotFound`, `LogExists`, `InvalidLogName`, `InvalidRequest`.
+        Who reads it reads on. Refused while a writer's lock lives: `OwnershipAcquireFailed`.
+
+        Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
+        QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         self._check_open()
         await rename(self.metadata, self.path, check_log_name(old), check_log_name(new))
 
     async def log_exists(self, name: str) -> bool:
-        """Is there a log of this name, now? Raises `InvalidLogName`."""
+        """Is there a log of this name, now?
+
+        Raises: InvalidLogName, QuorumUnreachable, AlreadyClosed.
+        """
         self._check_open()
         return await self.metadata.get(name_key(self.path, check_log_name(name))) is not None
 
     async def logs(self, prefix: str = "") -> AsyncIterator[str]:
-        """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page."""
+        """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page.
+
+        Raises: QuorumUnreachable, AlreadyClosed.
+        """
         after = ""
         while True:
             page = await self.log_page(prefix, after)
@@ -144,7 +154,8 @@ class Namespace:
         """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``.
 
         In the order of their names' UTF-8 bytes, as they were at one moment. Go on with ``page.next``.
-        Raises `InvalidRequest`, `QuorumUnreachable`.
+
+        Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         self._check_open()
         if type(limit) is not int or not 1 <= limit <= LOGS_A_PAGE_MAX:
@@ -173,7 +184,9 @@ class Namespace:
         It has the logs as they were (`LogWatch.logs`), then each one that is created, renamed or deleted, in
         order, none left out between the two. With ``keep`` off it keeps no names (some 300 bytes each):
         changes from now on, those of a deletion without the incarnation, and where the quorum has forgotten
-        some a single ``"relisted"``: list again. Raises `QuorumUnreachable`.
+        some a single ``"relisted"``: list again.
+
+        Raises: QuorumUnreachable, AlreadyClosed.
         """
         self._check_open()
         return Opening(lambda: self._open_watch(prefix, keep))
@@ -231,6 +244,9 @@ class Namespace:
         Refused while a writer holds it: waits up to ``wait_s``, then `OwnershipAcquireFailed`. Raises
         `LogNotFound`. A deletion that was cut short is finished by the same call. What a dead writer left
         is recovered first, for some seconds: where the log ended is kept for those who were reading it.
+
+        Raises: LogNotFound, OwnershipAcquireFailed, RecoveryIncomplete, InvalidLogName, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
         """
         log_id = await self.find(name)
 
@@ -256,6 +272,8 @@ class Namespace:
 
         ``incarnation`` (`LogSnapshot.incarnation`): calls raise `LogRecreated` where the log was deleted and
         another one has its name. Raises `InvalidLogName`, `InvalidRequest` for an unknown option.
+
+        Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
         """
         self._check_open()
         return Log(

@@ -67,7 +67,10 @@ class Positions:
         self._wall_ms = wall_ms
 
     async def get(self, name: str) -> DLSN | None:
-        """Where this subscriber goes on; None: it has no position. Raises `LogNotFound`."""
+        """Where this subscriber goes on; None: it has no position.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         found = await self._metadata.get(
             position_key(await self._find(), check_position_name(name))
         )
@@ -76,7 +79,9 @@ class Positions:
     async def proven(self, name: str) -> Position | None:
         """Where this subscriber goes on, with its proof: ``open_reader(position=…)``.
 
-        None: it has no position, or was last moved to a bare DLSN. Raises `LogNotFound`.
+        None: it has no position, or was last moved to a bare DLSN.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         log_id = await self._find()
         found = await self._metadata.get(position_key(log_id, check_position_name(name)))
@@ -92,6 +97,8 @@ class Positions:
 
         To a `Position`, as `LogReader.position` gives it, or to a bare DLSN, which proves nothing. Raises
         `LogNotFound`, `LogRecreated`, `InvalidRequest` for a position in a segment that does not exist yet.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         log_id = await self._find()
         dlsn, sequence_id = to, UNPROVEN
@@ -131,7 +138,10 @@ class Positions:
                 raise LogNotFound("the log was deleted while a position was moved")
 
     async def list(self) -> dict[str, DLSN]:
-        """All positions, by name, in the order of names. Raises `LogNotFound`."""
+        """All positions, by name, in the order of names.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        """
         prefix = position_key(await self._find(), "")
         return {
             item.key[len(prefix) :].decode(): PositionRecord.decode(item.value).dlsn
@@ -139,7 +149,10 @@ class Positions:
         }
 
     async def delete(self, name: str) -> bool:
-        """Forget a position; was there one? Raises `LogNotFound`."""
+        """Forget a position; was there one?
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
         key = position_key(await self._find(), check_position_name(name))
         was_there = False
         while True:

@@ -136,7 +136,10 @@ class RangeReader:
         return columns
 
     async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
-        """As `read_columns`, then further entries that are here, up to ``bytes_max``; [] at the end."""
+        """As `read_columns`, then further entries that are here, up to ``bytes_max``; [] at the end.
+
+        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, AlreadyClosed.
+        """
         return [one for _, some in await self.read_by_log(bytes_max=bytes_max) for one in some]
 
     async def read_by_log(self, *, bytes_max: int) -> list[tuple[str, list[Columns]]]:
@@ -171,7 +174,10 @@ class RangeReader:
         return columns
 
     async def aclose(self) -> None:
-        """Stop fetching. Idempotent."""
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
         self._close()
         await trio.lowlevel.checkpoint()
 

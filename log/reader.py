@@ -60,6 +60,8 @@ class LogReader:
 
         Raises `EndOfStream` at the end of a sealed log, `LogTruncated`, `LogNotFound`, `CorruptData`;
         after an error the reader is over.
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
         """
         for record in self._records:
             return record
@@ -73,6 +75,9 @@ class LogReader:
         the call (None: what is here; 0: does not wait for the first either).
 
         Fewer, also none, at the end that ``to`` set. Raises as `read_next`, and only when it has no record.
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed,
+        InvalidRequest.
         """
         if number < 1:
             raise InvalidRequest(f"read_bulk wants at least one record, not {number}")
@@ -112,6 +117,8 @@ class LogReader:
         """The rest of the entry at hand, or the next one, as columns: memoryviews that Arrow wraps.
 
         They pin their whole entry. None and errors as `read_next`.
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
         """
         left = length_hint(self._records)
         if left:
@@ -171,7 +178,10 @@ class LogReader:
         return Skips() if notes is None else notes.so_far()
 
     async def idle(self) -> Idle:
-        """For how long nothing has come, and for how long nobody has answered."""
+        """For how long nothing has come, and for how long nobody has answered.
+
+        Raises: AlreadyClosed.
+        """
         await trio.lowlevel.checkpoint()
         now = trio.current_time()
         return Idle(now - self._fetcher.heard_at, now - self._fetcher.entry_at)
@@ -182,7 +192,10 @@ class LogReader:
         return self._fetcher.ended and not self._fetcher.queue and not length_hint(self._records)
 
     async def aclose(self) -> None:
-        """Stop fetching. Idempotent."""
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
         self._fetcher.close()
         self._records = iter(())
         await trio.lowlevel.checkpoint()

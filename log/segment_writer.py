@@ -92,11 +92,17 @@ class SegmentWriter:
         return self._end.records + len(self._txids)
 
     async def write(self, record: LogRecord) -> None:
-        """Take one record; waits for room only. Raises as `write_columns`."""
+        """Take one record; waits for room only. Raises as `write_columns`.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
         await self.write_columns([record.txid], [record.payload])
 
     async def write_bulk(self, records: Sequence[LogRecord]) -> None:
-        """Take records, in order; waits for room only. Raises as `write_columns`."""
+        """Take records, in order; waits for room only. Raises as `write_columns`.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
         await self.write_columns([r.txid for r in records], [r.payload for r in records])
 
     async def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
@@ -107,6 +113,8 @@ class SegmentWriter:
 
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (those before the one that is
         refused are taken), `AlreadyClosed`, or what ended the ledger, for good.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         self._check_open()
         self._decide(at_link=txids is None)
@@ -135,6 +143,8 @@ class SegmentWriter:
         back to back, as long as the last offset says; all little-endian, none without records, at most
         1,040,384 bytes in sum. ``txids`` may be None, as in `write_columns`. What was buffered before goes
         first. The buffers are copied. Raises as `write_columns`.
+
+        Raises: RecordTooLarge, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         self._check_open()
         await self.flush()
@@ -157,7 +167,10 @@ class SegmentWriter:
         )  # fmt: skip
 
     async def flush(self) -> None:
-        """Send what is buffered; waits for room only."""
+        """Send what is buffered; waits for room only.
+
+        Raises: AlreadyClosed, WriteFailed.
+        """
         self._check_open()
         if not self._txids:
             return
@@ -180,6 +193,8 @@ class SegmentWriter:
 
         Raises what ended the ledger, `WriteFailed`, `OutcomeUnknown`: then nothing can be linked, and
         the ledger is left to be collected.
+
+        Raises: WriteFailed, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         if self.token is not None:
             return self.token
@@ -209,7 +224,10 @@ class SegmentWriter:
         return self.token
 
     async def abort(self) -> None:
-        """Send nothing more, and delete the ledger if the metadata answers. Idempotent."""
+        """Send nothing more, and delete the ledger if the metadata answers. Idempotent.
+
+        Raises: nothing.
+        """
         if self._closed:
             return
         self._closed = True

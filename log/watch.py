@@ -90,6 +90,8 @@ class LogWatch:
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here).
 
         While the quorum is away it waits; it raises only what no retry can mend, and `AlreadyClosed`.
+
+        Raises: QuorumUnreachable, AlreadyClosed.
         """
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(float("inf") if wait_s is None else wait_s):
@@ -105,7 +107,10 @@ class LogWatch:
         return change
 
     async def aclose(self) -> None:
-        """Stop following. Idempotent."""
+        """Stop following. Idempotent.
+
+        Raises: nothing.
+        """
         self._close(AlreadyClosed("this watch is closed"))
         await trio.lowlevel.checkpoint()
 

@@ -70,6 +70,9 @@ class LogWriter:
 
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
         `AlreadyClosed`, or the first error, for good. Cancelled, the record may or may not be in.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
         """
         pipeline = self.pipeline
         if pipeline.pause:
@@ -100,7 +103,11 @@ class LogWriter:
         return PendingWrite(batch, slot)
 
     async def write(self, record: LogRecord) -> DLSN:
-        """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`."""
+        """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
+        """
         pipeline = self.pipeline
         if not pipeline.idle:
             return await (await self.submit(record))
@@ -119,11 +126,16 @@ class LogWriter:
 
         Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
         those after it are not taken.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return await self.submit_columns([r.txid for r in records], [r.payload for r in records])
 
     async def submit_columns(self, txids: list[int], payloads: list[bytes]) -> PendingBulk:
-        """As `submit_bulk`, from a list of txids and one of payloads."""
+        """As `submit_bulk`, from a list of txids and one of payloads.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         pipeline = self.pipeline
         pipeline.raise_if_over()
         bulk = PendingBulk(len(txids))
@@ -200,11 +212,18 @@ class LogWriter:
         return bulk
 
     async def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
-        """Write many records; returns their DLSNs when all are durable. Raises the first error."""
+        """Write many records; returns their DLSNs when all are durable. Raises the first error.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteCancelled,
+        WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         return await (await self.submit_bulk(records))
 
     async def flush(self) -> None:
-        """Send what is buffered; waits for nothing."""
+        """Send what is buffered; waits for nothing.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
         self.pipeline.raise_if_over()
         if self.pipeline.batch.txids:
             self.pipeline.close_batch()
@@ -213,6 +232,8 @@ class LogWriter:
         """Wait until all written before is durable and readable; the last DLSN, None for no record.
 
         Raises the writer's first error, which sticks.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         await self.flush()
         return await self.pipeline.settle()
@@ -243,6 +264,8 @@ class LogWriter:
 
         Raises the writer's first error, or what kept the segment from being completed; then it is left
         in progress, and the next writer recovers it. All that was acknowledged stays (G2).
+
+        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
         """
         if not self._closed:
             await self._finish(LogState.released)
@@ -251,12 +274,18 @@ class LogWriter:
         """As `aclose`, and the log ends here for good: it takes no more records, readers reach an end.
 
         Raises as `aclose`; then the log is not sealed, or that is not known.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         self.pipeline.raise_if_over()
         await self._finish(lambda state: state.with_sealed().released())
 
     async def truncate(self, dlsn: DLSN) -> DLSN:
-        """Give up all records before ``dlsn``; see `Log.truncate`. The writer goes on."""
+        """Give up all records before ``dlsn``; see `Log.truncate`. The writer goes on.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
         owned = self._claim.owned
         follower = await follow(owned.metadata, owned.log_id, self._name)
         return await truncate(owned.metadata, self._ledgers, follower, dlsn)
@@ -288,7 +317,10 @@ class LogWriter:
         await self._claim.give_back()
 
     async def abort(self) -> None:
-        """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery."""
+        """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery.
+
+        Raises: nothing.
+        """
         if self._closed:
             return
         self._closed = True

@@ -434,6 +434,8 @@ def test_names_and_what_is_in_a_log_without_reading_it(face: Face) -> None:
                 at = reader.position
                 assert (at.sequence_id, at.incarnation) == (2, reader.incarnation)
                 assert f"{name}/d" in repr(reader)
+                assert (await done(reader.idle())).idle_s < SCENARIO_S
+                assert reader.skipped.entries == 0
             await done(log.positions.advance("worker", at))
             assert await done(log.positions.proven("worker")) == at
             async with opened(log.open_reader(position=at, to="end")) as reader:

@@ -11,6 +11,7 @@ import pytest
 import distributedlog
 from distributedlog import aio, blocking
 from distributedlog.faces import FACES, asyncio_face, blocking_face
+from distributedlog.runtime import errors
 
 BY_FACE = {
     ("LogWatch", "logs"): "a property, but of asyncio a call: it hops to the loop",
@@ -49,6 +50,34 @@ def test_the_three_faces_have_the_same_calls(kind: type[Any], left_out: str) -> 
 
     assert surface(getattr(aio, kind.__name__)) == trio
     assert surface(getattr(blocking, kind.__name__)) == trio
+
+
+FACED = [(face[0].__name__, face[2]) for face in FACES]
+
+
+@pytest.mark.parametrize(("kind", "left_out"), FACED)
+def test_every_public_call_says_what_it_raises(kind: str, left_out: str) -> None:
+    """The last paragraph of its docstring, in each face the same: ``Raises:``, errors by name, or nothing."""
+    said: list[dict[str, str]] = []
+    for face in (distributedlog, aio, blocking):
+        trio = next(one[0] for one in FACES if one[0].__name__ == kind)
+        of: dict[str, str] = {}
+        for name, member in inspect.getmembers(
+            trio if face is distributedlog else getattr(face, kind)
+        ):
+            if name[0] == "_" or not inspect.isfunction(member) or (kind, name) in BY_FACE:
+                continue
+            if name in left_out.split() and face is distributedlog:
+                continue
+            last = " ".join((inspect.getdoc(member) or "").split("\n\n")[-1].split())
+            assert last.startswith("Raises: "), f"{face.__name__}.{kind}.{name}"
+            for error in last.removeprefix("Raises: ").rstrip(".").split(", "):
+                assert error == "nothing" or hasattr(errors, error), f"{kind}.{name}: {error}"
+            of["close" if name == "aclose" else name] = last
+        said.append(of)
+
+    assert said[1] == said[0]
+    assert said[2] == said[0]
 
 
 SCENARIOS = ("test_face_meanings.py", "test_face_pipeline.py")
