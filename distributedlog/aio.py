@@ -281,6 +281,9 @@ class LogWriter(_Closable):
 
         A hop to the loop: hand over whole entries, of some 256 KiB. All of them are taken, or none. Raises
         `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder`, `AlreadyClosed`, or the first error.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
         """
         taken = await run(self._background, self._buffer.take_packed, txids, offsets, payloads)
         return PendingBulk(taken)

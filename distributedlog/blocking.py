@@ -343,6 +343,9 @@ class LogWriter(_Closable):
 
         A hop to the loop: hand over whole entries, of some 256 KiB. All of them are taken, or none. Raises
         `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder`, `AlreadyClosed`, or the first error.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
         """
         taken = self._background.run(self._buffer.take_packed, txids, offsets, payloads)
         return PendingBulk(taken)

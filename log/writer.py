@@ -186,6 +186,9 @@ class LogWriter:
 
         Raises `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder` (nothing is taken, the writer
         goes on), `AlreadyClosed`, or the first error, for good.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
         """
         pipeline = self.pipeline
         pipeline.raise_if_over()
