@@ -569,7 +569,10 @@ class MultiReader(_Closable):
 
     async def next(self, wait_s: float | None = None) -> Item | None:
         """The next entry or event; None when ``wait_s`` is over (None: no limit; 0: takes only what is here),
-        or when nothing more will come of any log."""
+        or when nothing more will come of any log.
+
+        Raises: AlreadyClosed.
+        """
         items = self._inbox.items
         if not items:
             fetch = partial(self._reader.next_many, wait_s)
@@ -593,7 +596,10 @@ class MultiReader(_Closable):
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     async def aclose(self) -> None:
-        """Stop fetching. Idempotent."""
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
         await run(self._background, self._reader.aclose)
         self._ended()
 
@@ -1019,7 +1025,10 @@ class Namespace:
         time_wait_s: float = 1.0,
         bytes_max: int = MULTI_READ_BYTES,
     ) -> Opening[MultiReader]:
-        """Read several logs as one stream; ``async with`` or ``await`` it."""
+        """Read several logs as one stream; ``async with`` or ``await`` it.
+
+        Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         opening = self._namespace.open_reader(
             logs=logs,
             pattern=pattern,

@@ -622,7 +622,10 @@ class MultiReader(_Closable):
 
     def next(self, wait_s: float | None = None) -> Item | None:
         """The next entry or event; None when ``wait_s`` is over (None: no limit; 0: takes only what is here),
-        or when nothing more will come of any log."""
+        or when nothing more will come of any log.
+
+        Raises: AlreadyClosed.
+        """
         items = self._inbox.items
         if not items:
             fetch = partial(self._reader.next_many, wait_s)
@@ -644,7 +647,10 @@ class MultiReader(_Closable):
         return dict(self._positions)
 
     def close(self) -> None:
-        """Stop fetching. Idempotent."""
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
         self._background.run(self._reader.aclose)
         self._ended()
 
@@ -1061,7 +1067,10 @@ class Namespace:
         time_wait_s: float = 1.0,
         bytes_max: int = MULTI_READ_BYTES,
     ) -> MultiReader:
-        """Read several logs as one stream, open; use it in a ``with``."""
+        """Read several logs as one stream, open; use it in a ``with``.
+
+        Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
         opening = self._namespace.open_reader(
             logs=logs,
             pattern=pattern,

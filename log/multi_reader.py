@@ -135,6 +135,8 @@ class MultiReader:
         or when nothing more will come of any log.
 
         Raises `AlreadyClosed`, and what keeps a ``pattern`` from being followed.
+
+        Raises: AlreadyClosed.
         """
         await trio.lowlevel.checkpoint()
         end = trio.current_time() + (float("inf") if wait_s is None else wait_s)
@@ -199,7 +201,10 @@ class MultiReader:
         return item
 
     async def aclose(self) -> None:
-        """Stop fetching. Idempotent."""
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
         self._close()
         await trio.lowlevel.checkpoint()
 

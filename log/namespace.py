@@ -211,6 +211,8 @@ class Namespace:
         at most ``time_wait_s``: what comes of it afterwards is marked late. ``bytes_max`` bounds what is
         fetched and not taken, of all logs together; each has an equal share, and one entry at least. What a
         log meets is an event and stops no other. Raises `QuorumUnreachable` (of a pattern).
+
+        Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         self._check_open()
         if (logs is None) == (pattern is None):

@@ -91,6 +91,7 @@ CALLED = {
     "SegmentWriter": "segment late gone",
     "RangeReader": "reader",
     "LogWatch": "watch",
+    "MultiReader": "several",
     "PendingWrite": "pending lone one",
     "PendingBulk": "bulk columns",
 }
@@ -99,6 +100,7 @@ NOT_PLAYED = {
     ("SegmentWriter", "aclose"): "the end of an `async with`",
     ("LogReader", "aclose"): "the end of an `async with`",
     ("RangeReader", "aclose"): "the end of an `async with`",
+    ("MultiReader", "aclose"): "the end of an `async with`",
     ("LogWatch", "aclose"): "the end of an `async with`",
     ("LogWriter", "aclose"): "the end of an `async with`, and `Face.close`",
     ("PendingBulk", "count"): "of every sequence",
