@@ -655,7 +655,10 @@ class SegmentWatch(_Closable):
 
     async def next(self, wait_s: float | None = None) -> SegmentChange | None:
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here), or
-        after the end of a sealed log was told."""
+        after the end of a sealed log was told.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        """
         await run(self._background, self._inbox.fill_one, partial(self._watch.next, wait_s))
         found = self._inbox.take()
         return found[0] if found else None
@@ -667,7 +670,10 @@ class SegmentWatch(_Closable):
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     async def aclose(self) -> None:
-        """Stop following. Idempotent."""
+        """Stop following. Idempotent.
+
+        Raises: nothing.
+        """
         await run(self._background, self._watch.aclose)
         self._ended()
 
@@ -849,7 +855,10 @@ class Log:
         return await run(self._background, self._log.find, txid=txid, wall_ms=wall_ms)
 
     def watch_segments(self, *, first: int | None = None) -> Opening[SegmentWatch]:
-        """Follow which segments are opened, closed and cut off; ``async with`` or ``await`` it."""
+        """Follow which segments are opened, closed and cut off; ``async with`` or ``await`` it.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        """
         opening = self._log.watch_segments(first=first)
         return Opening(lambda: opened(self._background, SegmentWatch, opening.open))
 

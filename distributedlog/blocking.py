@@ -709,7 +709,10 @@ class SegmentWatch(_Closable):
 
     def next(self, wait_s: float | None = None) -> SegmentChange | None:
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here), or
-        after the end of a sealed log was told."""
+        after the end of a sealed log was told.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        """
         self._background.run(self._inbox.fill_one, partial(self._watch.next, wait_s))
         found = self._inbox.take()
         return found[0] if found else None
@@ -719,7 +722,10 @@ class SegmentWatch(_Closable):
             yield change
 
     def close(self) -> None:
-        """Stop following. Idempotent."""
+        """Stop following. Idempotent.
+
+        Raises: nothing.
+        """
         self._background.run(self._watch.aclose)
         self._ended()
 
@@ -899,7 +905,10 @@ class Log:
         return self._background.run(self._log.find, txid=txid, wall_ms=wall_ms)
 
     def watch_segments(self, *, first: int | None = None) -> SegmentWatch:
-        """Follow which segments are opened, closed and cut off, open; use it in a ``with``."""
+        """Follow which segments are opened, closed and cut off, open; use it in a ``with``.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        """
         opening = self._log.watch_segments(first=first)
         return opened(self._background, SegmentWatch, opening.open)
 

@@ -316,7 +316,9 @@ class Log:
         """Follow which segments are opened, closed and cut off; ``async with`` or ``await`` it.
 
         From now on; with ``first`` those that are there from this number on come as if they were new, so that
-        who keeps the number of the last one that he handled misses none. Raises `LogNotFound`.
+        who keeps the number of the last one that he handled misses none.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
         """
         if first is not None and first < 1:
             raise InvalidRequest(f"segments count from 1: not {first}")

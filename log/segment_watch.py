@@ -50,6 +50,8 @@ class SegmentWatch:
         after the end of a sealed log was told.
 
         Raises `LogNotFound` when the log is deleted, `AlreadyClosed`.
+
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
         """
         await trio.lowlevel.checkpoint()
         end = trio.current_time() + (float("inf") if wait_s is None else wait_s)
@@ -94,7 +96,10 @@ class SegmentWatch:
         return None
 
     async def aclose(self) -> None:
-        """Stop following. Idempotent."""
+        """Stop following. Idempotent.
+
+        Raises: nothing.
+        """
         self._close()
         await trio.lowlevel.checkpoint()
 

@@ -103,6 +103,7 @@ NOT_PLAYED = {
     ("MultiReader", "aclose"): "the end of an `async with`",
     ("LogWatch", "aclose"): "the end of an `async with`",
     ("LogWriter", "aclose"): "the end of an `async with`, and `Face.close`",
+    ("Log", "watch_segments"): "played in `test_segment_watch.py`, in the trio face",
     ("PendingBulk", "count"): "of every sequence",
     ("PendingBulk", "index"): "of every sequence",
 }
