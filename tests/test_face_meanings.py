@@ -440,7 +440,7 @@ def test_names_and_what_is_in_a_log_without_reading_it(face: Face) -> None:
             assert await done(log.positions.proven("worker")) == at
             async with opened(log.open_reader(position=at, to="end")) as reader:
                 assert [record.txid for record in await collect(reader)] == [3]
-            async with opened(namespace.open_reader(pattern=f"{name}/*", to="end")) as several:
+            async with opened(namespace.open_reader(logs=[f"{name}/d"], to="end")) as several:
                 assert f"{name}/d" in {item.log for item in await collect(several)}
                 assert await done(several.next(wait_s=0)) is None
                 assert several.positions[f"{name}/d"].sequence_id == 3
