@@ -22,7 +22,7 @@ FORMAT = click.Choice(["lines", "jsonl", "frames"])
     """,
 )
 def command() -> None:
-    """Create, list, show, rename, write, read, tail, truncate, seal, delete, export and import logs."""
+    """Create, list, show, set up, rename, write, read, tail, truncate, seal, delete, export, import logs."""
 
 
 @command.command(
@@ -79,6 +79,73 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
     ask(settings, f"deleting {name}", lambda logs: logs.delete_log(name))
     if settings.json:
         emit({"name": name, "deleted": True})
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log config orders
+    dlog log config orders set retention_s=86400 segment_bytes_max=67108864
+    dlog log config orders unset retention_s
+    dlog log config --namespace set retention_s=604800       for all logs that have set no other
+    """,
+)
+@click.argument("words", nargs=-1, metavar="[NAME] [set K=V… | unset K…]")
+@click.option("--namespace", "all_", is_flag=True, help="The settings of all logs, without NAME.")
+@common
+def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
+    """What a log has set of its options: shown, set, or taken back.
+
+    A log's own stand over its namespace's, those over the config of who opens it. Retention holds within a
+    minute, sizes from the next segment. docs/options.md says what can be set.
+    """
+    if not all_ and not words:
+        raise click.UsageError("which log? or --namespace")
+    name, rest = ("", words) if all_ else (words[0], words[1:])
+    changes = _changes(rest)
+    from .connect import ask
+
+    async def call(logs: Any) -> Any:
+        what = logs if all_ else logs.open_log(name)
+        return await (what.set(changes) if changes else what.settings())
+
+    found = ask(settings, f"settings of {name or 'the namespace'}", call)
+    if settings.json:
+        told = {"name": name} if name else {}
+        notes = {key: value.decode(errors="replace") for key, value in found.metadata.items()}
+        emit({**told, "settings": found.settings, "metadata": notes, "version": found.version})
+    else:
+        rows = [[key, str(value)] for key, value in sorted(found.settings.items())]
+        table(("option", "value"), rows, empty="nothing is set")
+
+
+def _changes(words: tuple[str, ...]) -> dict[str, Any]:
+    """``set K=V…`` or ``unset K…`` as what `Log.set` takes."""
+    if not words:
+        return {}
+    action, *rest = words
+    if action not in ("set", "unset") or not rest:
+        raise click.UsageError("say: set K=V…, or: unset K…")
+    if action == "unset":
+        return dict.fromkeys(rest)
+    found: dict[str, Any] = {}
+    for word in rest:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise click.UsageError(f"{word!r} is not K=V")
+        found[key] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 @command.command(cls=Command, examples="dlog log rename orders archive/orders-2025")

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from .log.record import LogRecord
     from .log.segment_watch import SegmentChange, SegmentWatch
     from .log.segment_writer import SegmentWriter
+    from .log.settings import StoredSettings
     from .log.skips import Skipped, Skips
     from .log.watch import LogChange, LogWatch
     from .log.writer import LogWriter
@@ -99,6 +100,7 @@ _HOMES = {
     "SegmentWriter": ".log.segment_writer",
     "Skipped": ".log.skips",
     "Skips": ".log.skips",
+    "StoredSettings": ".log.settings",
     "LogChange": ".log.watch",
     "LogWatch": ".log.watch",
     "LogWriter": ".log.writer",
@@ -158,6 +160,7 @@ __all__ = [
     "SegmentWriter",
     "Skipped",
     "Skips",
+    "StoredSettings",
     "TransactionIdOutOfOrder",
     "WriteCancelled",
     "WriteFailed",

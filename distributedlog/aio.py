@@ -45,6 +45,7 @@ from .log.segment_watch import SegmentWatch as TrioSegmentWatch
 from .log.segment_writer import ENTRY_BYTES
 from .log.segment_writer import SegmentWriter as TrioSegmentWriter
 from .log.segments import SegmentRecord
+from .log.settings import StoredSettings
 from .log.skips import Skipped, Skips
 from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
@@ -837,6 +838,23 @@ class Log:
         """
         return await run(self._background, self._log.truncate, dlsn, txid=txid)
 
+    async def settings(self) -> StoredSettings:
+        """What the log has set of its own options, and the user's notes.
+
+        Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return await run(self._background, self._log.settings)
+
+    async def set(
+        self, settings: Mapping[str, Any], *, metadata: Mapping[str, bytes | None] | None = None
+    ) -> StoredSettings:
+        """Set options of the log, whoever opens it, and notes of its user; None takes one back.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
+        AlreadyClosed.
+        """
+        return await run(self._background, self._log.set, settings, metadata=metadata)
+
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
         """End the log where it is, for good: it takes no more records, readers reach an end.
 
@@ -984,13 +1002,25 @@ class Namespace:
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     async def create_log(
-        self, name: str, *, durability: Literal["standard", "all"] = "standard"
+        self,
+        name: str,
+        *,
+        durability: Literal["standard", "all"] = "standard",
+        config: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, bytes] | None = None,
     ) -> None:
         """Make an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
 
         Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        await run(self._background, self._namespace.create_log, name, durability=durability)
+        await run(
+            self._background,
+            self._namespace.create_log,
+            name,
+            durability=durability,
+            config=config,
+            metadata=metadata,
+        )
 
     async def rename_log(self, old: str, new: str) -> None:
         """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
@@ -1057,6 +1087,22 @@ class Namespace:
         OutcomeUnknown, AlreadyClosed.
         """
         await run(self._background, self._namespace.delete_log, name, wait_s=wait_s)
+
+    async def settings(self) -> StoredSettings:
+        """What is set for all logs of the namespace that have not set it themselves.
+
+        Raises: CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return await run(self._background, self._namespace.settings)
+
+    async def set(
+        self, settings: Mapping[str, Any], *, metadata: Mapping[str, bytes | None] | None = None
+    ) -> StoredSettings:
+        """Set options for all logs of the namespace; None takes one back. What is stored then.
+
+        Raises: InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return await run(self._background, self._namespace.set, settings, metadata=metadata)
 
 
 class _Opened(Generic[T]):

@@ -47,6 +47,7 @@ from .log.segment_watch import SegmentWatch as TrioSegmentWatch
 from .log.segment_writer import ENTRY_BYTES
 from .log.segment_writer import SegmentWriter as TrioSegmentWriter
 from .log.segments import SegmentRecord
+from .log.settings import StoredSettings
 from .log.skips import Skipped, Skips
 from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
@@ -887,6 +888,23 @@ class Log:
         """
         return self._background.run(self._log.truncate, dlsn, txid=txid)
 
+    def settings(self) -> StoredSettings:
+        """What the log has set of its own options, and the user's notes.
+
+        Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return self._background.run(self._log.settings)
+
+    def set(
+        self, settings: Mapping[str, Any], *, metadata: Mapping[str, bytes | None] | None = None
+    ) -> StoredSettings:
+        """Set options of the log, whoever opens it, and notes of its user; None takes one back.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
+        AlreadyClosed.
+        """
+        return self._background.run(self._log.set, settings, metadata=metadata)
+
     def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
         """End the log where it is, for good: it takes no more records, readers reach an end.
 
@@ -1027,12 +1045,25 @@ class Namespace:
         log = self._namespace.open_log(name, config=config, incarnation=incarnation)
         return Log(self._background, self._namespace, log)
 
-    def create_log(self, name: str, *, durability: Literal["standard", "all"] = "standard") -> None:
+    def create_log(
+        self,
+        name: str,
+        *,
+        durability: Literal["standard", "all"] = "standard",
+        config: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, bytes] | None = None,
+    ) -> None:
         """Make an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
 
         Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        self._background.run(self._namespace.create_log, name, durability=durability)
+        self._background.run(
+            self._namespace.create_log,
+            name,
+            durability=durability,
+            config=config,
+            metadata=metadata,
+        )
 
     def rename_log(self, old: str, new: str) -> None:
         """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
@@ -1099,6 +1130,22 @@ class Namespace:
         OutcomeUnknown, AlreadyClosed.
         """
         self._background.run(self._namespace.delete_log, name, wait_s=wait_s)
+
+    def settings(self) -> StoredSettings:
+        """What is set for all logs of the namespace that have not set it themselves.
+
+        Raises: CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return self._background.run(self._namespace.settings)
+
+    def set(
+        self, settings: Mapping[str, Any], *, metadata: Mapping[str, bytes | None] | None = None
+    ) -> StoredSettings:
+        """Set options for all logs of the namespace; None takes one back. What is stored then.
+
+        Raises: InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return self._background.run(self._namespace.set, settings, metadata=metadata)
 
 
 class _Opened(Generic[T]):

@@ -10,6 +10,7 @@ from .ledgers import Ledgers
 from .lock_session import LockSessions, Start
 from .options import LogOptions
 from .recovery_turns import RecoveryTurns
+from .settings_watch import FollowedLog, SettingsWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class LogContext:
     wall_ms: Callable[[], int]
     """ms since 1970, by the clock of this machine."""
     random: Random
+    settings: SettingsWatch
     owner: str
     """What this process is called, in locks and in errors."""
     options: LogOptions
@@ -32,3 +34,10 @@ class LogContext:
     """Sends for all writers."""
     rounds: Rounds
     """Looks whether segments should end, for all writers."""
+    followed: FollowedLog | None = None
+    """Of an open log: its options as they are now, where ``options`` has them as they were at its opening."""
+
+    @property
+    def latest(self) -> LogOptions:
+        """For what may change while a log is open."""
+        return self.options if self.followed is None else self.followed.options

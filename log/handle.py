@@ -1,8 +1,8 @@
 """`Log`: a name in a namespace, and what can be done with the log of that name."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound, LogRecreated
 from .app_versions import AppVersion, LinkContent, last_version
@@ -35,9 +35,11 @@ from .seal import seal
 from .segment_watch import SegmentWatch
 from .segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
 from .segments import SegmentRecord
+from .settings import StoredSettings, conf_key
 from .skips import Skipped
 from .snapshot import take_snapshot
 from .state import LogState
+from .stored_settings import change_of_log, read_stored
 from .takeover import take_over
 from .truncation import truncate
 from .unlinked import collect, delete_unlinked
@@ -80,12 +82,15 @@ class Log:
         find: Callable[[str], Awaitable[int]],
         create: Callable[[str], Awaitable[int]],
         incarnation: str | None,
+        given: Collection[str] = (),
     ) -> None:
         self._context = context
         self._find_name = find
         self._create = create
         self.name = name
         self.options = context.options
+        self._given = given
+        """The options that `open_log` was given."""
         self.incarnation = incarnation
         """Which log of this name is meant; None: whichever there is."""
         self._log_id = None if incarnation is None else incarnation_id(incarnation)
@@ -277,6 +282,31 @@ class Log:
             dlsn = await find_txid(context.metadata, follower, context.ledgers, txid)
         return await truncate(context.metadata, context.ledgers, follower, dlsn)
 
+    async def settings(self) -> StoredSettings:
+        """What the log has set of its own options, and the user's notes.
+
+        Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return await read_stored(self._context.metadata, conf_key(await self._find()))
+
+    async def set(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        metadata: Mapping[str, bytes | None] | None = None,
+    ) -> StoredSettings:
+        """Set options of the log, whoever opens it, and notes of its user; None takes one back.
+
+        What is stored then. Limits and retention hold at once (within a minute at the bookies), sizes and
+        quorums from the next segment, entries' size and the order check from the next opening.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
+        AlreadyClosed.
+        """
+        return await change_of_log(
+            self._context.metadata, await self._find(), settings, metadata or {}
+        )
+
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
         """End the log where it is, for good: it takes no more records, readers reach an end.
 
@@ -454,11 +484,10 @@ class Log:
 
     async def _open_writer(self, takeover: bool, wait_s: float | None) -> LogWriter:
         log_id = await self._find_or_create()
-        claimed = await claim(self._context, log_id, takeover=takeover, wait_s=wait_s)
+        context = await self._settled(log_id)
+        claimed = await claim(context, log_id, takeover=takeover, wait_s=wait_s)
         try:
-            writer = LogWriter(
-                self._context, claimed, await take_over(self._context, claimed.owned)
-            )
+            writer = LogWriter(context, claimed, await take_over(context, claimed.owned))
         except BaseException:
             await claimed.give_back()
             raise
@@ -468,6 +497,12 @@ class Log:
             await writer.abort()  # with the ledger that was opened for it
             raise
         return writer
+
+    async def _settled(self, log_id: int) -> LogContext:
+        """The context with the options that hold for this log. Raises `InvalidRequest`."""
+        context = self._context
+        followed = await context.settings.follow(log_id, context.options, self._given)
+        return replace(context, options=followed.options, followed=followed)
 
     async def _open_reader(
         self,

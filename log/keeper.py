@@ -62,6 +62,7 @@ class SegmentKeeper:
         self._on_failed = on_failed
         self._owned = owned
         self._ledgers = context.ledgers
+        self._context = context
         self._options = context.options
         self._wall_ms = context.wall_ms
         self._turns = context.turns
@@ -97,6 +98,7 @@ class SegmentKeeper:
 
     def _look_at_segment(self) -> None:
         """Is a next one wanted, for whatever reason?"""
+        self._options = self._context.latest
         if self._next is None and not self._why_roll:
             self._why_roll = self.current.why_roll(self._options)
             if self._why_roll:

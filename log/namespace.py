@@ -39,12 +39,16 @@ from .options import LogOptions
 from .position import Position
 from .recovery_turns import RecoveryTurns
 from .rename import rename
+from .settings import QUORUMS, StoredSettings, bind_key, conf_key
+from .settings_watch import SettingsWatch
 from .state import LogState
+from .stored_settings import change_stored, read_stored
 from .watch import LogWatch, read_name, watch_logs
 
 DRAWS = 5
 MULTI_READ_BYTES = 64 * 1024 * 1024
 """Of all logs that are read as one: as much as sixteen readers hold by themselves."""
+NOTHING = StoredSettings()
 LOGS_A_PAGE_MAX = 10_000
 
 
@@ -91,6 +95,7 @@ class Namespace:
             self.start,
             wall_ms,
             random,
+            SettingsWatch(metadata, path, self.start),
             owner,
             options if options is not None else LogOptions(),
             Turn(),
@@ -104,10 +109,16 @@ class Namespace:
         self._closed = False
 
     async def create_log(
-        self, name: str, *, durability: Literal["standard", "all"] = "standard"
+        self,
+        name: str,
+        *,
+        durability: Literal["standard", "all"] = "standard",
+        config: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, bytes] | None = None,
     ) -> None:
         """Make an empty log, in one transaction.
 
+        ``config`` are settings that are stored with it (`Log.set`), ``metadata`` the user's notes (8 KiB).
         ``durability="all"`` acknowledges a record only when every replica has it: with N replicas none
         is lost while one of them is left (G3), and one that is away holds writes up.
 
@@ -115,7 +126,10 @@ class Namespace:
         """
         if durability not in ("standard", "all"):
             raise InvalidRequest(f'durability is "standard" or "all", not {durability!r}')
-        await self._create(name, durability)
+        stored = StoredSettings().changed(config or {}, metadata or {})
+        if durability == "all" and stored.quorums is not None:
+            raise InvalidRequest('durability="all" or quorums of its own: give one of them')
+        await self._create(name, durability, stored)
 
     async def rename_log(self, old: str, new: str) -> None:
         """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
@@ -263,6 +277,34 @@ class Namespace:
         finally:
             await claimed.give_back()
 
+    async def settings(self) -> StoredSettings:
+        """What is set for all logs of the namespace that have not set it themselves.
+
+        Raises: CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        self._check_open()
+        return await read_stored(self.metadata, bind_key(self.path))
+
+    async def set(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        metadata: Mapping[str, bytes | None] | None = None,
+    ) -> StoredSettings:
+        """Set options for all logs of the namespace; None takes one back. What is stored then.
+
+        A log's own (`Log.set`) stand over them. Not the quorums, which are each log's.
+
+        Raises: InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        self._check_open()
+        for name in QUORUMS:
+            if name in settings:
+                raise InvalidRequest(
+                    f"option {name} is set for each log, or by open_namespace(config=)"
+                )
+        return await change_stored(self.metadata, bind_key(self.path), settings, metadata or {})
+
     def open_log(
         self,
         name: str,
@@ -284,6 +326,7 @@ class Namespace:
             find=self.find,
             create=self.create_or_find,
             incarnation=incarnation,
+            given=tuple(config or ()),
         )
 
     # --- for the rest of the part -----------------------------------------------------------------
@@ -307,7 +350,7 @@ class Namespace:
     async def create_or_find(self, name: str) -> int:
         """The id of the log of this name, which is made if it is missing."""
         try:
-            return await self._create(name, "standard")
+            return await self._create(name, "standard", StoredSettings())
         except LogExists:
             return await self.find(name)
 
@@ -324,11 +367,11 @@ class Namespace:
         if self._closed:
             raise AlreadyClosed(f"namespace {self.path} is closed")
 
-    async def _create(self, name: str, durability: str) -> int:
+    async def _create(self, name: str, durability: str, stored: StoredSettings) -> int:
         self._check_open()
         name = check_log_name(name)
         ensemble, write_quorum, _ = self._quorums
-        quorums = (ensemble, write_quorum, write_quorum) if durability == "all" else None
+        quorums = (ensemble, write_quorum, write_quorum) if durability == "all" else stored.quorums
         for _ in range(DRAWS):
             log_id = self._random.getrandbits(LOG_ID_BITS)
             state = LogState(log_id, name, self.wall_ms())
@@ -337,7 +380,11 @@ class Namespace:
             reply = await self.metadata.transact(
                 Transaction(
                     (Compare.version(name_at, 0), Compare.version(state_at, 0)),
-                    (Put(name_at, encode_log_id(log_id)), Put(state_at, state.encode())),
+                    (
+                        Put(name_at, encode_log_id(log_id)),
+                        Put(state_at, state.encode()),
+                        *([Put(conf_key(log_id), stored.encode())] if stored != NOTHING else []),
+                    ),
                 )
             )
             if reply.succeeded:

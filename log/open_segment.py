@@ -75,6 +75,8 @@ class OpenSegment:
 
     def why_roll(self, options: LogOptions) -> str:
         """Why it should end now; "" when it should not."""
+        if not options.rolling:
+            return ""
         return why_roll(
             bytes_written=self.sent_bytes,
             bytes_max=options.segment_bytes_max,

@@ -32,6 +32,7 @@ class LogOptions:
         "s",
         "a writer's lock is free after this, where it is cut off; within 1 s, where it was killed",
     )
+    rolling: bool = option(True, "", "off: no segment ends by its size or age; by an error it does")
     recover_timeout_s: float = option(
         30.0, "s", "opening or rolling after an error gives up after this"
     )

@@ -190,6 +190,10 @@ class LogState:
             return self
         return replace(self, truncated_to=to, truncated_sequence_id=sequence_id)
 
+    def with_quorums(self, quorums: tuple[int, int, int] | None) -> "LogState":
+        """The next segments have these; None: the default of who writes."""
+        return replace(self, quorums=quorums)
+
     def renamed(self, name: str) -> "LogState":
         """The same log under another name."""
         assert not self.deleting, "what is being deleted keeps its name: its tombstone goes by it"

@@ -176,6 +176,22 @@ async def open_and_close(face: Face, call: Any, **given: Any) -> None:
         pass
 
 
+def test_what_is_set_of_a_log_and_its_namespace(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as ns:
+            await done(ns.create_log(name, config={"retention_s": 9.0}, metadata={"team": b"x"}))
+            log = ns.open_log(name)
+            found = await done(log.settings())
+            assert (found.settings, found.metadata) == ({"retention_s": 9.0}, {"team": b"x"})
+            found = await done(log.set({"retention_s": None}, metadata={"team": None}))
+            assert (found.settings, found.metadata, found.version) == ({}, {}, 2)
+            await done(ns.set({"retention_bytes": 1 << 40}))
+            assert (await done(ns.settings())).settings == {"retention_bytes": 1 << 40}
+            await done(ns.set({"retention_bytes": None}))
+
+    face.play(scenario, f"set-{face.name}")
+
+
 def test_logs_that_come_and_go_are_told(face: Face) -> None:
     async def scenario(face: Face, name: str) -> None:
         async with opened(face.namespace()) as ns:

@@ -9,6 +9,7 @@ from distributedlog.cluster.options import BookieNodeConfig
 from distributedlog.direct import ClientOptions
 from distributedlog.ledger.options import LedgerOptions
 from distributedlog.log.options import LogOptions
+from distributedlog.log.settings import RetentionOptions
 from distributedlog.metadata.options import RaftOptions
 from distributedlog.runtime.options import described, legal, table, with_tables
 
@@ -16,6 +17,7 @@ DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "options.md"
 PARTS: dict[str, type] = {
     "client": ClientOptions,
     "log": LogOptions,
+    "retention": RetentionOptions,
     "ledger": LedgerOptions,
     "bookie": BookieNodeConfig,
     "store": BookieOptions,
@@ -42,7 +44,11 @@ def test_every_option_says_its_unit_and_reason(cls: type) -> None:
 
 def test_a_client_gives_each_option_to_one_part() -> None:
     """One mapping configures three parts: no name may stand in two of them."""
-    names = [one.name for part in ("client", "log", "ledger") for one in described(PARTS[part])]
+    names = [
+        one.name
+        for part in ("client", "log", "retention", "ledger")
+        for one in described(PARTS[part])
+    ]
 
     assert len(set(names)) == len(names)
 

@@ -44,6 +44,28 @@ def test_a_log_is_searched_cut_and_ended(cluster: Cluster) -> None:
     assert cluster.ok("log", "read", "cut", "--follow") == b"2\n3\n"  # it ends
 
 
+def test_a_log_and_its_namespace_are_configured(cluster: Cluster) -> None:
+    cluster.ok("log", "create", "kept")
+    assert cluster.ok("log", "config", "kept") == b"nothing is set\n"
+    told = cluster.ok("log", "config", "kept", "set", "retention_s=60", "rolling=false", "--json")
+    assert json.loads(told) == {
+        "name": "kept",
+        "settings": {"retention_s": 60, "rolling": False},
+        "metadata": {},
+        "version": 1,
+    }
+    cluster.ok("log", "config", "kept", "unset", "rolling")
+    assert b"retention_s  60" in cluster.ok("log", "config", "kept")
+    told = cluster.ok("log", "config", "--namespace", "set", "segment_age_max_s=0.5", "--json")
+    assert json.loads(told)["settings"] == {"segment_age_max_s": 0.5}
+    cluster.ok("log", "config", "--namespace", "unset", "segment_age_max_s")
+    assert "unknown option" in cluster.fails(2, "log", "config", "kept", "set", "nope=1")
+    assert "K=V" in cluster.fails(2, "log", "config", "kept", "set", "rolling")
+    assert "K=V" in cluster.fails(2, "log", "config", "kept", "reset")
+    cluster.fails(2, "log", "config")
+    cluster.fails(3, "log", "config", "missing")
+
+
 def test_what_cannot_be_meant_is_one_line(cluster: Cluster) -> None:
     cluster.ok("log", "create", "plain")
     assert "one of --to" in cluster.fails(2, "log", "truncate", "plain")

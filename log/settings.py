@@ -1,0 +1,201 @@
+"""What is stored about a log's own settings, and about its namespace's (pure).
+
+    logconf/<log id>          -> StoredSettings: the log's settings, and its user's notes
+    bind/<namespace path>     -> StoredSettings: of all logs of the namespace
+
+Two kinds of option. *Shared* ones decide about the log, whoever opens it: they may be stored, and what the
+log stores stands over what its namespace stores, and that over the ``config`` of `open_namespace`. *Local*
+ones (read-ahead, patience, time limits) belong to the process and are never stored. ``config`` of `open_log`
+stands over all for the options of `OVERLAID`; of the others it must not contradict what is stored.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..runtime.errors import CorruptData, InvalidRequest
+from ..runtime.frames import pack
+from ..runtime.options import check, names, option, overlaid, unknown
+from ..runtime.schema import Misfit, blob, fit, mapping, row
+from .options import LogOptions
+from .state import decode_fields
+
+FORMAT = 1
+SETTINGS_BYTES_MAX = 4 * 1024
+METADATA_BYTES_MAX = 8 * 1024
+COUNT_MAX = 1000
+NAME_CHARS_MAX = 256
+
+CONF_PREFIX = b"logconf/"
+BIND_PREFIX = b"bind/"
+
+OVERLAID = ("entry_bytes_max", "segment_bytes_max", "segment_age_max_s", "rolling")
+"""Sizes and the like, of `LogOptions`, which one process may have otherwise for itself."""
+SHARED = (*OVERLAID, "max_txid_check")
+"""The options of `LogOptions` that may be stored."""
+QUORUMS = ("ensemble_size", "write_quorum", "ack_quorum")
+"""Of the log's next segments, given and taken back together. They are kept in the log's state as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionOptions:
+    """How long a log keeps its records. Stored only: the elected bookie goes by them, no client does."""
+
+    retention: bool = option(
+        True,
+        "",
+        "off: nothing goes by age or size, whatever else is set; a switch for all in `bind`",
+    )
+    retention_s: float = option(
+        0.0, "s", "records go this long after their segment was closed; 0: never", at_least=0
+    )
+    retention_bytes: int = option(
+        0,
+        "bytes",
+        "the oldest closed segments go while those after them hold this much; 0: never",
+        at_least=0,
+    )
+    retention_segments_min: int = option(
+        1, "segments", "so many of the newest stay in any case", at_least=0
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def wanted(self) -> bool:
+        """Does anything go by these?"""
+        return self.retention and (self.retention_s > 0 or self.retention_bytes > 0)
+
+
+RETENTION = tuple(names(RetentionOptions))
+KNOWN = (*SHARED, *RETENTION, *QUORUMS)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSettings:
+    """The value of a ``logconf/`` or ``bind/`` key, and what `Log.settings` gives."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Option name to value; what is not here is the namespace's, or the default. Names that this program
+    does not know are kept."""
+    metadata: Mapping[str, bytes] = field(default_factory=dict)
+    """What the user notes about the log."""
+    version: int = field(default=0, compare=False)
+    """How often it was changed; 0: nothing is stored."""
+
+    def changed(
+        self, settings: Mapping[str, Any], metadata: Mapping[str, bytes | None]
+    ) -> "StoredSettings":
+        """With some set, and those that are None unset. Raises `InvalidRequest`."""
+        for name in settings:
+            if name not in KNOWN:
+                raise unknown(name, list(KNOWN))
+        new = {**self.settings, **settings}
+        notes = {**self.metadata, **metadata}
+        found = replace(
+            self,
+            settings={name: value for name, value in new.items() if value is not None},
+            metadata={name: value for name, value in notes.items() if value is not None},
+        )
+        found.check()
+        return found
+
+    def check(self) -> None:
+        """Raise `InvalidRequest` that names what is not legal."""
+        overlaid(LogOptions(), self.only(SHARED))
+        overlaid(RetentionOptions(), self.only(RETENTION))
+        _ = self.quorums
+        for name, value in self.metadata.items():
+            if not (isinstance(name, str) and len(name) <= NAME_CHARS_MAX and type(value) is bytes):
+                raise InvalidRequest(
+                    f"a log's metadata is text (up to {NAME_CHARS_MAX} characters) to bytes: {name!r:.80}"
+                )
+        if len(self.metadata) > COUNT_MAX:
+            raise InvalidRequest(f"a log has at most {COUNT_MAX} notes")
+        for what, said, most in (
+            ("settings", self.settings, SETTINGS_BYTES_MAX),
+            ("metadata", self.metadata, METADATA_BYTES_MAX),
+        ):
+            size = len(pack(dict(said)))
+            if size > most:
+                raise InvalidRequest(f"a log's {what} have {size} bytes, allowed are {most}")
+
+    def only(self, chosen: Iterable[str]) -> dict[str, Any]:
+        """Those of these names that are set."""
+        return {name: self.settings[name] for name in chosen if name in self.settings}
+
+    @property
+    def quorums(self) -> tuple[int, int, int] | None:
+        """Ensemble, write and ack quorum; None: not set here. Raises `InvalidRequest`."""
+        given = self.only(QUORUMS)
+        if not given:
+            return None
+        if len(given) < len(QUORUMS):
+            raise InvalidRequest(f"{', '.join(QUORUMS)}: set all three, or none")
+        ensemble, write, ack = (given[name] for name in QUORUMS)
+        if not all(type(one) is int for one in given.values()) or not ensemble >= write >= ack >= 1:
+            raise InvalidRequest(
+                f"ensemble {ensemble!r} >= write quorum {write!r} >= ack quorum {ack!r} >= 1 does not hold"
+            )
+        return ensemble, write, ack
+
+    def encode(self) -> bytes:
+        """As a packed list with a format number."""
+        return pack([FORMAT, dict(self.settings), dict(self.metadata)])
+
+    @classmethod
+    def decode(cls, value: bytes, version: int = 0) -> "StoredSettings":
+        """Raises `CorruptData`, or `UnsupportedFormat`. What is not legal is `CorruptData` too."""
+        what = "the settings of a log"
+        settings, metadata = fit(decode_fields(value, FORMAT, 3, what)[:2], _STORED, what)
+        found = cls(settings, metadata, version)
+        try:
+            found.check()
+        except InvalidRequest as error:
+            raise CorruptData(f"{what}: {error}") from None
+        return found
+
+
+def _plain(value: Any) -> Any:
+    if type(value) not in (bool, int, float, str):
+        raise Misfit("a setting is a number, a text, or true or false")
+    return value
+
+
+_STORED = row(mapping(_plain, COUNT_MAX), mapping(blob(METADATA_BYTES_MAX), COUNT_MAX))
+
+
+def effective(
+    options: LogOptions, given: Iterable[str], bind: StoredSettings, own: StoredSettings
+) -> LogOptions:
+    """What holds for a log: ``options`` with what is stored over them, but for what ``given`` names.
+
+    ``given`` are the options that the caller of `open_log` named, ``options`` has their values. Raises
+    `InvalidRequest` where one of them contradicts what is stored and is not the caller's to decide.
+    """
+    stored = {**bind.only(SHARED), **own.only(SHARED)}
+    for name in given:
+        if name not in stored:
+            continue
+        value = stored.pop(name)
+        if name not in OVERLAID and value != getattr(options, name):
+            raise InvalidRequest(
+                f"option {name} of this log is stored as {value!r}: it is changed by Log.set, not by config"
+            )
+    return overlaid(options, stored)
+
+
+def retention_of(bind: StoredSettings, own: StoredSettings) -> RetentionOptions:
+    """By what a log's records go."""
+    return overlaid(RetentionOptions(), {**bind.only(RETENTION), **own.only(RETENTION)})
+
+
+def conf_key(log_id: int) -> bytes:
+    """Where a log's settings are."""
+    return CONF_PREFIX + b"%016x" % log_id
+
+
+def bind_key(namespace: str) -> bytes:
+    """Where a namespace's settings are."""
+    return BIND_PREFIX + namespace.encode()
