@@ -16,7 +16,9 @@ from ..log.app_versions import AppVersion
 from ..log.keys import PURGE_PREFIX, UNLINKED_PREFIX, decode_log_id, ids_of_unlinked, log_id_of
 from ..log.lock import LockRecord
 from ..log.positions import PositionRecord
+from ..log.retention import CLOCK_KEY, Stamps, decode_clock
 from ..log.segments import SegmentRecord
+from ..log.settings import BIND_PREFIX, CONF_PREFIX, StoredSettings
 from ..log.state import LogState
 from ..log.unlinked import UnlinkedLedger
 from ..metadata.interface import Metadata, Scan
@@ -62,6 +64,7 @@ _OF_A_LOG: Mapping[bytes, Callable[[bytes], object]] = {
     b"lock": LockRecord.decode,
     b"position": PositionRecord.decode,
     b"txn": AppVersion.decode,
+    b"stamps": Stamps.decode,
 }
 
 FEW: Mapping[bytes, Decode] = {
@@ -74,6 +77,8 @@ FEW: Mapping[bytes, Decode] = {
     keys.NEXT_LEDGER: lambda _, value: ids.next_of(value),
     UNLINKED_PREFIX: lambda key, value: (ids_of_unlinked(key), UnlinkedLedger.decode(value)),
     PURGE_PREFIX: lambda key, _: log_id_of(key),
+    BIND_PREFIX: lambda _, value: StoredSettings.decode(value),
+    CLOCK_KEY: lambda _, value: decode_clock(value),
 }
 """What there is little of: read at each status."""
 
@@ -81,6 +86,10 @@ MANY: Mapping[bytes, Decode] = {
     keys.LEDGER_PREFIX: LedgerMetadata.decode,
     keys.ON_PREFIX: lambda key, _: (keys.ledger_id_of(key), keys.bookie_id_of(key)),
     b"name/": _name,
+    CONF_PREFIX: lambda key, value: (
+        decode_log_id(key.removeprefix(CONF_PREFIX)),
+        StoredSettings.decode(value),
+    ),
     b"log/": _log,
     tombstone.GONE_PREFIX: lambda _, value: tombstone.decode(value),
 }

@@ -7,7 +7,7 @@ own, ends the whole node with that error, and nothing it had not synced was ackn
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 import trio
@@ -38,6 +38,7 @@ from .purging import Purger
 from .reach import ReachNotes, known_reach
 from .repair import Election
 from .repair_tasks import repair_all
+from .retention import Close, Retention
 from .watching import at_each_change
 
 LAST_CHECKPOINT_S = 5.0
@@ -210,6 +211,12 @@ async def _serve_bookie(
                 election = Election(metadata, identity.node_id, lambda: membership.lease)
                 purger = Purger(metadata, election, grace_s=config.purge_grace_s)
                 nursery.start_soon(purger.run)
+                retention = Retention(
+                    metadata,
+                    election,
+                    closing=partial(closing, host, endpoint, metadata, config.name),
+                )
+                nursery.start_soon(retention.run)
                 collector = Collector(metadata, election, unlinked_s=config.unlinked_s)
                 nursery.start_soon(collector.run)
                 if config.repair:
@@ -259,6 +266,15 @@ def registration_of(
         len(store.ledgers.ids()),
         store.what_is_wrong(),
     )
+
+
+def closing(
+    host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
+) -> AbstractAsyncContextManager[Close]:
+    """What closes segments that were left open. Most bookies never load a client of other bookies for it."""
+    from .closing import open_closing
+
+    return open_closing(host, endpoint, metadata, name)
 
 
 async def leave_when_told(store: Store, metadata: Metadata, bookie_id: str) -> None:

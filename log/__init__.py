@@ -4,6 +4,8 @@
     position.py                     an address that proves what is before it (pure)
     namespace.py, handle.py, opening.py, watch.py   names to logs; one log; which logs come and go
     rename.py                       another name for the same log
+    settings.py, stored_settings.py, settings_watch.py   what a log has set (pure); kept; followed
+    retention.py, abandoned.py      the clock of segments' ages (pure); closing what was left open
     keys.py, state.py, segments.py  what must be agreed of a log, and where it is kept (pure)
     log_time.py                     when a record was written: never before the one before it (pure)
     ledgers.py                      what is needed of the part below, as protocols

@@ -33,6 +33,8 @@ from .keys import (
 from .ledgers import Ledgers
 from .ownership import OwnedLog
 from .purge import SEGMENTS_AT_ONCE
+from .retention import stamps_key
+from .settings import conf_key
 from .state import LogState
 from .takeover import read_segment, recover_patiently
 from .tombstone import (
@@ -111,6 +113,8 @@ async def delete_claimed(context: LogContext, owned: OwnedLog, namespace: str) -
                     Delete(key),
                     Delete(lock_key(state.log_id)),
                     Delete(purge_key(state.log_id)),
+                    Delete(conf_key(state.log_id)),
+                    Delete(stamps_key(state.log_id)),
                     Delete(name_key(namespace, state.name)),
                 ),
             )

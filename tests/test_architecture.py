@@ -81,7 +81,7 @@ PURE = {
     },
     "log": {
         "admission", "dlsn", "interpolation", "keys", "log_time", "names", "options", "packed", "position",
-        "ranges", "record", "segments", "skips", "state", "tombstone",
+        "ranges", "record", "retention", "segments", "settings", "skips", "state", "tombstone",
     },
     "spark": {"archive/manifest", "lifecycle", "limit_shares", "narrowing", "offsets", "planning"},
 }  # fmt: skip

@@ -29,7 +29,9 @@ from distributedlog.log.app_versions import AppVersion
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.lock import LockRecord
 from distributedlog.log.positions import PositionRecord
+from distributedlog.log.retention import Stamps, decode_clock, encode_clock
 from distributedlog.log.segments import SegmentEnd, SegmentRecord
+from distributedlog.log.settings import StoredSettings
 from distributedlog.log.state import LogEnd, LogState
 from distributedlog.log.unlinked import UnlinkedLedger
 from distributedlog.metadata import (
@@ -681,6 +683,27 @@ CODECS = [
         [PositionRecord(DLSN(1, 2, 3), 9).encode(), PositionRecord(DLSN(1, 2, 3), 9, 4).encode()],
         STORED,
         ("log/positions.py PositionRecord.decode",),
+    ),
+    Codec(
+        "a log's settings",
+        StoredSettings.decode,
+        [StoredSettings({"retention_s": 60.0, "rolling": False}, {"team": b"x"}).encode()],
+        STORED,
+        ("log/settings.py StoredSettings.decode",),
+    ),
+    Codec(
+        "a log's stamps",
+        Stamps.decode,
+        [Stamps(((3, 10), (5, 20)), 6, 15).encode()],
+        STORED,
+        ("log/retention.py Stamps.decode",),
+    ),
+    Codec(
+        "the retention clock",
+        decode_clock,
+        [encode_clock(123456)],
+        STORED,
+        ("log/retention.py decode_clock",),
     ),
     Codec("the next ledger's id", ids.next_of, [b"1000"], STORED, (), "bytes"),
     Codec("a log's id", log_keys.decode_log_id, [b"%016x" % 7], STORED, (), "bytes"),
