@@ -23,6 +23,7 @@ from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import (
     ConnectionLost,
+    CorruptData,
     DistributedLogError,
     LedgerClosed,
     LedgerFenced,
@@ -282,3 +283,37 @@ async def test_a_connection_is_waited_for_whatever_else_changes(autojump_clock: 
             client = await pool.connected("b1", 10.0)
         assert client.closed is None
         assert trio.current_time() - began < 5
+
+
+async def test_an_entry_is_unreadable_when_all_bookies_have_it_damaged_on_their_disks(
+    autojump_clock: MockClock,
+) -> None:
+    """H164: what real bookies say. One sound copy, or one bookie that is away, and nothing is certain."""
+    async with real_cluster() as cluster:
+        client = await cluster.client()
+        writer, later = await client.create(), await client.create()
+        for n in range(3):
+            writer.add([b"entry %d!" % n * 1000], 8000)
+        await confirmed(writer)
+        await writer.close()
+        for _ in range(20):  # so that nothing of it is in their memory
+            later.add([bytes(200_000)], 200_000)
+            await confirmed(later)
+        reader = await client.open(writer.ledger_id)
+        assert await reader.why_unreadable(1) == ""
+
+        for n, disk in enumerate(cluster.disks.values()):
+            ((data, place),) = [
+                (content.data, at)
+                for content in disk._files.values()
+                if (at := content.data.find(b"entry 1!" * 100)) >= 0
+            ]
+            data[place + 4000] ^= 1
+            why = await reader.why_unreadable(1)
+            assert bool(why) == (n == 2)
+        assert why == "; ".join(f"{b}: its copy is damaged" for b in reader.metadata.last_fragment.bookies)
+        with pytest.raises(CorruptData):
+            await reader.read(1, 1, bytes_max=1)
+        assert await reader.why_unreadable(2) == ""
+        await cluster.stop("b1")
+        assert await reader.why_unreadable(1) == ""
