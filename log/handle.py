@@ -68,7 +68,8 @@ class LogDescription:
     records: int
     """User records of the closed segments, truncated ones included while they are there."""
     size_bytes: int
-    """Entry bytes of the closed segments among `segments`, without replication."""
+    """Entry bytes of the closed segments, without replication; of a log whose state does not count them, of
+    those among `segments`."""
 
 
 class Log:
@@ -248,7 +249,7 @@ class Log:
             first,
             last,
             state.next_sequence_id - max(0, before),
-            sum(segment.size_bytes for segment in segments),
+            _bytes_from(state, oldest, segments),
         )
 
     async def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
@@ -323,7 +324,7 @@ class Log:
         at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's.
 
         Costs some reads of single segments and entries, however long the log. Txids must not decrease
-        (``max_txid_check``).
+        (``max_txid_check``): of a log where they did, a txid is refused.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
@@ -589,6 +590,12 @@ class Log:
 
     async def _follower(self) -> StateFollower:
         return await follow(self._context.metadata, await self._find(), self.name)
+
+
+def _bytes_from(state: LogState, oldest: list[SegmentRecord], newest: list[SegmentRecord]) -> int:
+    if state.bytes_total >= 0 and (not oldest or oldest[0].bytes_before >= 0):
+        return state.bytes_total - (oldest[0].bytes_before if oldest else state.bytes_total)
+    return sum(segment.size_bytes for segment in newest)
 
 
 def _check_page(first: int, limit: int | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from ..metadata.interface import Metadata, Scan
-from ..runtime.errors import CorruptData, NoSuchEntry, NoSuchLedger
+from ..runtime.errors import CorruptData, InvalidRequest, NoSuchEntry, NoSuchLedger
 from .dlsn import DLSN
 from .follower import StateFollower
 from .interpolation import first_reaching
@@ -213,8 +213,12 @@ async def find_txid(
     metadata: Metadata, follower: StateFollower, ledgers: Ledgers, txid: int
 ) -> DLSN:
     """The position of the first record whose txid is at least this one; after the end: where the next one
-    will be. Never below the truncation point."""
+    will be. Never below the truncation point. Raises `InvalidRequest` where txids ever went back."""
     state = follower.state
+    if state.unordered_once:
+        raise InvalidRequest(
+            f'log "{state.name}": its txids are not in order, so none can be searched for; a time can'
+        )
     return await search_txid(
         state, ledgers, segments_from(metadata, state, lambda one: one.last_txid < txid), txid
     )

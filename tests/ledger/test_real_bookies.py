@@ -311,7 +311,7 @@ async def test_an_entry_is_unreadable_when_all_bookies_have_it_damaged_on_their_
             data[place + 4000] ^= 1
             why = await reader.why_unreadable(1)
             assert bool(why) == (n == 2)
-        assert why == "; ".join(f"{b}: its copy is damaged" for b in reader.metadata.last_fragment.bookies)
+        assert sorted(why.split("; ")) == [f"b{n}: its copy is damaged" for n in range(3)]
         with pytest.raises(CorruptData):
             await reader.read(1, 1, bytes_max=1)
         assert await reader.why_unreadable(2) == ""

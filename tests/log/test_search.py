@@ -352,3 +352,34 @@ async def test_counts_are_those_of_a_scan(world: World, autojump_clock: MockCloc
         with pytest.raises(LogEmpty):
             await log.last_record()
         assert await log.count() == 0
+
+
+async def test_sums_are_the_whole_logs_however_few_segments_are_shown(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        for txid in range(5):
+            await put(log, txid)
+        whole, few = await log.describe(), await log.describe(segments_max=1)
+        assert len(few.segments) == 1
+        assert whole.size_bytes == few.size_bytes == sum(one.size_bytes for one in whole.segments)
+
+
+async def test_a_txid_is_not_searched_for_where_they_went_back(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A search would give some place, and no one could tell that it is wrong."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        await put(log, 1, 2)
+        key = state_key(await ns.find("l"))
+        found = await world.metadata.get(key)
+        assert found is not None
+        state = replace(LogState.decode(found.value), unordered_once=True)
+        await world.metadata.transact(Transaction((), (Put(key, state.encode()),)))
+        with pytest.raises(InvalidRequest, match="not in order"):
+            await log.find(txid=1)
+        with pytest.raises(InvalidRequest, match="not in order"):
+            await log.open_reader(txid=1)
+        assert await log.find(wall_ms=0) == DLSN(1, 0, 0)
