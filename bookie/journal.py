@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from ..runtime import blocks
-from ..runtime.errors import DiskFull, DistributedLogError, TooBusy
+from ..runtime.errors import DiskFull, TooBusy
 from ..runtime.host import Disk, File
 from ..runtime.zero_ahead import ZeroAhead
 from . import journal_blocks as jb
@@ -117,7 +117,7 @@ class Journal:
         self._watermark_held = False
         self._rests = False
         """Is `run` waiting for something to gather?"""
-        self._failed: DistributedLogError | None = None
+        self._failed: Exception | None = None
         """What ended a commit outside of `run`, which raises it."""
         self.zeros = ZeroAhead(options.zero_ahead_bytes, seed)
         self.number = 0
@@ -234,13 +234,13 @@ class Journal:
         offset = self._offset
         if not self._fits(lone, length) or not self.zeros.take(offset, offset + length):
             return False
-        block = self._ring.take()
-        self._place(block)
         try:
+            block = self._ring.take()
+            self._place(block)
             file.write_synced_now(offset, block.buffer.view[block.start : block.start + length])
             shift = self._wrote(block)
             self._synced(block, shift, on_synced)
-        except DistributedLogError as error:
+        except Exception as error:  # a rule of ours that is broken in here is the node's, too
             self._failed = error
             self._wake.set()
         return True

@@ -139,6 +139,26 @@ async def test_a_sync_that_fails_in_a_lone_commit_ends_the_node_and_acknowledges
     assert adders[0].refused == []
 
 
+async def test_a_rule_broken_in_a_lone_commit_ends_the_node(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for the peer's fault, what is durable, and acknowledged perhaps, would be in no index."""
+    told = False
+
+    def broken(*_: object) -> None:
+        raise AssertionError("planted")
+
+    with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
+        async with at_rest(inline_disk()) as (store, adder):
+            monkeypatch.setattr(store.commits, "on_synced", broken)
+            adder.send(record(7, 1))
+            told = True
+            await trio.sleep(1.0)
+            pytest.fail("the node goes on")
+
+    assert told, "it was raised in the call of the connection"
+
+
 async def test_lone_commits_roll_files_and_are_read_and_replayed(autojump_clock: MockClock) -> None:
     disk = inline_disk()
     async with running(disk, SMALL) as store:
