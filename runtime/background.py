@@ -167,6 +167,8 @@ class Background:
         self._dropped: deque[weakref.ref[object]] = deque()
         self._aside: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._aside_thread: threading.Thread | None = None
+        self._aside_over = False
+        """Its thread has ended: who puts something aside calls it himself."""
 
     def start(self) -> None:
         """Start the thread; return when it takes calls. Once only."""
@@ -262,14 +264,16 @@ class Background:
         From any thread. Where the loop has ended it is called here. What it raises is logged.
         """
         self._aside.put(callback)
-        if self._aside_thread is None:
+        if self._aside_over:
+            self._call_aside(wait=False)
+        elif self._aside_thread is None:
             try:
                 if threading.current_thread() is self._thread:
                     self._start_aside()
                 else:  # no signal interrupts the start of a thread there
                     self.post(self._start_aside)
             except AlreadyClosed:
-                self._work_aside(wait=False)
+                self._call_aside(wait=False)
 
     def _start_aside(self) -> None:
         if self._aside_thread is None:
@@ -278,7 +282,12 @@ class Background:
             )
             self._aside_thread.start()
 
-    def _work_aside(self, wait: bool = True) -> None:
+    def _work_aside(self) -> None:
+        self._call_aside(wait=True)
+        self._aside_over = True
+        self._call_aside(wait=False)  # what was put there before anybody could see that
+
+    def _call_aside(self, *, wait: bool) -> None:
         with contextlib.suppress(Empty):
             while (callback := self._aside.get(block=wait)) is not None:
                 try:

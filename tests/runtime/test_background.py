@@ -281,3 +281,16 @@ def test_what_nobody_waits_for_any_more_is_closed_by_who_opens_it(
 
     assert closed.wait(5)
     assert len(kept) == 1
+
+
+def test_what_is_put_aside_is_called_also_where_the_loop_has_ended() -> None:
+    """A callback may be left in the moment in which the namespace is closed by another thread."""
+    loop = Background("test loop")
+    loop.start()
+    seen: list[str] = []
+    loop.aside(lambda: seen.append(threading.current_thread().name))
+    loop.stop()
+
+    loop.aside(lambda: seen.append(threading.current_thread().name))
+
+    assert seen == ["test loop: callbacks", threading.current_thread().name]
