@@ -66,7 +66,8 @@ class Forked:
         if self.returncode is not None:
             return  # another task was first
         told = b""
-        if select.select([self._ended], [], [], 0)[0]:
+        os.set_blocking(self._ended, False)
+        with contextlib.suppress(BlockingIOError):
             told = os.read(self._ended, _CODE.size)
         self.returncode = _CODE.unpack(told)[0] if len(told) == _CODE.size else 255
         os.close(self._ended)
@@ -135,9 +136,12 @@ class ForkServer:
             socket.send_fds(self._control, [_ASKED.pack(self._asked)], descriptors)
             while True:
                 await _readable(self._control.fileno())
-                said, found, _, _ = socket.recv_fds(
-                    self._control, _ANSWERED.size, 1, socket.MSG_CMSG_CLOEXEC
-                )
+                said = b""
+                found: list[int] = []
+                with contextlib.suppress(ConnectionResetError):  # it ended with a question unread
+                    said, found, _, _ = socket.recv_fds(
+                        self._control, _ANSWERED.size, 1, socket.MSG_CMSG_CLOEXEC
+                    )
                 if len(said) != _ANSWERED.size or len(found) != 1:
                     raise BrokenPipeError("the process that forks the nodes has ended")
                 number, pid = _ANSWERED.unpack(said)

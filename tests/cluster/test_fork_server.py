@@ -133,3 +133,19 @@ async def test_one_who_asked_and_was_cancelled_leaves_no_child_and_no_answer_for
 def _children_of(server: ForkServer) -> set[int]:
     text = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text()
     return {int(pid) for pid in text.split()}
+
+
+async def test_a_server_that_ends_before_it_looks_at_what_is_asked_is_said_to_have_ended() -> None:
+    """The socket then says that the connection was reset, not that it is closed."""
+    with _server() as server:
+        async with _children(server, 1):
+            os.kill(server.pid, signal.SIGSTOP)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_fork_in_vain, server)
+                await trio.testing.wait_all_tasks_blocked()
+                os.kill(server.pid, signal.SIGKILL)
+
+
+async def _fork_in_vain(server: ForkServer) -> None:
+    with pytest.raises(BrokenPipeError):
+        await server.fork()
