@@ -196,8 +196,7 @@ class LogReader:
 
         Raises: nothing.
         """
-        self._fetcher.close()
-        self._records = iter(())
+        self._close()
         await trio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> "LogReader":
@@ -206,8 +205,15 @@ class LogReader:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self._fetcher.close()  # also when the next line is cancelled
-        await self.aclose()
+        self._close()  # also when the next line is cancelled
+        await trio.lowlevel.checkpoint()
+
+    def _close(self) -> None:
+        self._fetcher.close()
+        left = length_hint(self._records)
+        if left and self._columns is not None:  # what nobody was given is after `position`
+            self._columns = self._columns.cut(0, self._columns.count - left)
+        self._records = iter(())
 
     async def _advance(self, wait_s: float | None, *, as_records: bool = True) -> bool:
         """Take the next entry from the queue; False when the wait is over or the end is reached."""

@@ -71,6 +71,11 @@ async def test_who_goes_on_at_a_position_has_each_record_once(
                 async with log.open_reader() as reader:
                     for _ in range(had):
                         await reader.read_next()
+                assert reader.position is not None
+                assert reader.position.sequence_id == had, "in the middle of an entry it was closed"
+                async with log.open_reader() as reader:
+                    for _ in range(had):
+                        await reader.read_next()
                     position = reader.position
                     rest = await reader.read_columns_many(0)
                 assert position is not None
