@@ -141,6 +141,8 @@ class MultiReader:
         await trio.lowlevel.checkpoint()
         end = trio.current_time() + (float("inf") if wait_s is None else wait_s)
         while True:
+            if self._scope.cancel_called and self._error is not None:
+                raise self._error.again()  # a log that was being opened may have joined since
             item, again_at = self._choose()
             if item is not None:
                 if item.position is not None:

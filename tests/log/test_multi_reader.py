@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.log import fetcher, multi_reader
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.multi_reader import LogBatch, LogEvent, MultiReader
 from distributedlog.log.namespace import Namespace
@@ -239,5 +240,27 @@ async def test_what_cannot_be_meant_and_the_end(world: World, autojump_clock: Mo
         assert len(await available(reader)) == 2
         assert await reader.next(0) is None
         await reader.aclose()
+        with pytest.raises(AlreadyClosed):
+            await reader.next()
+
+
+async def test_a_log_that_was_being_opened_joins_no_closed_reader(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task is to go on in the very turn in which the reader is closed: no cancellation meets it there."""
+    opened, go_on = fetcher.open_fetcher, trio.Event()
+
+    async def late(*args: Any, **options: Any) -> Any:
+        await go_on.wait()
+        return await opened(*args, **options)
+
+    async with world.process() as ns:
+        await put(ns.open_log("a"), 1)
+        monkeypatch.setattr(multi_reader, "open_fetcher", late)
+        reader = await ns.open_reader(logs=["a"])
+        await trio.sleep(1)
+        go_on.set()
+        await reader.aclose()
+
         with pytest.raises(AlreadyClosed):
             await reader.next()
