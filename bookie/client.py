@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..runtime.client_link import ClientLink, PendingReply, Reply
 from ..runtime.errors import AlreadyClosed, ConnectionLost, DistributedLogError, ProtocolError
 from ..runtime.frames import ENVELOPE, ENVELOPE_BYTES, REPLY_MORE, Op, envelope, unpack
+from ..runtime.hello import FEATURE_LACS
 from ..runtime.host import Buffer
 from . import messages as m
 
@@ -97,12 +98,13 @@ class AddStream:
     def send_lac(self, lac: int) -> None:
         """Publish what is confirmed, when no add follows that would carry it (H24)."""
         if self.refused is None:
-            self._link.send(m.lac_frame(self.number, lac))
+            self._client.send_lac(self.number, lac)
 
     def close(self) -> None:
         """No more acks and refusals are told; the bookie forgets the stream. Idempotent."""
         if self._client.streams.pop(self.number, None) is None:
             return
+        self._client.send_gathered()  # what was given to the stream goes before its end
         if self.refused is None:
             self.refused = AlreadyClosed(f"add stream {self.number} was closed")
         opening = self._opening
@@ -137,6 +139,10 @@ class BookieClient:
         self.streams: dict[int, AddStream] = {}
         self.on_closed: list[Callable[[ConnectionLost], None]] = []
         self._last_stream = 0
+        self._takes_lacs = bool(link.peer.features & FEATURE_LACS)
+        self._lacs: dict[int, int] = {}
+        """By stream, to be sent with the link's turn; of one stream the newest counts."""
+        link.on_turn = self.send_gathered
         link.on_frame = self._on_frame
         link.on_closed.append(self._on_link_closed)
 
@@ -178,6 +184,20 @@ class BookieClient:
         body = opening.encode()
         self.link.send(envelope(Op.STREAM_OPEN, len(body), ident=stream.number) + body)
         return stream
+
+    def send_lac(self, stream: int, lac: int) -> None:
+        """For `AddStream`. At once on an idle connection; else all of a turn are one frame."""
+        if self._takes_lacs and self.link.gathers:
+            self._lacs[stream] = lac
+        else:
+            self.link.send(m.lac_frame(stream, lac))
+
+    def send_gathered(self) -> None:
+        """Send what waits for the link's turn."""
+        if self._lacs:
+            lacs, self._lacs = self._lacs, {}
+            body = m.encode_lacs(lacs)
+            self.link.send(envelope(Op.WRITE_LACS, len(body)), body)
 
     # --- requests: each raises what the bookie answered, RequestTimeout, ConnectionLost -------------
 
@@ -293,6 +313,7 @@ class BookieClient:
             else ConnectionLost(f"the connection to bookie {self.bookie_id} ended: {reason}")
         )
         streams, self.streams = self.streams, {}
+        self._lacs.clear()
         for stream in streams.values():
             stream.take_refusal(stream.acked, lost)
         for callback in self.on_closed:

@@ -11,6 +11,7 @@ flags. Entry records (`entry.py`) follow a body's fixed part verbatim, back to b
                  flag 1: somebody waits here for the LAC of one of these streams' ledgers
     STREAM_REFUSED ident = stream, status = code | msgpack [message, detail, position]
     WRITE_LAC    ident = stream | lac i64                                              no reply
+    WRITE_LACS   ident = 0      | n x (stream u64, lac i64): so many WRITE_LACs        no reply
     READ         ledger u64 | key 16s | first u64 | last u64 | bytes max u32 | flags u32
        REPLY     flag 1: known  | complete_to i64 | lac i64 | records, ascending
     FENCE, READ_LAC  ledger u64 | key 16s
@@ -25,6 +26,7 @@ flags. Entry records (`entry.py`) follow a body's fixed part verbatim, back to b
 """
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +55,7 @@ _READ = struct.Struct("<Q16sQQII")
 _WAIT_LAC = struct.Struct("<Q16sqII")
 _LAC = struct.Struct("<q")
 _LAC_FRAME = struct.Struct(ENVELOPE.format + "q")
+_STREAM_LAC = struct.Struct("<Qq")
 _PAIR_I64 = struct.Struct("<qq")
 _PAIR_U64 = struct.Struct("<QQ")
 _WAIT_REPLY = struct.Struct("<qII")
@@ -203,6 +206,22 @@ def decode_lac(body: Buffer) -> int:
     if lac < -1:
         raise ProtocolError(f"WRITE_LAC of {lac}")
     return lac
+
+
+def encode_lacs(lacs: Mapping[int, int]) -> bytes:
+    """WRITE_LACS: LACs by stream."""
+    return b"".join([_STREAM_LAC.pack(stream, lac) for stream, lac in lacs.items()])
+
+
+def decode_lacs(body: Buffer) -> list[tuple[int, int]]:
+    """WRITE_LACS: (stream, LAC). All of it is sound, or none. Raises `ProtocolError`."""
+    if len(body) % _STREAM_LAC.size:
+        raise ProtocolError(f"WRITE_LACS: {len(body)} bytes are not whole pairs")
+    lacs = list(_STREAM_LAC.iter_unpack(body))
+    for stream, lac in lacs:
+        if lac < -1:
+            raise ProtocolError(f"WRITE_LACS of {lac} on stream {stream}")
+    return lacs
 
 
 # --- replies --------------------------------------------------------------------------------------

@@ -58,6 +58,9 @@ class BookieSession:
             self._on_wait_lac(ident, m.WaitLac.decode(body), flags)
         elif op == Op.WRITE_LAC:
             self._on_write_lac(ident, m.decode_lac(body))
+        elif op == Op.WRITE_LACS:
+            for number, lac in m.decode_lacs(body):
+                self._on_write_lac(number, lac)
         elif op == Op.STREAM_OPEN:
             self._on_stream_open(ident, m.StreamOpen.decode(body))
         elif op == Op.FENCE:

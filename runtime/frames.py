@@ -51,6 +51,7 @@ class Op:
     READ_LAC = 23
     WAIT_LAC = 24
     LIST_ENTRIES = 25
+    WRITE_LACS = 27  # only to who says in HELLO that it takes them
 
     META_STATUS = 64
     META_FORM = 65  # between metadata nodes: forming a new cluster

@@ -17,6 +17,10 @@ PROTOCOL_MIN = 1
 PROTOCOL_MAX = 1
 FEATURES_REQUIRED: tuple[str, ...] = ()
 """What a peer must understand to talk to us; it refuses what it does not know."""
+FEATURE_LACS = 1
+"""Takes WRITE_LACS: the LACs of many streams in one frame."""
+FEATURES = FEATURE_LACS
+"""What this side understands and no peer has to."""
 AUTH_METHODS = ("none",)
 STRANGER_BYTES_MAX = 4096
 STRANGER_ITEMS_MAX = 64
@@ -24,6 +28,7 @@ STRANGER_ITEMS_MAX = 64
 
 _WORDS = rows(text(64), 16)
 _HELLO = fields(
+    {"features": (number(0, 0xFFFF_FFFF), 0)},
     protocol_min=number(0, 0xFFFF),
     protocol_max=number(0, 0xFFFF),
     features_required=_WORDS,
@@ -51,6 +56,8 @@ class Hello:
     """A name for people; never compared."""
     durability: str = ""
     """What an acknowledgement of this server means: ``fdatasync`` or ``memory``."""
+    features: int = FEATURES
+    """Bits, `FEATURES`, of what this side takes beyond the protocol; unknown ones are a newer peer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,7 @@ def encode(hello: Hello, *, expected_node_id: str = "", listener: str = "") -> b
             "protocol_min": PROTOCOL_MIN,
             "protocol_max": PROTOCOL_MAX,
             "features_required": list(FEATURES_REQUIRED),
+            "features": hello.features,
             "cluster": hello.cluster_id,
             "node": hello.node_id,
             "kind": hello.kind,
@@ -102,7 +110,14 @@ def decode(body: Buffer, peer_address: str) -> Greeting:
         )
     if not set(said["auth"]) & set(AUTH_METHODS):
         raise ProtocolError(f"{peer_address} offers no authentication method of {AUTH_METHODS}")
-    hello = Hello(said["cluster"], said["node"], said["kind"], said["label"], said["durability"])
+    hello = Hello(
+        said["cluster"],
+        said["node"],
+        said["kind"],
+        said["label"],
+        said["durability"],
+        said["features"],
+    )
     return Greeting(hello, said["expected"], said["listener"])
 
 

@@ -79,6 +79,8 @@ class Link:
         self.peer_address = connection.peer
         self.listener = ""
         """The name of the listener that the connection came in on; "" is the default one."""
+        self.on_turn: Callable[[], None] | None = None
+        """Sends what its owner has gathered while `gathers`, just before the sender's turn sends."""
         self.outgoing_bytes = 0
         self.sent_bytes = 0
         self._sent_at = -inf
@@ -165,6 +167,11 @@ class Link:
                 return
         self._wake.set()
 
+    @property
+    def gathers(self) -> bool:
+        """Will the sender's turn come, with `on_turn`, whatever else is sent? Not on an idle link."""
+        return self._wake.is_set()
+
     def reply(self, ident: int, *body: Buffer, flags: int = 0) -> None:
         """Answer request ``ident``."""
         size = 0
@@ -220,6 +227,8 @@ class Link:
         """Send what has gathered, a turn at a time, until the link is closed."""
         while self.closed is None:
             await self._wake.wait()
+            if self.on_turn is not None:
+                self.on_turn()
             self.flush()
             if self._queue:
                 try:

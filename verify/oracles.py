@@ -157,6 +157,11 @@ class BookieOracle:
             stream = link.streams.get(ident)
             if stream is not None and not stream.recovery:
                 self._on_lac(stream.ledger, messages.decode_lac(body))
+        elif op == Op.WRITE_LACS:
+            for number, lac in messages.decode_lacs(body):
+                stream = link.streams.get(number)
+                if stream is not None and not stream.recovery:
+                    self._on_lac(stream.ledger, lac)
         elif op == Op.READ:
             asked = messages.ReadRequest.decode(body)
             link.asked[ident] = _Asked(

@@ -47,6 +47,7 @@ def test_junk_never_raises_anything_else(body: bytes) -> None:
         m.ReadRequest.decode,
         m.WaitLac.decode,
         m.decode_lac,
+        m.decode_lacs,
         m.decode_read,
         m.decode_wait,
         m.decode_ends,
@@ -96,3 +97,13 @@ def test_acks_runs_refusals_and_replies_come_back() -> None:
     assert m.decode_lac(m.encode_lac(-1)) == -1
     frame = envelope(Op.WRITE_LAC, 8, ident=2**40) + m.encode_lac(7)
     assert m.lac_frame(2**40, 7) == frame
+    lacs = {1: -1, 2**40: 2**62}
+    assert m.decode_lacs(m.encode_lacs(lacs)) == list(lacs.items())
+
+
+def test_one_lac_that_cannot_be_refuses_them_all() -> None:
+    """H165: nothing of a common frame is taken before all of it is looked at."""
+    with pytest.raises(ProtocolError, match="-2 on stream 5"):
+        m.decode_lacs(m.encode_lacs({4: 7, 5: -2}))
+    with pytest.raises(ProtocolError, match="whole pairs"):
+        m.decode_lacs(m.encode_lacs({4: 7})[:-1])

@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -14,6 +15,7 @@ from distributedlog.bookie.client import AddStream, BookieClient, WaitAnswer
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
+from distributedlog.bookie.session import BookieSession
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import (
     ConnectionLost,
@@ -25,7 +27,7 @@ from distributedlog.runtime.errors import (
     WrongLedgerKey,
 )
 from distributedlog.runtime.frames import Op, envelope
-from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.hello import FEATURES, Hello
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint
@@ -52,7 +54,10 @@ class Bookie:
 
 @asynccontextmanager
 async def served(
-    options: BookieOptions = OPTIONS, disk: MemoryDisk | None = None, **more: object
+    options: BookieOptions = OPTIONS,
+    disk: MemoryDisk | None = None,
+    hello: Hello = BOOKIE,
+    **more: object,
 ) -> AsyncIterator[tuple[Bookie, trio.Nursery]]:
     disk = disk or MemoryDisk()
     host = real_host("b1", disks={"journal": disk, "index": disk})
@@ -61,7 +66,7 @@ async def served(
     with trio.fail_after(T):
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
-            server = Endpoint(host, lambda: BOOKIE)
+            server = Endpoint(host, lambda: hello)
 
             async def serve(task_status: trio.TaskStatus[None]) -> None:
                 await serve_bookie_protocol(
@@ -290,6 +295,45 @@ async def test_a_standing_poll_brings_each_entry_once_when_it_is_durable_and_con
         writing.stream.send(record(7, 12))
         await writing.until_acked(13)
         assert not writing.stream.watched
+
+
+@pytest.mark.parametrize("features", [0, FEATURES])
+async def test_lacs_of_many_streams_share_a_frame(
+    features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where the bookie says that it takes such a frame; of one stream the newest counts."""
+    ops: list[int] = []
+    on_frame = BookieSession.on_frame
+
+    def noted(self: BookieSession, op: int, *rest: Any) -> None:
+        ops.append(op)
+        on_frame(self, op, *rest)
+
+    monkeypatch.setattr(BookieSession, "on_frame", noted)
+    async with served(hello=replace(BOOKIE, features=features)) as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        writings = [Writing(client, ledger) for ledger in range(1, 31)]
+        for writing, ledger in zip(writings, range(1, 31), strict=True):
+            writing.stream.send(record(ledger, 0))
+            writing.stream.send(record(ledger, 1))
+        for writing in writings:
+            await writing.until_acked(2)
+        await trio.sleep(0.01)
+
+        ops.clear()
+        for lac in (0, 1):
+            for writing in writings:
+                writing.stream.send_lac(lac)
+        writings[3].stream.close()  # what was given to it before goes before
+
+        for ledger in range(1, 31):
+            assert (await client.read_lac(ledger, KEY, T)).lac == 1
+        lac_ops = [op for op in ops if op in (Op.WRITE_LAC, Op.WRITE_LACS)]
+        if features:
+            assert len(lac_ops) <= 4
+            assert Op.WRITE_LACS in lac_ops
+        else:
+            assert lac_ops == [Op.WRITE_LAC] * 60
 
 
 async def test_a_broken_connection_refuses_its_streams_at_once() -> None:

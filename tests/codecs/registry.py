@@ -464,6 +464,14 @@ CODECS = [
         ("bookie/messages.py decode_refusal",),
     ),
     Codec("WRITE_LAC", bm.decode_lac, [bm.encode_lac(5)], PEER, (), "bytes"),
+    Codec(
+        "WRITE_LACS",
+        bm.decode_lacs,
+        [bm.encode_lacs({1: 5, 2: -1})],
+        PEER,
+        ("bookie/messages.py decode_lacs",),
+        "bytes",
+    ),
     Codec("the ends", bm.decode_ends, [bm.encode_ends(5, 6)], PEER, (), "bytes"),
     Codec(
         "a READ reply",

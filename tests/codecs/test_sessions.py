@@ -52,6 +52,7 @@ def bookie_words(chance: random.Random) -> tuple[int, int, int, bytes]:
         (Op.ADD, RECORD),
         (Op.ADD, RECORD[: len(RECORD) // 2]),
         (Op.WRITE_LAC, m._LAC.pack(signed)),
+        (Op.WRITE_LACS, m._STREAM_LAC.pack(some(), signed) + m._STREAM_LAC.pack(1, some(40))),
         (Op.READ, m._READ.pack(ledger, key, first, last, some(32), chance.randrange(4))),
         (Op.READ, m._READ.pack(7, KEY, 0, some(63), some(32), chance.randrange(4))),
         (Op.FENCE, m._LEDGER.pack(ledger, key)),

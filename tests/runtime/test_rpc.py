@@ -3,6 +3,7 @@
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 import pytest
 import trio
@@ -28,7 +29,7 @@ from distributedlog.runtime.frames import (
     pack,
     unpack,
 )
-from distributedlog.runtime.hello import Hello, encode
+from distributedlog.runtime.hello import FEATURES, Hello, decode, encode
 from distributedlog.runtime.host import Address, Connection
 from distributedlog.runtime.link import UNREAD_BYTES_MIN, UNREAD_SUM_BYTES_MAX, Link
 from distributedlog.runtime.places import SILENT_S, STRANGERS_MAX
@@ -287,6 +288,19 @@ async def test_hello_tells_who_is_there(autojump_clock: trio.testing.MockClock) 
         link = await there.dial(expected_node_id="n1")
         assert link.peer == SERVER
         assert link.listener == "inside"
+
+
+def test_who_names_no_features_has_none() -> None:
+    """A HELLO as programs wrote it before there were features; and one of a newer program."""
+    old = unpack(encode(SERVER), "a HELLO")
+    new = {**old, "features": 1 << 31 | FEATURES}
+    del old["features"]
+
+    assert decode(pack(old), "peer").hello == replace(SERVER, features=0)
+    assert decode(pack(new), "peer").hello.features & FEATURES == FEATURES
+    for wrong in (-1, 1 << 32, "1", None):
+        with pytest.raises(ProtocolError, match="features"):
+            decode(pack({**new, "features": wrong}), "peer")
 
 
 async def test_the_wrong_node_at_an_address_is_refused(

@@ -254,6 +254,13 @@ def test_an_explicit_lac_beyond(bookie: Bookie, broken: list[str]) -> None:
     assert "G3" in broken[0]
 
 
+def test_an_explicit_lac_beyond_among_others(bookie: Bookie, broken: list[str]) -> None:
+    bookie.stores(record(0))
+    bookie.gets(Op.WRITE_LACS, words.encode_lacs({9: 7, 1: 0}), ident=0)
+
+    assert "G3" in broken[0]
+
+
 class Metadata:
     def __init__(self) -> None:
         self.broken: list[str] = []
