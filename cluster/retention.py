@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 import trio
 
+from ..log.containment import broken
 from ..log.dlsn import DLSN
-from ..log.keys import decode_log_id, purge_key, segment_key, state_key
+from ..log.keys import decode_log_id, name_key, purge_key, segment_key, state_key
 from ..log.options import LogOptions
 from ..log.retention import (
     CLOCK_KEY,
@@ -234,7 +235,7 @@ class Retention:
             bind = self._decoded(item)
             if bind is not None:
                 good[item.key] = bind
-            start = b"name/" + item.key.removeprefix(BIND_PREFIX) + b"\x00"
+            start = name_key(item.key.removeprefix(BIND_PREFIX).decode(errors="replace"), "")
             async for name in Scan(self._metadata, start, limit=PAGE):
                 with suppress(CorruptData):
                     log_id = decode_log_id(name.value)
@@ -410,5 +411,6 @@ class Retention:
             try:
                 if await close(log_id, segment):
                     self.closed_segments += 1
-            except DistributedLogError as error:
-                log.warning("log %016x: its open segment stays: %s", log_id, error)
+            except Exception as error:  # a rule that one log's recovery breaks ends no bookie
+                what = f"closing the open segment of log {log_id:016x}"
+                log.warning("log %016x: its open segment stays: %s", log_id, broken(what, error))

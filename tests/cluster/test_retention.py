@@ -381,6 +381,36 @@ async def test_a_segment_of_a_dead_writer_is_closed_and_ages(
             await writer.write(LogRecord(2, b"new"))
 
 
+async def test_a_log_whose_open_segment_breaks_a_rule_ends_no_bookie(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is one log's affair: those of the others are closed."""
+    async with world.process("alpha") as ns:
+        config = {"retention_s": 1e6, "segment_age_max_s": 100.0}
+        for name in ("bad", "good"):
+            await ns.create_log(name, config=config)
+            writer = await ns.open_log(name).open_writer()
+            await writer.write(LogRecord(1, b""))
+        bad = await ns.find("bad")
+    async with world.process("beta") as ns:
+
+        @asynccontextmanager
+        async def clients() -> AsyncIterator[Close]:
+            async def close(log_id: int, segment: int) -> bool:
+                if log_id == bad:
+                    raise AssertionError("planted")
+                return await close_abandoned(ns.context, log_id, segment)
+
+            yield close
+
+        nursery.start_soon(Retention(world.metadata, Elected(), closing=clients).run)
+        await trio.sleep(240)
+
+        assert not (await state_of(world, ns, "good")).in_progress
+        assert (await state_of(world, ns, "bad")).in_progress
+        assert "planted" in caplog.text
+
+
 async def test_a_writer_that_holds_its_lock_or_writes_on_is_left_in_peace(
     world: World, autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
