@@ -11,7 +11,8 @@ from typing import Literal
 
 import trio
 
-from ..runtime.errors import AlreadyClosed, LogTruncated
+from ..runtime.errors import AlreadyClosed, DistributedLogError, LogTruncated
+from .containment import contained
 from .dlsn import DLSN
 from .follower import StateFollower
 from .segments import SegmentRecord
@@ -123,11 +124,14 @@ class SegmentWatch:
     async def run(self) -> None:
         """Follow until closed. A task of the namespace."""
         try:
-            with self._scope:
+            with self._scope, contained(f'a watch of segments of log "{self.name}"', self._end):
                 await self._follower.run()
         finally:
             self._closed = self._closed or self._follower.error is None
             self._follower.wake()
+
+    def _end(self, error: DistributedLogError) -> None:
+        self._follower.error = error
 
     def _close(self) -> None:
         self._closed = True

@@ -178,6 +178,12 @@ async def test_a_watch_and_a_reader_of_ranges_that_break_end_alone(
             await reader.read_columns()
         logged_once(caplog)
 
+        segments = await log.watch_segments()
+        segments._follower._take = breaks  # type: ignore[method-assign]
+        await log.truncate(txid=2)
+        with pytest.raises(InternalError, match="planted"):
+            await segments.next()
+
         watch = await ns.watch_logs()
         watch._told = breaks  # type: ignore[method-assign]
         await ns.create_log("new")
