@@ -14,6 +14,7 @@ is here, by ``python -m distributedlog.faces``.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
@@ -39,7 +40,7 @@ from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import Idle, reader_text
 from .log.reader import LogReader as TrioReader
-from .log.record import Columns, LogRecord
+from .log.record import Columns, LogRecord, columns_of
 from .log.segment_watch import SegmentChange
 from .log.segment_watch import SegmentWatch as TrioSegmentWatch
 from .log.segment_writer import ENTRY_BYTES
@@ -232,7 +233,7 @@ class LogWriter(_Closable):
     def __repr__(self) -> str:
         return repr(self._buffer.writer)
 
-    async def submit(self, record: LogRecord) -> PendingWrite:
+    async def submit(self, record: LogRecord | Buffer) -> PendingWrite:
         """Take one record; waits for room only. ``await`` what it returns for the DLSN.
 
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
@@ -246,7 +247,7 @@ class LogWriter(_Closable):
         chunk, slot = self._append(record)
         return PendingWrite(chunk, slot)
 
-    async def write(self, record: LogRecord) -> DLSN:
+    async def write(self, record: LogRecord | Buffer) -> DLSN:
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
@@ -254,7 +255,7 @@ class LogWriter(_Closable):
         """
         return await (await self.submit(record))
 
-    async def submit_bulk(self, records: Sequence[LogRecord]) -> PendingBulk:
+    async def submit_bulk(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
         """Take many records, in order; waits for room only. ``await`` what it returns for the DLSNs.
 
         Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
@@ -262,10 +263,12 @@ class LogWriter(_Closable):
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        return await self.submit_columns([r.txid for r in records], [r.payload for r in records])
+        return await self.submit_columns(*columns_of(records))
 
-    async def submit_columns(self, txids: list[int], payloads: list[bytes]) -> PendingBulk:
-        """As `submit_bulk`, from a list of txids and one of payloads.
+    async def submit_columns(
+        self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
+    ) -> PendingBulk:
+        """As `submit_bulk`, from a list of txids and one of payloads; None for txids: the log gives them.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -277,7 +280,9 @@ class LogWriter(_Closable):
             at = self._buffer.append_many(bulk, txids, taken, at)
         return PendingBulk(bulk)
 
-    async def submit_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> PendingBulk:
+    async def submit_packed(
+        self, txids: Buffer | None, offsets: Buffer, payloads: Buffer
+    ) -> PendingBulk:
         """Take records as the columns of one entry, as Arrow lays them out; see `distributedlog.LogWriter`.
 
         A hop to the loop: hand over whole entries, of some 256 KiB. All of them are taken, or none. Raises
@@ -289,13 +294,18 @@ class LogWriter(_Closable):
         taken = await run(self._background, self._buffer.take_packed, txids, offsets, payloads)
         return PendingBulk(taken)
 
-    async def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
+    async def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
         """Write many records; returns their DLSNs when all are durable. Raises the first error.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteCancelled,
         WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return await (await self.submit_bulk(records))
+
+    @property
+    def txid_rule(self) -> str:
+        """As `distributedlog.LogWriter.txid_rule`."""
+        return self._buffer.writer.txid_rule
 
     @property
     def last_txid(self) -> int:
@@ -473,14 +483,14 @@ class SegmentWriter(_Closable):
         """Records taken so far."""
         return self._writer.records
 
-    async def write(self, record: LogRecord) -> None:
-        """Take one record; waits for room only. Raises as `write_columns`.
+    async def write(self, record: LogRecord | Buffer) -> None:
+        """Take one record, or a payload alone; waits for room only. Raises as `write_columns`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         await run(self._background, self._writer.write, record)
 
-    async def write_bulk(self, records: Sequence[LogRecord]) -> None:
+    async def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> None:
         """Take records, in order; waits for room only. Raises as `write_columns`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
@@ -761,6 +771,7 @@ class Log:
         position: Position | None = None,
         dlsn: DLSN | None = None,
         txid: int | None = None,
+        since: datetime | int | None = None,
         at: Literal["earliest", "latest"] = "earliest",
         to: DLSN | Literal["end"] | None = None,
         broken: Literal["raise", "skip"] = "raise",
@@ -776,6 +787,7 @@ class Log:
             position=position,
             dlsn=dlsn,
             txid=txid,
+            since=since,
             at=at,
             to=to,
             broken=broken,
@@ -830,13 +842,20 @@ class Log:
         """
         return await run(self._background, self._log.segments, first=first, limit=limit)
 
-    async def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
-        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``.
+    async def truncate(
+        self,
+        dlsn: DLSN | None = None,
+        *,
+        txid: int | None = None,
+        before: datetime | int | None = None,
+    ) -> DLSN:
+        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``, or
+        those with a log time below ``before`` (a datetime with a time zone, or ms since 1970).
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
         """
-        return await run(self._background, self._log.truncate, dlsn, txid=txid)
+        return await run(self._background, self._log.truncate, dlsn, txid=txid, before=before)
 
     async def settings(self) -> StoredSettings:
         """What the log has set of its own options, and the user's notes.
@@ -863,14 +882,21 @@ class Log:
         """
         return await run(self._background, self._log.seal, takeover=takeover, wait_s=wait_s)
 
-    async def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
-        """The position of the first record with a txid of at least ``txid``, or of the first entry written
-        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's.
+    async def find(
+        self,
+        *,
+        txid: int | None = None,
+        since: datetime | int | None = None,
+        wall_ms: int | None = None,
+    ) -> DLSN:
+        """The position of the first record with a txid of at least ``txid``, or with a log time of at least
+        ``since`` (a datetime with a time zone, or ms since 1970; ``wall_ms`` is an older name for it); after
+        the end: the next one's. See `distributedlog.Log.find`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
         """
-        return await run(self._background, self._log.find, txid=txid, wall_ms=wall_ms)
+        return await run(self._background, self._log.find, txid=txid, since=since, wall_ms=wall_ms)
 
     def watch_segments(self, *, first: int | None = None) -> Opening[SegmentWatch]:
         """Follow which segments are opened, closed and cut off; ``async with`` or ``await`` it.
@@ -1008,6 +1034,7 @@ class Namespace:
         durability: Literal["standard", "all"] = "standard",
         config: Mapping[str, Any] | None = None,
         metadata: Mapping[str, bytes] | None = None,
+        txids: Literal["auto", "given", "count", "ms", "bytes"] = "auto",
     ) -> None:
         """Make an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
 
@@ -1020,6 +1047,7 @@ class Namespace:
             durability=durability,
             config=config,
             metadata=metadata,
+            txids=txids,
         )
 
     async def rename_log(self, old: str, new: str) -> None:

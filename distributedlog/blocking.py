@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -41,7 +42,7 @@ from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import Idle, reader_text
 from .log.reader import LogReader as TrioReader
-from .log.record import Columns, LogRecord
+from .log.record import Columns, LogRecord, columns_of
 from .log.segment_watch import SegmentChange
 from .log.segment_watch import SegmentWatch as TrioSegmentWatch
 from .log.segment_writer import ENTRY_BYTES
@@ -267,7 +268,7 @@ class PendingBulk(Sequence[PendingWrite]):
 class LogWriter(_Closable):
     """The one writer of a log; see `distributedlog.LogWriter`. Any number of threads may write."""
 
-    def write(self, record: LogRecord) -> DLSN:
+    def write(self, record: LogRecord | Buffer) -> DLSN:
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
 
         Who writes more than 1,000 a second so is warned once: `submit` pipelines.
@@ -284,7 +285,7 @@ class LogWriter(_Closable):
             )
         return self.submit(record).result()
 
-    def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
+    def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
         """Write many records; returns their DLSNs when all are durable. Raises the first error.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteCancelled,
@@ -302,7 +303,7 @@ class LogWriter(_Closable):
     def __repr__(self) -> str:
         return repr(self._buffer.writer)
 
-    def submit(self, record: LogRecord) -> PendingWrite:
+    def submit(self, record: LogRecord | Buffer) -> PendingWrite:
         """Take one record; waits for room only. `result` of what it returns gives the DLSN.
 
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
@@ -316,7 +317,7 @@ class LogWriter(_Closable):
         chunk, slot = self._append(record)
         return PendingWrite(chunk, slot)
 
-    def submit_bulk(self, records: Sequence[LogRecord]) -> PendingBulk:
+    def submit_bulk(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
         """Take many records, in order; waits for room only. `result` of what it returns gives the DLSNs.
 
         Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
@@ -324,10 +325,12 @@ class LogWriter(_Closable):
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        return self.submit_columns([r.txid for r in records], [r.payload for r in records])
+        return self.submit_columns(*columns_of(records))
 
-    def submit_columns(self, txids: list[int], payloads: list[bytes]) -> PendingBulk:
-        """As `submit_bulk`, from a list of txids and one of payloads.
+    def submit_columns(
+        self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
+    ) -> PendingBulk:
+        """As `submit_bulk`, from a list of txids and one of payloads; None for txids: the log gives them.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -339,7 +342,7 @@ class LogWriter(_Closable):
             at = self._buffer.append_many(bulk, txids, taken, at)
         return PendingBulk(bulk)
 
-    def submit_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> PendingBulk:
+    def submit_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> PendingBulk:
         """Take records as the columns of one entry, as Arrow lays them out; see `distributedlog.LogWriter`.
 
         A hop to the loop: hand over whole entries, of some 256 KiB. All of them are taken, or none. Raises
@@ -350,6 +353,11 @@ class LogWriter(_Closable):
         """
         taken = self._background.run(self._buffer.take_packed, txids, offsets, payloads)
         return PendingBulk(taken)
+
+    @property
+    def txid_rule(self) -> str:
+        """As `distributedlog.LogWriter.txid_rule`."""
+        return self._buffer.writer.txid_rule
 
     @property
     def last_txid(self) -> int:
@@ -525,14 +533,14 @@ class SegmentWriter(_Closable):
         """Records taken so far."""
         return self._writer.records
 
-    def write(self, record: LogRecord) -> None:
-        """Take one record; waits for room only. Raises as `write_columns`.
+    def write(self, record: LogRecord | Buffer) -> None:
+        """Take one record, or a payload alone; waits for room only. Raises as `write_columns`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         self._background.run(self._writer.write, record)
 
-    def write_bulk(self, records: Sequence[LogRecord]) -> None:
+    def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> None:
         """Take records, in order; waits for room only. Raises as `write_columns`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
@@ -811,6 +819,7 @@ class Log:
         position: Position | None = None,
         dlsn: DLSN | None = None,
         txid: int | None = None,
+        since: datetime | int | None = None,
         at: Literal["earliest", "latest"] = "earliest",
         to: DLSN | Literal["end"] | None = None,
         broken: Literal["raise", "skip"] = "raise",
@@ -826,6 +835,7 @@ class Log:
             position=position,
             dlsn=dlsn,
             txid=txid,
+            since=since,
             at=at,
             to=to,
             broken=broken,
@@ -880,13 +890,20 @@ class Log:
         """
         return self._background.run(self._log.segments, first=first, limit=limit)
 
-    def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
-        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``.
+    def truncate(
+        self,
+        dlsn: DLSN | None = None,
+        *,
+        txid: int | None = None,
+        before: datetime | int | None = None,
+    ) -> DLSN:
+        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``, or
+        those with a log time below ``before`` (a datetime with a time zone, or ms since 1970).
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
         """
-        return self._background.run(self._log.truncate, dlsn, txid=txid)
+        return self._background.run(self._log.truncate, dlsn, txid=txid, before=before)
 
     def settings(self) -> StoredSettings:
         """What the log has set of its own options, and the user's notes.
@@ -913,14 +930,21 @@ class Log:
         """
         return self._background.run(self._log.seal, takeover=takeover, wait_s=wait_s)
 
-    def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
-        """The position of the first record with a txid of at least ``txid``, or of the first entry written
-        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's.
+    def find(
+        self,
+        *,
+        txid: int | None = None,
+        since: datetime | int | None = None,
+        wall_ms: int | None = None,
+    ) -> DLSN:
+        """The position of the first record with a txid of at least ``txid``, or with a log time of at least
+        ``since`` (a datetime with a time zone, or ms since 1970; ``wall_ms`` is an older name for it); after
+        the end: the next one's. See `distributedlog.Log.find`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
         """
-        return self._background.run(self._log.find, txid=txid, wall_ms=wall_ms)
+        return self._background.run(self._log.find, txid=txid, since=since, wall_ms=wall_ms)
 
     def watch_segments(self, *, first: int | None = None) -> SegmentWatch:
         """Follow which segments are opened, closed and cut off, open; use it in a ``with``.
@@ -1052,6 +1076,7 @@ class Namespace:
         durability: Literal["standard", "all"] = "standard",
         config: Mapping[str, Any] | None = None,
         metadata: Mapping[str, bytes] | None = None,
+        txids: Literal["auto", "given", "count", "ms", "bytes"] = "auto",
     ) -> None:
         """Make an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
 
@@ -1063,6 +1088,7 @@ class Namespace:
             durability=durability,
             config=config,
             metadata=metadata,
+            txids=txids,
         )
 
     def rename_log(self, old: str, new: str) -> None:

@@ -6,20 +6,28 @@ buffered is bounded in bytes: above that the caller waits.
 """
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import trio
 
-from .log.admission import Taken, admit, admit_columns, out_of_order
+from .log.admission import Taken, admit, admit_columns, admit_payloads, out_of_order
 from .log.batch import PendingBulk
 from .log.containment import contained
 from .log.dlsn import DLSN
 from .log.handle import Log
 from .log.namespace import Namespace
 from .log.opening import Opening
-from .log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
+from .log.record import (
+    RECORD_BYTES_MAX,
+    RECORD_COLUMN_BYTES,
+    TXID_MAX,
+    LogRecord,
+    txid_and_payload,
+)
+from .log.state import AUTO, GIVEN
+from .log.txids import decided_by, rule_of
 from .log.writer import LogWriter
 from .runtime.background import Background, Mutex, Promise
 from .runtime.errors import AlreadyClosed, DistributedLogError, WriteCancelled, WriteFailed
@@ -241,8 +249,8 @@ class WriteBuffer:
         self.lone = LoneWrites()
         self._background = background
         self._pipeline = writer.pipeline
-        self._ordered = ordered
-        self._floor = max(0, writer.last_txid) if ordered else 0
+        self._strict = ordered
+        self._take_rule(writer.txid_rule)
         self._mutex = Mutex()
         self._chunk = Chunk(self, BUFFER_BYTES_MAX)
         self._closed = False
@@ -255,10 +263,36 @@ class WriteBuffer:
         self._room = trio.Event()
         watch_forks(self)
 
-    def append(self, record: LogRecord) -> tuple[Chunk, int]:
+    def _take_rule(self, rule: str) -> None:
+        """Who gives the txids, as far as this side knows: what it does not, `LogWriter` says."""
+        self._rule = rule
+        self._ordered = rule == GIVEN and self._strict
+        self._floor = max(0, self.writer.last_txid) if self._ordered else 0
+        if rule != GIVEN:
+            self._floor = TXID_MAX + 1  # no record is plainly fine
+
+    def _known_rule(self) -> tuple[str, int]:
+        """The rule, and what a txid must not be below."""
+        decided = self.writer.txid_rule
+        if self._rule != decided != AUTO:
+            with self._mutex:
+                self._take_rule(decided)
+        return self._rule, self._floor if self._ordered else 0
+
+    def _admit(self, txid: object, payload: object) -> bytes:
+        """Under the mutex: a record that is not plainly fine."""
+        rule, floor = self._known_rule()
+        plain = admit(txid, payload, floor, self.name, rule)
+        if rule == AUTO:
+            self._take_rule(decided_by(txid is not None))
+        return plain
+
+    def append(self, record: LogRecord | Buffer) -> tuple[Chunk, int]:
         """Take one record; its chunk and slot. Raises as `LogWriter.submit`."""
-        txid = record.txid
-        payload = record.payload
+        if type(record) is LogRecord:
+            txid, payload = record.txid, record.payload
+        else:
+            txid, payload = txid_and_payload(record)
         with self._mutex:
             if (
                 type(payload) is not bytes
@@ -266,7 +300,7 @@ class WriteBuffer:
                 or not self._floor <= txid <= TXID_MAX
                 or len(payload) > RECORD_BYTES_MAX
             ):
-                payload = admit(txid, payload, self._floor, self.name)
+                payload = self._admit(txid, payload)
             if self._closed or self._pipeline.over is not None:
                 self._raise_if_over()
             chunk = self._chunk
@@ -283,17 +317,31 @@ class WriteBuffer:
             records += (txid, payload)
         return chunk, slot
 
-    def offered(self, txids: list[int], payloads: list[bytes]) -> tuple[BufferedBulk, Taken]:
+    def offered(
+        self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
+    ) -> tuple[BufferedBulk, Taken]:
         """Many records, checked, to be taken with `append_many`. Raises what ended the writer."""
         if self._closed or self._pipeline.over is not None:
             self._raise_if_over()
-        taken = admit_columns(txids, payloads, self._floor, self._ordered, self.name)
-        bulk = BufferedBulk(self, len(txids))
+        bulk = BufferedBulk(self, len(payloads) if txids is None else len(txids))
+        rule, floor = self._known_rule()
+        if rule == AUTO:
+            rule = rule_of(txids)
+        if rule == GIVEN:
+            given: Any = [None] * len(payloads) if txids is None else txids
+            taken = admit_columns(given, payloads, floor, self._strict, self.name)
+        else:
+            taken = admit_payloads(txids, payloads, self.name, rule)
+        if taken.number and self._rule == AUTO:
+            with self._mutex:
+                self._take_rule(rule)
         if not taken.number and taken.refusal is not None:
             bulk.refused(0, taken.refusal)
         return bulk, taken
 
-    def append_many(self, bulk: BufferedBulk, txids: list[int], taken: Taken, at: int) -> int:
+    def append_many(
+        self, bulk: BufferedBulk, txids: Sequence[int | None] | None, taken: Taken, at: int
+    ) -> int:
         """Take records from ``at`` on, as many as go in at once; which one is next. Waits for nothing.
 
         What is wrong with a record is its own outcome, and those after it are not taken. Raises what ended
@@ -301,7 +349,8 @@ class WriteBuffer:
         """
         stop = taken.stop(at, BUFFER_BYTES_MAX, 0)
         records: list[Any] = [None] * (2 * (stop - at))
-        records[::2] = txids[at:stop]
+        if txids is not None:
+            records[::2] = txids[at:stop]
         records[1::2] = taken.payloads[at:stop]
         with self._mutex:
             if self._closed or self._pipeline.over is not None:
@@ -330,7 +379,9 @@ class WriteBuffer:
             bulk.refused(stop, taken.refusal)
         return stop
 
-    async def take_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> BufferedBulk:
+    async def take_packed(
+        self, txids: Buffer | None, offsets: Buffer, payloads: Buffer
+    ) -> BufferedBulk:
         """In the loop: `LogWriter.submit_packed`, after all that was appended before. Raises as that."""
         await self._drained()
         with self._mutex:

@@ -8,6 +8,7 @@
     retention.py, abandoned.py      the clock of segments' ages (pure); closing what was left open
     keys.py, state.py, segments.py  what must be agreed of a log, and where it is kept (pure)
     log_time.py                     when a record was written: never before the one before it (pure)
+    txids.py                        who says a record's txid: a rule of the log (pure)
     ledgers.py                      what is needed of the part below, as protocols
     context.py, options.py          clients, clocks; what can be set, and where a new option goes
 

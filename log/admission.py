@@ -6,6 +6,7 @@ The columns' check costs about 100 ns a record and looks at single records only 
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 from ..runtime.errors import (
     DistributedLogError,
@@ -14,16 +15,22 @@ from ..runtime.errors import (
     TransactionIdOutOfOrder,
 )
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX
+from .state import AUTO, GIVEN
+from .txids import misfit
 
 
-def admit(txid: object, payload: object, floor: int, name: str) -> bytes:
+def admit(txid: object, payload: object, floor: int, name: str, rule: str = GIVEN) -> bytes:
     """The payload of a record that is not plainly fine, as bytes of its own.
 
-    Raises `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder` (lower than ``floor``), each of
-    which leaves the writer of log ``name`` as it was.
+    ``txid``: None for a record without. Raises `InvalidRequest`, also for what does not fit the log's
+    ``rule``, `RecordTooLarge`, `TransactionIdOutOfOrder` (lower than ``floor``), each of which leaves the
+    writer of log ``name`` as it was.
     """
-    if not isinstance(txid, int) or not 0 <= txid <= TXID_MAX:
-        raise InvalidRequest(f"a txid is an int from 0 to 2**63 - 2, not {txid!r}")
+    if txid is not None and (not isinstance(txid, int) or not 0 <= txid <= TXID_MAX):
+        raise InvalidRequest(f"a txid is an int from 0 to 2**63 - 2, not {txid!r:.80}")
+    given = txid is not None
+    if rule != AUTO and given != (rule == GIVEN):
+        raise misfit(rule, given, name)
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise InvalidRequest(f"a payload is bytes, not {type(payload).__name__}")
     plain = bytes(payload)
@@ -31,7 +38,7 @@ def admit(txid: object, payload: object, floor: int, name: str) -> bytes:
         raise RecordTooLarge(
             f"a record of {len(plain)} bytes (txid {txid}); the most are {RECORD_BYTES_MAX}"
         )
-    if txid < floor:
+    if txid is not None and txid < floor:
         raise out_of_order(txid, floor, name)
     return plain
 
@@ -113,15 +120,34 @@ def admit_columns(
     return _one_by_one(txids, payloads, floor, ordered, name)
 
 
+def admit_payloads(
+    txids: Sequence[object] | None, payloads: Sequence[bytes], name: str, rule: str
+) -> Taken:
+    """Check many records of a log that gives their txids; ``txids``: None, or None for each."""
+    number = len(payloads)
+    if (
+        (txids is None or (len(txids) == number == txids.count(None)))
+        and set(map(type, payloads)) <= {bytes}
+        and max(map(len, payloads), default=0) <= RECORD_BYTES_MAX
+    ):
+        return Taken(payloads, number, None)
+    return _one_by_one([None] * number if txids is None else txids, payloads, 0, False, name, rule)
+
+
 def _one_by_one(
-    txids: Sequence[int], payloads: Sequence[bytes], floor: int, ordered: bool, name: str
+    txids: Sequence[Any],
+    payloads: Sequence[bytes],
+    floor: int,
+    ordered: bool,
+    name: str,
+    rule: str = GIVEN,
 ) -> Taken:
     admitted: list[bytes] = []
     try:
         if len(txids) != len(payloads):
             raise InvalidRequest(f"{len(txids)} txids and {len(payloads)} payloads")
         for txid, payload in zip(txids, payloads, strict=True):
-            admitted.append(admit(txid, payload, floor, name))
+            admitted.append(admit(txid, payload, floor, name, rule))
             if ordered:
                 floor = txid
     except DistributedLogError as error:

@@ -29,7 +29,7 @@ from .dlsn import DLSN
 from .follower import StateFollower
 from .keys import incarnation_text
 from .ledgers import EntryRecord, LedgerReader
-from .locate import find_txid, is_cut_off, last_readable
+from .locate import find_time, find_txid, is_cut_off, last_readable
 from .position import Position
 from .record import Columns, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
@@ -48,6 +48,7 @@ class Fetcher:
         start: DLSN,
         *,
         from_txid: int | None,
+        from_time_ms: int | None,
         to: DLSN | None,
         ended: bool,
         position: Position | None = None,
@@ -91,6 +92,8 @@ class Fetcher:
         self._proven = None if position is None else start
         self._from_txid = from_txid
         """From `_start` on, until it is found."""
+        self._from_time_ms = from_time_ms
+        """The same."""
         self._to = to
         self._at_segment, self._at_entry = start.segment, start.entry
         self._next_id = None if position is None else position.sequence_id - start.slot
@@ -294,6 +297,11 @@ class Fetcher:
                 start += 1
             if start < stop:
                 self._from_txid = None  # found; the records after it are all wanted
+        if self._from_time_ms is not None:
+            if columns.time_ms < self._from_time_ms:
+                start = stop
+            else:
+                self._from_time_ms = None
         last = False
         if self._to is not None and (number, entry.entry) >= self._to[:2]:
             last = True
@@ -393,6 +401,7 @@ async def open_fetcher(
     position: Position | None,
     dlsn: DLSN | None,
     txid: int | None,
+    since_ms: int | None,
     at: Literal["earliest", "latest"],
     to: DLSN | Literal["end"] | None,
     skip: bool,
@@ -423,6 +432,8 @@ async def open_fetcher(
     elif txid is not None:
         # What is written from here on may have lower ones, where it is not there yet: `from_txid`.
         start = await find_txid(metadata, follower, ledgers, txid)
+    elif since_ms is not None:
+        start = await find_time(metadata, follower, ledgers, since_ms)
     elif at == "latest":
         last = await last_readable(metadata, follower, ledgers)
         start = earliest if last is None else DLSN(last.segment, last.entry + 1, 0)
@@ -434,6 +445,7 @@ async def open_fetcher(
         follower,
         start,
         from_txid=txid,
+        from_time_ms=since_ms,
         to=end,
         ended=nothing,
         position=position,

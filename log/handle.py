@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Literal
 
 from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound, LogRecreated
@@ -23,6 +24,7 @@ from .locate import (
     segments_page,
 )
 from .lock import claim, owner_of
+from .log_time import ms_of
 from .opening import Opening
 from .position import Position
 from .positions import Positions
@@ -122,6 +124,7 @@ class Log:
         position: Position | None = None,
         dlsn: DLSN | None = None,
         txid: int | None = None,
+        since: datetime | int | None = None,
         at: Literal["earliest", "latest"] = "earliest",
         to: DLSN | Literal["end"] | None = None,
         broken: Literal["raise", "skip"] = "raise",
@@ -131,11 +134,12 @@ class Log:
         """A reader; ``async with`` or ``await`` what this returns.
 
         From ``position`` on, after all that was had before; from ``dlsn`` on (or the next record there is),
-        or from the first record with a txid of at least ``txid``, or from the earliest that is left, or
-        after the latest; up to and with ``to`` (``"end"``: what is readable at opening). What is below the
-        truncation point is `LogTruncated`, also the first position of all. A `Position` proves what is before
-        it; a ``dlsn`` proves nothing: what nobody has read yet is waited for, not believed (G5). Raises
-        `LogNotFound`, and for a position `LogRecreated`.
+        or from the first record with a txid of at least ``txid``, or with a log time of at least ``since`` (a
+        datetime with a time zone, or ms since 1970), or from the earliest that is left, or after the latest;
+        up to and with ``to`` (``"end"``: what is readable at opening). What is below the truncation point is
+        `LogTruncated`, also the first position of all. A `Position` proves what is before it; a ``dlsn``
+        proves nothing: what nobody has read yet is waited for, not believed (G5). Raises `LogNotFound`, and
+        for a position `LogRecreated`.
 
         ``broken="skip"`` passes over entries of closed segments of which every replica says that its copy is
         damaged or missing, never what is merely away; ``on_skipped`` is told of each stretch, in the loop;
@@ -153,10 +157,11 @@ class Log:
             raise InvalidRequest('on_skipped is told of nothing without broken="skip"')
         if idle_error_s is not None and not idle_error_s > 0:
             raise InvalidRequest(f"idle_error_s is seconds above 0, not {idle_error_s}")
-        if sum(one is not None for one in (position, dlsn, txid)) > 1:
+        if sum(one is not None for one in (position, dlsn, txid, since)) > 1:
             raise InvalidRequest(
-                "a reader begins at a position, a dlsn or a txid: give one of them"
+                "a reader begins at a position, a dlsn, a txid or a time: give one of them"
             )
+        since_ms = None if since is None else ms_of(since, "since")
         if not (position is None or isinstance(position, Position)):
             raise InvalidRequest(
                 f"a position is a Position, not {position!r:.80}; a DLSN goes to dlsn="
@@ -167,7 +172,9 @@ class Log:
             raise InvalidRequest(f'a reader goes to a DLSN or to "end", not to {to!r}')
         skipping = (broken == "skip", on_skipped)
         return Opening(
-            lambda: self._open_reader(position, dlsn, txid, at, to, *skipping, idle_error_s)
+            lambda: self._open_reader(
+                position, dlsn, txid, since_ms, at, to, *skipping, idle_error_s
+            )
         )
 
     async def last_dlsn(self) -> DLSN:
@@ -263,8 +270,15 @@ class Log:
         state = (await self._follower()).state
         return await segments_page(self._context.metadata, state, first, limit)
 
-    async def truncate(self, dlsn: DLSN | None = None, *, txid: int | None = None) -> DLSN:
-        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``.
+    async def truncate(
+        self,
+        dlsn: DLSN | None = None,
+        *,
+        txid: int | None = None,
+        before: datetime | int | None = None,
+    ) -> DLSN:
+        """Give up all records before ``dlsn``, or before the first one with a txid of at least ``txid``, or
+        those with a log time below ``before`` (a datetime with a time zone, or ms since 1970).
 
         Where the truncation point is then: it never goes back, and a point after the end is taken as the
         end. Nothing at or after it is touched (G6); also while the log is being written. Open readers
@@ -274,13 +288,13 @@ class Log:
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
         """
-        if (dlsn is None) == (txid is None):
-            raise InvalidRequest("a log is truncated to a dlsn or to a txid: give one of them")
+        if (dlsn is not None) + (txid is not None) + (before is not None) != 1:
+            raise InvalidRequest("a log is truncated to a dlsn, a txid or a time: give one of them")
+        before_ms = None if before is None else ms_of(before, "before")
         context = self._context
         follower = await self._follower()
         if dlsn is None:
-            assert txid is not None, "one of the two was given"
-            dlsn = await find_txid(context.metadata, follower, context.ledgers, txid)
+            dlsn = await self._find_in(follower, txid, before_ms)
         return await truncate(context.metadata, context.ledgers, follower, dlsn)
 
     async def settings(self) -> StoredSettings:
@@ -319,9 +333,16 @@ class Log:
         """
         return await seal(self._context, await self._find(), takeover=takeover, wait_s=wait_s)
 
-    async def find(self, *, txid: int | None = None, wall_ms: int | None = None) -> DLSN:
-        """The position of the first record with a txid of at least ``txid``, or of the first entry written
-        at ``wall_ms`` (ms since 1970, by its writer's clock) or later; after the end: the next one's.
+    async def find(
+        self,
+        *,
+        txid: int | None = None,
+        since: datetime | int | None = None,
+        wall_ms: int | None = None,
+    ) -> DLSN:
+        """The position of the first record with a txid of at least ``txid``, or with a log time of at least
+        ``since`` (a datetime with a time zone, or ms since 1970; ``wall_ms`` is an older name for it); after
+        the end: the next one's.
 
         Costs some reads of single segments and entries, however long the log. Txids must not decrease
         (``max_txid_check``): of a log where they did, a txid is refused.
@@ -329,14 +350,10 @@ class Log:
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
         """
-        context = self._context
-        if (txid is None) == (wall_ms is None):
+        if (txid is not None) + (since is not None) + (wall_ms is not None) != 1:
             raise InvalidRequest("find a txid or a time: give one of them")
-        follower = await self._follower()
-        if txid is not None:
-            return await find_txid(context.metadata, follower, context.ledgers, txid)
-        assert wall_ms is not None, "one of the two was given"
-        return await find_time(context.metadata, follower, context.ledgers, wall_ms)
+        since_ms = wall_ms if since is None else ms_of(since, "since")
+        return await self._find_in(await self._follower(), txid, since_ms)
 
     @property
     def positions(self) -> Positions:
@@ -510,6 +527,7 @@ class Log:
         position: Position | None,
         dlsn: DLSN | None,
         txid: int | None,
+        since_ms: int | None,
         at: Literal["earliest", "latest"],
         to: DLSN | Literal["end"] | None,
         skip: bool,
@@ -522,6 +540,7 @@ class Log:
             position=position,
             dlsn=dlsn,
             txid=txid,
+            since_ms=since_ms,
             at=at,
             to=to,
             skip=skip,
@@ -534,6 +553,15 @@ class Log:
         watch = SegmentWatch(await self._follower(), first)
         self._context.start(watch.run)
         return watch
+
+    async def _find_in(
+        self, follower: StateFollower, txid: int | None, since_ms: int | None
+    ) -> DLSN:
+        metadata, ledgers = self._context.metadata, self._context.ledgers
+        if txid is not None:
+            return await find_txid(metadata, follower, ledgers, txid)
+        assert since_ms is not None, "one of the two was given"
+        return await find_time(metadata, follower, ledgers, since_ms)
 
     async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
         return await open_ranges(self._context, self.name, await self._find(), ranges)

@@ -36,10 +36,10 @@ from .lock import claim
 from .lock_session import Claim
 from .ownership import may_pass
 from .ranges import SegmentToken
-from .record import TXID_MAX, TXIDS_OWN, TXIDS_SAME
-from .segments import UNKNOWN, SegmentEnd, SegmentRecord
+from .segments import SegmentEnd, SegmentRecord
 from .state import LogState
 from .takeover import recover_patiently
+from .txids import at_link
 
 LINK_LEDGERS_MAX = 800
 """Ledgers of one link: four operations each, and some 900 bytes, of one transaction's 4,096 and 1 MiB."""
@@ -286,9 +286,9 @@ class Linking:
         """
         laid: list[SegmentRecord] = []
         for one in ready:
-            end, base, rule = one.end, UNKNOWN, TXIDS_OWN
-            if end.wants_txid:
-                base, rule = min(max(self._now_ms, state.last_txid), TXID_MAX), TXIDS_SAME
+            end, own = one.end, not one.end.wants_txid
+            state, base, rule = at_link(state, own, self._now_ms)
+            if not own:
                 end = end.with_txids(base, rule)
             self._check_order(state, one, end)
             unordered = end.unordered or end.first_txid < state.last_txid

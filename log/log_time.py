@@ -6,6 +6,9 @@ it is binary.
 """
 
 from collections.abc import Callable
+from datetime import UTC, datetime
+
+from ..runtime.errors import InvalidRequest
 
 
 class LogClock:
@@ -23,3 +26,27 @@ class LogClock:
             return self._last_ms
         self._last_ms = now
         return now
+
+
+def ms_of(when: datetime | int, what: str) -> int:
+    """Ms since 1970, of a time as callers say it. Raises `InvalidRequest`, also for one without a zone."""
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InvalidRequest(
+                f"{what} is a datetime with a time zone, such as {when.isoformat()}+00:00; {when} has none"
+            )
+        # In whole numbers: a float has no room for the ms of a far time.
+        since = when - datetime(1970, 1, 1, tzinfo=UTC)
+        return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+    if isinstance(when, bool) or not isinstance(when, int):
+        raise InvalidRequest(f"{what} is a datetime or ms since 1970, not {when!r:.80}")
+    return when
+
+
+def iso_of(time_ms: int) -> str:
+    """``2026-01-02T03:04:05.678Z``; of what no calendar has, the number and ``ms``."""
+    try:
+        when = datetime.fromtimestamp(time_ms // 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms}ms"
+    return f"{when:%Y-%m-%dT%H:%M:%S}.{time_ms % 1000:03d}Z"

@@ -249,7 +249,7 @@ class MultiReader:
         for member in self._members:
             fetcher = member.fetcher
             if fetcher.queue:
-                time_ms = fetcher.queue[0].wall_ms
+                time_ms = fetcher.queue[0].time_ms
                 if found is None or time_ms < oldest_ms:
                     found, oldest_ms = member, time_ms
             elif fetcher.ended:
@@ -343,6 +343,7 @@ class MultiReader:
             position=self._starts.pop(name, None),
             dlsn=None,
             txid=None,
+            since_ms=None,
             at=self._at,
             to="end" if self._to_end else None,
             skip=False,

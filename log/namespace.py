@@ -41,8 +41,9 @@ from .recovery_turns import RecoveryTurns
 from .rename import rename
 from .settings import QUORUMS, StoredSettings, bind_key, conf_key
 from .settings_watch import SettingsWatch
-from .state import LogState
+from .state import AUTO, LogState
 from .stored_settings import change_stored, read_stored
+from .txids import check_rule
 from .watch import LogWatch, read_name, watch_logs
 
 DRAWS = 5
@@ -115,10 +116,14 @@ class Namespace:
         durability: Literal["standard", "all"] = "standard",
         config: Mapping[str, Any] | None = None,
         metadata: Mapping[str, bytes] | None = None,
+        txids: Literal["auto", "given", "count", "ms", "bytes"] = "auto",
     ) -> None:
         """Make an empty log, in one transaction.
 
         ``config`` are settings that are stored with it (`Log.set`), ``metadata`` the user's notes (8 KiB).
+        ``txids`` says who gives them, for good: ``given`` whoever writes, ``count`` the log (the last one and
+        1), ``ms`` the log (the time, never below the last one), ``bytes`` the log (the offset after the
+        record); ``auto``: ``given`` or ``ms``, as the first record comes with a txid or without.
         ``durability="all"`` acknowledges a record only when every replica has it: with N replicas none
         is lost while one of them is left (G3), and one that is away holds writes up.
 
@@ -129,7 +134,7 @@ class Namespace:
         stored = StoredSettings().changed(config or {}, metadata or {})
         if durability == "all" and stored.quorums is not None:
             raise InvalidRequest('durability="all" or quorums of its own: give one of them')
-        await self._create(name, durability, stored)
+        await self._create(name, durability, stored, check_rule(txids))
 
     async def rename_log(self, old: str, new: str) -> None:
         """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
@@ -350,7 +355,7 @@ class Namespace:
     async def create_or_find(self, name: str) -> int:
         """The id of the log of this name, which is made if it is missing."""
         try:
-            return await self._create(name, "standard", StoredSettings())
+            return await self._create(name, "standard", StoredSettings(), AUTO)
         except LogExists:
             return await self.find(name)
 
@@ -367,7 +372,9 @@ class Namespace:
         if self._closed:
             raise AlreadyClosed(f"namespace {self.path} is closed")
 
-    async def _create(self, name: str, durability: str, stored: StoredSettings) -> int:
+    async def _create(
+        self, name: str, durability: str, stored: StoredSettings, txid_rule: str
+    ) -> int:
         self._check_open()
         name = check_log_name(name)
         ensemble, write_quorum, _ = self._quorums
@@ -375,7 +382,7 @@ class Namespace:
         for _ in range(DRAWS):
             log_id = self._random.getrandbits(LOG_ID_BITS)
             state = LogState(log_id, name, self.wall_ms())
-            state = replace(state, quorums=quorums)
+            state = replace(state, quorums=quorums, txid_rule=txid_rule)
             name_at, state_at = name_key(self.path, name), state_key(log_id)
             reply = await self.metadata.transact(
                 Transaction(

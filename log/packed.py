@@ -1,6 +1,8 @@
 """An entry from columns that are packed already, as Arrow lays them out (pure): no work a record."""
 
-from dataclasses import dataclass
+from array import array
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ..runtime.errors import InvalidRequest, RecordTooLarge
 from ..runtime.host import Buffer
@@ -32,6 +34,17 @@ class PackedColumns:
     ascending: bool
     """Do the txids not decrease?"""
     flags: int
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of the payloads, bytes."""
+        ends = memoryview(self.offsets).cast("B").cast("i").tolist()
+        return [end - start for start, end in pairwise(ends)]
+
+    def with_txids(self, txids: list[int]) -> "PackedColumns":
+        """The same records with these, which do not decrease."""
+        ids = array("q", txids).tobytes()
+        return replace(self, txids=txids, ids=ids, ascending=True)
 
     def build(self, *, records_before: int, wall_ms: int) -> tuple[list[Buffer], int]:
         """As `record.build`: the buffers of the entry and their length in bytes."""
@@ -88,9 +101,14 @@ def check_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> Pac
     )
 
 
-def own_packed(txids: Buffer, offsets: Buffer, payloads: Buffer) -> PackedColumns:
-    """As `check_packed`, of copies where the caller might still change what he gave. Raises as that."""
+def own_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> PackedColumns:
+    """As `check_packed`, of copies where the caller might still change what he gave. Raises as that.
+
+    Without txids: zeros, until `PackedColumns.with_txids`.
+    """
     try:
+        if txids is None:
+            txids = bytes(2 * max(0, memoryview(offsets).nbytes - 4))
         return check_packed(*map(_own, (txids, offsets, payloads)))
     except TypeError as error:
         raise InvalidRequest(f"columns of an entry are buffers: {error}") from None

@@ -9,8 +9,8 @@
 The columns are Arrow's own layout of an int64 and a binary array, so a batch is a view and no copy.
 They begin on a multiple of 8. A codec packs the columns as a whole; header and sections stay readable.
 A record has no time of its own, its entry has one, ``wall time``: when the entry was handed to its ledger
-(`OpenSegment.send`, `SegmentWriter.flush`), in ms since 1970 by the clock of the writer's machine
-(`LogContext.wall_ms`). It may go back. Who wants a record's own time puts it into the txid or the payload.
+(`OpenSegment.send`, `SegmentWriter.flush`), in ms since 1970 by the clock of the writer's machine, never
+below the entry before (`log_time.py`). Who wants a record's own time puts it into the txid or the payload.
 ``uncompressed size`` counts the columns alone. A control entry holds no user record and advances no
 sequence id; an end-of-stream entry seals the log. With flag 0x0080 the txids are zeros: they were given when
 the segment was linked, and its record in the metadata says them. Unknown sections are
@@ -24,10 +24,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count, repeat
 from struct import pack
+from typing import Any
 
 from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from ..runtime.host import Buffer
 from .dlsn import DLSN
+from .log_time import iso_of
 
 assert sys.byteorder == "little", "columns are read in place, and they are little-endian"
 
@@ -52,6 +54,8 @@ TXID_MAX = 2**63 - 2
 """2**63 - 1 is upstream's txid of the end of a stream."""
 TXIDS_OWN, TXIDS_SAME, TXIDS_INDEX = range(3)
 """A segment's txids: in its entries; all of them its base; the base and the record's index in it."""
+SHOWN_BYTES = 32
+"""Of a payload in an error or a log line; never the whole."""
 RECORD_COLUMN_BYTES = 12
 """What a record costs in an entry beside its payload: its txid and its offset."""
 
@@ -76,16 +80,17 @@ class Origin:
     """The writer's stamp."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class LogRecord:
-    """A record: ``LogRecord(txid, payload)`` to write; one that was read also knows its place.
+    """A record: ``LogRecord(txid, payload)`` to write; one that was read also knows its place and time.
 
-    ``txid`` is the application's, 0 to 2**63 - 2, not decreasing. ``payload`` is ``bytes`` of at most
-    1,040,384. Unfrozen, and without a position object of its own, since one is made a record.
+    ``txid`` is the application's, 0 to 2**63 - 2, not decreasing; without one, ``LogRecord(payload=…)``, the
+    log gives it. ``payload`` is ``bytes`` of at most 1,040,384 (``bytearray`` and ``memoryview`` are copied).
+    Unfrozen, and without a position object of its own, since one is made a record.
     """
 
-    txid: int
-    payload: bytes
+    txid: int = None  # type: ignore[assignment]  # never in one that was read
+    payload: bytes = b""
     origin: Origin | None = field(default=None, repr=False, compare=False)
     slot: int = field(default=-1, repr=False, compare=False)
 
@@ -103,6 +108,50 @@ class LogRecord:
         if self.origin is None:
             raise InvalidRequest(f"{self!r} was not read from a log: it has no sequence id")
         return self.origin.sequence_id + self.slot
+
+    @property
+    def time_ms(self) -> int:
+        """Log time, ms since 1970: when its entry was written, or linked; it never goes back in a log.
+
+        Raises `InvalidRequest` as `dlsn` does.
+        """
+        return self._read_from().time_ms
+
+    @property
+    def written_ms(self) -> int:
+        """The clock of its writer's machine then, ms since 1970. Raises `InvalidRequest` as `dlsn` does."""
+        return self._read_from().written_ms
+
+    def _read_from(self) -> Origin:
+        if self.origin is None:
+            raise InvalidRequest(f"{self!r} was not read from a log: it has no time")
+        return self.origin
+
+    def __repr__(self) -> str:
+        where = "" if self.origin is None else f"{self.dlsn}, "
+        txid = "" if self.txid is None else f"txid={self.txid}, "
+        time = "" if self.origin is None else f"time={iso_of(self.time_ms)}, "
+        if not isinstance(self.payload, bytes | bytearray | memoryview):
+            return f"LogRecord({where}{txid}payload={self.payload!r:.{SHOWN_BYTES}})"
+        size = len(self.payload)
+        shown = repr(bytes(self.payload[:SHOWN_BYTES])) + ("…" if size > SHOWN_BYTES else "")
+        return f"LogRecord({where}{txid}{time}{size} B {shown})"
+
+
+def txid_and_payload(record: Any) -> tuple[Any, Any]:
+    """Of a record as callers may write it: a `LogRecord`, or a payload alone. Nothing is checked here."""
+    if isinstance(record, LogRecord):
+        return record.txid, record.payload
+    return None, record
+
+
+def columns_of(records: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The txids and the payloads of records as callers may write them."""
+    try:
+        return [one.txid for one in records], [one.payload for one in records]
+    except AttributeError:  # a payload alone is among them
+        pairs = [txid_and_payload(one) for one in records]
+        return [txid for txid, _ in pairs], [payload for _, payload in pairs]
 
 
 def build(
@@ -223,6 +272,12 @@ class Columns:
     flags: memoryview | None
     """u8[count], or None when no record has flags."""
     wall_ms: int
+    """The writer's stamp on the entry."""
+
+    @property
+    def time_ms(self) -> int:
+        """The log time of all of them, ms since 1970; see `LogRecord.time_ms`."""
+        return self.origin.time_ms
 
     @property
     def first_dlsn(self) -> DLSN:

@@ -31,7 +31,7 @@ from .ledgers import Ledgers, LedgerWriter
 from .log_time import LogClock
 from .packed import PACKED_BYTES_MAX, check_packed
 from .ranges import SegmentToken
-from .record import FLAG_TXID_AT_LINK, LogRecord, build
+from .record import FLAG_TXID_AT_LINK, LogRecord, build, columns_of
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd
 from .state import LogState
 from .takeover import CREATE_ATTEMPTS
@@ -91,25 +91,29 @@ class SegmentWriter:
         """Records taken so far."""
         return self._end.records + len(self._txids)
 
-    async def write(self, record: LogRecord) -> None:
-        """Take one record; waits for room only. Raises as `write_columns`.
+    async def write(self, record: LogRecord | Buffer) -> None:
+        """Take one record, or a payload alone; waits for room only. Raises as `write_columns`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
-        await self.write_columns([record.txid], [record.payload])
+        await self.write_bulk([record])
 
-    async def write_bulk(self, records: Sequence[LogRecord]) -> None:
+    async def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> None:
         """Take records, in order; waits for room only. Raises as `write_columns`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
-        await self.write_columns([r.txid for r in records], [r.payload for r in records])
+        txids, payloads = columns_of(records)
+        without = txids.count(None)
+        if without and without < len(txids):
+            raise self._mixed()
+        await self.write_columns(None if without else txids, payloads)
 
     async def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
         """Take records as a list of txids and one of payloads; waits for room only.
 
-        With None for the txids, all records of the segment get the same one when it is linked: now in ms, or
-        the log's last one if that is higher. All of a segment have txids, or none has.
+        With None for the txids, the log gives them when the segment is linked: by its rule, and where whoever
+        writes gives them, its last one to all. All of a segment have txids, or none has.
 
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (those before the one that is
         refused are taken), `AlreadyClosed`, or what ended the ledger, for good.
@@ -259,10 +263,13 @@ class SegmentWriter:
 
     def _decide(self, *, at_link: bool) -> None:
         if self._at_link is not None and self._at_link != at_link:
-            raise InvalidRequest(
-                f'log "{self._name}": all records of a segment have txids, or none has'
-            )
+            raise self._mixed()
         self._at_link = at_link
+
+    def _mixed(self) -> InvalidRequest:
+        return InvalidRequest(
+            f'log "{self._name}": all records of a segment have txids, or none has'
+        )
 
     def _stamp(self) -> int:
         self._time_ms = self._now_ms()

@@ -179,6 +179,15 @@ class LogState:
         last = self.last_segment + 1
         return replace(self._with(added), open_from=last + 1, last_segment=last)
 
+    def with_txid_rule(self, rule: str) -> "LogState":
+        """It is decided who says the txids, once and for all."""
+        assert self.txid_rule == AUTO, "a rule that was decided stays"
+        return replace(self, txid_rule=rule)
+
+    def with_unordered(self) -> "LogState":
+        """A txid is about to go back."""
+        return replace(self, unordered_once=True)
+
     def with_sealed(self) -> "LogState":
         """The log ends here, for good."""
         assert not self.in_progress, "a log is sealed when all its segments are closed"

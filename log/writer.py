@@ -8,12 +8,13 @@ Whatever ends it comes together in `Pipeline.fail`: a keeper that can neither ro
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import TracebackType
+from typing import Any
 
 import trio
 
 from ..runtime.errors import DistributedLogError, WriteCancelled, WriteFailed
 from ..runtime.host import Buffer
-from .admission import admit, admit_columns, out_of_order
+from .admission import Taken, admit, admit_columns, admit_payloads, out_of_order
 from .batch import PendingBulk, PendingWrite
 from .containment import contained
 from .context import LogContext
@@ -21,12 +22,23 @@ from .dlsn import DLSN
 from .follower import follow
 from .ledgers import NewLedger
 from .lock_session import Claim
+from .ownership import may_pass
 from .packed import own_packed
 from .pipeline import Pipeline
-from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX, LogRecord
+from .record import (
+    RECORD_BYTES_MAX,
+    RECORD_COLUMN_BYTES,
+    TXID_MAX,
+    LogRecord,
+    columns_of,
+    txid_and_payload,
+)
 from .segments import SegmentRecord
-from .state import LogState
+from .state import AUTO, GIVEN, LogState
 from .truncation import truncate
+from .txids import TxidSource, decided_by, misfit, rule_of
+
+NOTE_RETRY_S = 0.2
 
 
 class LogWriter:
@@ -50,9 +62,13 @@ class LogWriter:
         """What was taken. In the open: whoever takes records for it looks at `Pipeline.over` for each."""
         self._keeper = self.pipeline.keeper
         self._entry_bytes_max = options.entry_bytes_max
-        self._ordered = options.max_txid_check
-        self._floor = max(0, claimed.owned.state.last_txid) if self._ordered else 0
+        self._decide_timeout_s = options.recover_timeout_s
+        self._wall_ms = context.wall_ms
+        self._strict = options.max_txid_check
         self._closed = False
+        self._floor = 0
+        """What a txid must not be below to be plainly fine."""
+        self._take_rule(claimed.owned.state)
         claimed.when_lost(self.pipeline.fail)
 
     def __repr__(self) -> str:
@@ -65,11 +81,13 @@ class LogWriter:
 
     # --- for the caller ---------------------------------------------------------------------------
 
-    async def submit(self, record: LogRecord) -> PendingWrite:
+    async def submit(self, record: LogRecord | Buffer) -> PendingWrite:
         """Take one record; waits for room only. ``await`` what it returns for the DLSN.
 
-        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
-        `AlreadyClosed`, or the first error, for good. Cancelled, the record may or may not be in.
+        A payload alone is a record without txid. The first record of a log whose rule is ``auto`` waits for
+        the rule to be stored. Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the
+        writer goes on), `AlreadyClosed`, or the first error, for good. Cancelled, the record may or may not
+        be in.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
@@ -77,15 +95,17 @@ class LogWriter:
         pipeline = self.pipeline
         if pipeline.pause:
             await pipeline.before_submit()
-        txid = record.txid
-        payload = record.payload
+        if type(record) is LogRecord:
+            txid, payload = record.txid, record.payload
+        else:
+            txid, payload = txid_and_payload(record)
         if (
             type(payload) is not bytes
             or type(txid) is not int
             or not self._floor <= txid <= TXID_MAX
             or len(payload) > RECORD_BYTES_MAX
         ):
-            payload = admit(txid, payload, self._floor, self._name)
+            txid, payload = await self._admit(txid, payload)
         if self._ordered:
             self._floor = txid
         batch = pipeline.batch
@@ -102,7 +122,7 @@ class LogWriter:
             pipeline.wake()
         return PendingWrite(batch, slot)
 
-    async def write(self, record: LogRecord) -> DLSN:
+    async def write(self, record: LogRecord | Buffer) -> DLSN:
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
@@ -121,7 +141,7 @@ class LogWriter:
         pipeline.send()
         return await pending
 
-    async def submit_bulk(self, records: Sequence[LogRecord]) -> PendingBulk:
+    async def submit_bulk(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
         """Take many records, in order; waits for room only. ``await`` what it returns for the DLSNs.
 
         Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
@@ -129,17 +149,19 @@ class LogWriter:
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        return await self.submit_columns([r.txid for r in records], [r.payload for r in records])
+        return await self.submit_columns(*columns_of(records))
 
-    async def submit_columns(self, txids: list[int], payloads: list[bytes]) -> PendingBulk:
-        """As `submit_bulk`, from a list of txids and one of payloads.
+    async def submit_columns(
+        self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
+    ) -> PendingBulk:
+        """As `submit_bulk`, from a list of txids and one of payloads; None for txids: the log gives them.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         pipeline = self.pipeline
         pipeline.raise_if_over()
-        bulk = PendingBulk(len(txids))
-        taken = admit_columns(txids, payloads, self._floor, self._ordered, self._name)
+        bulk = PendingBulk(len(payloads) if txids is None else len(txids))
+        taken, own = await self._admit_columns(txids, payloads)
         at = 0
         while at < taken.number:
             if pipeline.pause:
@@ -150,10 +172,12 @@ class LogWriter:
                         raise
                     bulk.refused(at, error)
                     return bulk
-                if self._ordered and txids[at] < self._floor:
+                if own and self._ordered and own[at] < self._floor:
                     # Another task wrote greater ones while this waited.
-                    bulk.refused(at, out_of_order(txids[at], self._floor, self._name))
-                    return bulk
+                    if self._strict:
+                        bulk.refused(at, out_of_order(own[at], self._floor, self._name))
+                        return bulk
+                    await self._note_unordered()
             batch = pipeline.batch
             stop = taken.stop(at, self._entry_bytes_max, batch.bytes)
             if stop == at:
@@ -162,11 +186,12 @@ class LogWriter:
             if not batch.txids:
                 pipeline.wake()
             bulk.took(at, batch, len(batch.txids))
-            batch.txids += txids[at:stop]
-            batch.payloads += taken.payloads[at:stop]
+            span = taken.payloads[at:stop]
+            batch.txids += own[at:stop] if own else self._source.draw(list(map(len, span)))
+            batch.payloads += span
             batch.bytes += taken.bytes_of(at, stop)
             if self._ordered:
-                self._floor = txids[stop - 1]
+                self._floor = own[stop - 1]
             at = stop
         if taken.refusal is not None:
             bulk.refused(at, taken.refusal)
@@ -175,14 +200,16 @@ class LogWriter:
                 bulk.refused(at + 1, WriteCancelled(why))
         return bulk
 
-    async def submit_packed(self, txids: Buffer, offsets: Buffer, payloads: Buffer) -> PendingBulk:
+    async def submit_packed(
+        self, txids: Buffer | None, offsets: Buffer, payloads: Buffer
+    ) -> PendingBulk:
         """Take records as the columns of one entry, as Arrow lays them out: no work a record, all or none.
 
-        ``txids``: int64 each; ``offsets``: int32, one more than txids, the first 0; ``payloads``: the bytes
-        back to back, as long as the last offset says; all little-endian, none without records, at most
-        1,040,384 bytes in sum, best a quarter of that. What was taken before goes first, what comes later
-        into other entries. Buffers that are not ``bytes`` are copied. Waits for room only; ``await`` what it
-        returns for the DLSNs.
+        ``txids``: int64 each, None where the log gives them; ``offsets``: int32, one more than there are
+        records, the first 0; ``payloads``: the bytes back to back, as long as the last offset says; all
+        little-endian, none without records, at most 1,040,384 bytes in sum, best a quarter of that. What was
+        taken before goes first, what comes later into other entries. Buffers that are not ``bytes`` are
+        copied. Waits for room only; ``await`` what it returns for the DLSNs.
 
         Raises `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder` (nothing is taken, the writer
         goes on), `AlreadyClosed`, or the first error, for good.
@@ -192,20 +219,28 @@ class LogWriter:
         """
         pipeline = self.pipeline
         pipeline.raise_if_over()
+        given = txids is not None
         columns = own_packed(txids, offsets, payloads)
+        await self._fit(given)
         first, last = columns.txids[0], columns.txids[-1]
+        if self._ordered and not columns.ascending and not self._strict:
+            await self._note_unordered()
         if self._ordered and not columns.ascending:
             falls = next(b for a, b in pairwise(columns.txids) if b < a)
             raise out_of_order(falls, max(columns.txids[: columns.txids.index(falls)]), self._name)
         if pipeline.pause:
             await pipeline.before_submit()
-        if self._ordered:
-            if first < self._floor:
+        if self._ordered and first < self._floor:
+            if self._strict:
                 raise out_of_order(first, self._floor, self._name)
+            await self._note_unordered()
+        if self._ordered:
             self._floor = last
         if pipeline.batch.txids:
             pipeline.close_batch()
             pipeline.raise_if_over()  # what it sent may have met the writer's end
+        if not given:
+            columns = columns.with_txids(self._source.draw(columns.sizes))
         batch = pipeline.batch
         batch.take_packed(columns)
         bulk = PendingBulk(len(columns.txids))
@@ -214,7 +249,7 @@ class LogWriter:
         pipeline.close_batch()
         return bulk
 
-    async def write_bulk(self, records: Sequence[LogRecord]) -> list[DLSN]:
+    async def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
         """Write many records; returns their DLSNs when all are durable. Raises the first error.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteCancelled,
@@ -246,6 +281,12 @@ class LogWriter:
         """The txid of the newest record taken, of this writer or before it; -1 in an empty log."""
         batch = self.pipeline.batch
         return batch.txids[-1] if batch.txids else self.pipeline.last_txid
+
+    @property
+    def txid_rule(self) -> str:
+        """Who gives the txids: ``given`` (whoever writes), ``count``, ``ms``, ``bytes`` (the log); ``auto``:
+        that is not decided yet."""
+        return self._source.rule
 
     @property
     def error(self) -> DistributedLogError | None:
@@ -292,6 +333,94 @@ class LogWriter:
         owned = self._claim.owned
         follower = await follow(owned.metadata, owned.log_id, self._name)
         return await truncate(owned.metadata, self._ledgers, follower, dlsn)
+
+    # --- txids ------------------------------------------------------------------------------------
+
+    def _take_rule(self, state: LogState) -> None:
+        self._source = TxidSource(state.txid_rule, state.last_txid, self._wall_ms, self._name)
+        own = state.txid_rule == GIVEN
+        self._ordered = own and (self._strict or not state.unordered_once)
+        """Must a txid be looked at before it is taken: refused, or noted in the state?"""
+        # Where the log gives them no record is plainly fine, so that `submit` need not ask whether it does.
+        self._floor = max(0, state.last_txid if self._ordered else 0) if own else TXID_MAX + 1
+
+    async def _admit(self, txid: object, payload: object) -> tuple[int, bytes]:
+        """A record that is not plainly fine, or whose txid the log gives."""
+        rule = self._source.rule
+        floor = self._floor if rule == GIVEN and self._strict else 0
+        plain = admit(txid, payload, floor, self._name, rule)
+        if rule == AUTO:
+            await self._decide(decided_by(txid is not None))
+            return await self._admit(txid, plain)  # another task may have decided otherwise
+        if rule != GIVEN:
+            return self._source.draw([len(plain)])[0], plain
+        assert isinstance(txid, int), "it was admitted"
+        if txid < self._floor:
+            await self._note_unordered()
+        return txid, plain
+
+    async def _admit_columns(
+        self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
+    ) -> tuple[Taken, Any]:
+        """What is taken of many, and their txids; none where the log gives them."""
+        rule = self._source.rule
+        if rule == AUTO:
+            rule = rule_of(txids)
+        own: Any = []
+        if rule == GIVEN:
+            own = [None] * len(payloads) if txids is None else txids
+            floor = self._floor if self._strict and self._source.rule == GIVEN else 0
+            taken = admit_columns(own, payloads, floor, self._strict, self._name)
+            if self._ordered and not self._strict and taken.number:
+                first = own[: taken.number]
+                if first[0] < self._floor or sorted(first) != first:
+                    await self._note_unordered()
+        else:
+            taken = admit_payloads(txids, payloads, self._name, rule)
+        if self._source.rule == AUTO and taken.number:
+            await self._decide(rule)
+            return await self._admit_columns(txids, payloads)
+        return taken, own
+
+    async def _fit(self, given: bool) -> None:
+        """Raise `InvalidRequest` unless records with a txid, or without, are what the log takes."""
+        if self._source.rule == AUTO:
+            await self._decide(decided_by(given))
+        if given != (self._source.rule == GIVEN):
+            raise misfit(self._source.rule, given, self._name)
+
+    async def _decide(self, rule: str) -> None:
+        await self._note(
+            lambda state: state.with_txid_rule(rule), lambda state: state.txid_rule != AUTO
+        )
+        if (
+            self._source.rule == AUTO
+        ):  # else another task has come here first, and taken records since
+            self._take_rule(self._claim.owned.state)
+
+    async def _note_unordered(self) -> None:
+        await self._note(LogState.with_unordered, lambda state: state.unordered_once)
+        self._ordered, self._floor = False, 0
+
+    async def _note(
+        self, apply: Callable[[LogState], LogState], done: Callable[[LogState], bool]
+    ) -> None:
+        """Have the state say what a record is, before the record is sent. What fails here takes no record."""
+        pipeline, owned = self.pipeline, self._claim.owned
+        pipeline.direct = False  # this waits, and others may submit meanwhile
+        until = trio.current_time() + self._decide_timeout_s
+        while True:
+            try:
+                await owned.change(apply, done=done)
+                break
+            except DistributedLogError as error:
+                if not may_pass(error):
+                    pipeline.fail(error)
+                    raise
+                if trio.current_time() >= until:
+                    raise WriteCancelled(f"{error}; nothing was written") from error
+            await trio.sleep(NOTE_RETRY_S)
+        pipeline.raise_if_over()
 
     async def _finish(self, then: Callable[[LogState], LogState]) -> None:
         pipeline = self.pipeline

@@ -189,7 +189,7 @@ class _Work:
                 return None
             target: Target = SegmentTarget(log, options, self._message)
         else:
-            target = AppendTarget(log, options, self._held.namespace.wall_ms)
+            target = AppendTarget(log, options)
         self._ask(target.open)
         opened = (target, Packer(options.entry_bytes))
         self._targets[name] = opened
@@ -269,10 +269,9 @@ class SegmentTarget:
 class AppendTarget:
     """The log's own writer: at least once, readable as it is written. Tasks take turns."""
 
-    def __init__(self, log: "Log", options: SinkOptions, wall_ms: Callable[[], int]) -> None:
+    def __init__(self, log: "Log", options: SinkOptions) -> None:
         self._log = log
         self._options = options
-        self._wall_ms = wall_ms
         self._writer: LogWriter | None = None
 
     async def open(self) -> None:
@@ -286,18 +285,20 @@ class AppendTarget:
         assert self._writer is not None
         writer = self._writer
         for rows in entries:
-            now = max(
-                self._wall_ms(), writer.last_txid
-            )  # as the log's writer: nobody comes between
+            # As the log's writer: nobody comes between. A clock would poison a log whose txids are
+            # given (H147).
+            same = max(writer.last_txid, 0) if writer.txid_rule == "given" else None
             if (
                 rows.size_bytes > ENTRY_BYTES_MAX
             ):  # one record near the limit: no packed entry takes it
-                txids = rows.listed_txids() or [now] * rows.count
+                txids = rows.listed_txids()
+                if txids is None and same is not None:
+                    txids = [same] * rows.count
                 await (await writer.submit_columns(txids, rows.payloads()))
                 continue
             ids, offsets, payloads = rows.packed()
-            if ids is None:
-                ids = now.to_bytes(8, "little") * rows.count
+            if ids is None and same is not None:
+                ids = same.to_bytes(8, "little") * rows.count
             await writer.submit_packed(ids, offsets, payloads)
 
     async def finish(self) -> list[SegmentToken]:

@@ -66,7 +66,7 @@ class Face:
         found: DLSN = pending.result() if self.name == "blocking" else await pending
         return found
 
-    async def write(self, writer: Any, record: LogRecord) -> DLSN:
+    async def write(self, writer: Any, record: LogRecord | bytes | bytearray) -> DLSN:
         """Write one record and wait until it is durable."""
         found: DLSN = await done(writer.write(record))
         return found
@@ -371,6 +371,43 @@ def test_txids_do_not_go_down_and_a_refusal_is_of_one_record(face: Face) -> None
                 assert [record.txid for record in await collect(reader)] == [0, 7, 7, 8, 3]
 
     face.play(scenario, f"txids-{face.name}")
+
+
+def test_a_log_gives_txids_and_is_read_and_cut_by_time(face: Face) -> None:
+    """H147: the first record decides where nothing was said; what does not fit is refused in words."""
+
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
+            await done(namespace.create_log(name, txids="count"))
+            log = namespace.open_log(name)
+            async with opened(log.open_writer()) as writer:
+                assert writer.txid_rule == "count"
+                assert await face.write(writer, b"0") < await face.write(writer, bytearray(b"1"))
+                await done(writer.write_bulk([b"2", LogRecord(payload=b"3")]))
+                with pytest.raises(InvalidRequest, match="payload alone"):
+                    await face.write(writer, rec(4))
+                assert writer.last_txid == 3
+            async with opened(log.open_reader(since=0, to="end")) as reader:
+                records = await collect(reader)
+            assert [(record.txid, record.payload) for record in records] == [
+                (n, b"%d" % n) for n in range(4)
+            ]
+            end = records[-1].time_ms + 1
+            assert await done(log.find(since=records[0].time_ms)) == records[0].dlsn
+            await done(log.truncate(before=end))
+            async with opened(log.open_reader(to="end")) as reader:
+                assert await collect(reader) == []
+            auto = namespace.open_log(f"{name}-auto")
+            async with opened(auto.open_writer()) as writer:
+                assert writer.txid_rule == "auto"
+                with pytest.raises(InvalidRequest):
+                    await face.write(writer, rec(-1))
+                await face.write(writer, b"decides")
+                assert writer.txid_rule == "ms"
+                with pytest.raises(InvalidRequest, match="payload alone"):
+                    await face.write(writer, rec(1))
+
+    face.play(scenario, f"rules-{face.name}")
 
 
 def test_bulks_are_taken_whole_or_up_to_a_bad_record(face: Face) -> None:

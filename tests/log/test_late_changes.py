@@ -167,6 +167,7 @@ async def test_a_registration_that_is_applied_late_gets_its_number_at_the_close_
     """The roll's registration is unknown, the segment's ledger fails, and the registration comes in between:
     the close that meets it numbers it. (Sequence ids went 0, 1, 2, 3, -1, 0, 1.)"""
     async with world.process() as ns:
+        await ns.create_log("l", txids="given")
         log = ns.open_log("l", config={"segment_bytes_max": 200})
         async with log.open_writer() as writer:
             store = LateStore(world, 1, 1)

@@ -210,6 +210,7 @@ async def test_rolls_wait_while_the_metadata_is_away(
 ) -> None:
     """Writes keep going to the old segment; afterwards rolling resumes."""
     async with world.process(segment_bytes_max=500) as ns:
+        await ns.create_log("l", txids="given")
         log = ns.open_log("l")
         original = world.metadata.transact
 

@@ -75,11 +75,12 @@ async def test_a_batch_without_txids_is_linked_whoever_appended_meanwhile() -> N
 
 
 async def test_mode_append_takes_its_txids_as_the_logs_writer() -> None:
-    """The task waited for its turn behind another writer, whose txids are higher than this clock."""
+    """The task waited for its turn behind another writer: its records get that one's last txid, for whoever
+    writes to this log gives them (H147)."""
     async with namespace_in_memory() as namespace:
         await append(namespace, 5)
         rows = columns_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
-        target = AppendTarget(namespace.open_log("out"), OPTIONS, lambda: 1_000)
+        target = AppendTarget(namespace.open_log("out"), OPTIONS)
         await append(namespace, 2_000)
         await target.open()
         await target.write([rows])
@@ -98,7 +99,7 @@ async def test_mode_append_says_what_the_writer_refuses(payload: bytes) -> None:
             pa.record_batch({"txid": [6, 4], "payload": pa.array([b"a", payload], pa.binary())}),
             "here",
         )
-        target = AppendTarget(namespace.open_log("out"), OPTIONS, lambda: 1_000)
+        target = AppendTarget(namespace.open_log("out"), OPTIONS)
         await target.open()
         with pytest.raises(TransactionIdOutOfOrder):
             await target.write([rows])
