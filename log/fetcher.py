@@ -339,8 +339,14 @@ class Fetcher:
     def _after_skip(self, at: DLSN, sequence_id: int | None) -> None:
         """What was passed over ends here; the record that comes next has this sequence id."""
         assert self.skips is not None
-        known = sequence_id is not None and self._next_id is not None
-        records = sequence_id - self._next_id if known else None  # type: ignore[operator]
+        records = None
+        if sequence_id is not None and self._next_id is not None:
+            records = sequence_id - self._next_id
+            if records < 0:
+                raise CorruptData(
+                    f'log "{self.name}" entry {at.segment}.{at.entry}: its first record has sequence id '
+                    f"{sequence_id}, and {self._next_id} were given or passed over before it"
+                )
         self._next_id = sequence_id
         skipped = self.skips.on_next(at, records)
         if self._on_skipped is not None:

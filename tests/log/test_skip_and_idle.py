@@ -5,6 +5,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
+from distributedlog.log.record import build
 from distributedlog.log.skips import KEPT, SkipNotes, Skipped
 from distributedlog.runtime.errors import (
     CorruptData,
@@ -84,6 +85,25 @@ async def test_what_may_come_back_is_waited_for_and_never_passed_over(
             async with log.open_reader(dlsn=DLSN(2, 0, 0), broken="skip") as reader:
                 with pytest.raises((CorruptData, NoSuchEntry)):
                     await reader.read_next()
+
+
+async def test_records_that_were_given_already_do_not_follow_a_skip(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """What comes after a stretch counts the records in it: fewer than none is damage, and no count."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            for first in (0, 2, 4):
+                await writer.write_bulk([rec(first), rec(first + 1)])
+        again, _ = build((4, 5), (b"4", b"5"), records_before=1, wall_ms=0)
+        world.ledgers.stores[1].entries[2] = b"".join(again)
+        world.ledgers.broken = {(1, 1): DENIED}
+
+        async with log.open_reader(to="end", broken="skip") as reader:
+            assert len(await reader.read_bulk(9)) == 2
+            with pytest.raises(CorruptData, match=r"1\.2: .* sequence id 1, and 2 were given"):
+                await reader.read_next()
 
 
 async def test_who_is_told_of_a_skip_and_raises_harms_no_reader(
