@@ -51,7 +51,7 @@ from .log.skips import Skipped, Skips
 from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
 from .runtime.background import Background, Promise
-from .runtime.errors import DistributedLogError, EndOfStream, InvalidRequest
+from .runtime.errors import AlreadyClosed, DistributedLogError, EndOfStream, InvalidRequest
 from .runtime.host import Buffer
 from .write_buffer import BufferedBulk, Chunk, WriteBuffer, open_buffer
 
@@ -357,7 +357,8 @@ class LogWriter(_Closable):
 
         Raises: nothing.
         """
-        await run(self._background, self._buffer.abort)
+        with suppress(AlreadyClosed):  # with its namespace
+            await run(self._background, self._buffer.abort)
         self._ended()
 
 
@@ -421,7 +422,8 @@ class LogReader(_Closable):
         """
         self._cursor.close()
         if self._open:
-            await run(self._background, self._reader.aclose)
+            with suppress(AlreadyClosed):  # with its namespace
+                await run(self._background, self._reader.aclose)
             self._ended()
 
     def __aiter__(self) -> Self:
@@ -532,7 +534,8 @@ class SegmentWriter(_Closable):
 
         Raises: nothing.
         """
-        await run(self._background, self._writer.abort)
+        with suppress(AlreadyClosed):  # with its namespace
+            await run(self._background, self._writer.abort)
         self._ended()
 
 
@@ -565,7 +568,8 @@ class RangeReader(_Closable):
 
         Raises: nothing.
         """
-        await run(self._background, self._reader.aclose)
+        with suppress(AlreadyClosed):  # with its namespace
+            await run(self._background, self._reader.aclose)
         self._ended()
 
 
@@ -585,6 +589,8 @@ class MultiReader(_Closable):
         Raises: AlreadyClosed.
         """
         items = self._inbox.items
+        if not self._open:
+            items.clear()
         if not items:
             fetch = partial(self._reader.next_many, wait_s)
             await run(self._background, self._inbox.fill, fetch)
@@ -611,7 +617,8 @@ class MultiReader(_Closable):
 
         Raises: nothing.
         """
-        await run(self._background, self._reader.aclose)
+        with suppress(AlreadyClosed):  # with its namespace
+            await run(self._background, self._reader.aclose)
         self._ended()
 
 
@@ -651,7 +658,8 @@ class LogWatch(_Closable):
 
         Raises: nothing.
         """
-        await run(self._background, self._watch.aclose)
+        with suppress(AlreadyClosed):  # with its namespace
+            await run(self._background, self._watch.aclose)
         self._ended()
 
 
@@ -685,7 +693,8 @@ class SegmentWatch(_Closable):
 
         Raises: nothing.
         """
-        await run(self._background, self._watch.aclose)
+        with suppress(AlreadyClosed):  # with its namespace
+            await run(self._background, self._watch.aclose)
         self._ended()
 
 

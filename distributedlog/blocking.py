@@ -54,6 +54,7 @@ from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
 from .runtime.background import Background, Promise
 from .runtime.errors import (
+    AlreadyClosed,
     DistributedLogError,
     EndOfStream,
     InvalidRequest,
@@ -407,7 +408,8 @@ class LogWriter(_Closable):
 
         Raises: nothing.
         """
-        self._background.run(self._buffer.abort)
+        with suppress(AlreadyClosed):  # with its namespace
+            self._background.run(self._buffer.abort)
         self._ended()
 
 
@@ -473,7 +475,8 @@ class LogReader(_Closable):
         """
         self._cursor.close()
         if self._open:
-            self._background.run(self._reader.aclose)
+            with suppress(AlreadyClosed):  # with its namespace
+                self._background.run(self._reader.aclose)
             self._ended()
 
     def __iter__(self) -> Self:
@@ -582,7 +585,8 @@ class SegmentWriter(_Closable):
 
         Raises: nothing.
         """
-        self._background.run(self._writer.abort)
+        with suppress(AlreadyClosed):  # with its namespace
+            self._background.run(self._writer.abort)
         self._ended()
 
 
@@ -614,7 +618,8 @@ class RangeReader(_Closable):
 
         Raises: nothing.
         """
-        self._background.run(self._reader.aclose)
+        with suppress(AlreadyClosed):  # with its namespace
+            self._background.run(self._reader.aclose)
         self._ended()
 
 
@@ -636,6 +641,8 @@ class MultiReader(_Closable):
         Raises: AlreadyClosed.
         """
         items = self._inbox.items
+        if not self._open:
+            items.clear()
         if not items:
             fetch = partial(self._reader.next_many, wait_s)
             self._background.run(self._inbox.fill, fetch)
@@ -660,7 +667,8 @@ class MultiReader(_Closable):
 
         Raises: nothing.
         """
-        self._background.run(self._reader.aclose)
+        with suppress(AlreadyClosed):  # with its namespace
+            self._background.run(self._reader.aclose)
         self._ended()
 
 
@@ -701,7 +709,8 @@ class LogWatch(_Closable):
 
         Raises: nothing.
         """
-        self._background.run(self._watch.aclose)
+        with suppress(AlreadyClosed):  # with its namespace
+            self._background.run(self._watch.aclose)
         self._ended()
 
 
@@ -735,7 +744,8 @@ class SegmentWatch(_Closable):
 
         Raises: nothing.
         """
-        self._background.run(self._watch.aclose)
+        with suppress(AlreadyClosed):  # with its namespace
+            self._background.run(self._watch.aclose)
         self._ended()
 
 

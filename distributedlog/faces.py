@@ -147,6 +147,8 @@ def hops(trio: type[Any], inner: str, left_out: str) -> Iterator[tuple[str, str]
                 body = f"await run({', '.join(['self._background', target, *given])})"
                 if returns != "None":
                     body = ("found = " if name in ENDS else "return ") + body
+                if name in ENDS and "Raises: nothing." in summary(trio, call):
+                    body = f"with suppress(AlreadyClosed):  # with its namespace\n        {body}"
                 if name in ENDS:
                     body += "\n    self._ended()" + "\n    return found" * (returns != "None")
             head = "@property\n" * (name in PLAIN) + "async " * (not plain)

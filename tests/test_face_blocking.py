@@ -424,6 +424,41 @@ def test_a_namespace_that_was_left() -> None:
     assert sys.getswitchinterval() <= 0.0005
 
 
+def test_readers_and_watches_are_closed_also_after_their_namespace() -> None:
+    """It closed them: an ``ExitStack``, a ``finally`` or a framework may come in either order."""
+    with blocking._Opened(model_namespace("alpha"), "test", Namespace) as namespace:
+        log = namespace.open_log("l")
+        with log.open_writer() as writer:
+            writer.write(rec(1))
+        several = namespace.open_reader(logs=["l"])
+        opened = [
+            log.open_reader(),
+            log.open_ranges([]),
+            several,
+            namespace.watch_logs(),
+            log.watch_segments(),
+        ]
+        assert several.next(5) is not None
+        while several.next(1) is not None:
+            pass
+
+    for one in opened:
+        one.close()
+        one.close()
+
+
+def test_what_was_fetched_is_not_given_after_the_close(namespace: Namespace) -> None:
+    """As in the trio face: a reader of several logs that is closed gives nothing more."""
+    with namespace.open_log("l").open_writer() as writer:
+        writer.write(rec(1))
+    several = namespace.open_reader(logs=["l"], to="end")
+    assert several.next(5) is not None
+    several.close()
+
+    with pytest.raises(AlreadyClosed):
+        several.next(0)
+
+
 def test_a_bad_uri_fails_at_once() -> None:
     with pytest.raises(InvalidUri, match="distributedlog-bk"):
         open_namespace("kafka://a:1/x")
