@@ -4,13 +4,14 @@ Acks count a stream's records in sending order (H1); its owner keeps what it sen
 many. Refusals and broken connections are told once, at once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ..runtime.client_link import ClientLink, PendingReply, Reply
 from ..runtime.errors import AlreadyClosed, ConnectionLost, DistributedLogError, ProtocolError
 from ..runtime.frames import ENVELOPE, ENVELOPE_BYTES, REPLY_MORE, Op, envelope, unpack
-from ..runtime.hello import FEATURE_LACS
+from ..runtime.hello import FEATURE_LACS, FEATURE_MANY
 from ..runtime.host import Buffer
 from . import messages as m
 
@@ -55,6 +56,12 @@ class EntryList:
     known: bool
 
 
+SHARED_ENTRY_BYTES = 16 * 1024
+"""Larger entries are frames of their own: their bytes need not be joined with others'."""
+SHARED_BYTES_MAX = 256 * 1024
+"""Of a frame of shared adds: about as large as a full entry."""
+
+
 class AddStream:
     """Adds to one ledger over one connection, acked by count in sending order. See `open_stream`."""
 
@@ -66,7 +73,8 @@ class AddStream:
         on_acked: Callable[[int], None],
         on_refused: Callable[[int, DistributedLogError], None],
     ) -> None:
-        self._client = client
+        self.client = client
+        """Its connection."""
         self._link = client.link
         self._opening = opening
         self._on_acked = on_acked
@@ -83,6 +91,8 @@ class AddStream:
     def send(self, record: Buffer) -> None:
         """Queue one record; it is kept by reference. Silently dropped once the stream was refused."""
         if self.refused is None:
+            if self.client.shared:
+                self.client.send_gathered()  # some of it may be this stream's
             self.sent += 1
             # As `envelope`, without its call: this is done for each entry and replica.
             size = ENVELOPE_BYTES + len(record)
@@ -91,20 +101,33 @@ class AddStream:
     def send_many(self, *records: Buffer) -> None:
         """Queue records as one frame; together at most a frame's bound."""
         if self.refused is None:
+            self.client.send_gathered()
             self.sent += len(records)
             size = sum(len(record) for record in records)
             self._link.send(envelope(Op.ADD, size, ident=self.number), *records)
 
+    def together(self, streams: Sequence[object]) -> Callable[[Buffer], bool] | None:
+        """What sends a record on all these streams of one ledger, with the records of other ledgers.
+
+        It answers false where there is nothing to share, and nothing was sent; None: there never is.
+        """
+        mine = [one for one in streams if isinstance(one, AddStream) and one.client.takes_many]
+        if len(mine) < len(streams) or max([one.number for one in mine]) >= 1 << 32:
+            return None
+        # In one order, so that ensembles of the same bookies are the same connections.
+        mine.sort(key=lambda one: one.client.bookie_id)
+        return partial(mine[0].client.shared_with([one.client for one in mine]).add, tuple(mine))
+
     def send_lac(self, lac: int) -> None:
         """Publish what is confirmed, when no add follows that would carry it (H24)."""
         if self.refused is None:
-            self._client.send_lac(self.number, lac)
+            self.client.send_lac(self.number, lac)
 
     def close(self) -> None:
         """No more acks and refusals are told; the bookie forgets the stream. Idempotent."""
-        if self._client.streams.pop(self.number, None) is None:
+        if self.client.streams.pop(self.number, None) is None:
             return
-        self._client.send_gathered()  # what was given to the stream goes before its end
+        self.client.send_gathered()  # what was given to the stream goes before its end
         if self.refused is None:
             self.refused = AlreadyClosed(f"add stream {self.number} was closed")
         opening = self._opening
@@ -130,6 +153,66 @@ class AddStream:
             self._on_refused(position, error)
 
 
+class SharedAdds:
+    """Small entries of many ledgers on the same connections: gathered until a turn of one of these.
+
+    One head says whose they are; their bytes are joined once and given to each connection. A stream's
+    records keep their order: whoever sends on it by itself sends what is gathered before (`AddStream.send`).
+    """
+
+    __slots__ = ("_bytes", "_clients", "_first", "_records", "_streams")
+
+    def __init__(self, clients: "tuple[BookieClient, ...]") -> None:
+        self._clients = clients
+        self._first = clients[0].link
+        self._records: list[Buffer] = []
+        self._streams: list[tuple[AddStream, ...]] = []
+        """For each record its streams, one a connection."""
+        self._bytes = 0
+
+    @property
+    def closed(self) -> bool:
+        """Has one of the connections ended?"""
+        return any([client.closed is not None for client in self._clients])
+
+    def add(self, streams: tuple[AddStream, ...], record: Buffer) -> bool:
+        """Take one record for each of ``streams``; false: it goes by itself."""
+        if len(record) >= SHARED_ENTRY_BYTES:
+            return False
+        if not self._records:
+            if not self._first.gathers:
+                return False
+            for client in self._clients:
+                client.shared[self] = None
+                client.link.soon()  # the first to have its turn sends it to all
+        self._records.append(record)
+        self._streams.append(streams)
+        self._bytes += len(record)
+        if self._bytes >= SHARED_BYTES_MAX or len(self._records) >= m.MANY_ITEMS_MAX:
+            self.send()
+        return True
+
+    def send(self) -> None:
+        """Give the connections what has gathered."""
+        records, self._records = self._records, []
+        of_streams, self._streams = self._streams, []
+        self._bytes = 0
+        sizes = [len(record) for record in records]
+        body = b"".join(records)
+        for client, streams in zip(self._clients, zip(*of_streams, strict=True), strict=True):
+            del client.shared[self]
+            numbers = []
+            for stream in streams:
+                stream.sent += 1
+                numbers.append(stream.number)
+            if len(records) == 1:
+                client.link.send(envelope(Op.ADD, len(body), ident=numbers[0]), body)
+                continue
+            items = m.encode_many(numbers, sizes)
+            size = len(items) + len(body)
+            client.link.send(envelope(Op.ADD_MANY, size, ident=len(records)) + items, body)
+
+
 class BookieClient:
     """One bookie, over one link; made anew for each connection."""
 
@@ -140,6 +223,10 @@ class BookieClient:
         self.on_closed: list[Callable[[ConnectionLost], None]] = []
         self._last_stream = 0
         self._takes_lacs = bool(link.peer.features & FEATURE_LACS)
+        self.takes_many = bool(link.peer.features & FEATURE_MANY)
+        self.shared: dict[SharedAdds, None] = {}
+        """Those that have gathered something."""
+        self._sharing: dict[tuple[BookieClient, ...], SharedAdds] = {}
         self._lacs: dict[int, int] = {}
         """By stream, to be sent with the link's turn; of one stream the newest counts."""
         link.on_turn = self.send_gathered
@@ -192,12 +279,25 @@ class BookieClient:
         else:
             self.link.send(m.lac_frame(stream, lac))
 
+    def shared_with(self, clients: "Sequence[BookieClient]") -> SharedAdds:
+        """What these connections share; this is the first of them."""
+        key = tuple(clients)
+        found = self._sharing.get(key)
+        if found is None:
+            for other in [other for other, one in self._sharing.items() if one.closed]:
+                del self._sharing[other]
+            found = self._sharing[key] = SharedAdds(key)
+        return found
+
     def send_gathered(self) -> None:
         """Send what waits for the link's turn."""
+        for shared in tuple(self.shared):
+            shared.send()
         if self._lacs:
-            lacs, self._lacs = self._lacs, {}
-            body = m.encode_lacs(lacs)
-            self.link.send(envelope(Op.WRITE_LACS, len(body)), body)
+            lacs, self._lacs = list(self._lacs.items()), {}
+            for start in range(0, len(lacs), m.LACS_MAX):
+                body = m.encode_lacs(lacs[start : start + m.LACS_MAX])
+                self.link.send(envelope(Op.WRITE_LACS, len(body)), body)
 
     # --- requests: each raises what the bookie answered, RequestTimeout, ConnectionLost -------------
 

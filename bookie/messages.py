@@ -7,6 +7,7 @@ flags. Entry records (`entry.py`) follow a body's fixed part verbatim, back to b
     STREAM_OPEN  ident = stream | ledger u64 | key 16s | flags u32 | fragment epoch u32
                  flags: 1 recovery, 2 close: the stream of that number is over, forget it
     ADD          ident = stream | entry records of the stream's ledger
+    ADD_MANY     ident = n      | n x (stream u32, bytes u32) | the records of each: so many ADDs
     ADD_ACKS     ident = 0      | n x (stream u64, count u64): the first ``count`` records are durable (H1)
                  flag 1: somebody waits here for the LAC of one of these streams' ledgers
     STREAM_REFUSED ident = stream, status = code | msgpack [message, detail, position]
@@ -26,7 +27,7 @@ flags. Entry records (`entry.py`) follow a body's fixed part verbatim, back to b
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,12 +50,19 @@ WAIT_STANDING = 1
 READ_PAST_LAC = 2
 """The reader may see entries that are not known to be confirmed."""
 
+MANY_ITEMS_MAX = 4096
+"""Of an ADD_MANY."""
+MANY_ITEM_BYTES = 8
+LACS_MAX = 65_536
+"""Of a WRITE_LACS."""
+
 _STREAM_OPEN = struct.Struct("<Q16sII")
 _LEDGER = struct.Struct("<Q16s")
 _READ = struct.Struct("<Q16sQQII")
 _WAIT_LAC = struct.Struct("<Q16sqII")
 _LAC = struct.Struct("<q")
 _LAC_FRAME = struct.Struct(ENVELOPE.format + "q")
+_MANY_ITEM = struct.Struct("<II")
 _STREAM_LAC = struct.Struct("<Qq")
 _PAIR_I64 = struct.Struct("<qq")
 _PAIR_U64 = struct.Struct("<QQ")
@@ -179,6 +187,29 @@ def decode_pairs(body: Buffer, what: str) -> list[tuple[int, int]]:
     return list(_PAIR_U64.iter_unpack(body))
 
 
+def encode_many(streams: Sequence[int], sizes: Sequence[int]) -> bytes:
+    """The items before an ADD_MANY's records: whose they are, and how many bytes."""
+    items = [0] * (2 * len(sizes))
+    items[0::2] = streams
+    items[1::2] = sizes
+    return struct.pack(f"<{len(items)}I", *items)
+
+
+def decode_many(number: int, body: Buffer) -> list[tuple[int, int]]:
+    """The (stream, bytes) of an ADD_MANY whose ident is ``number``, which are all that follows them.
+
+    Raises `ProtocolError`.
+    """
+    start = MANY_ITEM_BYTES * number
+    if not 0 < number <= MANY_ITEMS_MAX or start > len(body):
+        raise ProtocolError(f"ADD_MANY: {number} items in {len(body)} bytes")
+    items = list(_MANY_ITEM.iter_unpack(memoryview(body)[:start]))
+    records = sum([size for _, size in items])
+    if records != len(body) - start:
+        raise ProtocolError(f"ADD_MANY: items of {records} bytes, {len(body) - start} follow")
+    return items
+
+
 def encode_refusal(error: DistributedLogError, position: int) -> bytes:
     """STREAM_REFUSED: ``position`` counts the stream's records from 0 in sending order."""
     return pack([str(error)[:ERROR_CHARS_MAX], "", position])
@@ -208,15 +239,15 @@ def decode_lac(body: Buffer) -> int:
     return lac
 
 
-def encode_lacs(lacs: Mapping[int, int]) -> bytes:
-    """WRITE_LACS: LACs by stream."""
-    return b"".join([_STREAM_LAC.pack(stream, lac) for stream, lac in lacs.items()])
+def encode_lacs(lacs: Iterable[tuple[int, int]]) -> bytes:
+    """WRITE_LACS: (stream, LAC), at most `LACS_MAX`."""
+    return b"".join([_STREAM_LAC.pack(stream, lac) for stream, lac in lacs])
 
 
 def decode_lacs(body: Buffer) -> list[tuple[int, int]]:
     """WRITE_LACS: (stream, LAC). All of it is sound, or none. Raises `ProtocolError`."""
-    if len(body) % _STREAM_LAC.size:
-        raise ProtocolError(f"WRITE_LACS: {len(body)} bytes are not whole pairs")
+    if len(body) % _STREAM_LAC.size or len(body) > LACS_MAX * _STREAM_LAC.size:
+        raise ProtocolError(f"WRITE_LACS: {len(body)} bytes are not up to {LACS_MAX} whole pairs")
     lacs = list(_STREAM_LAC.iter_unpack(body))
     for stream, lac in lacs:
         if lac < -1:

@@ -52,6 +52,11 @@ class BookieSession:
         """Take one frame. Raises `ProtocolError`, which ends the connection."""
         if op == Op.ADD:
             self._on_add(ident, body)
+        elif op == Op.ADD_MANY:
+            at = m.MANY_ITEM_BYTES * ident
+            for number, size in m.decode_many(ident, body):
+                self._on_add(number, body[at : at + size])
+                at += size
         elif op == Op.READ:
             self._reads.on_read(ident, m.ReadRequest.decode(body))
         elif op == Op.WAIT_LAC:

@@ -5,7 +5,7 @@ and a batch of acks is one call back per stream. No task, no time, nothing await
 decides what to do about a slot that failed.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from ..runtime.errors import DistributedLogError, ProtocolError
@@ -21,6 +21,10 @@ class AddSink(Protocol):
 
     def send(self, record: Buffer) -> None:
         """Queue one record; nothing is awaited."""
+        ...
+
+    def together(self, streams: "Sequence[AddSink]") -> Callable[[Buffer], bool] | None:
+        """What sends a record on all of these, or says false; None: they share nothing."""
         ...
 
     def send_lac(self, lac: int) -> None:
@@ -73,6 +77,7 @@ class SlotStreams:
         self._everywhere = window.striping.everywhere
         self._sinks: dict[int, AddSink] = {}
         self._live: tuple[AddSink, ...] = ()
+        self._shared: Callable[[Buffer], bool] | None = None
         self._sent = window.last  # every open stream was given all it holds up to this entry
 
     def open(self, slot: int) -> bool:
@@ -111,7 +116,7 @@ class SlotStreams:
         if self._window.slots[slot].stream is not stream:
             return True  # refused from within
         self._sinks[slot] = sink
-        self._live = tuple(self._sinks[n] for n in sorted(self._sinks))
+        self._note_live()
         for record in self._window.unsent(stream):
             sink.send(record)
         return True
@@ -132,13 +137,19 @@ class SlotStreams:
             self._window.end_stream(stream)
         sink = self._sinks.pop(slot, None)
         if sink is not None:
-            self._live = tuple(self._sinks[n] for n in sorted(self._sinks))
+            self._note_live()
             sink.close()
+
+    def _note_live(self) -> None:
+        live = self._live = tuple(self._sinks[n] for n in sorted(self._sinks))
+        self._shared = live[0].together(live) if live and self._everywhere else None
 
     def send(self, entry: int, record: Buffer) -> None:
         """The next entry, to every open stream whose slot holds it."""
         self._sent = entry
         if self._everywhere:
+            if self._shared is not None and self._shared(record):
+                return
             for sink in self._live:
                 sink.send(record)
             return

@@ -51,7 +51,8 @@ class Op:
     READ_LAC = 23
     WAIT_LAC = 24
     LIST_ENTRIES = 25
-    WRITE_LACS = 27  # only to who says in HELLO that it takes them
+    ADD_MANY = 26  # this and the next only to who says in HELLO that it takes them
+    WRITE_LACS = 27
 
     META_STATUS = 64
     META_FORM = 65  # between metadata nodes: forming a new cluster

@@ -19,7 +19,9 @@ FEATURES_REQUIRED: tuple[str, ...] = ()
 """What a peer must understand to talk to us; it refuses what it does not know."""
 FEATURE_LACS = 1
 """Takes WRITE_LACS: the LACs of many streams in one frame."""
-FEATURES = FEATURE_LACS
+FEATURE_MANY = 2
+"""Takes ADD_MANY: the adds of many streams in one frame."""
+FEATURES = FEATURE_LACS | FEATURE_MANY
 """What this side understands and no peer has to."""
 AUTH_METHODS = ("none",)
 STRANGER_BYTES_MAX = 4096

@@ -172,6 +172,10 @@ class Link:
         """Will the sender's turn come, with `on_turn`, whatever else is sent? Not on an idle link."""
         return self._wake.is_set()
 
+    def soon(self) -> None:
+        """Have the sender's turn come, and with it `on_turn`, though nothing is queued yet."""
+        self._wake.set()
+
     def reply(self, ident: int, *body: Buffer, flags: int = 0) -> None:
         """Answer request ``ident``."""
         size = 0

@@ -5,7 +5,7 @@ later. The store does compare-and-set; it may stand still, and lose its answers.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from ..ledger.metadata import LedgerMetadata
@@ -246,6 +246,9 @@ class SimSink:
     def send(self, record: Buffer) -> None:
         """One record to the bookie."""
         self._link.there(lambda: self._arrive(record))
+
+    def together(self, streams: Sequence[object]) -> None:
+        """The simulated links share nothing."""
 
     def send_lac(self, lac: int) -> None:
         """The explicit LAC to the bookie."""

@@ -148,6 +148,13 @@ class BookieOracle:
             stream = link.streams.get(ident)
             if stream is not None:
                 self._on_add(link.bookie, stream, body)
+        elif op == Op.ADD_MANY:
+            at = messages.MANY_ITEM_BYTES * ident
+            for number, size in messages.decode_many(ident, body):
+                stream = link.streams.get(number)
+                if stream is not None:
+                    self._on_add(link.bookie, stream, body[at : at + size])
+                at += size
         elif op == Op.STREAM_OPEN:
             opened = messages.StreamOpen.decode(body)
             if not opened.close:

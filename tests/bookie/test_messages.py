@@ -48,6 +48,7 @@ def test_junk_never_raises_anything_else(body: bytes) -> None:
         m.WaitLac.decode,
         m.decode_lac,
         m.decode_lacs,
+        lambda junk: m.decode_many(2, junk),
         m.decode_read,
         m.decode_wait,
         m.decode_ends,
@@ -98,12 +99,30 @@ def test_acks_runs_refusals_and_replies_come_back() -> None:
     frame = envelope(Op.WRITE_LAC, 8, ident=2**40) + m.encode_lac(7)
     assert m.lac_frame(2**40, 7) == frame
     lacs = {1: -1, 2**40: 2**62}
-    assert m.decode_lacs(m.encode_lacs(lacs)) == list(lacs.items())
+    assert m.decode_lacs(m.encode_lacs(lacs.items())) == list(lacs.items())
+
+
+def test_the_items_of_an_add_many_are_all_that_follows_them() -> None:
+    """H165: where one item's bytes are wrong, all after it would be another's."""
+    body = m.encode_many([7, 2**32 - 1, 7], [3, 0, 2]) + b"abcde"
+
+    assert m.decode_many(3, body) == [(7, 3), (2**32 - 1, 0), (7, 2)]
+    for number, wrong in (
+        (0, b""),
+        (2, body),
+        (4, body),
+        (3, body[:-1]),
+        (3, body + b"f"),
+        (2**64 - 1, body),
+        (m.MANY_ITEMS_MAX + 1, bytes(m.MANY_ITEM_BYTES * (m.MANY_ITEMS_MAX + 1))),
+    ):
+        with pytest.raises(ProtocolError, match="ADD_MANY"):
+            m.decode_many(number, wrong)
 
 
 def test_one_lac_that_cannot_be_refuses_them_all() -> None:
     """H165: nothing of a common frame is taken before all of it is looked at."""
     with pytest.raises(ProtocolError, match="-2 on stream 5"):
-        m.decode_lacs(m.encode_lacs({4: 7, 5: -2}))
+        m.decode_lacs(m.encode_lacs({4: 7, 5: -2}.items()))
     with pytest.raises(ProtocolError, match="whole pairs"):
-        m.decode_lacs(m.encode_lacs({4: 7})[:-1])
+        m.decode_lacs(m.encode_lacs({4: 7}.items())[:-1])

@@ -465,9 +465,17 @@ CODECS = [
     ),
     Codec("WRITE_LAC", bm.decode_lac, [bm.encode_lac(5)], PEER, (), "bytes"),
     Codec(
+        "ADD_MANY",
+        lambda b: bm.decode_many(2, b),
+        [bm.encode_many([1, 2], [len(RECORD), len(RECORD)]) + 2 * RECORD],
+        PEER,
+        ("bookie/messages.py decode_many",),
+        "bytes",
+    ),
+    Codec(
         "WRITE_LACS",
         bm.decode_lacs,
-        [bm.encode_lacs({1: 5, 2: -1})],
+        [bm.encode_lacs({1: 5, 2: -1}.items())],
         PEER,
         ("bookie/messages.py decode_lacs",),
         "bytes",

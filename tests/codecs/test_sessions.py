@@ -52,6 +52,8 @@ def bookie_words(chance: random.Random) -> tuple[int, int, int, bytes]:
         (Op.ADD, RECORD),
         (Op.ADD, RECORD[: len(RECORD) // 2]),
         (Op.WRITE_LAC, m._LAC.pack(signed)),
+        (Op.ADD_MANY, m.encode_many([1, chance.choice([1, 2, 3])], [len(RECORD)] * 2) + 2 * RECORD),
+        (Op.ADD_MANY, m.encode_many([1, some(32)], [len(RECORD), 0]) + RECORD),
         (Op.WRITE_LACS, m._STREAM_LAC.pack(some(), signed) + m._STREAM_LAC.pack(1, some(40))),
         (Op.READ, m._READ.pack(ledger, key, first, last, some(32), chance.randrange(4))),
         (Op.READ, m._READ.pack(7, KEY, 0, some(63), some(32), chance.randrange(4))),

@@ -5,7 +5,7 @@ The rules are those of `sim/ledger_model.py`; here they get trio's time. Each me
 
 import heapq
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -229,6 +229,9 @@ class ModelAddStream:
 
     def send(self, record: Buffer) -> None:
         self._node.post(lambda: self._arrive(record))
+
+    def together(self, streams: Sequence[object]) -> None:
+        """Model connections share nothing."""
 
     def send_lac(self, lac: int) -> None:
         def arrive() -> None:

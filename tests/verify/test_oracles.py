@@ -256,9 +256,22 @@ def test_an_explicit_lac_beyond(bookie: Bookie, broken: list[str]) -> None:
 
 def test_an_explicit_lac_beyond_among_others(bookie: Bookie, broken: list[str]) -> None:
     bookie.stores(record(0))
-    bookie.gets(Op.WRITE_LACS, words.encode_lacs({9: 7, 1: 0}), ident=0)
+    bookie.gets(Op.WRITE_LACS, words.encode_lacs({9: 7, 1: 0}.items()), ident=0)
 
     assert "G3" in broken[0]
+
+
+def test_a_lost_record_of_a_common_frame(bookie: Bookie, broken: list[str]) -> None:
+    bookie.opens(stream=2)
+    both = [record(0), record(1)]
+    sizes = [len(each) for each in both]
+    bookie.gets(Op.ADD_MANY, words.encode_many([1, 2], sizes) + b"".join(both), ident=2)
+    bookie.oracle.on_durable("b1", both[1])
+
+    bookie.acks(1, stream=2)
+    assert broken == []
+    bookie.acks(1, stream=1)
+    assert broken
 
 
 class Metadata:

@@ -1,0 +1,316 @@
+"""ADD_MANY is exactly the ADDs one after another (H165, H1), and who is sent which."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.bookie import messages as m
+from distributedlog.bookie.client import (
+    SHARED_BYTES_MAX,
+    SHARED_ENTRY_BYTES,
+    AddStream,
+    BookieClient,
+)
+from distributedlog.bookie.opening import open_store
+from distributedlog.bookie.options import BookieOptions
+from distributedlog.bookie.server import serve_bookie_protocol
+from distributedlog.bookie.session import BookieSession
+from distributedlog.bookie.store import Store
+from distributedlog.runtime.errors import DistributedLogError, TooBusy
+from distributedlog.runtime.frames import Op, envelope
+from distributedlog.runtime.hello import FEATURES, Hello
+from distributedlog.runtime.rpc import Endpoint
+from tests.runtime.pipe import PipeNetwork
+
+from .kit import KEY, OPTIONS, CutDisk, read_all, record
+
+Clock = trio.testing.MockClock
+TIGHT = replace(
+    OPTIONS, journal_file_bytes=128 << 10, gather_bytes=64 << 10, unsynced_bytes_max=8 << 10
+)
+"""A ring that fills in the middle of a frame."""
+
+
+class Bookies:
+    """Bookies on a network, and a client connected to each."""
+
+    def __init__(self, nursery: trio.Nursery, seed: int = 1) -> None:
+        self.network = PipeNetwork(seed)
+        self.nursery = nursery
+        self.stores: dict[str, Store] = {}
+        host = self.network.host("client")
+        self.endpoint = Endpoint(host, lambda: Hello("c1", "", "client"))
+
+    async def start(
+        self, name: str, options: BookieOptions, *, sync_s: float = 0.0, features: int = FEATURES
+    ) -> BookieClient:
+        disk = CutDisk(sync_s=sync_s)
+        host = self.network.host(name, journal=disk, index=disk)
+        store = self.stores[name] = await open_store(host, options, bookie_id=name)
+        await self.nursery.start(store.run)
+        hello = Hello("c1", name, "bookie", features=features)
+        listener = await host.listen((name, 0))
+        server = Endpoint(host, lambda: hello)
+        self.nursery.start_soon(serve_bookie_protocol, server, {"": listener}, store)
+        link = await self.endpoint.dial(listener.address, nursery=self.nursery)
+        return BookieClient(link, name)
+
+
+@dataclass
+class Heard:
+    """A stream, and what its bookie said of it."""
+
+    stream: AddStream
+    acked: int = 0
+    refused: tuple[int, type[DistributedLogError]] | None = None
+    sent: list[bytes] = field(default_factory=list)
+
+
+def opened(client: BookieClient, ledger: int, *, recovery: bool = False) -> Heard:
+    def on_acked(count: int) -> None:
+        heard.acked = count
+
+    def on_refused(position: int, error: DistributedLogError) -> None:
+        heard.refused = (position, type(error))
+
+    stream = client.open_stream(
+        ledger, KEY, recovery=recovery, fragment_epoch=0, on_acked=on_acked, on_refused=on_refused
+    )
+    heard = Heard(stream)
+    return heard
+
+
+Adds = list[tuple[Heard, bytes]]
+
+
+def one_by_one(client: BookieClient, adds: Adds) -> None:
+    for heard, body in adds:
+        client.link.send(envelope(Op.ADD, len(body), ident=heard.stream.number), body)
+
+
+def in_common(client: BookieClient, adds: Adds) -> None:
+    items = m.encode_many([h.stream.number for h, _ in adds], [len(body) for _, body in adds])
+    body = items + b"".join([body for _, body in adds])
+    client.link.send(envelope(Op.ADD_MANY, len(body), ident=len(adds)), body)
+
+
+async def outcome(
+    seed: int, send: Callable[[BookieClient, Adds], None], options: BookieOptions
+) -> tuple[object, int]:
+    """What a bookie says and holds after adds of this seed, and how often its ring was full."""
+    draw = random.Random(seed)
+    deferred: list[int] = []
+    async with trio.open_nursery() as nursery:
+        bookies = Bookies(nursery, seed)
+        client = await bookies.start("b1", options, sync_s=draw.choice((0.001, 0.02)))
+        store = bookies.stores["b1"]
+        heard = [opened(client, 1 + n % 4, recovery=n % 5 == 4) for n in range(9)]
+        for _ in range(draw.randrange(3, 9)):
+            adds: Adds = []
+            for _ in range(draw.randrange(1, 40)):
+                one = draw.choice(heard)
+                ledger = one.stream._opening.ledger
+                made = []
+                for _ in range(draw.choice((0, 1, 1, 1, 3))):
+                    number, other = draw.randrange(200), draw.random() < 0.01
+                    payload = bytes([1 + other]) * (40 + number % 3 * 300)
+                    made.append(record(ledger, number, payload))
+                if made and draw.random() < 0.01:
+                    made[-1] = made[-1][:-1] + bytes([made[-1][-1] ^ 1])
+                one.stream.sent += len(made)
+                one.sent += made
+                adds.append((one, b"".join(made)))
+            send(client, adds)
+            if draw.random() < 0.1:
+                await trio.sleep(5)  # a fence goes before adds that wait for the ring
+                request = m.LedgerRequest(1 + draw.randrange(4), KEY)
+                client.link.begin(Op.FENCE, request.encode(), timeout_s=9)
+            if draw.random() < 0.5:
+                await trio.sleep(draw.random() * 0.05)
+            deferred.append(store.stats.deferred_bytes)
+        await trio.sleep(5)
+        assert client.closed is None
+        assert store.stats.deferred_bytes == 0
+        for one in heard:
+            held = await read_all(store, one.stream._opening.ledger) if one.acked else {}
+            for body in one.sent[: one.acked]:
+                assert body in held.values()
+            assert one.acked == (len(one.sent) if one.refused is None else one.refused[0])
+        said = [(one.acked, one.refused) for one in heard]
+        holds = []
+        for n in range(1, 5):
+            any_acked = any(one.acked for one in heard if one.stream._opening.ledger == n)
+            holds.append(await read_all(store, n) if any_acked else {})
+        nursery.cancel_scope.cancel()
+    return (said, holds), sum(map(bool, deferred))
+
+
+async def test_an_add_many_is_its_adds_in_order(autojump_clock: Clock) -> None:
+    """H165, H1: conflicts, damage, fences, and a ring that fills in the middle; fuzz over both forms."""
+    refused = full = 0
+    for seed in range(25):
+        options = replace(TIGHT, deferred_bytes_max=1 << 20)
+        apart, _ = await outcome(seed, one_by_one, options)
+        common, deferrals = await outcome(seed, in_common, options)
+
+        assert apart == common, seed
+        assert isinstance(common, tuple)
+        refused += sum(refusal is not None for _, refusal in common[0])
+        full += deferrals
+    assert refused > 10
+    assert full > 10
+
+
+async def test_a_refused_stream_of_a_common_frame_poisons_no_neighbour(
+    autojump_clock: Clock,
+) -> None:
+    """H165."""
+    async with trio.open_nursery() as nursery:
+        bookies = Bookies(nursery)
+        client = await bookies.start("b1", OPTIONS)
+        first, bad, last = (opened(client, n) for n in (1, 2, 3))
+        for one in (first, bad, last):
+            one.stream.sent = 2
+
+        in_common(
+            client,
+            [
+                (first, record(1, 0)),
+                (bad, record(2, 0)),
+                (bad, record(9, 9)),  # of another ledger
+                (last, record(3, 0)),
+                (bad, record(2, 1)),
+                (first, record(1, 1)),
+                (last, record(3, 1)),
+            ],
+        )
+        await trio.sleep(1)
+
+        assert [(one.acked, one.refused is None) for one in (first, bad, last)] == [
+            (2, True),
+            (1, False),
+            (2, True),
+        ]
+        assert bad.refused is not None
+        assert bad.refused[0] == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_does_not_fit_refuses_only_its_streams(autojump_clock: Clock) -> None:
+    """H165: more waits for the ring than may; counts stay true for each stream by itself."""
+    async with trio.open_nursery() as nursery:
+        bookies = Bookies(nursery)
+        options = replace(TIGHT, deferred_bytes_max=4 << 10)
+        client = await bookies.start("b1", options, sync_s=0.5)
+        heard = [opened(client, n) for n in range(1, 31)]
+        for one in heard:
+            one.stream.sent = 1
+
+        in_common(client, [(one, record(n, 0, bytes(1000))) for n, one in enumerate(heard, 1)])
+        await trio.sleep(30)
+
+        refused = [one for one in heard if one.refused is not None]
+        assert 0 < len(refused) < 30
+        for n, one in enumerate(heard, 1):
+            assert one.acked == (one.refused is None)
+            assert one.refused in (None, (0, TooBusy))
+            if one.acked:
+                assert list(await read_all(bookies.stores["b1"], n)) == [0]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("old", [(), ("b2",), ("b1", "b2", "b3")])
+async def test_small_entries_of_many_ledgers_share_frames(
+    old: tuple[str, ...], autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To bookies that say they take them, all three; large entries and lone ones go by themselves."""
+    ops: dict[str, list[int]] = {name: [] for name in ("b1", "b2", "b3")}
+    on_frame = BookieSession.on_frame
+    frames_max = 0
+
+    def noted(
+        self: BookieSession, op: int, flags: int, status: int, ident: int, ms: int, body: memoryview
+    ) -> None:
+        nonlocal frames_max
+        if op in (Op.ADD, Op.ADD_MANY):
+            ops[self._store.bookie_id].append(op)
+            frames_max = max(frames_max, len(body) if op == Op.ADD_MANY else 0)
+        on_frame(self, op, flags, status, ident, ms, body)
+
+    monkeypatch.setattr(BookieSession, "on_frame", noted)
+    draw = random.Random(len(old))
+    async with trio.open_nursery() as nursery:
+        bookies = Bookies(nursery)
+        roomy = replace(OPTIONS, deferred_bytes_max=16 << 20)
+        clients = [
+            await bookies.start(name, roomy, features=0 if name in old else FEATURES)
+            for name in ops
+        ]
+        ledgers = []
+        for ledger in range(1, 41):
+            draw.shuffle(clients)  # each ledger has its slots in another order
+            heard = [opened(client, ledger) for client in clients]
+            streams = [one.stream for one in heard]
+            ledgers.append((ledger, heard, streams[0].together(streams)))
+        await trio.sleep(1)
+        sent: dict[int, list[bytes]] = {ledger: [] for ledger, _, _ in ledgers}
+        for turn in range(12):
+            for _ in range(draw.randrange(1, 120)):
+                ledger, heard, shared = draw.choice(ledgers)
+                size = draw.choice((100, 3000, SHARED_ENTRY_BYTES - 100, SHARED_ENTRY_BYTES))
+                made = record(ledger, len(sent[ledger]), bytes(size))
+                sent[ledger].append(made)
+                if shared is None or not shared(made):
+                    for one in heard:
+                        one.stream.send(made)
+            await trio.sleep(draw.choice((0, 0, 1)) if turn else 1)
+        await trio.sleep(5)
+
+        for ledger, heard, shared in ledgers:
+            assert (shared is None) == bool(old)
+            for one in heard:
+                assert (one.acked, one.refused) == (len(sent[ledger]), None)
+                assert one.stream.sent == one.acked
+            for store in bookies.stores.values():
+                held = await read_all(store, ledger) if sent[ledger] else {}
+                assert list(held.values()) == sent[ledger]
+        total = sum(map(len, sent.values()))
+        for frames in ops.values():
+            if old:
+                assert frames == [Op.ADD] * total
+            else:
+                assert frames.count(Op.ADD_MANY) > 10
+                assert len(frames) < total * 0.8
+        assert frames_max < SHARED_BYTES_MAX + SHARED_ENTRY_BYTES + m.MANY_ITEM_BYTES * 4096
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_connection_that_ends_takes_no_entry_from_the_others(autojump_clock: Clock) -> None:
+    """What was gathered for three goes to the two that are left; the third stream is refused."""
+    async with trio.open_nursery() as nursery:
+        bookies = Bookies(nursery)
+        clients = [await bookies.start(name, OPTIONS) for name in ("b1", "b2", "b3")]
+        heard = {ledger: [opened(c, ledger) for c in clients] for ledger in range(1, 6)}
+        together = {n: of[0].stream.together([one.stream for one in of]) for n, of in heard.items()}
+        await trio.sleep(1)
+        for client in clients:
+            client.link.soon()
+        for ledger, shared in together.items():
+            assert shared is not None
+            assert shared(record(ledger, 0))
+
+        clients[0].link.close(DistributedLogError("cut"))
+        heard[3][1].stream.close()  # and what was given to this one goes before its end
+        await trio.sleep(1)
+
+        for ledger, (one, two, three) in heard.items():
+            assert one.refused is not None
+            assert one.acked == 0
+            assert two.acked == (ledger != 3)
+            assert three.acked == 1
+            assert list(await read_all(bookies.stores["b2"], ledger)) == [0]
+        nursery.cancel_scope.cancel()
