@@ -54,7 +54,7 @@ class Played:
     kept_max: list[int] = field(default_factory=list)
     """The most segments that were there at once, a minute."""
     share_max: float = 0.0
-    """The most that was there, of what may be."""
+    """The most that was there, of what may be, once not all is young enough."""
     killed_at: list[float] = field(default_factory=list)
 
     def may_be_kept_s(self, now: float) -> float:
@@ -128,7 +128,8 @@ async def play(one: Played) -> Played:
             # Each log has one segment open, one is kept in any case, one may be between the two.
             young = sum(len(at) - bisect_left(at, since) + 3 for at in acked_at.values())
             assert kept <= young, f"{kept} segments are there, {young} at most are young enough"
-            one.share_max = max(one.share_max, kept / young)
+            if young < sum(map(len, acked_at.values())):
+                one.share_max = max(one.share_max, kept / young)
         one.segments = sum(map(len, acked_at.values()))
         one.gone = sum(first_left.values()) - one.logs
         nursery.cancel_scope.cancel()
