@@ -464,7 +464,8 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
 @click.option("--forget", metavar="POSITION", help="Delete this one.")
 @common
 def positions(settings: Settings, name: str, forget: str | None) -> None:
-    """Where the named subscribers of a log go on."""
+    """Where the named subscribers of a log go on, and which of them hold its retention up."""
+    from ..log.settings import retention_of
     from .connect import answer, namespace, run
 
     async def work() -> None:
@@ -473,13 +474,26 @@ def positions(settings: Settings, name: str, forget: str | None) -> None:
             if forget is not None:
                 await answer(settings, f"forgetting {forget}", lambda: stored.delete(forget))
             found = await answer(settings, f"positions of {name}", stored.list)
+            held = await answer(settings, f"positions of {name}", stored.holds)
+            own = await answer(settings, f"settings of {name}", logs.open_log(name).settings)
+            bind = await answer(settings, "settings of the namespace", logs.settings)
+        at_most_s = retention_of(bind, own).hold_max_s
+        left = {one: max(0.0, at_most_s - held_s) for one, held_s in held.items()}
         if settings.json:
-            emit({"name": name, "positions": {one: str(at) for one, at in found.items()}})
+            stand = {one: str(at) for one, at in found.items()}
+            emit({"name": name, "positions": stand, "holds_s": left})
         else:
-            rows = [[one, str(at)] for one, at in found.items()]
-            table(("position", "dlsn"), rows, empty="no positions")
+            rows = [
+                [one, str(at), _holds(left[one]) if one in left else "no"]
+                for one, at in found.items()
+            ]
+            table(("position", "dlsn", "holds retention"), rows, empty="no positions")
 
     run(work)
+
+
+def _holds(left_s: float) -> str:
+    return f"for {left_s:,.0f} s more" if left_s else "no longer: hold_max_s is over"
 
 
 @command.command(cls=Command, examples="dlog log watch\ndlog log watch orders/ --json")

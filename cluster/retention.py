@@ -20,8 +20,9 @@ import trio
 
 from ..log.containment import broken
 from ..log.dlsn import DLSN
-from ..log.keys import decode_log_id, name_key, purge_key, segment_key, state_key
+from ..log.keys import decode_log_id, name_key, position_key, purge_key, segment_key, state_key
 from ..log.options import LogOptions
+from ..log.positions import UNHELD, PositionRecord
 from ..log.retention import (
     CLOCK_KEY,
     STEP_MAX_MS,
@@ -343,7 +344,21 @@ class Retention:
         if rule.retention_bytes:
             last = max(last, await self._too_many(one, state))
         last = min(last, state.open_from - 1, state.last_segment - rule.retention_segments_min)
+        if DLSN(last + 1, 0, 0) > state.earliest:
+            last = await self._not_held(rule, state.log_id, last)
         return last if DLSN(last + 1, 0, 0) > state.earliest else 0
+
+    async def _not_held(self, rule: RetentionOptions, log_id: int, last: int) -> int:
+        """As far of what is to go as no named position holds it (H153).
+
+        One that begins to hold after this look changes the stamps, which what follows is compared with.
+        """
+        at_most_ms = int(rule.hold_max_s * 1000)
+        async for item in Scan(self._metadata, position_key(log_id, ""), limit=PAGE):
+            one = PositionRecord.decode(item.value)
+            if one.held_ms != UNHELD and self._clock.now_ms - one.held_ms < at_most_ms:
+                last = min(last, one.dlsn.segment - 1)
+        return last
 
     async def _too_many(self, one: _Watched, state: LogState) -> int:
         """The last of the oldest closed segments without which there is still enough; 0 for none."""

@@ -721,12 +721,12 @@ class Positions:
         """
         return await run(self._background, self._positions.proven, name)
 
-    async def advance(self, name: str, to: Position | DLSN) -> DLSN:
+    async def advance(self, name: str, to: Position | DLSN, *, hold: bool = False) -> DLSN:
         """Move a position forwards, or make it; where it is then: never lower than before or than asked.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        return await run(self._background, self._positions.advance, name, to)
+        return await run(self._background, self._positions.advance, name, to, hold=hold)
 
     async def list(self) -> dict[str, DLSN]:
         """All positions, by name, in the order of names.
@@ -734,6 +734,13 @@ class Positions:
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._positions.list)
+
+    async def holds(self) -> dict[str, float]:
+        """The positions that hold retention up, and for how many seconds each was not moved or held anew.
+
+        Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return await run(self._background, self._positions.holds)
 
     async def delete(self, name: str) -> bool:
         """Forget a position; was there one?

@@ -772,12 +772,12 @@ class Positions:
         """
         return self._background.run(self._positions.proven, name)
 
-    def advance(self, name: str, to: Position | DLSN) -> DLSN:
+    def advance(self, name: str, to: Position | DLSN, *, hold: bool = False) -> DLSN:
         """Move a position forwards, or make it; where it is then: never lower than before or than asked.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        return self._background.run(self._positions.advance, name, to)
+        return self._background.run(self._positions.advance, name, to, hold=hold)
 
     def list(self) -> dict[str, DLSN]:
         """All positions, by name, in the order of names.
@@ -785,6 +785,13 @@ class Positions:
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._positions.list)
+
+    def holds(self) -> dict[str, float]:
+        """The positions that hold retention up, and for how many seconds each was not moved or held anew.
+
+        Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return self._background.run(self._positions.holds)
 
     def delete(self, name: str) -> bool:
         """Forget a position; was there one?

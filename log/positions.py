@@ -3,6 +3,10 @@
 A position is the DLSN of the next record to read, and whether that was proved: by a `Position`, never by an
 address that somebody wrote down, which storing does not make a proof (H141). It belongs to one incarnation:
 its key goes by the log's id, so a log that is made again begins without any.
+
+One that *holds* keeps retention (`retention.py`) from what is at and after it, for a time that counts on
+retention's own clock. Nothing is to pass a hold that was promised: a new one writes the log's stamps again,
+and a retention that looked before finds them changed.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,23 +14,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..metadata.interface import Metadata, Scan
-from ..metadata.transaction import Compare, Delete, Put, Transaction
+from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import InvalidRequest, LogNotFound, LogRecreated, OutcomeUnknown
 from ..runtime.frames import pack
 from ..runtime.schema import fit, number, row
 from .dlsn import DLSN
 from .keys import incarnation_text, position_key, segment_key, state_key
 from .position import Position
+from .retention import CLOCK_KEY, HOLD_MAX_S_MIN, Stamps, decode_clock, stamps_key
 from .segments import SegmentRecord
 from .state import LogState, decode_fields
 
-FORMAT = 2
+FORMAT = 3
 NAME_BYTES_MAX = 255
 
 
 UNPROVEN = -1
+UNHELD = -1
 _POSITION = row(row(number(), number(), number()), number())
 _SEQUENCE_ID = number(UNPROVEN)
+_HELD = number(UNHELD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +46,12 @@ class PositionRecord:
     """Wall clock of who moved it; for people."""
     sequence_id: int = UNPROVEN
     """Of the next record, from a `Position`, which proves it; -1: only an address, as in format 1."""
+    held_ms: int = UNHELD
+    """The clock of retention when it was last moved, while it holds retention up; -1: it does not."""
 
     def encode(self) -> bytes:
         """As a packed list with a format number."""
-        return pack([FORMAT, list(self.dlsn), self.moved_ms, self.sequence_id])
+        return pack([FORMAT, list(self.dlsn), self.moved_ms, self.sequence_id, self.held_ms])
 
     @classmethod
     def decode(cls, value: bytes) -> "PositionRecord":
@@ -50,7 +59,8 @@ class PositionRecord:
         fields = decode_fields(value, FORMAT, 3, "a position")
         dlsn, moved_ms = fit(fields[:2], _POSITION, "a position")
         sequence_id = fit(fields[2], _SEQUENCE_ID, "a position") if len(fields) > 2 else UNPROVEN
-        return cls(DLSN(*dlsn), moved_ms, sequence_id)
+        held_ms = fit(fields[3], _HELD, "a position") if len(fields) > 3 else UNHELD
+        return cls(DLSN(*dlsn), moved_ms, sequence_id, held_ms)
 
 
 class Positions:
@@ -92,11 +102,14 @@ class Positions:
             return None
         return Position(incarnation_text(log_id), stands.dlsn, stands.sequence_id)
 
-    async def advance(self, name: str, to: Position | DLSN) -> DLSN:
+    async def advance(self, name: str, to: Position | DLSN, *, hold: bool = False) -> DLSN:
         """Move a position forwards, or make it; where it is then: never lower than before or than asked.
 
         To a `Position`, as `LogReader.position` gives it, or to a bare DLSN, which proves nothing. Raises
         `LogNotFound`, `LogRecreated`, `InvalidRequest` for a position in a segment that does not exist yet.
+        With ``hold`` records at and after it do not go by age or size, until it is moved without ``hold`` or
+        deleted, and for at most ``hold_max_s`` after it was last moved; the same place again counts as a
+        move. `Log.truncate` does not ask. What already stands further keeps its own hold, or none.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -117,19 +130,27 @@ class Positions:
         wanted = await self._normal(log_id, dlsn)
         while True:
             found = await self._metadata.get(key)
-            if found is not None:
-                stands = PositionRecord.decode(found.value)
-                # The same place again is written for its proof alone.
-                proves = sequence_id != UNPROVEN and stands.sequence_id == UNPROVEN
-                if stands.dlsn > wanted or (stands.dlsn == wanted and not proves):
-                    return stands.dlsn
-            put = Put(key, PositionRecord(wanted, self._wall_ms(), sequence_id).encode())
+            stands = None if found is None else PositionRecord.decode(found.value)
+            if stands is not None and stands.dlsn > wanted:
+                return stands.dlsn
+            held_ms, told = UNHELD, Transaction()
+            if hold:
+                held_ms, told = await self._hold(
+                    log_id, UNHELD if stands is None else stands.held_ms
+                )
+            proof = sequence_id
+            if stands is not None and stands.dlsn == wanted:
+                # The same place again is written for its proof or its hold alone.
+                proof = max(proof, stands.sequence_id)
+                if (proof, held_ms) == (stands.sequence_id, stands.held_ms):
+                    return wanted
+            put = Put(key, PositionRecord(wanted, self._wall_ms(), proof, held_ms).encode())
             compares = (
                 Compare.version(key, 0 if found is None else found.version),
                 Compare.exists(state_key(log_id)),
             )
             try:
-                reply = await self._metadata.transact(Transaction(compares, (put,)))
+                reply = await self._metadata.transact(Transaction(compares, (put,)) + told)
             except OutcomeUnknown:
                 continue
             if reply.succeeded:
@@ -148,6 +169,22 @@ class Positions:
             async for item in Scan(self._metadata, prefix)
         }
 
+    async def holds(self) -> dict[str, float]:
+        """The positions that hold retention up, and for how many seconds each was not moved or held anew.
+
+        By the clock of retention. One at or above the log's ``hold_max_s`` holds nothing up any more.
+
+        Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        prefix = position_key(await self._find(), "")
+        now_ms = _clock_ms(await self._metadata.get(CLOCK_KEY))
+        found: dict[str, float] = {}
+        async for item in Scan(self._metadata, prefix):
+            held_ms = PositionRecord.decode(item.value).held_ms
+            if held_ms != UNHELD:
+                found[item.key[len(prefix) :].decode()] = max(0, now_ms - held_ms) / 1000
+        return found
+
     async def delete(self, name: str) -> bool:
         """Forget a position; was there one?
 
@@ -164,6 +201,17 @@ class Positions:
             with suppress(OutcomeUnknown):
                 if (await self._metadata.transact(delete)).succeeded:
                     return True
+
+    async def _hold(self, log_id: int, held_ms: int) -> tuple[int, Transaction]:
+        """From when a hold counts, and what lets no retention pass that has not seen it."""
+        now_ms = _clock_ms(await self._metadata.get(CLOCK_KEY))
+        if held_ms != UNHELD and now_ms - held_ms < HOLD_MAX_S_MIN * 1000 / 2:
+            return now_ms, Transaction()  # it cannot have ended yet
+        key = stamps_key(log_id)
+        found = await self._metadata.get(key)
+        value = Stamps().encode() if found is None else found.value
+        unchanged = Compare.version(key, 0 if found is None else found.version)
+        return now_ms, Transaction((unchanged,), (Put(key, value),))
 
     async def _normal(self, log_id: int, dlsn: DLSN) -> DLSN:
         """After the last record of a closed segment is the first position of the next one."""
@@ -183,6 +231,10 @@ class Positions:
             if record.closed and (record.last_dlsn is None or dlsn > record.last_dlsn):
                 return DLSN(dlsn.segment + 1, 0, 0)
         return dlsn
+
+
+def _clock_ms(found: KeyValue | None) -> int:
+    return 0 if found is None else decode_clock(found.value)
 
 
 def check_position_name(name: str) -> str:

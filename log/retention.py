@@ -20,6 +20,8 @@ FORMAT = 1
 CLOCK_KEY = b"clock/retention"
 STEP_MAX_MS = 60_000
 MARKS_MAX = 64
+HOLD_MAX_S_MIN = 60.0
+"""Of the option ``hold_max_s``: one younger than half of it is renewed without a word to retention."""
 
 
 @dataclass(frozen=True, slots=True)

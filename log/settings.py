@@ -18,6 +18,7 @@ from ..runtime.frames import pack
 from ..runtime.options import check, names, option, overlaid, unknown
 from ..runtime.schema import Misfit, blob, fit, mapping, row
 from .options import LogOptions
+from .retention import HOLD_MAX_S_MIN
 from .state import decode_fields
 
 FORMAT = 1
@@ -57,6 +58,12 @@ class RetentionOptions:
     )
     retention_segments_min: int = option(
         1, "segments", "so many of the newest stay in any case", at_least=0
+    )
+    hold_max_s: float = option(
+        7 * 86400.0,
+        "s",
+        "a named position holds records back for at most this long after it was last moved",
+        at_least=HOLD_MAX_S_MIN,
     )
 
     def __post_init__(self) -> None:

@@ -475,6 +475,9 @@ def test_names_and_what_is_in_a_log_without_reading_it(face: Face) -> None:
                 assert reader.skipped.entries == 0
             await done(log.positions.advance("worker", at))
             assert await done(log.positions.proven("worker")) == at
+            assert await done(log.positions.holds()) == {}
+            await done(log.positions.advance("worker", at, hold=True))
+            assert list(await done(log.positions.holds())) == ["worker"]
             async with opened(log.open_reader(position=at, to="end")) as reader:
                 assert [record.txid for record in await collect(reader)] == [3]
             async with opened(namespace.open_reader(logs=[f"{name}/d"], to="end")) as several:

@@ -3,7 +3,7 @@
 The logs are written by real writers over the model of ledgers; the bytes go by the purger's own code.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -343,6 +343,105 @@ async def test_it_does_nothing_unless_elected(
         election.won = True
         await trio.sleep(300)
         assert await first_of(world, ns, "l") == 2
+
+
+# --- positions that hold ---------------------------------------------------------------------------
+
+
+async def test_a_position_that_holds_stops_retention_and_no_truncation(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """H153: until it moves on, or does not hold any more, or ``hold_max_s`` is over."""
+    config = {"retention_s": 60.0, "retention_segments_min": 0, "hold_max_s": 1000.0}
+    async with world.process() as ns:
+        nursery.start_soon(Retention(world.metadata, Elected()).run)
+        for name in ("moves", "lets-go", "is-truncated", "is-forgotten", "by-size"):
+            own = (
+                {**config, "retention_s": 0.0, "retention_bytes": 1}
+                if name == "by-size"
+                else config
+            )
+            await ns.create_log(name, config=own)
+            await trio.sleep(1)
+            for _ in range(6):
+                await roll(ns, name)
+            positions = ns.open_log(name).positions
+            await positions.advance("free", DLSN(1, 0, 0))
+            await positions.advance("cold", DLSN(3, 0, 0), hold=True)
+        await trio.sleep(300)
+        for name in ("moves", "lets-go", "is-truncated", "is-forgotten", "by-size"):
+            assert await first_of(world, ns, name) == 3
+        moves = ns.open_log("moves").positions
+        assert 200 < (await moves.holds())["cold"] < 400
+        await moves.advance("cold", DLSN(5, 0, 0), hold=True)
+        assert (await moves.holds())["cold"] < 10
+        await ns.open_log("lets-go").positions.advance("cold", DLSN(3, 0, 0))
+        assert await ns.open_log("lets-go").positions.holds() == {}
+        await ns.open_log("is-truncated").truncate(DLSN(4, 0, 0))
+        await trio.sleep(300)
+        assert await first_of(world, ns, "moves") == 5
+        assert await first_of(world, ns, "lets-go") == 7
+        assert await first_of(world, ns, "is-truncated") == 4
+        assert await first_of(world, ns, "is-forgotten") == 3
+        await moves.advance("cold", DLSN(5, 0, 0), hold=True)  # the same place: it is alive
+        await trio.sleep(700)
+        assert await first_of(world, ns, "moves") == 5
+        assert await first_of(world, ns, "is-forgotten") == 7
+        assert await first_of(world, ns, "by-size") == 6  # a byte is to stay
+        await trio.sleep(600)
+        assert await first_of(world, ns, "moves") == 7
+
+
+@pytest.mark.parametrize("before", ["never", "not any more", "long ago"])
+async def test_no_retention_passes_a_hold_that_was_promised(
+    world: World, autojump_clock: MockClock, before: str
+) -> None:
+    """H153: it begins between the look of retention and its change."""
+    async with world.process() as ns:
+        await ns.create_log(
+            "l", config={"retention_s": 600.0, "retention_segments_min": 0, "hold_max_s": 60.0}
+        )
+        for _ in range(3):
+            await roll(ns, "l")
+        positions = ns.open_log("l").positions
+        if before != "never":
+            await positions.advance("cold", DLSN(2, 0, 0), hold=True)
+        if before == "not any more":
+            await positions.advance("cold", DLSN(2, 0, 0))
+
+        async def hold() -> None:
+            await positions.advance("cold", DLSN(2, 0, 0), hold=True)
+
+        between = Between(world.metadata, state_key(await ns.find("l")), hold)
+        janitor = Retention(between, Elected())
+        while not between.came:
+            await janitor.work()
+            await trio.sleep(5)
+        for _ in range(5):
+            await janitor.work()
+            await trio.sleep(5)
+        assert await first_of(world, ns, "l") == 2
+
+
+class Between:
+    """A store in which something happens right before a key is changed for the first time."""
+
+    def __init__(
+        self, metadata: LocalMetadata, key: bytes, act: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._metadata = metadata
+        self._key = key
+        self._act = act
+        self.came = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._metadata, name)
+
+    async def transact(self, change: Transaction) -> Any:
+        if not self.came and self._key in [one.key for one in change.operations]:
+            self.came = True
+            await self._act()
+        return await self._metadata.transact(change)
 
 
 # --- segments that were left open -----------------------------------------------------------------

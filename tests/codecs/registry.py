@@ -696,7 +696,10 @@ CODECS = [
     Codec(
         "a position",
         PositionRecord.decode,
-        [PositionRecord(DLSN(1, 2, 3), 9).encode(), PositionRecord(DLSN(1, 2, 3), 9, 4).encode()],
+        [
+            PositionRecord(DLSN(1, 2, 3), 9).encode(),
+            PositionRecord(DLSN(1, 2, 3), 9, 4, 5).encode(),
+        ],
         STORED,
         ("log/positions.py PositionRecord.decode",),
     ),

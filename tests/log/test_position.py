@@ -130,6 +130,34 @@ async def test_a_position_proves_what_was_had_and_an_address_does_not(
         await writer.abort()
 
 
+async def test_to_hold_and_to_let_go_keep_the_proof_and_nothing_is_written_twice(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        await put(log, 1, 2)
+        async with log.open_reader() as reader:
+            await reader.read_next()
+            position = reader.position
+        assert position is not None
+        key = position_key(incarnation_id((await log.snapshot()).incarnation), "cold")
+
+        async def versions() -> list[int]:
+            found = await world.metadata.get(key)
+            return [] if found is None else [found.version]
+
+        for hold, version in ((True, 1), (True, 1), (False, 2), (False, 2), (True, 3)):
+            to = position if version == 1 else position.dlsn
+            assert await log.positions.advance("cold", to, hold=hold) == position.dlsn
+            assert await versions() == [version]
+            assert await log.positions.proven("cold") == position
+            assert list(await log.positions.holds()) == ["cold"] * hold
+        assert (
+            await log.positions.advance("cold", DLSN.INITIAL) == position.dlsn
+        )  # it stands further
+        assert list(await log.positions.holds()) == ["cold"]
+
+
 async def test_a_position_that_an_older_program_stored_is_an_address(
     world: World, autojump_clock: MockClock
 ) -> None:
