@@ -272,6 +272,7 @@ def test_where_readers_begin_and_end_and_how_they_wait(face: Face) -> None:
                 async with opened(log.open_reader(to="end")) as reader:
                     assert await collect(reader) == []  # an empty log has an end
                 dlsns = [await face.write(writer, rec(10 * n, b"%d" % n)) for n in range(10)]
+                await done(writer.commit())  # durable is not yet readable (G2)
 
                 async def numbers(**where: Any) -> list[int]:
                     async with opened(log.open_reader(**where)) as reader:
@@ -313,9 +314,22 @@ def test_where_readers_begin_and_end_and_how_they_wait(face: Face) -> None:
                     {"dlsn": dlsns[0], "txid": 1},
                     {"at": "middle"},
                     {"to": "start"},
+                    {"dlsn": "1.0.0"},
+                    {"txid": "1"},
                 ):
                     with pytest.raises(InvalidRequest):
                         log.open_reader(**bad)
+                for text in (
+                    lambda: log.count("1.0.0"),
+                    lambda: log.truncate("1.0.0"),
+                    lambda: log.find(txid="1"),
+                ):
+                    with pytest.raises(InvalidRequest, match="'1"):
+                        await done(text())
+                with pytest.raises(InvalidRequest, match="list of names"):
+                    namespace.open_reader(logs=name)
+                with pytest.raises(InvalidRequest, match="stored"):
+                    namespace.open_log(name, config={"retention_s": 1.0})
 
                 async with opened(log.open_reader(to=dlsns[2])) as reader:
                     assert [r.txid for r in await done(reader.read_bulk(99, wait_s=5))] == [
