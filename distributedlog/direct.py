@@ -12,6 +12,7 @@ from .ledger.options import LedgerOptions
 from .ledger.pool import BookiePool
 from .log.namespace import Namespace
 from .log.options import LogOptions
+from .log.settings import refuse_stored_only
 from .metadata.client import MetadataClient
 from .runtime.hello import Hello
 from .runtime.host import Host
@@ -108,6 +109,7 @@ def split_config(
 ) -> tuple[ClientOptions, LedgerOptions, LogOptions]:
     """One flat mapping of options to the parts that own them. Raises `InvalidRequest`."""
     given = config or {}
+    refuse_stored_only(given)
     known = [*names(ClientOptions), *names(LedgerOptions), *names(LogOptions)]
     for name in given:
         if name not in known:

@@ -58,3 +58,9 @@ class DLSN(NamedTuple("DLSN", [("segment", int), ("entry", int), ("slot", int)])
 
 
 DLSN.INITIAL = DLSN(1, 0, 0)
+
+
+def check_dlsn(value: object) -> None:
+    """Refuse what is no DLSN, such as its text. Raises `InvalidRequest`."""
+    if not isinstance(value, DLSN):
+        raise InvalidRequest(f"a DLSN is a DLSN, not {value!r:.80}; DLSN.parse reads its text")

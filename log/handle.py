@@ -8,7 +8,7 @@ from typing import Any, Literal
 from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound, LogRecreated
 from .app_versions import AppVersion, LinkContent, last_version
 from .context import LogContext
-from .dlsn import DLSN
+from .dlsn import DLSN, check_dlsn
 from .fetcher import open_fetcher
 from .follower import StateFollower, follow
 from .keys import incarnation_id, incarnation_text
@@ -166,6 +166,10 @@ class Log:
             raise InvalidRequest(
                 f"a position is a Position, not {position!r:.80}; a DLSN goes to dlsn="
             )
+        if dlsn is not None:
+            check_dlsn(dlsn)
+        if txid is not None:
+            _check_txid(txid)
         if at not in ("earliest", "latest"):
             raise InvalidRequest(f'a reader begins at "earliest" or "latest", not at {at!r}')
         if not (to is None or to == "end" or isinstance(to, DLSN)):
@@ -226,6 +230,9 @@ class Log:
         Raises: LogNotFound, LogRecreated, LogTruncated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
+        for given in (from_, to):
+            if given is not None:
+                check_dlsn(given)
         context = self._context
         follower = await self._follower()
         end = await count_before(context.metadata, follower, context.ledgers, to)
@@ -290,6 +297,10 @@ class Log:
         """
         if (dlsn is not None) + (txid is not None) + (before is not None) != 1:
             raise InvalidRequest("a log is truncated to a dlsn, a txid or a time: give one of them")
+        if dlsn is not None:
+            check_dlsn(dlsn)
+        if txid is not None:
+            _check_txid(txid)
         before_ms = None if before is None else ms_of(before, "before")
         context = self._context
         follower = await self._follower()
@@ -352,6 +363,8 @@ class Log:
         """
         if (txid is not None) + (since is not None) + (wall_ms is not None) != 1:
             raise InvalidRequest("find a txid or a time: give one of them")
+        if txid is not None:
+            _check_txid(txid)
         since_ms = wall_ms if since is None else ms_of(since, "since")
         return await self._find_in(await self._follower(), txid, since_ms)
 
@@ -624,6 +637,11 @@ def _bytes_from(state: LogState, oldest: list[SegmentRecord], newest: list[Segme
     if state.bytes_total >= 0 and (not oldest or oldest[0].bytes_before >= 0):
         return state.bytes_total - (oldest[0].bytes_before if oldest else state.bytes_total)
     return sum(segment.size_bytes for segment in newest)
+
+
+def _check_txid(txid: object) -> None:
+    if not isinstance(txid, int):
+        raise InvalidRequest(f"a txid is an int, not {txid!r:.80}")
 
 
 def _check_page(first: int, limit: int | None) -> None:

@@ -39,7 +39,7 @@ from .options import LogOptions
 from .position import Position
 from .recovery_turns import RecoveryTurns
 from .rename import rename
-from .settings import QUORUMS, StoredSettings, bind_key, conf_key
+from .settings import QUORUMS, StoredSettings, bind_key, conf_key, refuse_stored_only
 from .settings_watch import SettingsWatch
 from .state import AUTO, LogState
 from .stored_settings import change_stored, read_stored
@@ -236,6 +236,8 @@ class Namespace:
         self._check_open()
         if (logs is None) == (pattern is None):
             raise InvalidRequest("several logs are named by logs or by a pattern: give one of them")
+        if isinstance(logs, str):  # a sequence of names, too, of one letter each
+            raise InvalidRequest(f"logs is a list of names, not {logs!r:.80}; or give a pattern")
         if at not in ("earliest", "latest") or to not in (None, "end"):
             raise InvalidRequest(
                 f'logs begin at "earliest" or "latest" and go to "end": {at!r}, {to!r}'
@@ -325,6 +327,7 @@ class Namespace:
         Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
         """
         self._check_open()
+        refuse_stored_only(config)
         return Log(
             replace(self.context, options=overlaid(self.context.options, config)),
             check_log_name(name),

@@ -79,6 +79,16 @@ RETENTION = tuple(names(RetentionOptions))
 KNOWN = (*SHARED, *RETENTION, *QUORUMS)
 
 
+def refuse_stored_only(config: Mapping[str, Any] | None) -> None:
+    """What bookies go by has no effect in one process's config. Raises `InvalidRequest`."""
+    for name in config or ():
+        if name in RETENTION:
+            raise InvalidRequest(
+                f"option {name} is stored with a log or its namespace: "
+                "create_log(config=), Log.set, Namespace.set"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class StoredSettings:
     """The value of a ``logconf/`` or ``bind/`` key, and what `Log.settings` gives."""

@@ -18,7 +18,7 @@ from .admission import Taken, admit, admit_columns, admit_payloads, out_of_order
 from .batch import PendingBulk, PendingWrite
 from .containment import contained
 from .context import LogContext
-from .dlsn import DLSN
+from .dlsn import DLSN, check_dlsn
 from .follower import follow
 from .ledgers import NewLedger
 from .lock_session import Claim
@@ -330,6 +330,7 @@ class LogWriter:
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
         """
+        check_dlsn(dlsn)
         owned = self._claim.owned
         follower = await follow(owned.metadata, owned.log_id, self._name)
         return await truncate(owned.metadata, self._ledgers, follower, dlsn)
