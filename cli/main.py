@@ -25,7 +25,10 @@ from .options import Group, Settings, common_options, lay
     lazy={
         "local": (".local", "Run a whole cluster on this machine."),
         "serve": (".serve", "Run one node: metadata or bookie."),
-        "log": (".log", "Create, list, show, write, read, cut, seal, delete, export, import logs."),
+        "log": (
+            ".log",
+            "Create, list, show, set up, rename, write, read, cut, seal, delete, export logs.",
+        ),
         "bookies": (".bookies", "List the bookies."),
         "under-replicated": (".under_replicated", "List ledgers that miss copies."),
         "decommission": (".decommission", "Take a bookie out of the cluster for good."),
