@@ -115,7 +115,7 @@ def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
         notes = {key: value.decode(errors="replace") for key, value in found.metadata.items()}
         emit({**told, "settings": found.settings, "metadata": notes, "version": found.version})
     else:
-        rows = [[key, str(value)] for key, value in sorted(found.settings.items())]
+        rows = [[key, _shown(value)] for key, value in sorted(found.settings.items())]
         table(("option", "value"), rows, empty="nothing is set")
 
 
@@ -135,6 +135,11 @@ def _changes(words: tuple[str, ...]) -> dict[str, Any]:
             raise click.UsageError(f"{word!r} is not K=V")
         found[key] = _value(value)
     return found
+
+
+def _shown(value: Any) -> str:
+    """As it is typed after ``set``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _value(text: str) -> Any:

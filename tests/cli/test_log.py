@@ -54,6 +54,7 @@ def test_a_log_and_its_namespace_are_configured(cluster: Cluster) -> None:
         "metadata": {},
         "version": 1,
     }
+    assert b"rolling      false" in cluster.ok("log", "config", "kept")  # as it is set
     cluster.ok("log", "config", "kept", "unset", "rolling")
     assert b"retention_s  60" in cluster.ok("log", "config", "kept")
     told = cluster.ok("log", "config", "--namespace", "set", "segment_age_max_s=0.5", "--json")
