@@ -95,9 +95,9 @@ class LogWriter:
         pipeline = self.pipeline
         if pipeline.pause:
             await pipeline.before_submit()
-        if type(record) is LogRecord:
-            txid, payload = record.txid, record.payload
-        else:
+        try:
+            txid, payload = record.txid, record.payload  # type: ignore[union-attr]
+        except AttributeError:  # a payload alone
             txid, payload = txid_and_payload(record)
         if (
             type(payload) is not bytes
@@ -160,8 +160,15 @@ class LogWriter:
         """
         pipeline = self.pipeline
         pipeline.raise_if_over()
-        bulk = PendingBulk(len(payloads) if txids is None else len(txids))
-        taken, own = await self._admit_columns(txids, payloads)
+        taken: Taken
+        own: Any
+        if txids is not None and self._ordered and self._strict:
+            bulk = PendingBulk(len(txids))
+            own = txids
+            taken = admit_columns(own, payloads, self._floor, True, self._name)
+        else:
+            bulk = PendingBulk(len(payloads) if txids is None else len(txids))
+            taken, own = await self._admit_columns(txids, payloads)
         at = 0
         while at < taken.number:
             if pipeline.pause:
