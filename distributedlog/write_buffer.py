@@ -237,6 +237,10 @@ class BufferedBulk:
 class WriteBuffer:
     """The buffer before one writer. `append` from any thread; all else in the loop.
 
+    It assumes that the first record of an ``auto`` log decides the rule of its txids. Where the loop decides
+    otherwise (a packed bulk came first, or the state could not be changed), the first record of a chunk that
+    does not fit is refused there, and those after it in that chunk are `WriteCancelled`.
+
     An interrupt (Ctrl-C) may come anywhere in `append`. The loop is told first, under the mutex that it
     needs to look: at worst it looks for nothing. A record that is in is one that the loop will see.
     """
@@ -272,11 +276,10 @@ class WriteBuffer:
             self._floor = TXID_MAX + 1  # no record is plainly fine
 
     def _known_rule(self) -> tuple[str, int]:
-        """The rule, and what a txid must not be below."""
+        """Under the mutex: the rule, and what a txid must not be below."""
         decided = self.writer.txid_rule
         if self._rule != decided != AUTO:
-            with self._mutex:
-                self._take_rule(decided)
+            self._take_rule(decided)
         return self._rule, self._floor if self._ordered else 0
 
     def _admit(self, txid: object, payload: object) -> bytes:
@@ -289,9 +292,9 @@ class WriteBuffer:
 
     def append(self, record: LogRecord | Buffer) -> tuple[Chunk, int]:
         """Take one record; its chunk and slot. Raises as `LogWriter.submit`."""
-        if type(record) is LogRecord:
-            txid, payload = record.txid, record.payload
-        else:
+        try:
+            txid, payload = record.txid, record.payload  # type: ignore[union-attr]
+        except AttributeError:  # a payload alone
             txid, payload = txid_and_payload(record)
         with self._mutex:
             if (
@@ -324,7 +327,8 @@ class WriteBuffer:
         if self._closed or self._pipeline.over is not None:
             self._raise_if_over()
         bulk = BufferedBulk(self, len(payloads) if txids is None else len(txids))
-        rule, floor = self._known_rule()
+        with self._mutex:
+            rule, floor = self._known_rule()
         if rule == AUTO:
             rule = rule_of(txids)
         if rule == GIVEN:
@@ -361,14 +365,16 @@ class WriteBuffer:
                         raise
                     bulk.refused(at, error)
                     return taken.number
-            if self._ordered and records[0] < self._floor:  # another thread's, meanwhile
+            # Without txids they were taken by another rule than the one that is known by now.
+            ordered = self._ordered and records[0] is not None
+            if ordered and records[0] < self._floor:  # another thread's, meanwhile
                 bulk.refused(at, out_of_order(records[0], self._floor, self.name))
                 return taken.number
             chunk = self._chunk
             if not chunk.posted:
                 self._background.post(self._on_append)
                 chunk.posted = True
-            if self._ordered:
+            if ordered:
                 self._floor = records[-2]
             chunk.left_bytes -= taken.bytes_of(at, stop)
             if chunk.left_bytes < 0:
@@ -444,6 +450,9 @@ class WriteBuffer:
             self._chunk.left_bytes += BUFFER_BYTES_MAX - chunk.left_bytes
             self.full = False
             empty = not self._chunk.records
+            rule = self.writer.txid_rule
+            if self._rule != rule and (rule != AUTO or empty):
+                self._take_rule(rule)  # what was assumed of the first record did not come true
         self._room.set()
         self._room = trio.Event()
         if empty:

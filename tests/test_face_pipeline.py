@@ -221,3 +221,22 @@ def test_logs_that_come_and_go_are_told(face: Face) -> None:
                     await done(call())
 
     face.play(scenario, f"watched-{face.name}")
+
+
+def test_a_rule_that_was_decided_otherwise_is_learned(cluster: Any) -> None:
+    """H147: the buffer assumes that the first record decides; where it did not, it learns what did."""
+    with blocking.open_namespace(cluster.uri) as ns, ns.open_log("assumed").open_writer() as writer:
+        assert len(writer.submit_packed(None, struct.pack("<2i", 0, 1), b"a")) == 1
+        assert writer.txid_rule == "ms"
+        writer._buffer._take_rule("auto")  # as it was before: the mutex is not taken twice
+        writer.write(b"a")
+        writer.flush()  # the chunk is out of the way
+        writer._buffer._take_rule("given")  # as an append had it that the packed one overtook
+        with pytest.raises(InvalidRequest, match="payload alone"):
+            writer.submit(LogRecord(1, b"no")).result()  # in the loop, or here
+        writer.flush()
+
+        with pytest.raises(InvalidRequest, match="payload alone"):
+            writer.submit(LogRecord(2, b"no"))
+        writer.write_bulk([b"b", b"c"])
+        assert writer.commit() is not None
