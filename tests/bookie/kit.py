@@ -54,6 +54,8 @@ class CutDisk(MemoryDisk):
         self.fail_syncs = False
         self.inline = False
         """Does it sync on the loop, where that is asked for?"""
+        self.zeros_s = 0.0
+        """How long zeros take; they land at the end of that."""
         self.hot = True
         """Does `read_hot` find its bytes in the page cache?"""
         self.full_maps = False
@@ -170,6 +172,11 @@ class CutFile(MemoryFile):
         await trio.lowlevel.checkpoint_if_cancelled()
         self.write_at(offset, (buffer,))
         await self.sync()
+
+    async def write_zeros(self, offset: int, length: int) -> None:
+        if self.disk.zeros_s:
+            await trio.sleep(self.disk.zeros_s)
+        await super().write_zeros(offset, length)
 
     async def sync(self) -> None:
         covered = len(self.pending)

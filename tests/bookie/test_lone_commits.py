@@ -3,6 +3,7 @@
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
@@ -13,9 +14,11 @@ from distributedlog.bookie.journal import LONE_BYTES_MAX
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import DiskFailed
 from distributedlog.runtime.frames import Op, envelope
+from distributedlog.runtime.zero_ahead import STEP_BYTES
 
 from .kit import (
     KEY,
+    OPTIONS,
     SMALL,
     Adder,
     CutDisk,
@@ -169,6 +172,29 @@ async def test_lone_commits_roll_files_and_are_read_and_replayed(autojump_clock:
     disk = disk.cut(random.Random(1), 0.0)
     async with running(disk, SMALL) as store:
         assert await read_all(store, 7, 0, 99) == dict(enumerate(sent))
+
+
+async def test_a_lone_commit_into_what_is_being_zeroed_waits_for_the_zeros(
+    autojump_clock: MockClock,
+) -> None:
+    """H16: zeros that land after the sync would take an acknowledged record with them."""
+    disk = inline_disk()
+    disk.zeros_s = 0.1
+    options = replace(OPTIONS, zero_ahead_bytes=STEP_BYTES)
+    async with running(disk, options) as store:
+        adder = Adder(store, 7)
+        late = 0
+        for entry in range(40):
+            adder.send(record(7, entry, bytes(900)))
+            late += adder.acked <= entry
+            await adder.all_acked()
+            await trio.sleep(0.02)
+        assert late > 1, "commits ran into a step"
+        assert late < 40, "others ran into none"
+    disk = disk.cut(random.Random(1), 0.0)
+
+    async with running(disk, options) as store:
+        assert await read_all(store, 7, 0, 39) == dict(enumerate(adder.sent))
 
 
 @pytest.mark.parametrize("step", range(1, 24))
