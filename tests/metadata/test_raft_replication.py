@@ -6,12 +6,14 @@
 
 import pytest
 
+from distributedlog.metadata.configuration import Configuration
 from distributedlog.metadata.messages import (
     Append,
     AppendReply,
     Entry,
     Heartbeat,
     HeartbeatReply,
+    Message,
     VoteReply,
 )
 from distributedlog.metadata.options import RaftOptions
@@ -325,6 +327,46 @@ def test_an_append_for_several_peers_is_one_message() -> None:
     core.propose(b"y")
     (later,) = to(settle(core), "b", Append)
     assert later.number > to_b.number
+
+
+def test_a_later_append_of_the_same_entries_is_another_message() -> None:
+    """Its number tells a refusal of it from one of what came before: else the peer is stuck."""
+    core = node(1, 1, 1)
+    elected(core)
+    (first,) = to(settle_refused(core, "b", 3, number=1, hint=2), "b", Append)
+    (again,) = to(settle_refused(core, "c", 3, number=1, hint=2), "c", Append)
+    assert (again.prev_index, again.entries) == (first.prev_index, first.entries)
+
+    (further,) = to(settle_refused(core, "c", 1, number=again.number, hint=1), "c", Append)
+
+    assert further.prev_index == 0
+
+
+def test_a_commit_by_the_removal_of_a_voter_is_told_within_the_lag() -> None:
+    """The removal counts at once (thesis 4.1): what waited for the removed one's disk is committed by it."""
+    core = node(voters="abcd", options=RaftOptions())
+    elected(core)
+    for peer in "bcd":
+        acked(core, peer, 1)
+    core.on_time(1.1)
+    settle(core)
+    core.propose(b"x")
+    settle(core)
+    acked(core, "b", 2, 1.101)
+    assert core.commit == 1  # two of four
+
+    core.change_members(Configuration.of_ids("abc"), 1.15)
+    assert core.commit == 2
+
+    assert core.deadline == pytest.approx(1.155)
+
+
+def settle_refused(
+    core: Raft, peer: str, index: int, *, number: int, hint: int
+) -> list[tuple[str, Message]]:
+    """The peer lacks entry ``index``, and says so of that append; what the core sends then."""
+    core.on_message(AppendReply(core.term, peer, False, index, hint, 0, number), 1.0)
+    return settle(core)
 
 
 def test_no_entry_of_an_earlier_term_is_committed_by_counting() -> None:
