@@ -71,16 +71,18 @@ async def test_buffers_may_be_changed_once_the_call_is_over(
         async with log.open_writer() as writer:
             await writer.write(rec(0))
             world.ledgers.held = True
+            world.ledgers.keep_in_flight = 0
             txids, offsets = array("q", [1, 2]), array("i", [0, 1, 2])
             payloads = bytearray(b"ab")
             pending = await writer.submit_packed(
                 memoryview(txids), memoryview(offsets), memoryview(payloads)
             )
+            await trio.sleep(0.1)
             txids[:], offsets[:] = array("q", [9, 0]), array("i", [7, 0, 99])
             payloads[:] = b"xx"
             world.ledgers.held = False
             world.ledgers.writers[0].fail(WriteFailed("no acks"))
-            await pending
+            assert await pending == [DLSN(2, 0, 0), DLSN(2, 0, 1)]  # it was sent again
 
         found = await everything(log)
 
