@@ -108,7 +108,9 @@ async def test_what_a_call_makes_due_is_the_next_turns(nursery: trio.Nursery) ->
     assert len(done) == 9
 
 
-async def test_what_breaks_is_its_owners_and_the_others_go_on(nursery: trio.Nursery) -> None:
+async def test_what_breaks_is_its_owners_and_the_others_go_on(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
     """H166, in a turn and in a round."""
     turn, rounds, calls = Turn(), Rounds(0.001), Calls()
     nursery.start_soon(turn.run)
