@@ -71,6 +71,28 @@ async def test_each_log_is_whole_in_order_and_told_to_end(
             assert reader.ended
 
 
+async def test_who_takes_many_at_once_goes_on_after_the_last_of_them(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A call that gives several entries of several logs moves the position of each (G6)."""
+    async with world.process() as ns:
+        for name, start in (("a", 0), ("b", 100)):
+            for at in range(start, start + 3):
+                await put(ns.open_log(name), at)
+        async with ns.open_reader(logs=["a", "b"]) as reader:
+            await trio.sleep(1.0)
+            first = await reader.next_many(bytes_max=1 << 20)
+            assert txids(first, "a") == [0, 1, 2]
+            assert txids(first, "b") == [100, 101, 102]
+            positions = reader.positions
+        for name, start in (("a", 3), ("b", 103)):
+            await put(ns.open_log(name), start)
+
+        found = await collected(ns, logs=["a", "b"], positions=positions)
+
+        assert (txids(found, "a"), txids(found, "b")) == ([3], [103])
+
+
 async def test_who_goes_on_at_its_positions_has_each_record_once(
     world: World, autojump_clock: MockClock
 ) -> None:

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.keys import incarnation_id, segment_key, state_key
+from distributedlog.log.position import Position
 from distributedlog.log.record import LogRecord, build
 from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.state import LogState
@@ -390,6 +391,10 @@ async def test_a_gap_is_damage_and_said_with_both_numbers(
             dlsn=DLSN(2, 0, 0)
         ) as reader:  # what is before it is not known here
             assert (await reader.read_next()) == rec(6)
+        known = Position(ranges[0].incarnation, DLSN(2, 0, 0), 5)  # here it is
+        async with log.open_reader(position=known) as reader:
+            with pytest.raises(CorruptData, match="sequence id 7, and 5 should"):
+                await reader.read_next()
 
 
 async def test_a_position_proves_nothing_about_what_lies_there(
