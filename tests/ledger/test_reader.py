@@ -20,7 +20,7 @@ from distributedlog.runtime.errors import (
     RequestTimeout,
 )
 
-from .model_bookie import confirmed, model_cluster, written
+from .model_bookie import LATENCY_S, confirmed, model_cluster, written
 
 numbered = partial(written, payload=lambda entry: b"%d" % entry)
 """Entries say their number."""
@@ -349,3 +349,33 @@ async def test_the_record_as_it_is_now_says_whose_copies_count(autojump_clock: M
         assert not await reader.why_unreadable(1)
         copied.damaged = {1}
         assert f"{other}: its copy is damaged" in await reader.why_unreadable(1)
+
+
+async def test_a_copy_that_is_made_while_the_others_are_asked_counts(
+    autojump_clock: MockClock,
+) -> None:
+    """H164: all denied it, and meanwhile one of them was replaced by a bookie that has it."""
+    async with model_cluster(4) as cluster:
+        client, writer = await numbered(cluster, 3, ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        bookies = reader.metadata.last_fragment.bookies
+        (other,) = {"b0", "b1", "b2", "b3"} - set(bookies)
+        copied = deepcopy(cluster[bookies[0]].model.ledgers[writer.ledger_id])
+        cluster[other].model.ledgers[writer.ledger_id] = copied
+        for name in bookies:
+            cluster[name].model.ledgers[writer.ledger_id].damaged = {1}
+        record, version = await client.metadata(writer.ledger_id)
+        moved = record.with_bookie_replaced(0, 0, other)
+        said: list[str] = []
+
+        async def ask() -> None:
+            said.append(await reader.why_unreadable(1))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            await trio.sleep(1.5 * LATENCY_S)  # the questions are on their way
+            await cluster.store.transact(change_share(record, moved, version))
+            assert said == []
+
+        assert said == [""]
