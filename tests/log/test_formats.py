@@ -16,7 +16,7 @@ from distributedlog.log.namespace import Namespace
 from distributedlog.log.purge import last_below, purge
 from distributedlog.log.record import TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME, LogRecord
 from distributedlog.log.segments import SegmentEnd, SegmentRecord
-from distributedlog.log.state import AUTO, COUNT, GIVEN, WRITER_FORMAT, LogEnd, LogState
+from distributedlog.log.state import AUTO, COUNT, GIVEN, WRITER_FORMAT, Added, LogEnd, LogState
 from distributedlog.log.tombstone import Tombstone
 from distributedlog.log.tombstone import encode as encode_tombstones
 from distributedlog.log.unlinked import UnlinkedLedger
@@ -70,6 +70,9 @@ def test_what_the_first_formats_said_is_read() -> None:
         STATE, time_ms=0, bytes_total=-1, txid_rule=GIVEN, unordered_once=False, producers=0,
         last_dlsn=None,
     )  # fmt: skip
+    at_rest = replace(read, open_from=read.last_segment + 1)
+    assert at_rest.with_linked(Added(1, 100)).bytes_total == -1  # a part of it is no sum
+    assert replace(at_rest, unordered_once=True).with_linked(Added(1, 100)).unordered_once
     fields = unpack(value, "a state")
     fields[5] = 0  # the epoch: nobody ever wrote
     assert LogState.decode(pack(fields)).txid_rule == AUTO

@@ -1,6 +1,7 @@
 """Renaming: one transaction, which whoever has the log open does not notice (H30)."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
@@ -140,6 +141,36 @@ async def test_a_rename_of_unknown_outcome_is_made_known(
 
         assert await ns.find("new") == log_id
         assert not await ns.log_exists("old")
+
+
+class Overtaken(LocalMetadata):
+    """Something else is done right before one transaction."""
+
+    before: Callable[[], Awaitable[object]] | None = None
+
+    async def transact(self, transaction: Transaction) -> TransactionReply:
+        before, self.before = self.before, None
+        if before is not None:
+            await before()
+        return await super().transact(transaction)
+
+
+async def test_a_rename_takes_back_nothing_that_came_between(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H30: it writes the state that it has read, changed by the name alone, or reads it again."""
+    metadata = world.metadata = Overtaken()
+    world.ledgers.metadata = metadata
+    async with world.process() as ns:
+        log = ns.open_log("old")
+        places = await put(log, 1, 2)
+        metadata.before = partial(log.truncate, places[1])
+
+        await ns.rename_log("old", "new")
+
+        assert metadata.before is None
+        described = await ns.open_log("new").describe()
+        assert (described.state.name, described.state.truncated_to) == ("new", places[1])
 
 
 async def test_a_deletion_that_meets_a_rename_deletes_no_other_name(
