@@ -180,3 +180,14 @@ def test_a_record_that_was_not_read_has_no_place() -> None:
     with pytest.raises(InvalidRequest, match="not read"):
         _ = record.sequence_id
     assert HEADER_BYTES % 8 == 0
+
+
+def test_log_time_is_never_before_the_segments_floor() -> None:
+    """H148: what was stamped elsewhere and linked is lifted; the writer's stamp stays beside it."""
+    for wall_ms, log_time in ((400, 500), (600, 600)):
+        buffers, _ = build([1], [b"x"], records_before=0, wall_ms=wall_ms)
+        header = decode_header(b"".join(buffers))
+
+        at = header.origin(1, 0, 0, txid_base=-1, txid_rule=0, time_floor_ms=500)
+
+        assert (at.time_ms, at.written_ms) == (log_time, wall_ms)
