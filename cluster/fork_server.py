@@ -198,8 +198,13 @@ class _Server:
     def serve(self) -> None:
         """Until the other end closes."""
         control = self._control.fileno()
+        poll = (
+            select.poll()
+        )  # `select` takes no descriptor from 1024 on, and our parent may have had many
+        poll.register(control, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
         while True:
-            ready, _, _ = select.select([control, self._woken], [], [])
+            ready = [descriptor for descriptor, _ in poll.poll()]
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 self._bury()

@@ -1,6 +1,7 @@
 """Children that are forked from one process which has imported what they need."""
 
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -107,6 +108,22 @@ async def test_children_outlive_their_server_and_can_still_be_ended() -> None:
             assert await other.wait() == 255
             with pytest.raises(BrokenPipeError):
                 await server.fork()
+
+
+async def test_a_parent_may_hold_more_descriptors_than_select_takes() -> None:
+    kept = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(kept[0], 2048), max(kept[1], 2048)))
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1024)]
+    try:
+        with _server() as server:
+            async with _children(server, 1) as (child,):
+                child.kill()
+
+                assert await child.wait() == -signal.SIGKILL
+    finally:
+        for descriptor in many:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, kept)
 
 
 async def test_one_who_asked_and_was_cancelled_leaves_no_child_and_no_answer_for_another() -> None:
