@@ -273,12 +273,13 @@ class _Run:
             self._on_death(name, f"its process {child.pid} ended with {code}")
             if not self._restart:
                 return
-            await trio.sleep(RESTART_S)
-            try:
-                await child.stop()
-                self._children[name] = await start_child(name, spec, self._forks)
-            except DistributedLogError as error:
-                self._on_death(name, _why(error))
+            await child.stop()
+            while self._children[name] is child:
+                await trio.sleep(RESTART_S)
+                try:
+                    self._children[name] = await start_child(name, spec, self._forks)
+                except DistributedLogError as error:
+                    self._on_death(name, _why(error))
 
     async def stop_children(self) -> None:
         """Stop all of them."""

@@ -85,7 +85,11 @@ async def start_child(
 
 
 async def _started(name: str, forks: ForkServer | None, timeout_s: float) -> trio.Process | Forked:
-    if forks is None:
+    try:
+        if forks is not None:
+            with contextlib.suppress(BrokenPipeError), trio.fail_after(timeout_s):
+                return await forks.fork()
+        # There is none, or it has ended: it costs more, and starts as well.
         return await trio.lowlevel.open_process(
             COMMAND,
             stdin=subprocess.PIPE,
@@ -93,12 +97,9 @@ async def _started(name: str, forks: ForkServer | None, timeout_s: float) -> tri
             env=environment(),
             process_group=0,  # the terminal's Ctrl-C is for us alone; the session stays ours
         )
-    try:
-        with trio.fail_after(timeout_s):
-            return await forks.fork()
     except trio.TooSlowError:
         raise RequestTimeout(f"{name} was not started within {timeout_s:g} s") from None
-    except BrokenPipeError as error:
+    except OSError as error:  # no descriptor, no memory, no more processes: now
         raise DistributedLogError(f"{name} was not started: {error}") from None
 
 

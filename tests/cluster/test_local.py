@@ -1,6 +1,7 @@
 """`local_cluster`: one call, three ways to run the same nodes."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -74,11 +75,11 @@ async def test_a_temporary_directory_is_gone_in_the_end() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize(("processes", "forks_end"), [(False, False), (True, False), (True, True)])
 async def test_a_child_that_was_killed_is_started_again_where_it_was(
-    tmp_path: Path, processes: bool
+    tmp_path: Path, processes: bool, forks_end: bool
 ) -> None:
-    """One node, or the process that has them all."""
+    """One node, or the process that has them all; also after the end of the process that forked it."""
     told: list[str] = []
     with trio.fail_after(60):
         async with local_cluster(
@@ -91,6 +92,9 @@ async def test_a_child_that_was_killed_is_started_again_where_it_was(
         ) as cluster:
             name = "bookie1" if processes else next(iter(cluster.children))
             killed = cluster.children[name]
+            if forks_end:
+                status = Path(f"/proc/{killed.pid}/status").read_text()  # noqa: ASYNC240
+                os.kill(int(status.split("PPid:")[1].split()[0]), signal.SIGKILL)
 
             cluster.kill(name)
             while cluster.children[name] is killed:  # noqa: ASYNC110 (nobody tells)
