@@ -395,10 +395,11 @@ class BookieClient:
 
     def _on_frame(self, op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
         if op == Op.ADD_ACKS:
+            streams, watched = self.streams, bool(flags & m.ACK_WATCHED)
             for number, count in m.decode_pairs(body, "ADD_ACKS"):
-                stream = self.streams.get(number)
+                stream = streams.get(number)
                 if stream is not None:
-                    stream.watched = bool(flags & m.ACK_WATCHED)
+                    stream.watched = watched
                     stream.take_ack(count)
         elif op == Op.STREAM_REFUSED:
             error, position = m.decode_refusal(status, body)

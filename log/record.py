@@ -36,6 +36,9 @@ assert sys.byteorder == "little", "columns are read in place, and they are littl
 HEADER = struct.Struct("<IHHIIIIqqQqQ")
 HEADER_BYTES = 64
 SECTION = struct.Struct("<HHI")
+_LONE = struct.Struct(HEADER.format + "qii")
+"""Header and columns of one record: each entry of a thousand busy logs is one."""
+_LONE_COLUMN_BYTES = _LONE.size - HEADER_BYTES
 MAGIC = 0x45474C44  # "DLGE"
 VERSION = 1
 
@@ -171,6 +174,14 @@ def build(
     """
     number = len(txids)
     assert number == len(payloads) > 0, "an entry holds a payload for each txid, and at least one"
+    if number == 1 and record_flags is None and not sections:
+        txid, payload_bytes = txids[0], len(payloads[0])
+        column_bytes = _LONE_COLUMN_BYTES + payload_bytes
+        head = _LONE.pack(
+            MAGIC, VERSION, flags, 1, payload_bytes, column_bytes, 0, txid, txid, records_before,
+            wall_ms, 0, txid, 0, payload_bytes,
+        )  # fmt: skip
+        return [head, payloads[0]], HEADER_BYTES + column_bytes
     offsets = list(accumulate(map(len, payloads), initial=0))
     payload_bytes = offsets[-1]
     column_bytes = 12 * number + 4 + payload_bytes

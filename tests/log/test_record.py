@@ -64,6 +64,42 @@ def test_the_bytes_of_an_entry() -> None:
     )
 
 
+def test_the_bytes_of_an_entry_of_one_record() -> None:
+    """They are packed in one step, and are the same as of any other entry."""
+    entry = entry_of([(2**63 - 2, b"abc")], records_before=2**40, wall_ms=1_700_000_000_000)
+
+    assert entry.hex() == (
+        "444c4745"  # magic "DLGE"
+        "0100"  # version
+        "0000"  # flags: codec none
+        "01000000"  # count
+        "03000000"  # payload bytes
+        "13000000"  # uncompressed size: 8 + 2 * 4 + 3
+        "00000000"  # section bytes
+        "feffffffffffff7f"  # first txid
+        "feffffffffffff7f"  # last txid
+        "0000000000010000"  # records of the segment before
+        "0068e5cf8b010000"  # wall time
+        "0000000000000000"  # reserved
+        "feffffffffffff7f"  # txid
+        "0000000003000000"  # offsets
+        "616263"  # payload
+    )
+
+
+@settings(max_examples=examples(100))
+@given(st.integers(0, 2**63 - 2), st.binary(max_size=40), st.integers(0, 2**40))
+def test_one_record_is_built_as_several_are(txid: int, payload: bytes, before: int) -> None:
+    """An entry of two whose second one is empty: what differs are counts, columns and sizes."""
+    one = entry_of([(txid, payload)], records_before=before, wall_ms=7)
+    two = entry_of([(txid, payload), (txid, b"")], records_before=before, wall_ms=7)
+
+    header = decode_header(one)
+    assert (header.count, header.payload_bytes) == (1, len(payload))
+    assert one[24:64] == two[24:64]
+    assert read(one).tuples()[0] == read(two).tuples()[0]
+
+
 @settings(max_examples=examples(100))
 @given(records, st.integers(0, 2**40), st.booleans())
 def test_what_is_built_is_read(pairs: list[tuple[int, bytes]], before: int, flagged: bool) -> None:
