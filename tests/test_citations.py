@@ -1,6 +1,7 @@
 """What code and documents cite can be looked up in the tree: invariants, defects, documents."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,3 +55,10 @@ def test_the_documents_that_are_cited_are_there() -> None:
     }
 
     assert sorted(gone) == []
+
+
+def test_each_decision_has_a_number_of_its_own() -> None:
+    """They are cited by it."""
+    numbers = Counter(path.name[:4] for path in (ROOT / "docs/decisions").glob("0*.md"))
+
+    assert [number for number, files in numbers.items() if files > 1] == []
