@@ -134,9 +134,7 @@ class Commits:
 
     def on_synced(self, block: GatheringBlock, file_number: int, shift: int) -> None:
         """A block is durable: acknowledge, index it, publish LACs; all for one commit."""
-        if (
-            block.acks
-        ):  # first of all: the sender waits, and what follows is done before he can ask for it
+        if block.acks:  # first: the sender waits, and what follows is done before it can ask for it
             by_owner: dict[StreamOwner, list[tuple[int, int]]] = {}
             for stream, count in block.acks.items():
                 by_owner.setdefault(stream.owner, []).append((stream.number, count))

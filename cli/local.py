@@ -73,9 +73,8 @@ def command(
 
     from ..cluster.logs import log_to_stderr
 
-    forks = (
-        _fork_server() if processes or demo else None
-    )  # first of all: no thread, no loop is there yet
+    # First of all: no thread, no loop is there yet.
+    forks = _fork_server() if processes or demo else None
     log_to_stderr("local", logging.INFO if settings.verbose else logging.ERROR)
     sys.setswitchinterval(0.0005)  # sync threads hand the lock back soon (H27)
     options: dict[str, Any] = {

@@ -367,9 +367,8 @@ class Retention:
         if one.counted_from and one.counted_from < first <= one.counted_to + 1:
             async for _, size in self._sizes(log_id, one.counted_from, first - 1):
                 gone, one.counted_bytes = gone + 1, one.counted_bytes - size
-        if (
-            not one.counted_from or gone != first - one.counted_from
-        ):  # not all of them are there still
+        # Where not all of them were there still, it is counted anew.
+        if not one.counted_from or gone != first - one.counted_from:
             one.counted_to, one.counted_bytes = first - 1, 0
         one.counted_from = first
         async for segment, size in self._sizes(log_id, one.counted_to + 1, state.open_from - 1):

@@ -55,11 +55,8 @@ class Batch:
         self.error = error
         self.count = len(self.txids)
         self.done = True
-        self.txids, self.payloads, self.columns = (
-            [],
-            [],
-            None,
-        )  # whoever keeps a handle must not keep the bytes
+        # Whoever keeps a handle must not keep the bytes.
+        self.txids, self.payloads, self.columns = [], [], None
         if self._event is not None:
             self._event.set()
         while self._callbacks:

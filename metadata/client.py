@@ -177,9 +177,8 @@ class MetadataClient:
             self._cut = trio.Event()
             for lease in [lease for lease, link in self._leases.items() if link is None]:
                 if lease in self._leases:
-                    with suppress(
-                        DistributedLogError
-                    ):  # whoever holds it renews it, too, and is told
+                    # Whoever holds it renews it, too, and is told what went wrong.
+                    with suppress(DistributedLogError):
                         await self.renew_lease(lease)
 
     # --- asking -----------------------------------------------------------------------------------

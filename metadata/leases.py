@@ -109,9 +109,7 @@ class Leases:
 
     def _ended(self, lease: int) -> Callable[[Answer | DistributedLogError], None]:
         def done(answer: Answer | DistributedLogError) -> None:
-            if isinstance(
-                answer, DistributedLogError
-            ):  # not led any more, or too busy: it is looked at again
+            if isinstance(answer, DistributedLogError):  # not led, or too busy: looked at again
                 self._ending.pop(lease, None)
 
         return done
