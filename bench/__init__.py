@@ -7,5 +7,6 @@ interference.py                 what a lone writer feels of a reader that catche
 spark.py                        Spark's source and sink beside the same without us
 campaign.py                     all of them in turns: the figures of docs/performance.md
 plan.py, histogram.py           what was asked; latencies in buckets
+peers/                          other systems beside this one: the figures of docs/comparison.md
 machine.py, interpreter.py      what the machine is, and how the interpreter was built
 """

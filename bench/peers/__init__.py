@@ -1,0 +1,11 @@
+"""Other systems beside this one, by turns in one run, each with a sync before its acknowledgement.
+
+    python -m distributedlog.bench.peers --seconds 10 --turns 3 --data DIR [--only ours,nats]
+
+peer.py                         what is asked of each, and three servers of it as processes
+ours.py, nats.py, redis.py, postgresql.py   one system each: its settings, its fastest documented calls
+__main__.py                     the turns and the table of docs/comparison.md
+
+Needs the servers' programs on the PATH (``nats-server``, ``redis-server``, PostgreSQL's) and their clients
+(``nats-py``, ``redis[hiredis]``, ``psycopg[binary]``); what is missing is left out, and named.
+"""

@@ -1,0 +1,91 @@
+"""What is asked of each system: three servers on this machine; records one at a time, and many."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+READY_S = 60.0
+
+
+class NotHere(Exception):
+    """A program or a client library that this machine does not have; the text names it."""
+
+
+class Peer(Protocol):
+    """One system: three servers, three copies of each record, acknowledged when a majority has synced it."""
+
+    name: str
+    settings: str
+    """What was set for durability, in one line."""
+
+    def start(self, directory: Path, servers: ExitStack) -> None:
+        """Start its servers, with their data in ``directory``; ``servers`` ends them. Raises `NotHere`."""
+        ...
+
+    def version(self) -> str:
+        """Of the server."""
+        ...
+
+    def one_outstanding(self, size: int, seconds: float) -> dict[str, float]:
+        """Records of ``size`` bytes, one after the other: p50, p99, p999 in ms until acknowledged."""
+        ...
+
+    def throughput(self, size: int, seconds: float) -> float:
+        """Records a second that were acknowledged, with as many on their way as suits it."""
+        ...
+
+
+def program(*names: str) -> str:
+    """The path of the first of these programs that is here. Raises `NotHere`."""
+    for name in names:
+        found = shutil.which(name)
+        if found:
+            return found
+    raise NotHere(f"no program {' or '.join(names)}")
+
+
+def run_server(servers: ExitStack, command: Sequence[str], log: Path) -> None:
+    """Start a process that ends with ``servers``; what it says goes to ``log``."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+
+    def end() -> None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    servers.callback(end)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody listens on now."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def payloads(size: int, count: int = 64) -> list[bytes]:
+    """Incompressible payloads, taken in turns."""
+    return [os.urandom(size) for _ in range(count)]
+
+
+def until(ready: Callable[[], bool], what: str) -> None:
+    """Ask again and again until the answer is yes. Raises `NotHere` after a minute."""
+    end = time.monotonic() + READY_S
+    while time.monotonic() < end:
+        if ready():
+            return
+        time.sleep(0.1)
+    raise NotHere(f"{what} did not serve within {READY_S:g} s")
