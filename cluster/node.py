@@ -311,10 +311,8 @@ async def confine(store: Store, metadata: Metadata) -> None:
     """
     found = await metadata.get(keys.NEXT_LEDGER)
     log.warning("this start found lost data: what it may have held is in limbo, not denied")
-    if found is None:
-        return
     try:
-        below = next_of(found.value)
+        below = 1 if found is None else next_of(found.value)  # none: no id was ever given
     except CorruptData as error:
         log.warning("%s", error)
         return

@@ -11,6 +11,7 @@ import trio
 
 from distributedlog.bookie.client import BookieClient
 from distributedlog.bookie.entry import encode
+from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.cluster.lifeline import first_of
@@ -255,3 +256,17 @@ async def test_a_loss_stays_unconfined_where_nobody_knows_the_next_ledger() -> N
     await confine(store, metadata)
 
     assert store.ledgers.limbo_below == 1 << 40
+
+
+async def test_a_loss_before_the_first_ledger_holds_nothing_back(
+    nursery: trio.Nursery,
+) -> None:
+    """H7: no id was ever given, so all that will be are new. It refused each of them, for ever."""
+    disks: dict[str, Disk] = {"journal": MemoryDisk(), "index": MemoryDisk()}
+    store = await open_store(real_host("b", disks=disks), BookieOptions(**STORE), bookie_id="b1")
+    await nursery.start(store.run)
+    store.ledgers.limbo_below = LIMBO_ALL
+
+    await confine(store, LocalMetadata())
+
+    assert not store.limbo.in_limbo(1)
