@@ -14,6 +14,7 @@ from ..runtime.errors import (
     NotEnoughBookies,
     OutcomeUnknown,
     VersionConflict,
+    WriteFailed,
 )
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
@@ -149,6 +150,12 @@ class LedgerClient:
         ``on_failed`` is called once, when an error ends the writer; adds that are not confirmed are unknown.
         """
         assert self._nursery is not None, "writers live while `run` runs"
+
+        def failed(error: DistributedLogError) -> None:
+            if isinstance(error, WriteFailed):  # too few bookies took it, perhaps for its number
+                self._ids.give_up_block()
+            on_failed(error)
+
         writer = LedgerWriter(
             prepared,
             store=self._store,
@@ -161,7 +168,7 @@ class LedgerClient:
             lacs=self._lacs,
             sweeps=self._sweeps,
             on_confirmed=on_confirmed,
-            on_failed=on_failed,
+            on_failed=failed,
         )
         self._nursery.start_soon(self._look_after, writer)
         return writer

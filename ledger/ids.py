@@ -43,3 +43,11 @@ class LedgerIds:
                 except OutcomeUnknown:
                     continue  # maybe taken and lost: ids are not scarce
             return self._left.pop()
+
+    def give_up_block(self) -> None:
+        """Take a new block for the next id.
+
+        A bookie that lost its disk cannot tell new ledgers from those it may have been told to fence: it
+        refuses all below ``next/ledger`` as it then was, so also the rest of each block taken before (H7).
+        """
+        self._left.clear()

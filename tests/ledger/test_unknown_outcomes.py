@@ -7,11 +7,12 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.ids import LedgerIds
+from distributedlog.ledger.keys import LEDGER_ID_BLOCK
 from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
 from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.runtime.errors import LedgerFenced
+from distributedlog.runtime.errors import LedgerFenced, WriteFailed
 
-from .model_bookie import confirmed, model_cluster, record_of, written
+from .model_bookie import add, confirmed, model_cluster, record_of, written
 
 
 def once(done: bool, wanted: Callable[[LedgerMetadata], bool]) -> Callable[..., bool | None]:
@@ -159,3 +160,26 @@ async def test_a_block_of_ids_of_unknown_outcome_is_nobodys(
         taken = {await first.next(), await second.next()}
 
         assert len(taken) == 2
+
+
+async def test_after_a_write_that_too_few_took_ids_are_of_a_new_block(
+    autojump_clock: MockClock,
+) -> None:
+    """H7: what lost its disk refuses ledgers of all blocks that were taken before; each was in vain."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        before = writer.ledger_id
+        cluster["b0"].stop()
+        cluster["b1"].stop()
+        add(writer, 1)
+        while writer.error is None:  # noqa: ASYNC110 (virtual time)
+            await trio.sleep(1.0)
+        cluster["b0"].start()
+        cluster["b1"].start()
+        await trio.sleep(1.0)
+
+        after = (await client.prepare()).ledger_id
+
+        assert isinstance(writer.error, WriteFailed)
+        assert after >= before + LEDGER_ID_BLOCK
