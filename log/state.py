@@ -223,6 +223,8 @@ class LogState:
             bytes_total=self.bytes_total + added.size_bytes if known else -1,
             last_dlsn=added.last_dlsn or self.last_dlsn,
             unordered_once=self.unordered_once or added.unordered,
+            # Records that came with txids are sent before this is stored, others after (`txids.py`).
+            txid_rule=GIVEN if self.txid_rule == AUTO and added.records else self.txid_rule,
         )
 
     def released(self) -> "LogState":

@@ -1,8 +1,10 @@
 """Who says a record's txid: a rule of the log, kept in its state, the same for all who write (H147; pure).
 
 ``given``: whoever writes the record. ``count``, ``ms``, ``bytes``: the log. ``auto``: not decided yet; the
-first record decides, by a change of the state *before* it is sent: with a txid ``given``, without ``ms``. Two
-that open an empty log cannot decide differently.
+first record decides: with a txid ``given``, without ``ms``. ``ms`` is stored *before* that record is sent;
+``given`` by the close of its segment, for whoever finds a record in a log of ``auto`` knows that it came with
+a txid. Two that open an empty log cannot decide differently: the second one fences the first, and closes its
+segments before it writes.
 """
 
 from collections.abc import Callable, Sequence

@@ -68,6 +68,7 @@ class LogWriter:
         self._closed = False
         self._floor = 0
         """What a txid must not be below to be plainly fine."""
+        self._asked_for_ms = False
         self._take_rule(claimed.owned.state)
         claimed.when_lost(self.pipeline.fail)
 
@@ -84,8 +85,8 @@ class LogWriter:
     async def submit(self, record: LogRecord | Buffer) -> PendingWrite:
         """Take one record; waits for room only. ``await`` what it returns for the DLSN.
 
-        A payload alone is a record without txid. The first record of a log whose rule is ``auto`` waits for
-        the rule to be stored. Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the
+        A payload alone is a record without txid. The first of a log whose rule is ``auto`` waits for the rule
+        to be stored. Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the
         writer goes on), `AlreadyClosed`, or the first error, for good. Cancelled, the record may or may not
         be in.
 
@@ -398,12 +399,15 @@ class LogWriter:
             raise misfit(self._source.rule, given, self._name)
 
     async def _decide(self, rule: str) -> None:
+        state = self._claim.owned.state
+        if rule == GIVEN and not self._asked_for_ms:
+            self._take_rule(state.with_txid_rule(rule))  # stored by the close of its segment
+            return
+        self._asked_for_ms = True  # whatever came of it: it may be done late
         await self._note(
             lambda state: state.with_txid_rule(rule), lambda state: state.txid_rule != AUTO
         )
-        if (
-            self._source.rule == AUTO
-        ):  # else another task has come here first, and taken records since
+        if self._source.rule == AUTO:  # else another task was first, and has taken records since
             self._take_rule(self._claim.owned.state)
 
     async def _note_unordered(self) -> None:

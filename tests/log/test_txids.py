@@ -1,5 +1,6 @@
 """Whose txids: one rule a log, in its state, the same for everybody who writes (H147)."""
 
+import contextlib
 from itertools import permutations
 from typing import Any
 
@@ -14,6 +15,7 @@ from distributedlog.log.state import AUTO, BYTES, COUNT, GIVEN, MS
 from distributedlog.metadata.transaction import Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     InvalidRequest,
+    OutcomeUnknown,
     QuorumUnreachable,
     TransactionIdOutOfOrder,
     WriteCancelled,
@@ -101,7 +103,8 @@ async def test_the_first_record_decides(
                 await writer.submit(LogRecord(-1, b"what is refused decides nothing"))
             assert await rule(log) == AUTO
             await writer.write(fits)
-            assert await rule(log) == writer.txid_rule == (GIVEN if given else MS)
+            assert writer.txid_rule == (GIVEN if given else MS)
+            assert await rule(log) == (AUTO if given else MS)
             with pytest.raises(InvalidRequest, match="given" if given else "ms"):
                 await writer.submit(other)
             bulk = await writer.submit_bulk([fits, other, fits])
@@ -112,6 +115,7 @@ async def test_the_first_record_decides(
             refused = await writer.submit_columns(None if given else [1, 2], [b"x", b"y"])
             assert isinstance((await refused.outcomes())[0], InvalidRequest)
             await writer.write(fits)
+        assert await rule(log) == (GIVEN if given else MS)
         assert len(await everything(log)) == 3
 
 
@@ -156,6 +160,9 @@ async def test_two_writers_decide_one_rule(world: World, autojump_clock: MockClo
                     stored.append(who)
                 except (InvalidRequest, WriterFenced):
                     pass
+            for writer in writers.values():
+                with contextlib.suppress(WriterFenced):
+                    await writer.aclose()
             decided = await rule(logs["a"])
             assert decided == {"a": GIVEN, "b": MS}[stored[0]], order
             found = [record.payload.decode() for record in await everything(logs["b"])]
@@ -192,6 +199,48 @@ async def test_no_record_is_sent_before_its_rule_is_stored(
         away.on = False
         await trio.sleep(1)
         assert (await rule(log), len(await everything(log))) == (MS, 1)
+
+
+async def test_a_first_record_with_a_txid_asks_the_metadata_nothing(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand new logs each would wait for the quorum, and none be written while that is away."""
+    away = Away(world, monkeypatch)
+    async with world.log("l") as log:
+        writer = await log.open_writer()
+        away.on = True
+        await writer.write(LogRecord(3, b"first"))
+        away.on = False
+        await writer.abort()
+        async with log.open_writer() as writer:  # who comes next finds the record, and its rule
+            assert writer.txid_rule == await rule(log) == GIVEN
+            with pytest.raises(InvalidRequest, match="given"):
+                await writer.write(b"second")
+
+
+async def test_a_rule_that_may_be_stored_late_is_not_decided_otherwise(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The change to ``ms`` had no outcome, and is done after somebody looked."""
+    transact = world.metadata.transact
+    late: list[Transaction] = []
+
+    async def call(transaction: Transaction) -> TransactionReply:
+        if not late:
+            late.append(transaction)
+            raise OutcomeUnknown("no answer")
+        if len(late) == 1:
+            late.append(transaction)
+            await transact(late[0])
+        return await transact(transaction)
+
+    async with world.log("l") as log, log.open_writer() as writer:
+        monkeypatch.setattr(world.metadata, "transact", call)
+        with trio.move_on_after(0.01):
+            await writer.write(b"first")
+        with pytest.raises(InvalidRequest, match="ms"):
+            await writer.write(LogRecord(1, b"second"))
+        assert await rule(log) == writer.txid_rule == MS
 
 
 async def test_a_rule_that_cannot_be_stored_takes_no_record(
