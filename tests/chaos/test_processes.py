@@ -95,7 +95,7 @@ def test_what_needs_root_is_refused_by_name_without_it(tmp_path: Path) -> None:
     if os.geteuid() == 0 and not all(one.stat().st_mode & 0o005 == 0o005 for one in here.parents):
         pytest.skip("needs a checkout that other users may read, such as nobody")
     program = (
-        "import os, sys; from distributedlog.cli.main import main;"
+        "import os, sys, tomllib; from distributedlog.cli.main import main;"
         "from distributedlog.chaos import local_processes, report, runner;"
         "from distributedlog.cli import chaos;"
         "os.geteuid() or os.setuid(65534);"  # what python itself needs is loaded by now
