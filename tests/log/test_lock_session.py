@@ -432,6 +432,7 @@ async def test_a_claim_that_is_done_late_leaves_no_lock(
         assert await world.metadata.get(lock_key(log_id)) is None
         async with b.open_log("late").open_writer(wait_s=0):
             pass
+        await trio.sleep(LEASE_S)  # the settings of open logs are read once
         calls = counted(world, "get")
         await trio.sleep(10 * LEASE_S)
         assert calls["get"] == 0
