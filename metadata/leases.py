@@ -63,9 +63,15 @@ class Leases:
             self._deadlines[lease] = min(self._deadlines[lease], until)
 
     def _keep(self, lease: int, link: Link, until: float) -> None:
-        """Its holder was heard on ``link``, which may have ended meanwhile: then it was heard too early."""
+        """Its holder was heard on ``link``, which may have ended meanwhile: then it was heard too early.
+
+        What comes late on an older connection than the lease belongs to is a sign of life, and takes the
+        lease along no more: its holder has left that one.
+        """
+        held_by = self._links.get(lease)
         if link.closed is None:
-            self._links[lease] = link
+            if held_by is None or held_by.made_at <= link.made_at:
+                self._links[lease] = link
         elif self._links.get(lease, link) is link:
             self._links.pop(lease, None)
             until = min(until, trio.current_time() + CLOSED_S)

@@ -60,6 +60,7 @@ class Link:
         dialled: bool = False,
     ) -> None:
         self._connection = connection
+        self.made_at = trio.current_time()
         self._space = space
         self._queue: deque[Buffer] = deque()
         self._wake = trio.Event()

@@ -21,13 +21,14 @@ class Connection:
     """As much of a link as leases look at."""
 
     closed: ConnectionLost | None = None
+    made_at: float = field(default_factory=trio.current_time)
 
     def end(self, leases: Leases) -> None:
         self.closed = ConnectionLost("cut")
         leases.on_closed(self)  # type: ignore[arg-type]
 
 
-OPEN: Any = Connection()
+OPEN: Any = Connection(made_at=0.0)
 
 
 @dataclass
@@ -151,6 +152,29 @@ async def test_a_lease_belongs_to_the_connection_it_was_renewed_on_last(
             await trio.sleep(TTL_S - 1)
             assert replica.proposed == []
             assert said.pop() is None
+
+
+async def test_a_renewal_that_comes_late_on_the_older_connection_takes_no_lease_along(
+    autojump_clock: MockClock,
+) -> None:
+    """H19: it was sent before its holder left that connection, whose end then ends nothing."""
+    replica = OneReplica()
+    said: list[DistributedLogError | None] = []
+    old: Any = Connection()
+    await trio.sleep(0.1)
+    new: Any = Connection()
+    async with running(replica) as leases:
+        leases.on_granted(7, old)
+        leases.renew(7, new, said.append)
+        leases.renew(7, old, said.append)
+        old.end(leases)
+
+        await trio.sleep(TTL_S - 1)
+        assert replica.proposed == []
+        new.end(leases)
+        await trio.sleep(1)
+        assert [lease for lease, _ in replica.proposed] == [7]
+        assert said == [None, None]
 
 
 async def test_what_is_confirmed_after_its_connections_end_keeps_no_lease(
