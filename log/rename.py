@@ -12,6 +12,7 @@ from ..runtime.errors import (
     LogNotFound,
     OutcomeUnknown,
     OwnershipAcquireFailed,
+    QuorumUnreachable,
 )
 from .keys import decode_log_id, lock_key, name_key, state_key
 from .lock import owner_of
@@ -27,47 +28,60 @@ async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None
     if old == new:
         raise InvalidRequest(f'log "{old}" has that name already')
     old_at, new_at = name_key(namespace, old), name_key(namespace, new)
-    sought: int | None = None
-    while True:
-        named = await metadata.get(old_at)
-        if named is None:
-            taken = await metadata.get(new_at)
-            if taken is not None and sought is not None and decode_log_id(taken.value) == sought:
-                return  # by an earlier try, whose outcome was not known
-            raise LogNotFound(f'log "{old}" does not exist in namespace {namespace}')
-        log_id = sought = decode_log_id(named.value)
-        found = await metadata.get(state_key(log_id))
-        state = None if found is None else LogState.decode(found.value)
-        if found is None or state is None or state.deleting:
-            raise LogNotFound(f'log "{old}" is being deleted')
-        change = Transaction(
-            (
-                Compare.version(old_at, named.version),
-                Compare.version(new_at, 0),
-                Compare.version(found.key, found.version),
-                Compare.version(lock_key(log_id), 0),
-            ),
-            (
-                Delete(old_at),
-                Put(new_at, named.value),
-                Put(found.key, state.renamed(new).encode()),
-            ),
-        )
-        try:
-            reply = await metadata.transact(change)
-        except OutcomeUnknown:
-            continue
-        if reply.succeeded:
-            return
-        if reply.current[1] is not None:
-            raise LogExists(f'log "{new}" exists already in namespace {namespace}')
-        if reply.current[3] is not None:
-            owner = await owner_of(metadata, log_id)
-            if owner is not None:  # else it has just been given back
-                raise OwnershipAcquireFailed(
-                    f'log "{old}" is being written by {owner}: it is renamed when nobody writes it',
-                    owner,
+    tried: int | None = None
+    """The log of a try whose outcome is not known: from then on that one is meant, whatever has its name."""
+    try:
+        while True:
+            named = await metadata.get(old_at)
+            if tried is not None and (named is None or decode_log_id(named.value) != tried):
+                name = await name_now(metadata, tried)
+                if name == new:
+                    return  # by the earlier try
+                if name == old:
+                    continue  # it was renamed to and fro between the two looks
+                raise LogNotFound(
+                    f'log "{old}" is called "{name}" now' if name else f'log "{old}" was deleted'
                 )
+            if named is None:
+                raise LogNotFound(f'log "{old}" does not exist in namespace {namespace}')
+            log_id = decode_log_id(named.value)
+            found = await metadata.get(state_key(log_id))
+            state = None if found is None else LogState.decode(found.value)
+            if found is None or state is None or state.deleting:
+                raise LogNotFound(f'log "{old}" is being deleted')
+            change = Transaction(
+                (
+                    Compare.version(old_at, named.version),
+                    Compare.version(new_at, 0),
+                    Compare.version(found.key, found.version),
+                    Compare.version(lock_key(log_id), 0),
+                ),
+                (
+                    Delete(old_at),
+                    Put(new_at, named.value),
+                    Put(found.key, state.renamed(new).encode()),
+                ),
+            )
+            try:
+                reply = await metadata.transact(change)
+            except OutcomeUnknown:
+                tried = log_id
+                continue
+            if reply.succeeded:
+                return
+            if reply.current[1] is not None:
+                raise LogExists(f'log "{new}" exists already in namespace {namespace}')
+            if reply.current[3] is not None:
+                owner = await owner_of(metadata, log_id)
+                if owner is not None:  # else it has just been given back
+                    raise OwnershipAcquireFailed(
+                        f'log "{old}" is being written by {owner}: it is renamed when nobody writes it',
+                        owner,
+                    )
+    except QuorumUnreachable as error:
+        if tried is None:
+            raise
+        raise OutcomeUnknown(f'whether log "{old}" was renamed is not known: {error}') from error
 
 
 async def name_now(metadata: Metadata, log_id: int) -> str:

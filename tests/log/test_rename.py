@@ -13,7 +13,7 @@ from distributedlog.log.state import LogState
 from distributedlog.log.watch import LogChange, LogWatch
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.local import LocalMetadata
-from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
+from distributedlog.metadata.transaction import KeyValue, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     InvalidLogName,
     InvalidRequest,
@@ -22,6 +22,7 @@ from distributedlog.runtime.errors import (
     LogRecreated,
     OutcomeUnknown,
     OwnershipAcquireFailed,
+    QuorumUnreachable,
 )
 from tests.log.conftest import World
 from tests.log.records import everything, put
@@ -141,6 +142,87 @@ async def test_a_rename_of_unknown_outcome_is_made_known(
 
         assert await ns.find("new") == log_id
         assert not await ns.log_exists("old")
+
+
+class Afterwards(LocalMetadata):
+    """One transaction is done, its answer is lost, and something else is done before anybody asks."""
+
+    then: Callable[[], Awaitable[object]] | None = None
+
+    async def transact(self, transaction: Transaction) -> TransactionReply:
+        then, self.then = self.then, None
+        reply = await super().transact(transaction)
+        if then is not None:
+            await then()
+            raise OutcomeUnknown("no answer")
+        return reply
+
+
+async def test_a_rename_that_was_done_and_undone_touches_no_other_log(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """G7: the log of the first try is meant, not the one that has its old name meanwhile."""
+    world.metadata = Afterwards()
+    world.ledgers.metadata = world.metadata
+    async with world.process() as ns:
+        for away, says in (("elsewhere", 'is called "elsewhere" now'), (None, "was deleted")):
+            await ns.create_log("old")
+
+            async def then(away: str | None = away) -> None:
+                if away is None:
+                    await ns.delete_log("new")
+                else:
+                    await ns.rename_log("new", away)
+                await ns.create_log("old")
+                await put(ns.open_log("old"), 7)
+
+            world.metadata.then = then
+            with pytest.raises(LogNotFound, match=says):
+                await ns.rename_log("old", "new")
+            assert [record.txid for record in await everything(ns.open_log("old"))] == [7]
+            assert not await ns.log_exists("new")
+            await ns.delete_log("old")
+        await ns.create_log("old")
+
+        async def only_made_anew() -> None:
+            await ns.create_log("old")
+
+        world.metadata.then = only_made_anew
+        await ns.rename_log("old", "new")  # done, whatever has the old name
+        assert [name async for name in ns.logs()] == ["elsewhere", "new", "old"]
+
+
+class Away(LateAnswers):
+    """After a lost answer nobody answers at all."""
+
+    away = False
+
+    async def transact(self, transaction: Transaction) -> TransactionReply:
+        self.away = self.unknown is not None
+        return await super().transact(transaction)
+
+    async def get(self, key: bytes) -> KeyValue | None:
+        if self.away:
+            raise QuorumUnreachable("no answer")
+        return await super().get(key)
+
+
+@pytest.mark.parametrize("done", [True, False])
+async def test_a_rename_that_nobody_can_make_known_is_unknown(
+    world: World, autojump_clock: MockClock, done: bool
+) -> None:
+    """G7: `QuorumUnreachable` would say that it was certainly not done."""
+    world.metadata = metadata = Away()
+    world.ledgers.metadata = world.metadata
+    async with world.process() as ns:
+        await ns.create_log("old")
+        metadata.unknown = lambda: done
+
+        with pytest.raises(OutcomeUnknown, match="renamed"):
+            await ns.rename_log("old", "new")
+
+        metadata.away = False
+        assert await ns.log_exists("new") == done
 
 
 class Overtaken(LocalMetadata):
