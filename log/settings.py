@@ -77,6 +77,8 @@ class RetentionOptions:
 
 RETENTION = tuple(names(RetentionOptions))
 KNOWN = (*SHARED, *RETENTION, *QUORUMS)
+LOCAL = tuple(name for name in names(LogOptions) if name not in SHARED)
+"""The other ones of `LogOptions`: of the process that opens the log, and never stored."""
 
 
 def refuse_stored_only(config: Mapping[str, Any] | None) -> None:
@@ -106,6 +108,11 @@ class StoredSettings:
     ) -> "StoredSettings":
         """With some set, and those that are None unset. Raises `InvalidRequest`."""
         for name in settings:
+            if name in LOCAL:
+                raise InvalidRequest(
+                    f"option {name} is each process's own: open_namespace(config=) or open_log(config=) "
+                    f"sets it, it is not stored; what may be is {', '.join(KNOWN)}"
+                )
             if name not in KNOWN:
                 raise unknown(name, list(KNOWN))
         new = {**self.settings, **settings}

@@ -29,6 +29,7 @@ from .settings import CONF_PREFIX, StoredSettings, bind_key, conf_key, effective
 BEGIN_S = 2.0
 """A process that writes for less than this follows nothing."""
 RETRY_S = 1.0
+SWEEP_MIN = 64
 
 log = logging.getLogger("distributedlog.log")
 
@@ -64,6 +65,8 @@ class SettingsWatch:
         self._bind_key = bind_key(namespace)
         self._bind = _Read(StoredSettings())
         self._open: dict[bytes, weakref.WeakSet[FollowedLog]] = {}
+        self._sweep_at = SWEEP_MIN
+        """With so many keys, those of logs that nobody has open any more go."""
         self._runs = False
         self.unreadable = 0
         """Values that could not be read, since the start."""
@@ -75,6 +78,9 @@ class SettingsWatch:
         """
         followed = FollowedLog(log_id, options, given, _Read(StoredSettings()), options)
         key = conf_key(log_id)
+        if len(self._open) >= self._sweep_at:
+            self._open = {at: logs for at, logs in self._open.items() if logs}
+            self._sweep_at = max(SWEEP_MIN, 2 * len(self._open))
         self._open.setdefault(key, weakref.WeakSet()).add(followed)  # before it is read: no gap
         if not self._runs:
             self._start(self._run_bind)

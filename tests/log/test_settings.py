@@ -21,6 +21,7 @@ from distributedlog.log.settings import (
     effective,
     retention_of,
 )
+from distributedlog.log.settings_watch import SWEEP_MIN
 from distributedlog.log.state import LogState
 from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
@@ -66,7 +67,6 @@ def test_what_is_the_logs_own_is_not_contradicted_by_who_opens_it() -> None:
     "settings",
     [
         {"nope": 1},
-        {"read_bytes": 1},  # local: each process has its own
         {"segment_bytes_max": 0},
         {"retention_s": -1.0},
         {"retention_s": "1h"},
@@ -79,6 +79,15 @@ def test_what_is_the_logs_own_is_not_contradicted_by_who_opens_it() -> None:
 def test_what_is_not_legal_is_refused_by_name(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         NOTHING.changed(settings, {})
+
+
+def test_an_option_of_a_process_is_known_and_not_stored() -> None:
+    """It is no unknown name: whoever sets it is told where it goes."""
+    for name in ("lock_lease_s", "read_bytes"):
+        with pytest.raises(InvalidRequest, match=f"{name} is each process's own"):
+            NOTHING.changed({name: 1}, {})
+    with pytest.raises(InvalidRequest, match="unknown option 'nope'"):
+        NOTHING.changed({"nope": 1}, {})
 
 
 def test_notes_have_a_bound() -> None:
@@ -251,3 +260,16 @@ async def test_a_change_of_unknown_outcome_is_made_known(
 
 def test_every_option_that_may_be_stored_is_known_once() -> None:
     assert len(set(KNOWN)) == len(KNOWN)
+
+
+async def test_what_is_followed_is_forgotten_with_its_log(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A process that opens a log after the other keeps nothing of those that it has closed."""
+    async with world.process() as ns:
+        watch = ns.context.settings
+        kept = [await watch.follow(n, LogOptions(), ()) for n in range(5)]
+        for log_id in range(5, 40 * SWEEP_MIN):
+            await watch.follow(log_id, LogOptions(), ())
+            assert len(watch._open) <= SWEEP_MIN
+        assert all(conf_key(one.log_id) in watch._open for one in kept)
