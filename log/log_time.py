@@ -1,31 +1,56 @@
-"""Log time: when a record was written, as clocks can tell, and never less than what was before it (pure).
+"""Log time: when a record was written, as clocks can tell, and never less than what was before it.
 
 A writer stamps each entry with its machine's clock, and never below the entry before (`LogClock`). A
 segment's floor lifts what was stamped elsewhere and linked. So log time never goes back (H148): a search by
-it is binary.
+it is binary. A writer whose clock shows less says so once, as the event ``clock.off``: either this clock is
+behind, or one that wrote before it was ahead.
 """
 
+import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from ..runtime.errors import InvalidRequest
 
+OFF_MS = 1000
+"""A clock that is less behind the log's time is as right as clocks are."""
+
+log = logging.getLogger("distributedlog.log")
+
 
 class LogClock:
     """What one writer stamps its entries with."""
 
-    def __init__(self, wall_ms: Callable[[], int], floor_ms: int = 0) -> None:
-        """``floor_ms``: the log's time so far."""
+    def __init__(self, wall_ms: Callable[[], int], name: str, floor_ms: int = 0) -> None:
+        """``floor_ms``: the time so far of the log ``name``."""
         self._wall_ms = wall_ms
+        self._name = name
         self._last_ms = floor_ms
+        self._told_ms = -1
+        """The time for which a clock that is behind was told of."""
 
     def now_ms(self) -> int:
         """The clock of this machine, or what was given last while that is greater."""
         now = self._wall_ms()
-        if now < self._last_ms:
-            return self._last_ms
+        last = self._last_ms
+        if now < last:
+            if now < last - OFF_MS and self._told_ms != last:
+                self._tell(now)
+            return last
         self._last_ms = now
         return now
+
+    def _tell(self, now_ms: int) -> None:
+        """Once, until the clock has caught up."""
+        self._told_ms = self._last_ms
+        log.warning(
+            'clock.off: log "%s": its time is %s, the clock of this machine %s, %.1f s less; what is written '
+            "until then has that time",
+            self._name,
+            iso_of(self._last_ms),
+            iso_of(now_ms),
+            (self._last_ms - now_ms) / 1000,
+        )
 
 
 def ms_of(when: datetime | int, what: str) -> int:

@@ -61,7 +61,7 @@ class Pipeline:
         self.sent_bytes = 0
         """Of batches that went to a segment; those that went again count again."""
         self._options = context.options
-        self._now_ms = LogClock(context.wall_ms, owned.state.time_ms).now_ms
+        self._now_ms = LogClock(context.wall_ms, self.name, owned.state.time_ms).now_ms
         self._on_failed = on_failed
         self._due = Due(context.turn, self._in_turn, self._broken)
         self._room = trio.Event()

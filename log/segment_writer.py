@@ -56,7 +56,7 @@ class SegmentWriter:
     ) -> None:
         self._metadata = context.metadata
         self._ledgers = context.ledgers
-        self._now_ms = LogClock(context.wall_ms).now_ms
+        self._now_ms = LogClock(context.wall_ms, state.name).now_ms
         self._time_ms = 0
         self._close_timeout_s = context.options.close_timeout_s
         self._state = state

@@ -151,9 +151,35 @@ async def test_times_are_said_as_datetimes_or_ms(world: World, autojump_clock: M
 
 def test_a_clock_that_goes_back_is_waited_for() -> None:
     wall = iter([5, 9, 3, 8, 12])
-    clock = LogClock(lambda: next(wall), floor_ms=7)
+    clock = LogClock(lambda: next(wall), "l", floor_ms=7)
 
     assert [clock.now_ms() for _ in range(5)] == [7, 9, 9, 9, 12]
+
+
+def test_a_clock_that_is_behind_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """H148, the event ``clock.off``: not for each entry, and not for the jitter of clocks."""
+    wall = iter([100, 5000, 4500, 3000, 2000, 3999, 5001, 4999, 4002, 4000, 4000])
+    clock = LogClock(lambda: next(wall), "l", floor_ms=1000)
+
+    assert [clock.now_ms() for _ in range(11)] == [1000] + [5000] * 5 + [5001] * 5
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2, told
+    assert all(one.startswith('clock.off: log "l"') for one in told)
+    assert "2.0 s less" in told[0]
+    assert "1970-01-01T00:00:05.001Z" in told[1]
+
+
+async def test_a_writer_whose_clock_is_behind_the_log_says_so(
+    world: World, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world.process() as ahead, world.process() as right:
+        ahead.context = replace(ahead.context, wall_ms=lambda: START_MS + YEAR_MS)
+        for ns, txids in ((ahead, (1, 2)), (right, (3, 4))):
+            async with ns.open_log("l").open_writer() as writer:
+                for txid in txids:
+                    await writer.write(LogRecord(txid, b"x"))
+        (told,) = [one.getMessage() for one in caplog.records if "clock.off" in one.getMessage()]
+        assert told.startswith('clock.off: log "l"')
 
 
 def test_a_time_as_text_and_as_ms() -> None:
