@@ -35,6 +35,9 @@ from .record import Columns, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
 from .skips import SkipNotes, Skipped
 
+SKIP_LINE_S = 10.0
+"""A reader that passes over entries says so in one line in this time; `LogReader.skipped` has all."""
+
 log = logging.getLogger("distributedlog.log")
 
 
@@ -99,6 +102,7 @@ class Fetcher:
         self._next_id = None if position is None else position.sequence_id - start.slot
         """The sequence id of the record that comes next; None: whatever comes is the first."""
         self._trouble_since: float | None = None
+        self._skip_told_at = -float("inf")
 
     # --- for the reader ---------------------------------------------------------------------------
 
@@ -330,7 +334,17 @@ class Fetcher:
         if self._next_id is None and entry == 0:
             self._next_id = record.start_sequence_id
         self.skips.on_broken(DLSN(number, entry, 0), why)
-        log.warning('log "%s" entry %d.%d is passed over: %s', self.name, number, entry, why)
+        now = trio.current_time()
+        if now >= self._skip_told_at + SKIP_LINE_S:  # a whole disk may be gone: not a line an entry
+            self._skip_told_at = now
+            log.warning(
+                'log "%s" entry %d.%d is passed over, %d of this reader so far: %s',
+                self.name,
+                number,
+                entry,
+                self.skips.entries,
+                why,
+            )
         self._at_entry = entry + 1
         if self._to is not None and (number, entry) >= self._to[:2]:
             self._after_skip(DLSN(number, entry + 1, 0), None)

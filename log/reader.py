@@ -32,7 +32,9 @@ class Idle:
     heard_s: float
     """Since any bookie answered for the log: large where bookies are away."""
     idle_s: float
-    """Since the last entry came, a control entry too: large where nobody writes."""
+    """Since the last entry came here, a control entry too: large where nobody writes. A reader that has just
+    read history counts from there on, for by its own clock alone it knows how long; `LogRecord.time_ms` says
+    when the last record was written."""
 
 
 class LogReader:

@@ -40,7 +40,9 @@ class SkipNotes:
     def __init__(self) -> None:
         self._first: DLSN | None = None
         self._why = ""
-        self._entries = self._stretches = self._records = 0
+        self.entries = 0
+        """Passed over so far."""
+        self._stretches = self._records = 0
         self._last: deque[Skipped] = deque(maxlen=KEPT)
 
     @property
@@ -52,7 +54,7 @@ class SkipNotes:
         """The entry there is passed over."""
         if self._first is None:
             self._first, self._why = at, why
-        self._entries += 1
+        self.entries += 1
 
     def on_next(self, at: DLSN, records: int | None) -> Skipped:
         """The stretch ends here, and ``records`` are missing."""
@@ -66,4 +68,4 @@ class SkipNotes:
 
     def so_far(self) -> Skips:
         """As a value."""
-        return Skips(self._stretches, self._entries, self._records, tuple(self._last))
+        return Skips(self._stretches, self.entries, self._records, tuple(self._last))

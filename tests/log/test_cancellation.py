@@ -135,3 +135,27 @@ async def test_openings_and_closings_cancelled_at_any_step(autojump_clock: MockC
     assert set(acked) <= set(found)
     assert found[-4:] == acked[-4:]
     assert streams == []
+
+
+async def test_a_bulk_read_that_is_cancelled_gives_the_next_call_what_it_had(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """At any moment: nothing is given twice, nothing is lost, and `position` does not run ahead."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            for number in range(0, 12, 3):
+                await writer.write_bulk([rec(number), rec(number + 1), rec(number + 2)])
+            await writer.commit()
+            for taken in range(12):
+                async with log.open_reader() as reader:
+                    for _ in range(taken):
+                        assert await reader.read_next() is not None
+                    with trio.move_on_after(1) as scope:
+                        await reader.read_bulk(100, wait_s=60)
+                    assert scope.cancelled_caught
+                    assert reader.position is not None
+                    assert reader.position.sequence_id == taken
+                    found = await reader.read_bulk(100)
+                    assert [int(one.payload) for one in found] == [*range(taken, 12)]
+                    assert reader.position.sequence_id == 12

@@ -58,6 +58,21 @@ async def test_what_every_replica_denies_is_passed_over_and_counted(
             assert [one.records for one in reader.skipped.last] == [None, 2, 2, None]
 
 
+async def test_a_reader_that_skips_much_says_little(
+    world: World, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lost disk is a hundred thousand entries: a line in ten seconds, and all of them in `skipped`."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        await put(log, *range(200))
+        world.ledgers.broken = {(1, entry): DENIED for entry in range(0, 200, 2)}
+        async with log.open_reader(to="end", broken="skip") as reader:
+            assert len([r async for r in reader]) == 100
+            assert reader.skipped.entries == 100
+        told = [one for one in caplog.records if "passed over" in one.getMessage()]
+        assert len(told) == 1
+
+
 async def test_what_may_come_back_is_waited_for_and_never_passed_over(
     world: World, autojump_clock: MockClock
 ) -> None:
