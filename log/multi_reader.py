@@ -2,8 +2,11 @@
 
 What is held of a log, and what is fetched of it at a time, are its share of the bound: no log crowds out
 another. In the order of arrival logs take turns by bytes; in the order of time the oldest entry that is here
-comes next, and a log of which nothing is here is waited for, but no longer than ``time_wait_s`` (H172). What
-one log meets is told as an event, and stops no other.
+comes next, by log time, and a log of which nothing is here is waited for, but no longer than ``time_wait_s``
+(H172). What one log meets is told as an event, and stops no other.
+
+A log is meant by its id and called by its name as it is now: one that is renamed goes on under the new one,
+and one that is made under a name that another one had is another log, also while that one is still read.
 """
 
 import re
@@ -19,6 +22,7 @@ import trio
 from ..runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
+    InvalidRequest,
     LogNotFound,
     LogRecreated,
     LogTruncated,
@@ -27,9 +31,11 @@ from .containment import contained
 from .context import LogContext
 from .fetcher import Fetcher, open_fetcher
 from .follower import follow
+from .keys import incarnation_id
 from .position import Position
 from .reader import position_after
 from .record import Columns
+from .rename import name_now
 from .watch import LogWatch
 
 OPENED_AT_ONCE = 16
@@ -62,12 +68,19 @@ class LogEvent:
     """What one of the logs met."""
 
     log: str
-    kind: Literal["joined", "ended", "sealed", "truncated", "deleted", "recreated", "failed"]
-    """All but ``joined``: nothing more comes of it. ``ended``: what there was at the beginning was given."""
+    kind: Literal[
+        "joined", "renamed", "ended", "sealed", "truncated", "deleted", "recreated", "failed"
+    ]
+    """All but the first two: nothing more comes of it. ``ended``: what there was at the beginning was given.
+    ``renamed``: it is called ``log`` from here on, also where no pattern would take that name in."""
     position: Position | None = None
     """Of ``joined``: where it begins, if that is known before it gives a record."""
     error: DistributedLogError | None = None
     """Of the last four."""
+    incarnation: str = ""
+    """Which log of this name; "" where it was never opened."""
+    old_name: str = ""
+    """Of ``renamed``."""
 
 
 Item = LogBatch | LogEvent
@@ -93,7 +106,7 @@ class MultiReader:
         self,
         context: LogContext,
         find: Callable[[str], Awaitable[int]],
-        names: Sequence[str],
+        names: Mapping[str, int | None],
         *,
         watch: LogWatch | None,
         pattern: str,
@@ -127,6 +140,12 @@ class MultiReader:
         self._scope = trio.CancelScope()
         self._error: DistributedLogError | None = None
         self._positions: dict[str, Position] = {}
+        self._holders: dict[str, str] = {}
+        """Which log has a name, as far as the caller was told: an older one of it may go on for a while."""
+        self._taken_in: set[int] = set()
+        """The ids of those that are followed, or being opened."""
+        self._called: dict[int, str] = {}
+        """What those are called now that were renamed while they were being opened."""
 
     # --- for the caller ---------------------------------------------------------------------------
 
@@ -145,9 +164,7 @@ class MultiReader:
                 raise self._error.again()  # a log that was being opened may have joined since
             item, again_at = self._choose()
             if item is not None:
-                if item.position is not None:
-                    self._positions[item.log] = item.position
-                return item
+                return self._given(item)
             if self._error is not None:
                 raise self._error.again()
             if self.ended or trio.current_time() >= end:
@@ -173,14 +190,16 @@ class MultiReader:
             item, _ = self._choose()
             if item is None:
                 break
-            if item.position is not None:
-                self._positions[item.log] = item.position
-            found.append(item)
+            found.append(self._given(item))
         return found
 
     @property
     def positions(self) -> dict[str, Position]:
-        """Where each log goes on after what was given of it: ``open_reader(positions=…)``."""
+        """Where each log goes on after what was given of it: ``open_reader(positions=…)``.
+
+        By the names that were told; of two logs that had one name, the newer one's. Without those that are
+        deleted.
+        """
         return dict(self._positions)
 
     @property
@@ -217,6 +236,30 @@ class MultiReader:
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
         self._close()
+
+    def _given(self, item: Item) -> Item:
+        """The caller gets it: `positions` goes with it."""
+        holders, positions = self._holders, self._positions
+        kind = item.kind if isinstance(item, LogEvent) else ""
+        if kind == "joined":
+            holders[item.log] = item.incarnation
+            positions.pop(item.log, None)
+        elif isinstance(item, LogEvent) and kind == "renamed":
+            if holders.get(item.old_name) == item.incarnation:
+                del holders[item.old_name]
+                holders[item.log] = item.incarnation
+                moved = positions.pop(item.old_name, None)
+                positions.pop(item.log, None)
+                if moved is not None:
+                    positions[item.log] = moved
+        elif holders.get(item.log) != item.incarnation:
+            return item  # of an older log of that name
+        elif kind in ("deleted", "recreated"):
+            del holders[item.log]
+            positions.pop(item.log, None)
+        if item.position is not None:
+            positions[item.log] = item.position
+        return item
 
     # --- what comes next --------------------------------------------------------------------------
 
@@ -282,9 +325,11 @@ class MultiReader:
         self._members.remove(member)
         self._share_out()
         fetcher = member.fetcher
+        self._taken_in.discard(incarnation_id(fetcher.incarnation))
         if fetcher.error is None:
-            return LogEvent(member.name, "sealed" if fetcher.sealed else "ended")
-        return _told(member.name, fetcher.error)
+            kind: Literal["sealed", "ended"] = "sealed" if fetcher.sealed else "ended"
+            return LogEvent(member.name, kind, incarnation=fetcher.incarnation)
+        return _told(member.name, fetcher.error, fetcher.incarnation)
 
     # --- the tasks --------------------------------------------------------------------------------
 
@@ -294,8 +339,8 @@ class MultiReader:
         try:
             with self._scope, contained("a reader of several logs", self._end):
                 async with trio.open_nursery() as nursery:
-                    for name in self._names:
-                        nursery.start_soon(self._join, name, nursery)
+                    for name, log_id in self._names.items():
+                        self._take_in(name, log_id, nursery)
                     if self._watch is not None:
                         await self._follow(self._watch, nursery)
                 finished = True
@@ -309,34 +354,81 @@ class MultiReader:
     async def _follow(self, watch: LogWatch, nursery: trio.Nursery) -> None:
         while True:
             change = await watch.next()
-            if change is None or change.kind == "deleted":
-                continue  # its own reader says so
+            if change is None or not change.incarnation:
+                continue
+            log_id = incarnation_id(change.incarnation)
+            if log_id in self._taken_in:
+                name = change.name
+                if change.kind == "deleted":  # or renamed to where the watch does not look
+                    name = await self._name_now(log_id)
+                if name:
+                    self._rename(log_id, name)
+                continue
+            # One that matched before has ended here: it does not begin anew under another name.
             known = change.kind == "renamed" and fnmatchcase(change.old_name, self._pattern)
-            if fnmatchcase(change.name, self._pattern) and not known:
+            if change.kind != "deleted" and not known and fnmatchcase(change.name, self._pattern):
                 self._left_to_open += 1
-                nursery.start_soon(self._join, change.name, nursery)
+                self._take_in(change.name, log_id, nursery)
 
-    async def _join(self, name: str, nursery: trio.Nursery) -> None:
+    async def _name_now(self, log_id: int) -> str:
+        try:
+            return await name_now(self._context.metadata, log_id)
+        except DistributedLogError:
+            return ""  # its own reader says what it is
+
+    def _rename(self, log_id: int, name: str) -> None:
+        for member in self._members:
+            if incarnation_id(member.fetcher.incarnation) == log_id:
+                if member.name != name:
+                    self._events.append(
+                        LogEvent(
+                            name,
+                            "renamed",
+                            incarnation=member.fetcher.incarnation,
+                            old_name=member.name,
+                        )
+                    )
+                    member.name = name
+                    self._tell()
+                return
+        self._called[log_id] = name
+
+    def _take_in(self, name: str, log_id: int | None, nursery: trio.Nursery) -> None:
+        """One more log; ``left_to_open`` has counted it."""
+        if log_id is not None:
+            self._taken_in.add(log_id)
+        nursery.start_soon(self._join, name, log_id, nursery)
+
+    async def _join(self, name: str, log_id: int | None, nursery: trio.Nursery) -> None:
         try:
             async with self._limiter:
-                fetcher = await self._opened(name)
+                fetcher = await self._opened(name, log_id)
         except DistributedLogError as error:
+            if log_id is not None:
+                self._taken_in.discard(log_id)
+                name = self._called.pop(log_id, name)
             self._events.append(_told(name, error))
         else:
             now = trio.current_time()
+            if log_id is not None:
+                name = self._called.pop(log_id, name)
             member = _Member(name, fetcher, now, now)
             self._members.append(member)
             self._share_out()
-            self._events.append(LogEvent(name, "joined", fetcher.start))
+            self._events.append(
+                LogEvent(name, "joined", fetcher.start, incarnation=fetcher.incarnation)
+            )
             fetcher.on_news = lambda: self._on_news(member)
             self._on_news(member)
             nursery.start_soon(fetcher.run)
         self._left_to_open -= 1
         self._tell()
 
-    async def _opened(self, name: str) -> Fetcher:
+    async def _opened(self, name: str, log_id: int | None) -> Fetcher:
         context = self._context
-        follower = await follow(context.metadata, await self._find(name), name)
+        if log_id is None:
+            log_id = await self._find(name)
+        follower = await follow(context.metadata, log_id, name)
         return await open_fetcher(
             context,
             follower,
@@ -390,14 +482,35 @@ def _nobody() -> None:
     """Closed: nobody is told."""
 
 
-def _told(name: str, error: DistributedLogError) -> LogEvent:
+def _told(name: str, error: DistributedLogError, incarnation: str = "") -> LogEvent:
+    kind: Literal["truncated", "deleted", "recreated", "failed"] = "failed"
     if isinstance(error, LogRecreated):
-        return LogEvent(name, "recreated", error=error)
-    if isinstance(error, LogNotFound):
-        return LogEvent(name, "deleted", error=error)
-    if isinstance(error, LogTruncated):
-        return LogEvent(name, "truncated", error=error)
-    return LogEvent(name, "failed", error=error)
+        kind = "recreated"
+    elif isinstance(error, LogNotFound):
+        kind = "deleted"
+    elif isinstance(error, LogTruncated):
+        kind = "truncated"
+    return LogEvent(name, kind, error=error, incarnation=incarnation)
+
+
+def check_multi_read(
+    pattern: object, positions: object, time_wait_s: object, bytes_max: object
+) -> None:
+    """Raise `InvalidRequest` for what cannot be meant by `Namespace.open_reader`."""
+    if not (pattern is None or (isinstance(pattern, str) and pattern)):
+        raise InvalidRequest(f"a pattern is a text for whole names, not {pattern!r:.80}")
+    if not isinstance(positions, Mapping | None) or not all(
+        isinstance(name, str) and isinstance(at, Position) for name, at in (positions or {}).items()
+    ):
+        raise InvalidRequest(f"positions are names to `Position`, not {positions!r:.80}")
+    if (
+        isinstance(time_wait_s, bool)
+        or not isinstance(time_wait_s, int | float)
+        or not 0 <= time_wait_s < float("inf")
+    ):
+        raise InvalidRequest(f"time_wait_s is seconds from 0 up, not {time_wait_s!r:.80}")
+    if type(bytes_max) is not int or bytes_max < 1:
+        raise InvalidRequest(f"bytes_max is a whole number of bytes above 0, not {bytes_max!r:.80}")
 
 
 async def open_multi_reader(
@@ -414,9 +527,13 @@ async def open_multi_reader(
         literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
         watch = await open_watch(literal)
     try:
-        names = list(logs or ())
+        names: dict[str, int | None] = dict.fromkeys(logs or ())
         if watch is not None and pattern is not None:
-            names = [name for name in watch.logs if fnmatchcase(name, pattern)]
+            names = {
+                name: incarnation_id(incarnation)
+                for name, incarnation in watch.logs.items()
+                if fnmatchcase(name, pattern)
+            }
         reader = MultiReader(context, find, names, watch=watch, pattern=pattern or "", **options)
         context.start(reader.run)
     except BaseException:

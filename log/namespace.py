@@ -32,7 +32,7 @@ from .keys import (
 from .ledgers import Ledgers
 from .lock import claim
 from .lock_session import LockSessions
-from .multi_reader import MultiReader, open_multi_reader
+from .multi_reader import MultiReader, check_multi_read, open_multi_reader
 from .names import check_log_name
 from .opening import Opening
 from .options import LogOptions
@@ -246,6 +246,7 @@ class Namespace:
             raise InvalidRequest(f'logs are read in order of "arrival" or "time", not {order!r}')
         if pattern is not None and to is not None:
             raise InvalidRequest("a pattern is followed: it has no end")
+        check_multi_read(pattern, positions, time_wait_s, bytes_max)
         names = None if logs is None else list(dict.fromkeys(map(check_log_name, logs)))
         options = {
             "positions": positions or {},

@@ -286,3 +286,115 @@ async def test_a_log_that_was_being_opened_joins_no_closed_reader(
 
         with pytest.raises(AlreadyClosed):
             await reader.next()
+
+
+async def test_by_time_is_by_log_time(world: World, autojump_clock: MockClock) -> None:
+    """H148, H172: what was written long before it was linked counts from the link on, in every reader."""
+    async with world.process() as ns:
+        await ns.create_log("linked", txids="given")
+        async with ns.open_log("linked").open_segment_writer() as segment:
+            await segment.write(rec(2))
+        assert segment.token is not None
+        await trio.sleep(50)
+        await put(ns.open_log("plain"), 1)
+        await trio.sleep(50)
+        await ns.open_log("linked").link_segments([segment.token])
+        await trio.sleep(50)
+        await put(ns.open_log("plain"), 3)
+
+        found = await collected(ns, logs=["linked", "plain"], order="time")
+
+        assert txids(found) == [1, 2, 3]
+        times = [one.columns.time_ms for one in found if isinstance(one, LogBatch)]
+        assert times == sorted(times)
+        assert not any(one.late for one in found if isinstance(one, LogBatch))
+
+
+async def test_a_name_that_another_log_had_is_two_logs(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """What is left of the older one does not move the position of the newer one."""
+    async with world.process() as ns:
+        await put(ns.open_log("orders/1"), 1, 2, 3)
+        async with ns.open_reader(pattern="orders/*") as reader:
+            for _ in range(2):
+                assert isinstance(await reader.next(), LogEvent | LogBatch)
+            await trio.sleep(1)
+            await ns.delete_log("orders/1")
+            await put(ns.open_log("orders/1"), 4, 5)
+            await trio.sleep(1)
+
+            found = await available(reader)
+
+            assert sorted(txids(found)) == [2, 3, 4, 5]
+            assert events(found) == [("orders/1", "deleted")]
+            joined = [one for one in found if isinstance(one, LogEvent) and one.kind == "joined"]
+            assert len(joined) == 1
+            ours = {one.incarnation for one in found if isinstance(one, LogBatch)}
+            assert len(ours) == 2
+            (at,) = reader.positions.values()
+            assert (at.incarnation, at.sequence_id) == (joined[0].incarnation, 2)
+            await ns.delete_log("orders/1")
+            assert events(await available(reader)) == [("orders/1", "deleted")]
+            assert reader.positions == {}
+
+
+async def test_a_renamed_log_is_followed_by_its_name_and_taken_in_once(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Within the pattern, out of it, and back; a new log under its old name is another one."""
+    async with world.process() as ns:
+        await put(ns.open_log("a/1"), 1)
+        async with ns.open_reader(pattern="a/*") as reader:
+            assert txids(await available(reader)) == [1]
+            for old, new in (("a/1", "a/2"), ("a/2", "b/2"), ("b/2", "a/3")):
+                await ns.rename_log(old, new)
+                await put(ns.open_log(new), 2)
+                if old == "a/1":
+                    await put(ns.open_log("a/1"), 9)
+                found = await available(reader)
+                assert txids(found, new) == [2]
+                assert events(found) == [(new, "renamed")]
+                assert reader.positions[new].sequence_id > 0
+            assert sorted(reader.positions) == ["a/1", "a/3"]
+            assert reader.positions["a/3"].sequence_id == 4
+            positions = reader.positions
+        async with ns.open_reader(pattern="a/*", positions=positions) as reader:
+            assert txids(await available(reader)) == []
+
+
+async def test_a_log_that_comes_and_goes_at_once_is_read_once(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its id: a name would find the next log of that name, once for each time it was made."""
+    opened, go_on = fetcher.open_fetcher, trio.Event()
+
+    async def late(*args: Any, **options: Any) -> Any:
+        await go_on.wait()
+        return await opened(*args, **options)
+
+    async with world.process() as ns, ns.open_reader(pattern="a/*") as reader:
+        monkeypatch.setattr(multi_reader, "open_fetcher", late)
+        for txid in range(3):
+            await put(ns.open_log("a/1"), txid)
+            await trio.sleep(1)
+            if txid < 2:
+                await ns.delete_log("a/1")
+        go_on.set()
+
+        found = await available(reader)
+
+        assert txids(found) == [2]
+        assert sum(kind == "deleted" for _, kind in events(found)) == 2
+
+
+async def test_bad_arguments_are_refused_at_once(world: World, autojump_clock: MockClock) -> None:
+    async with world.process() as ns:
+        for bad in (
+            {"pattern": ""}, {"pattern": 7}, {"logs": ["a"], "positions": {"a": DLSN(1, 0, 0)}},
+            {"logs": ["a"], "positions": ["a"]}, {"logs": ["a"], "time_wait_s": -1.0},
+            {"logs": ["a"], "time_wait_s": float("inf")}, {"logs": ["a"], "time_wait_s": "1"},
+            {"logs": ["a"], "bytes_max": 0}, {"logs": ["a"], "bytes_max": 1e6},
+        ):  # fmt: skip
+            with pytest.raises(InvalidRequest):
+                ns.open_reader(**bad)
