@@ -1,5 +1,6 @@
 """`dlog log`: all that is done with a log; export and import are in `archives.py`."""
 
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import click
@@ -22,7 +23,7 @@ FORMAT = click.Choice(["lines", "jsonl", "frames"])
     """,
 )
 def command() -> None:
-    """Create, list, show, set up, rename, write, read, tail, truncate, seal, delete, export, import logs."""
+    """Create, list, show, set up, rename, write, read, tail, truncate, seal, delete logs, and so on."""
 
 
 @command.command(
@@ -187,7 +188,11 @@ def _print_log(found: dict[str, Any]) -> None:
     print(f"log        {found['name']}{'  (sealed)' if found['sealed'] else ''}")
     print(f"records    {found['records']:,}  in {size(found['bytes'])}")
     print(f"positions  {found['first_dlsn'] or '-'} to {found['last_dlsn'] or '-'}")
-    print(f"truncated  {found['truncated_to'] or 'not'}")
+    gone = found["truncated_bytes"]
+    still = f"  ({size(gone)} more are removed soon)" if gone else ""
+    print(f"truncated  {found['truncated_to'] or 'not'}{still}")
+    if found["clock_behind_s"]:
+        print(f"clock      {found['clock_behind_s']:,} s behind the log's time")
     print(f"owner      {found['owner'] or 'none'}")
     if found["segments_left_out"]:
         print(f"segments   {found['segments_left_out']:,} older ones are not shown")
@@ -207,6 +212,60 @@ def _print_log(found: dict[str, Any]) -> None:
         [[segment[key] for key in columns] for segment in found["segments"]],
         empty="no segments",
     )
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log inspect orders --limit 20
+    dlog log inspect orders --from 12.0.0 --json
+    """,
+)
+@click.argument("name")
+@click.option("--from", "start", metavar="DLSN", help="From the entry of this position on.")
+@click.option("--limit", type=click.IntRange(0), help="End after so many entries.")
+@common
+def inspect(settings: Settings, name: str, start: str | None, limit: int | None) -> None:
+    """The entries of a log as they are stored: place, records, txids, sizes, times, flags.
+
+    By their headers alone; what was truncated too, while it is there. An entry that cannot be read is
+    named, and the next one follows. With --json one object a line.
+    """
+    from ..log.dlsn import DLSN
+    from .connect import namespace, run
+    from .inspect import entries
+
+    first = None if start is None else DLSN.parse(start)
+    columns = (
+        "entry",
+        "ledger",
+        "records",
+        "first_txid",
+        "last_txid",
+        "payload",
+        "bytes",
+        "written",
+    )
+    widths = (12, 10, 9, 16, 16, 10, 10, 24)
+
+    def row(cells: Sequence[Any]) -> str:
+        return "  ".join(str(cell).ljust(width) for cell, width in zip(cells, widths, strict=True))
+
+    async def work() -> None:
+        if not settings.json:
+            print(row(columns) + "  flags")
+        async with namespace(settings) as logs:
+            async for one in entries(logs, name, first, limit):
+                if settings.json:
+                    emit(one)
+                elif "error" in one:
+                    print(f"{one.get('entry', one.get('segment'))}  {one['error']}")
+                else:
+                    keys = ("entry", "ledger", "records", "first_txid", "last_txid")
+                    cells = [one[key] for key in (*keys, "payload_bytes", "bytes", "written")]
+                    print(f"{row(cells)}  {', '.join(one['flags'])}".rstrip())
+
+    run(work)
 
 
 @command.command(

@@ -1,4 +1,7 @@
-"""`dlog log show`: a log in the keys of the contract."""
+"""`dlog log show`: a log in the keys of the contract.
+
+``bytes`` counts from the segment of the truncation point on, ``truncated_bytes`` what is before it and there.
+"""
 
 from typing import Any
 
@@ -22,12 +25,15 @@ async def describe(logs: Any, name: str) -> dict[str, Any]:
             segment["last_dlsn"] = str(found.last_dlsn)
             break
     truncated = found.state.truncated_sequence_id
+    truncated_bytes = await _truncated_bytes(log, found)
     return {
         "name": name,
         "first_dlsn": None if found.first_dlsn is None else str(found.first_dlsn),
         "last_dlsn": None if found.last_dlsn is None else str(found.last_dlsn),
         "records": readable.records,
-        "bytes": found.size_bytes,
+        "bytes": found.size_bytes - truncated_bytes,
+        "truncated_bytes": truncated_bytes,
+        "clock_behind_s": max(0, found.state.time_ms - logs.wall_ms()) // 1000,
         "truncated_to": str(found.state.truncated_to) if truncated else None,
         "sealed": found.state.sealed,
         "owner": found.owner or None,
@@ -36,6 +42,19 @@ async def describe(logs: Any, name: str) -> dict[str, Any]:
         else 0,
         "segments": segments,
     }
+
+
+async def _truncated_bytes(log: Any, found: LogDescription) -> int:
+    """Of whole segments before the truncation point that are not removed yet."""
+    point = found.state.truncated_to.segment
+    if point <= found.state.first_segment:
+        return 0
+    oldest, left = await log.segments(limit=1), await log.segments(first=point, limit=1)
+    if not left:
+        return found.size_bytes
+    if oldest and min(oldest[0].bytes_before, left[0].bytes_before) >= 0:
+        return int(left[0].bytes_before - oldest[0].bytes_before)
+    return sum(one.size_bytes for one in found.segments if one.segment < point)
 
 
 async def _segment(logs: Any, segment: SegmentRecord, log: LogDescription) -> dict[str, Any]:

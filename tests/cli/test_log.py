@@ -44,6 +44,40 @@ def test_a_log_is_searched_cut_and_ended(cluster: Cluster) -> None:
     assert cluster.ok("log", "read", "cut", "--follow") == b"2\n3\n"  # it ends
 
 
+def test_the_entries_of_a_log_are_shown_and_what_is_truncated_is_not_counted(
+    cluster: Cluster,
+) -> None:
+    for first in (0, 3):
+        lines = b"".join(b"%d\n" % (first + n) for n in range(3))
+        cluster.ok("log", "write", "seen", "--create", "--txid", "count", stdin=lines)
+    before = json.loads(cluster.ok("log", "show", "seen", "--json"))
+
+    found = [
+        json.loads(line) for line in cluster.ok("log", "inspect", "seen", "--json").splitlines()
+    ]
+
+    assert {one["entry"].split(".")[0] for one in found} == {"1", "2"}
+    assert sum(one["records"] for one in found) == 6
+    assert (found[0]["first_txid"], found[-1]["last_txid"]) == (0, 5)
+    assert sum(one["payload_bytes"] for one in found) == 6
+    assert sum(one["bytes"] for one in found) == before["bytes"]
+    assert before["truncated_bytes"] == 0
+    (last,) = cluster.ok("log", "inspect", "seen", "--from", "2.0.0", "--limit", "1").splitlines()[
+        1:
+    ]
+    assert last.split()[0] == b"2.0"
+    cluster.fails(3, "log", "inspect", "missing")
+
+    cluster.ok("log", "truncate", "seen", "--to", "2.0.0", "--yes")
+    after = json.loads(cluster.ok("log", "show", "seen", "--json"))
+    assert after["records"] == 3
+    assert (after["bytes"], after["truncated_bytes"]) == (
+        sum(one["bytes"] for one in found if one["entry"].startswith("2.")),
+        sum(one["bytes"] for one in found if one["entry"].startswith("1.")),
+    )
+    assert b"more are removed soon" in cluster.ok("log", "show", "seen")
+
+
 def test_a_log_and_its_namespace_are_configured(cluster: Cluster) -> None:
     cluster.ok("log", "create", "kept")
     assert cluster.ok("log", "config", "kept") == b"nothing is set\n"
@@ -61,6 +95,9 @@ def test_a_log_and_its_namespace_are_configured(cluster: Cluster) -> None:
     assert json.loads(told)["settings"] == {"segment_age_max_s": 0.5}
     cluster.ok("log", "config", "--namespace", "unset", "segment_age_max_s")
     assert "unknown option" in cluster.fails(2, "log", "config", "kept", "set", "nope=1")
+    assert "each process's own" in cluster.fails(
+        2, "log", "config", "kept", "set", "lock_lease_s=3"
+    )
     assert "K=V" in cluster.fails(2, "log", "config", "kept", "set", "rolling")
     assert "K=V" in cluster.fails(2, "log", "config", "kept", "reset")
     cluster.fails(2, "log", "config")
