@@ -1,0 +1,797 @@
+"""One log through random calls and faults on the simulated cluster, against a model (`log_model.py`).
+
+    python -m tests.log.log_machine --runs 2000         drawn anew; --steps, --seed
+
+A program is drawn and shrunk by Hypothesis as a state machine. It is played when it is whole: the real world
+is walled off while a simulation runs, and Hypothesis needs its clock. Two client processes use the log:
+writers that are opened and taken over from each other, paused, killed; readers of every kind from every
+place; truncation, seal, deletion, renaming, settings, named positions. Faults strike in the middle of calls.
+At the end everything heals, and what is left of the log must be what the model says.
+"""
+
+import argparse
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import trio
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.handle import Log
+from distributedlog.log.namespace import Namespace
+from distributedlog.log.position import Position
+from distributedlog.log.record import Columns, LogRecord
+from distributedlog.runtime.errors import (
+    DistributedLogError,
+    EndOfStream,
+    LogEmpty,
+    LogExists,
+    LogNotFound,
+    LogRecreated,
+    LogTruncated,
+    OwnershipAcquireFailed,
+    WriterFenced,
+)
+from distributedlog.runtime.host import Host
+from distributedlog.sim.cluster import Shape, SimCluster
+from distributedlog.sim.host import leaves
+from distributedlog.sim.scheduler import Simulation
+from tests.log.log_model import LogModel, Read
+
+CLIENTS = ("c1", "c2")
+NAMES = ("story", "tale")
+STEP_S = 40.0
+"""A call that has no outcome after so long is given up: it may have been done."""
+INSIST_S = 120.0
+"""Faults last 8 s at most: by then what is asked again and again has been done."""
+FORMING_S = 60.0
+FAULTS = (
+    "kill bookie", "power bookie", "stall bookie", "cut bookie", "cut bookies", "cut metadata",
+    "kill metadata", "kill leaders", "reset", "kill client", "stall client",
+)  # fmt: skip
+SHAPE = Shape(
+    bookies=4,
+    clients=2,
+    store={
+        "journal_file_bytes": 256 * 1024,
+        "gather_bytes": 64 * 1024,
+        "free_bytes_min": 8 * 1024 * 1024,
+    },
+    client={
+        "segment_bytes_max": 2000,
+        "entry_bytes_max": 512,
+        "lock_lease_s": 3.0,
+        "add_timeout_s": 3.0,
+        "recover_timeout_s": 10.0,
+        "close_timeout_s": 10.0,
+        "metadata_timeout_s": 5.0,
+        "read_retry_s": 12.0,
+    },
+)
+
+T = TypeVar("T")
+Call = Callable[[Namespace], Awaitable[Any]]
+
+
+class Gone(Exception):
+    """The process that was asked died, or gave no answer: what it was asked may have been done."""
+
+
+@dataclass
+class Box:
+    """A call's outcome."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    value: Any = None
+    error: Exception | None = None
+
+
+class Process:
+    """A client process: it does one call at a time, and may die in it."""
+
+    def __init__(self, cluster: SimCluster, name: str) -> None:
+        self.name = name
+        self.life = 0
+        self.nursery: trio.Nursery | None = None
+        """For what goes on beside the calls; None while it is down."""
+        self._send: trio.MemorySendChannel[tuple[Call, Box]] | None = None
+        self._up = trio.Event()
+        self._box: Box | None = None
+        cluster.start_client(name, self._main)
+
+    async def _main(self, namespace: Namespace, host: Host) -> None:
+        self._send, calls = trio.open_memory_channel[tuple[Call, Box]](1)
+        self.life += 1
+        self._up.set()
+        try:
+            async with trio.open_nursery() as self.nursery:
+                async for call, box in calls:
+                    try:
+                        with trio.move_on_after(STEP_S):
+                            box.value = await call(namespace)
+                            box.error = None
+                    except (DistributedLogError, AssertionError, Gone) as error:
+                        box.error = error
+                    box.done.set()
+        finally:
+            self._send = self.nursery = None
+            self._up = trio.Event()
+            if self._box is not None:
+                self._box.done.set()
+
+    async def ask(self, call: Callable[[Namespace], Awaitable[T]]) -> T:
+        """Do a call in the process. Raises what it raises, and `Gone`."""
+        with trio.move_on_after(INSIST_S) as waited:
+            await self._up.wait()
+        assert not waited.cancelled_caught, f"{self.name} reached no metadata for {INSIST_S:g} s"
+        assert self._send is not None
+        box = self._box = Box(error=Gone(self.name))
+        self._send.send_nowait((call, box))
+        await box.done.wait()
+        self._box = None
+        if box.error is not None:
+            raise box.error
+        result: T = box.value
+        return result
+
+
+@dataclass(eq=False)
+class Handle:
+    """A writer that was opened."""
+
+    process: Process
+    life: int
+    writer: Any
+    stale: bool = False
+    """Another one was opened after it."""
+
+    @property
+    def alive(self) -> bool:
+        return self.process.life == self.life and self.process.nursery is not None
+
+    def check(self) -> None:
+        """Called in the process. Raises `Gone` where it is another one by now."""
+        if not self.alive:
+            raise Gone(self.process.name)
+
+
+class Play:
+    """One program on one cluster."""
+
+    def __init__(self, simulation: Simulation, counts: Counter[str]) -> None:
+        self.simulation = simulation
+        self.chance = simulation.chance("log machine")
+        self.counts = counts
+        self.cluster = SimCluster(simulation, SHAPE)
+        self.model = LogModel()
+        self.name = NAMES[0]
+        self.number = 0
+        """Of the last record that was written: its txid too."""
+        self.settings: dict[str, Any] = {}
+        self.handles: list[Handle] = []
+        """Those that can be used."""
+        self.pending: list[tuple[bytes, Any]] = []
+        """What was submitted and has no outcome yet."""
+        self.positions: list[Position] = []
+        self.named: DLSN | None = None
+        self.tails: list[list[Read]] = []
+        self.processes: list[Process] = []
+
+    # --- the run ----------------------------------------------------------------------------------
+
+    async def run(self, steps: list[tuple[Any, ...]]) -> None:
+        cluster = self.cluster
+        cluster.start_all()
+        self.simulation.nursery.start_soon(cluster.supervise)
+        with trio.fail_after(FORMING_S):
+            await cluster.serving()
+        self.processes = [Process(cluster, name) for name in CLIENTS]
+        await self._create(self.processes[0])
+        for kind, *drawn in steps:
+            self.simulation.note("step", kind, *drawn)
+            try:
+                outcome = await getattr(self, f"_{kind}")(*drawn)
+            except Gone:
+                outcome = "gone"
+            except DistributedLogError as error:
+                if not error.retryable and error.definite:
+                    raise
+                outcome = type(error).__name__
+            self.simulation.note("outcome", outcome)
+            self.counts[f"{kind}: {outcome or 'done'}"] += 1
+            self._settle()
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """No more faults: write if that is allowed, and read everything."""
+        await trio.sleep(0.1)
+        self.cluster.heal()
+        process = self.processes[1]
+        await self._insist(process, self._open_and_prove)
+        records = await self._insist(process, self._read_whole)
+        self.model.check(records, None, True)
+        for tail in self.tails:
+            self._check_tail(tail)
+        if self.named is not None:
+            at = await self._insist(process, lambda ns: self._log(ns).positions.get("here"))
+            assert at is not None
+            assert at >= self.named
+        stored = await self._insist(process, lambda ns: self._log(ns).settings())
+        assert stored.settings == self.settings
+
+    async def _open_and_prove(self, namespace: Namespace) -> None:
+        try:
+            writer = await self._log(namespace).open_writer(takeover=True)
+        except EndOfStream:
+            assert self.model.sealed is not False
+            self.model.sealed = True
+            self.model.taken_over()
+            return
+        assert self.model.sealed is not True, "a sealed log took a writer"
+        self.model.sealed = False
+        self._fence()
+        payload = self._next(30)
+        self.model.told(payload, await writer.write(LogRecord(self.number, payload)))
+        await writer.aclose()
+        self.model.committed()
+
+    async def _insist(self, process: Process, call: Callable[[Namespace], Awaitable[T]]) -> T:
+        """Ask until it is done, as whoever needs it does."""
+        deadline = trio.current_time() + INSIST_S
+        while True:
+            try:
+                return await process.ask(call)
+            except Gone:
+                pass
+            except DistributedLogError as error:
+                if not error.retryable and error.definite:
+                    raise
+                self.simulation.note("not yet", type(error).__name__, str(error)[:200])
+            assert trio.current_time() < deadline, "faults are over, and it is not done"
+            await trio.sleep(0.5)
+
+    def _settle(self) -> None:
+        """Take the outcomes that are there; of processes that died none will come."""
+        left = []
+        for payload, pending in self.pending:
+            if not pending.done():
+                left.append((payload, pending))
+                continue
+            try:
+                self.model.told(payload, pending.result())
+            except DistributedLogError as error:
+                self.model.told(payload, error)
+        self.pending = left
+        self.handles = [one for one in self.handles if one.alive]
+
+    # --- the log ----------------------------------------------------------------------------------
+
+    def _log(self, namespace: Namespace, **config: Any) -> Log:
+        return namespace.open_log(self.name, config=config)
+
+    async def _create(self, process: Process) -> None:
+        async def call(namespace: Namespace) -> None:
+            with suppress(LogExists):  # by an earlier try
+                await namespace.create_log(self.name, txids="given")
+
+        await self._insist(process, call)
+        self.model, self.settings, self.named = LogModel(), {}, None
+
+    def _next(self, size: int) -> bytes:
+        self.number += 1
+        payload = b"%d " % self.number + bytes(size)
+        self.model.sent(payload, self.number)
+        return payload
+
+    async def _rename(self, process: int) -> str:
+        old, new = self.name, NAMES[1 - NAMES.index(self.name)]
+
+        async def call(namespace: Namespace) -> str:
+            try:
+                await namespace.rename_log(old, new)
+            except OwnershipAcquireFailed:
+                return "held"
+            except LogNotFound:
+                assert await namespace.log_exists(new)  # by an earlier try
+            return ""
+
+        held = await self._insist(self.processes[process], call)
+        if not held:
+            self.name = new
+        return held
+
+    async def _remake(self, process: int) -> str:
+        async def call(namespace: Namespace) -> str:
+            try:
+                await namespace.delete_log(self.name)
+            except OwnershipAcquireFailed:
+                return "held"
+            except LogNotFound:
+                pass  # by an earlier try
+            return ""
+
+        held = await self._insist(self.processes[process], call)
+        if not held:
+            await trio.sleep(1.0)
+            for tail in self.tails:
+                self._check_tail(tail)
+            self.tails = []
+            self.handles, self.pending = [], []  # of another log
+            old, self.positions = self.positions, []
+            await self._create(self.processes[process])
+            for position in old[-1:]:
+                await self._is_another(process, position)
+        return held
+
+    async def _is_another(self, process: int, position: Position) -> None:
+        async def call(namespace: Namespace) -> None:
+            try:
+                await self._log(namespace).open_reader(position=position)
+            except LogRecreated:
+                return
+            raise AssertionError("a position of a log that was deleted was taken")
+
+        await self._insist(self.processes[process], call)
+
+    async def _set(self, process: int, size: int | None) -> None:
+        change = {"segment_bytes_max": size}
+
+        async def call(namespace: Namespace) -> None:
+            await self._log(namespace).set(change)
+
+        await self._insist(self.processes[process], call)
+        self.settings = {} if size is None else {"segment_bytes_max": size}
+
+    async def _seal(self, process: int, takeover: bool) -> str:
+        async def call(namespace: Namespace) -> None:
+            await self._log(namespace).seal(takeover=takeover, wait_s=0)
+
+        was = self.model.sealed
+        self.model.sealed = was or None
+        try:
+            await self.processes[process].ask(call)
+        except OwnershipAcquireFailed:
+            self.model.sealed = was
+            return "held"
+        self.model.sealed = True
+        self._fence()
+        return ""
+
+    async def _truncate(self, process: int, part: int) -> str:
+        places = self.model.places()
+        if not places:
+            return "empty"
+        to = places[len(places) * part // 10]
+
+        async def call(namespace: Namespace) -> DLSN:
+            return await self._log(namespace).truncate(to)
+
+        self.model.truncated(to, None)
+        now = await self.processes[process].ask(call)
+        self.model.truncated(to, now)
+        return ""
+
+    async def _advance(self, process: int, part: int) -> str:
+        places = self.model.places()
+        if not places:
+            return "empty"
+        to = places[len(places) * part // 10]
+
+        async def call(namespace: Namespace) -> DLSN:
+            return await self._log(namespace).positions.advance("here", to)
+
+        now = await self._insist(self.processes[process], call)
+        assert now >= to
+        assert self.named is None or now >= self.named
+        self.named = now
+        return ""
+
+    # --- writers ----------------------------------------------------------------------------------
+
+    async def _open(self, process: int, takeover: bool) -> str:
+        where = self.processes[process]
+
+        async def call(namespace: Namespace) -> Handle:
+            writer = await self._log(namespace).open_writer(takeover=takeover, wait_s=0)
+            return Handle(where, where.life, writer)
+
+        try:
+            handle = await where.ask(call)
+        except OwnershipAcquireFailed:
+            assert not takeover
+            return "held"
+        except EndOfStream:
+            assert self.model.sealed is not False, "a log that nobody sealed is sealed"
+            self.model.sealed = True
+            return "sealed"
+        assert self.model.sealed is not True, "a sealed log took a writer"
+        self.model.sealed = False
+        self._fence()
+        self.handles.append(handle)
+        return ""
+
+    def _fence(self) -> None:
+        """Somebody else has recovered what the writers so far left."""
+        self._settle()
+        for handle in self.handles:
+            handle.stale = True
+        self.model.taken_over()
+
+    def _handle(self, older: bool) -> Handle | None:
+        found = [one for one in self.handles if one.stale == older]
+        return found[-1] if found else None
+
+    async def _write(self, older: bool, sizes: list[int], how: str) -> str:
+        handle = self._handle(older)
+        if handle is None:
+            return "nobody"
+        records = [(self._next(size), self.number) for size in sizes]
+
+        async def call(namespace: Namespace) -> None:
+            handle.check()
+            writer = handle.writer
+            if how == "bulk":
+                found = await writer.write_bulk([LogRecord(txid, one) for one, txid in records])
+                for (one, _), dlsn in zip(records, found, strict=True):
+                    self._told(handle, one, dlsn)
+                return
+            for one, txid in records:
+                try:
+                    pending = await writer.submit(LogRecord(txid, one))
+                except DistributedLogError as error:
+                    self.model.told(one, error)
+                    continue
+                self.pending.append((one, pending))
+                if how == "each":
+                    with suppress(DistributedLogError):
+                        self._told(handle, one, await pending)
+
+        try:
+            await handle.process.ask(call)
+        except WriterFenced:
+            return "fenced"
+        return how
+
+    def _told(self, handle: Handle, payload: bytes, dlsn: DLSN) -> None:
+        assert not handle.stale, f"G4: a writer that was taken over from has written {dlsn}"
+        self.model.told(payload, dlsn)
+
+    async def _commit(self, older: bool) -> str:
+        return await self._end(older, "commit")
+
+    async def _close(self, older: bool) -> str:
+        return await self._end(older, "aclose")
+
+    async def _abort(self, older: bool) -> str:
+        return await self._end(older, "abort")
+
+    async def _end(self, older: bool, how: str) -> str:
+        handle = self._handle(older)
+        if handle is None:
+            return "nobody"
+
+        async def call(namespace: Namespace) -> None:
+            handle.check()
+            await getattr(handle.writer, how)()
+
+        try:
+            await handle.process.ask(call)
+        except WriterFenced:
+            return "fenced"
+        finally:
+            self._settle()
+            if how != "commit":
+                self.handles = [one for one in self.handles if one is not handle]
+        if how != "abort" and not handle.stale:
+            self.model.committed()
+        return ""
+
+    # --- readers ----------------------------------------------------------------------------------
+
+    async def _read(self, process: int, start: str, part: int, how: str) -> str:
+        where = self.processes[process]
+        places = self.model.places()
+        options: dict[str, Any] = {}
+        begin: DLSN | None = None
+        if start == "dlsn" and places:
+            begin = options["dlsn"] = places[len(places) * part // 10]
+        elif start == "txid" and places:
+            begin = places[len(places) * part // 10]
+            options["txid"] = next(txid for at, txid in self.model.placed.values() if at == begin)
+        elif start == "position" and self.positions:
+            options["position"] = self.positions[-1]
+            begin = self.positions[-1].dlsn
+        if begin is not None and start == "txid":
+            begin = max(begin, self.model.point)  # a search finds what is left
+        records: list[Read] = []
+        low = self.model.point_max
+
+        async def call(namespace: Namespace) -> Position | None:
+            log = self._log(namespace)
+            if how == "ranges" and not options:
+                snapshot = await log.snapshot()
+                async with log.open_ranges([one.range() for one in snapshot.segments]) as ranges:
+                    async for columns in ranges:
+                        records.extend(_read_of(columns))
+                return snapshot.position
+            if how == "several" and not options:
+                async with namespace.open_reader(logs=[self.name], to="end") as several:
+                    async for item in several:
+                        if hasattr(item, "columns"):
+                            records.extend(_read_of(item.columns))
+                        elif item.error is not None:
+                            raise item.error
+                return None
+            async with log.open_reader(to="end", **options) as reader:
+                while True:
+                    if how == "bulk":
+                        found = await reader.read_bulk(7)
+                    else:
+                        one = await reader.read_next()
+                        found = [] if one is None else [one]
+                    if not found:
+                        return reader.position
+                    records.extend(_one(record) for record in found)
+
+        try:
+            position = await where.ask(call)
+        except EndOfStream:
+            position = None
+        except LogTruncated:
+            assert begin is not None
+            assert begin < low, f"G6: {begin} is truncated, the point is {low} at most"
+            return "truncated"
+        except (Gone, DistributedLogError):
+            self.model.check(records, begin, False)
+            raise
+        assert begin is None or begin >= self.model.point or start == "position", f"G6: {begin}"
+        self.model.check(records, begin, True)
+        if position is not None:
+            self.positions.append(position)
+        return start if options else how
+
+    async def _read_whole(self, namespace: Namespace) -> list[Read]:
+        log = self._log(namespace)
+        async with log.open_reader(to="end") as reader:
+            records = [_one(record) async for record in reader]
+        assert await log.count() == len(records)
+        if records:
+            assert _one(await log.first_record()) == records[0]
+            assert _one(await log.last_record()) == records[-1]
+        else:
+            try:
+                await log.last_record()
+            except LogEmpty:
+                pass
+            else:
+                raise AssertionError("a log without records has a last one")
+        return records
+
+    async def _tail(self, process: int) -> str:
+        where = self.processes[process]
+        found: list[Read] = []
+
+        async def follow(reader: Any) -> None:
+            try:
+                async with reader:
+                    async for record in reader:
+                        found.append(_one(record))
+            except DistributedLogError:
+                pass  # it was truncated below it, deleted, or nobody answered for long
+
+        async def call(namespace: Namespace) -> None:
+            reader = await self._log(namespace).open_reader()
+            assert where.nursery is not None
+            where.nursery.start_soon(follow, reader)
+
+        await where.ask(call)
+        self.tails.append(found)
+        return ""
+
+    def _check_tail(self, tail: list[Read]) -> None:
+        """It may have had what is truncated by now."""
+        left = [one for one in tail if one.dlsn >= self.model.point_max]
+        self.model.check(left, left[0].dlsn if left else None, False)
+
+    # --- faults -----------------------------------------------------------------------------------
+
+    async def _sleep(self, tenths: int) -> None:
+        await trio.sleep(tenths / 10)
+
+    async def _fault(self, kind: str, which: int, delay_ms: int, tenths: int) -> str:
+        """Struck soon, in the middle of what comes next; over after at most 8 s."""
+        self.simulation.after(delay_ms / 1000, self._strike, kind, which, tenths / 10)
+        return kind
+
+    def _strike(self, kind: str, which: int, length_s: float) -> None:
+        cluster, network = self.cluster, self.cluster.network
+        bookie = cluster.bookies[which % len(cluster.bookies)]
+        client = CLIENTS[which % len(CLIENTS)]
+
+        def on(names: list[str]) -> None:
+            for name in names:
+                if not cluster.machines[name].state.running:
+                    if name in CLIENTS:
+                        cluster.restart_client(name)
+                    else:
+                        cluster.start(name)
+
+        def cut(names: list[str]) -> None:
+            pairs = [pair for name in names for pair in ((client, name), (name, client))]
+            for pair in pairs:
+                network.cut(*pair)
+            self.simulation.after(length_s, network.mend, pairs)
+
+        if kind == "stall bookie":
+            cluster.machines[bookie].stall(length_s)
+        elif kind == "stall client":
+            cluster.machines[client].stall(length_s)
+        elif kind == "cut bookie":
+            cut([bookie])
+        elif kind == "cut bookies":
+            cut(cluster.bookies)
+        elif kind == "cut metadata":
+            cut(cluster.metadata)
+        elif kind == "reset":
+            host = cluster.machines[client].state
+            for end in [end for end in network.ends.values() if end.host is host]:
+                network.reset(end)
+        else:
+            names = {
+                "kill bookie": [bookie],
+                "power bookie": [bookie],
+                "kill client": [client],
+                "kill metadata": [cluster.metadata[which % 3]],
+                "kill leaders": cluster.metadata[:2],
+            }[kind]
+            for name in names:
+                host_ = cluster.machines[name]
+                host_.power_cut() if kind == "power bookie" else host_.kill()
+            self.simulation.after(length_s, on, names)
+
+
+def _one(record: Any) -> Read:
+    return Read(record.dlsn, record.sequence_id, record.txid, bytes(record.payload))
+
+
+def _read_of(columns: Columns) -> list[Read]:
+    return [_one(record) for record in columns.records()]
+
+
+def play(seed: int, steps: list[tuple[Any, ...]], counts: Counter[str] | None = None) -> None:
+    """Play a program. Raises what was broken."""
+    simulation = Simulation(seed, virtual_seconds_max=3000.0)
+
+    async def main(simulation: Simulation) -> None:
+        await Play(simulation, Counter() if counts is None else counts).run(steps)
+
+    try:
+        simulation.run(main)
+    except BaseExceptionGroup as group:
+        raise leaves(group)[0] from group
+    if simulation.failures:
+        raise simulation.failures[0]
+
+
+COUNTS: Counter[str] = Counter()
+PROCESS = st.integers(0, 1)
+PART = st.integers(0, 9)
+OLDER = st.sampled_from((False, False, False, True))
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Gathers a program, and plays it when it is whole."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seed = 0
+        self.steps: list[tuple[Any, ...]] = []
+
+    @initialize(seed=st.integers(0, 2**20))
+    def begin(self, seed: int) -> None:
+        self.seed = seed
+
+    def _then(self, *step: Any) -> None:
+        self.steps.append(step)
+
+    @rule(process=PROCESS, takeover=st.booleans())
+    def open(self, process: int, takeover: bool) -> None:
+        self._then("open", process, takeover)
+
+    @rule(
+        older=OLDER,
+        sizes=st.lists(st.sampled_from((0, 10, 100, 600)), min_size=1, max_size=6),
+        how=st.sampled_from(("bulk", "each", "submit")),
+    )
+    def write(self, older: bool, sizes: list[int], how: str) -> None:
+        self._then("write", older, sizes, how)
+
+    @rule(older=OLDER, how=st.sampled_from(("commit", "commit", "close", "abort")))
+    def end(self, older: bool, how: str) -> None:
+        self._then(how, older)
+
+    @rule(
+        process=PROCESS,
+        start=st.sampled_from(("earliest", "dlsn", "txid", "position")),
+        part=PART,
+        how=st.sampled_from(("next", "bulk", "ranges", "several")),
+    )
+    def read(self, process: int, start: str, part: int, how: str) -> None:
+        self._then("read", process, start, part, how)
+
+    @rule(process=PROCESS)
+    def tail(self, process: int) -> None:
+        self._then("tail", process)
+
+    @rule(process=PROCESS, part=PART)
+    def truncate(self, process: int, part: int) -> None:
+        self._then("truncate", process, part)
+
+    @rule(process=PROCESS, part=PART)
+    def advance(self, process: int, part: int) -> None:
+        self._then("advance", process, part)
+
+    @rule(
+        process=PROCESS,
+        what=st.sampled_from(("rename", "rename", "remake", "set", "unset", "seal", "sleep")),
+        takeover=st.booleans(),
+    )
+    def change(self, process: int, what: str, takeover: bool) -> None:
+        if what == "sleep":
+            self._then("sleep", 30)
+        elif what == "seal":
+            self._then("seal", process, takeover)
+        elif what in ("set", "unset"):
+            self._then("set", process, 300 if what == "set" else None)
+        else:
+            self._then(what, process)
+
+    @rule(
+        kind=st.sampled_from(FAULTS),
+        which=st.integers(0, 3),
+        delay_ms=st.sampled_from((0, 1, 2, 5, 20)),
+        tenths=st.sampled_from((5, 30, 80)),
+    )
+    def fault(self, kind: str, which: int, delay_ms: int, tenths: int) -> None:
+        self._then("fault", kind, which, delay_ms, tenths)
+
+    def teardown(self) -> None:
+        """Play it."""
+        if self.steps:
+            play(self.seed, self.steps, COUNTS)
+
+
+def quick(runs: int, steps: int, **more: Any) -> settings:
+    """How many programs, of how many steps at most."""
+    return settings(
+        max_examples=runs,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        **more,
+    )
+
+
+def main() -> None:
+    """The campaign."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=25)
+    given = parser.parse_args()
+    logging.disable(logging.CRITICAL)
+    run_state_machine_as_test(
+        LogMachine, settings=quick(given.runs, given.steps, derandomize=False, print_blob=True)
+    )
+    for what, count in sorted(COUNTS.items()):
+        print(f"{count:8,} {what}")
+
+
+if __name__ == "__main__":
+    main()
