@@ -1,0 +1,120 @@
+"""A replicated state machine: every replica applies the same commands in the same order.
+
+The log is the order. Who wants a change writes a command and waits until its own replica has applied it; so
+it reads what it wrote. Now and then a replica stores its state beside the position after which it stands, in
+a second log, and the commands before that are truncated: a new replica begins there.
+
+python examples/cookbook/state_machine.py [distributedlog://HOST:PORT/NAMESPACE]
+"""
+
+import json
+import sys
+from secrets import token_hex
+
+from distributedlog import DLSN, LogEmpty, LogTruncated, Position
+from distributedlog.blocking import Log, LogReader, LogWriter, local_cluster, open_namespace
+
+
+class Accounts:
+    """The state machine: a pure function of the commands so far, a refused one included."""
+
+    def __init__(self) -> None:
+        self.money: dict[str, int] = {}
+        self.applied = 0
+
+    def apply(self, command: bytes) -> str:
+        """Move money; what came of it is the same at every replica."""
+        source, target, amount = json.loads(command)
+        self.applied += 1
+        if source and self.money.get(source, 0) < amount:
+            return f"{source} has too little"
+        if source:
+            self.money[source] -= amount
+        self.money[target] = self.money.get(target, 0) + amount
+        return "done"
+
+
+class Replica:
+    """The state after the commands up to a position of the log."""
+
+    def __init__(self, commands: Log, snapshots: Log) -> None:
+        self.state = Accounts()
+        self._commands, self._snapshots = commands, snapshots
+        self._reader = self._begin()
+        self._last: DLSN | None = None
+
+    def _begin(self) -> LogReader:
+        """At the newest snapshot, or at the first command of all. Another may be made meanwhile: again."""
+        while True:
+            position = None
+            try:
+                stored = json.loads(self._snapshots.last_record().payload)
+            except LogEmpty:
+                pass
+            else:
+                self.state.money, self.state.applied = stored["money"], stored["applied"]
+                position = Position.from_json(stored["position"])
+            try:
+                return self._commands.open_reader(position=position)
+            except LogTruncated:
+                continue
+
+    def apply_up_to(self, dlsn: DLSN) -> str:
+        """Apply all commands up to this one; what came of it."""
+        said = ""
+        while self._last is None or self._last < dlsn:
+            record = self._reader.read_next()
+            assert record is not None
+            said = self.state.apply(record.payload)
+            self._last = record.dlsn
+        return said
+
+    def store(self, snapshots: LogWriter) -> None:
+        """The state and where it stands are one record; only then the commands before it may go."""
+        position = self._reader.position
+        assert position is not None
+        state = {"money": self.state.money, "applied": self.state.applied}
+        snapshots.write(json.dumps(state | {"position": position.to_json()}).encode())
+        self._commands.truncate(position.dlsn)
+
+    def close(self) -> None:
+        """It is made anew from the logs."""
+        self._reader.close()
+
+
+def run(uri: str) -> None:
+    """A leader with its replica, a follower, a snapshot, and a replica that begins after it."""
+    name = f"bank-{token_hex(3)}"
+    with open_namespace(uri) as namespace:
+        for log in (name, f"{name}/snapshots"):
+            namespace.create_log(log, txids="count")
+        commands, snapshots = namespace.open_log(name), namespace.open_log(f"{name}/snapshots")
+        leader = Replica(commands, snapshots)
+        with commands.open_writer() as writer, snapshots.open_writer() as snapshot_writer:
+            for command in (
+                ["", "ann", 100],
+                ["ann", "bob", 30],
+                ["bob", "eve", 50],
+                ["ann", "eve", 5],
+            ):
+                dlsn = writer.write(json.dumps(command).encode())
+                print(command, leader.apply_up_to(dlsn))
+            follower = Replica(commands, snapshots)
+            follower.apply_up_to(dlsn)
+            assert follower.state.money == leader.state.money
+            leader.store(snapshot_writer)
+            snapshot_writer.commit()
+            late = Replica(commands, snapshots)
+            dlsn = writer.write(json.dumps(["eve", "ann", 1]).encode())
+            for replica in (leader, follower, late):
+                replica.apply_up_to(dlsn)
+                print(replica.state.applied, replica.state.money)
+                replica.close()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        run(sys.argv[1])
+    else:
+        with local_cluster() as cluster:
+            run(cluster.uri)

@@ -1,0 +1,64 @@
+"""Each program of docs/cookbook.md runs as it stands, all of them on one cluster."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distributedlog.blocking import local_cluster
+from distributedlog.cluster.processes import environment
+
+pytestmark = pytest.mark.processes
+
+ROOT = Path(__file__).parent.parent
+PROGRAMS = sorted((ROOT / "examples/cookbook").glob("*.py"))
+
+SAYS = {
+    "exactly_once": r"500 records, each once, after [1-9]\d* deaths\n",
+    "follow_changes": r"killed after 30 of 60 changes\nthe copy is whole; 6 changes came twice\n",
+    "leader_election": (
+        r"ann: I lead\ndid 'start' in term 1\nbob: ann leads\nbob: I lead\ndid 'stop' in term 2\n"
+        r"refused 'go on': of term 1, now is 2\nann: I lead no more\n"
+    ),
+    "state_machine": (
+        r"\['', 'ann', 100\] done\n\['ann', 'bob', 30\] done\n\['bob', 'eve', 50\] bob has too little\n"
+        r"\['ann', 'eve', 5\] done\n(5 \{'ann': 66, 'bob': 30, 'eve': 4\}\n){3}"
+    ),
+    "write_ahead": (
+        r"started again: 10 keys, 100 changes replayed\nstarted again: 10 keys, 1 changes replayed\n"
+    ),
+}
+"""What each prints, by its name; a program without a line here fails."""
+
+
+@pytest.fixture(scope="module")
+def uri() -> Iterator[str]:
+    with local_cluster(memory=True, metadata_nodes=1) as cluster:
+        yield cluster.uri
+
+
+@pytest.mark.parametrize("file", PROGRAMS, ids=[file.stem for file in PROGRAMS])
+def test_a_program_of_the_cookbook_does_what_it_says(uri: str, file: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(file), uri],
+        capture_output=True,
+        timeout=120,
+        env=environment(),
+        cwd=file.parent,
+        check=False,
+    )
+
+    assert done.stderr == b""
+    assert done.returncode == 0
+    assert re.fullmatch(SAYS[file.stem], done.stdout.decode())
+
+
+def test_the_cookbook_tells_of_each_program() -> None:
+    text = (ROOT / "docs/cookbook.md").read_text()
+
+    assert [
+        file.name for file in PROGRAMS if f"(../examples/cookbook/{file.name})" not in text
+    ] == []
