@@ -6,7 +6,6 @@ raises the epoch, so that there is no moment between the two. The lease is the p
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import trio
 
@@ -21,50 +20,19 @@ from ..runtime.errors import (
     OwnershipAcquireFailed,
     TooBusy,
 )
-from ..runtime.frames import pack
-from ..runtime.schema import fit, number, row, text
 from .context import LogContext
 from .keys import lock_key, state_key
+from .lock_record import LockRecord
 from .lock_session import Claim, Leftover, LockSessions
 from .ownership import OwnedLog
-from .state import LogState, decode_fields
+from .state import LogState
 
-FORMAT = 1
 BUSY_WAIT_S = 5.0
 """A store that is too busy is asked again for at least so long."""
 BUSY_FIRST_S = 0.05
 BUSY_MAX_S = 1.0
 WAIT_BEYOND_LEASE_S = 2.0
 """The default wait for a lock: the lease and this, so that a restart after a kill succeeds."""
-
-
-_LOCK = row(text(64 * 1024), text(4096), number())
-
-
-@dataclass(frozen=True, slots=True)
-class LockRecord:
-    """The value of ``log/<id>/lock``."""
-
-    owner: str
-    writer_id: str
-    """Random, one a claim: for after an unknown outcome."""
-    since_ms: int
-
-    @classmethod
-    def drawn(cls, context: LogContext) -> "LockRecord":
-        """Of a new claim by this process."""
-        writer_id = f"{context.random.getrandbits(64):016x}"
-        return cls(context.owner, writer_id, context.wall_ms())
-
-    def encode(self) -> bytes:
-        """As a packed list with a format number."""
-        return pack([FORMAT, self.owner, self.writer_id, self.since_ms])
-
-    @classmethod
-    def decode(cls, value: bytes) -> "LockRecord":
-        """Raises `CorruptData`, or `UnsupportedFormat`."""
-        fields = decode_fields(value, FORMAT, 4, "a lock's record")[:3]
-        return cls(*fit(fields, _LOCK, "a lock's record"))
 
 
 async def owner_of(metadata: Metadata, log_id: int) -> str | None:
@@ -88,7 +56,7 @@ async def claim(
     state from the one before, owner and writer id. Raises `LogNotFound`, `EndOfStream`.
     """
     metadata, lease_s = context.metadata, context.options.lock_lease_s
-    record = LockRecord.drawn(context)
+    record = LockRecord.drawn(context.owner, context.random.getrandbits(64), context.wall_ms())
     patience = lease_s + WAIT_BEYOND_LEASE_S if wait_s is None else wait_s
     deadline = trio.current_time() + patience
     busy_until = max(deadline, trio.current_time() + BUSY_WAIT_S)
@@ -107,7 +75,7 @@ async def claim(
                     f"within {patience:g} s. Wait, or take over",
                     holder.owner,
                 )
-            await _changed(metadata, lock, deadline)
+            await changed(metadata, lock, deadline)
             continue
         try:
             claimed = await _try(context.locks, record, found, lock, int(lease_s * 1000), raised)
@@ -136,7 +104,9 @@ async def _try(
     lease = session.lease
     claimed: Claim | None = None
     # Until it is answered the transaction may be done, or be done yet: what it puts is cleared away.
-    left: Leftover | None = Leftover(state.log_id, record.encode(), found.version)
+    left: Leftover | None = Leftover(
+        lock_key(state.log_id), record.encode(), found.key, found.version
+    )
     try:
         reply = await metadata.transact(
             Transaction(
@@ -171,7 +141,7 @@ async def _try(
     return claimed
 
 
-async def _changed(metadata: Metadata, lock: KeyValue, deadline: float) -> None:
+async def changed(metadata: Metadata, lock: KeyValue, deadline: float) -> None:
     """Until the key is another one's, or nobody's, or the deadline."""
     with trio.move_on_at(deadline):
         try:

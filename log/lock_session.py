@@ -11,12 +11,18 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, Delete, Put, Transaction
-from ..runtime.errors import DistributedLogError, LeaseExpired, LogNotFound
+from ..runtime.errors import (
+    DistributedLogError,
+    LeaseExpired,
+    LogNotFound,
+    SubscriptionLost,
+)
 from .containment import broken
 from .keys import lock_key, state_key
 from .ownership import OwnedLog
@@ -72,7 +78,8 @@ class Claim:
             else:
                 # Not known to be there: a try to take it again may be under way, for the version we know.
                 version = 0 if held_at else self.owned.version
-                left = Leftover(self.owned.log_id, self._value, version)
+                log_id = self.owned.log_id
+                left = Leftover(lock_key(log_id), self._value, state_key(log_id), version)
                 await self._session.leave(left, held_at)
         finally:
             self._given_back.set()
@@ -111,15 +118,30 @@ class Claim:
             self._on_lost(error)
 
 
+class Held(Protocol):
+    """A key under a session's lease, as its session knows it: a `Claim`, or a `Presence`."""
+
+    held_at: int
+
+    async def take_again(self) -> None:
+        """Put the key under the session's lease. Raises `LogNotFound`, and what says that it is lost."""
+        ...
+
+    def lost(self, error: DistributedLogError) -> None:
+        """It is another one's."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A lock that nobody wants any more and whose key may be there, or may still come."""
+    """A key that nobody wants any more and that may be there, or may still come."""
 
-    log_id: int
+    key: bytes
     value: bytes
     """Of the key; a random number in it says whose it is."""
+    guard: bytes = b""
     version: int = 0
-    """A transaction that nobody knows the outcome of asks for this version of the log's state."""
+    """A transaction that nobody knows the outcome of asks for this version of the guard; 0: there is none."""
 
 
 class LockSession:
@@ -135,21 +157,21 @@ class LockSession:
         self.users = 1
         """Locks, and claims under way. With the last one the session ends."""
         self._on_over = on_over
-        self._locks: dict[Claim, None] = {}
+        self._locks: dict[Held, None] = {}
         self._leftovers: list[Leftover] = []
         self._replacing = trio.Lock()
         self._untidy = trio.Event()
         self._scope = trio.CancelScope()
 
-    def add(self, lock: Claim) -> None:
-        """A claim has become a lock."""
+    def add(self, lock: Held) -> None:
+        """What was entered for is held."""
         self._locks[lock] = None
 
-    def holds(self, lock: Claim) -> bool:
+    def holds(self, lock: Held) -> bool:
         """Was it added, and not taken out?"""
         return lock in self._locks
 
-    def take_out(self, lock: Claim) -> None:
+    def take_out(self, lock: Held) -> None:
         """From here on it is not taken again; `leave` follows."""
         del self._locks[lock]
 
@@ -170,9 +192,8 @@ class LockSession:
             self._leftovers.append(left)
             with goodbye, suppress(DistributedLogError):
                 if held_at:
-                    key = lock_key(left.log_id)
-                    mine = Compare.mod_revision(key, held_at)
-                    await self.metadata.transact(Transaction((mine,), (Delete(key),)))
+                    mine = Compare.mod_revision(left.key, held_at)
+                    await self.metadata.transact(Transaction((mine,), (Delete(left.key),)))
                     self._forget(left)  # deleted, or another one's by now
                 else:
                     await self._clear(left)
@@ -221,24 +242,24 @@ class LockSession:
                     if not lock.held_at and lock in self._locks:
                         await self._take_again(lock)
 
-    async def _take_again(self, lock: Claim) -> None:
+    async def _take_again(self, lock: Held) -> None:
         try:
             await lock.take_again()
         except Exception as raised:  # of one log: the lease is everybody's
             error = broken("a lock that was taken again", raised)
-            if not (error.fatal_to_writer or isinstance(error, LogNotFound)):
+            if not (error.fatal_to_writer or isinstance(error, LogNotFound | SubscriptionLost)):
                 raise error from raised
             if lock in self._locks:
                 lock.lost(error)
 
     async def _clear(self, left: Leftover) -> None:
         """Delete the leftover's key; what may still come is looked for at each renewal."""
-        state = await self.metadata.get(state_key(left.log_id))
-        found = await self.metadata.get(lock_key(left.log_id))
+        guard = await self.metadata.get(left.guard) if left.version else None
+        found = await self.metadata.get(left.key)
         if found is not None and found.value == left.value:
             mine = Compare.mod_revision(found.key, found.mod_revision)
             await self.metadata.transact(Transaction((mine,), (Delete(found.key),)))
-        elif state is not None and state.version <= left.version:
+        elif guard is not None and guard.version <= left.version:
             return  # its transaction may still be on its way
         self._forget(left)
 

@@ -11,7 +11,7 @@ from distributedlog.log.app_versions import AppVersion, LinkContent
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.keys import segment_key, state_key
-from distributedlog.log.lock import LockRecord
+from distributedlog.log.lock_record import LockRecord
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.purge import last_below, purge
 from distributedlog.log.record import TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME, LogRecord

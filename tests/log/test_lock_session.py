@@ -10,7 +10,8 @@ from trio.testing import MockClock
 
 from distributedlog.log import lock_session, namespace
 from distributedlog.log.keys import lock_key, state_key
-from distributedlog.log.lock import LockRecord, claim
+from distributedlog.log.lock import claim
+from distributedlog.log.lock_record import LockRecord
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.writer import LogWriter
 from distributedlog.metadata.transaction import (

@@ -7,9 +7,9 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from distributedlog.log import lock
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.keys import lock_key, segment_key, state_key
+from distributedlog.log.lock_record import LockRecord
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.state import LogState
@@ -189,7 +189,7 @@ async def test_a_lost_lease_alone_stops_no_writer(world: World, autojump_clock: 
             await trio.sleep(10)
             taken_again = await world.metadata.get(lock_key(log_id))
             assert taken_again is not None
-            assert lock.LockRecord.decode(taken_again.value).owner == "alpha"
+            assert LockRecord.decode(taken_again.value).owner == "alpha"
             await writer.write(rec(2))
             await trio.sleep(60)  # and renewed
             assert await world.metadata.get(lock_key(log_id)) == taken_again
