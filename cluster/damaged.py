@@ -14,13 +14,14 @@ from ..ledger.registration import BookieRegistration
 from ..log import tombstone
 from ..log.app_versions import AppVersion
 from ..log.keys import PURGE_PREFIX, UNLINKED_PREFIX, decode_log_id, ids_of_unlinked, log_id_of
-from ..log.lock import LockRecord
+from ..log.lock_record import LockRecord
 from ..log.positions import PositionRecord
 from ..log.retention import CLOCK_KEY, Stamps, decode_clock
 from ..log.segments import SegmentRecord
 from ..log.settings import BIND_PREFIX, CONF_PREFIX, StoredSettings
 from ..log.state import LogState
 from ..log.unlinked import UnlinkedLedger
+from ..log.work import WorkState
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError
 from .cookie import decode_cookie
@@ -63,6 +64,9 @@ _OF_A_LOG: Mapping[bytes, Callable[[bytes], object]] = {
     b"segment": SegmentRecord.decode,
     b"lock": LockRecord.decode,
     b"position": PositionRecord.decode,
+    b"reader": LockRecord.decode,
+    b"work": WorkState.decode,
+    b"worker": LockRecord.decode,
     b"txn": AppVersion.decode,
     b"stamps": Stamps.decode,
 }

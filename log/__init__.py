@@ -19,7 +19,7 @@ Writing, in the order a record meets it:
     open_segment.py                 a batch becomes an entry (`record.py`), its clock's time in it
     keeper.py                       segments rolled, replaced, completed
     takeover.py, recovery_turns.py  the end of the writer before is made certain, the first segment opened
-    lock.py, lock_session.py        a leased key that names who writes; one lease a process
+    lock.py, lock_session.py        a leased key that names who writes (`lock_record.py`); one lease a process
     ownership.py, shared_change.py  changing the state: as its owner (H12), and without owning it
 
 Reading:
@@ -27,6 +27,9 @@ Reading:
     reader.py, fetcher.py           records in order; entries ahead of their reader
     skips.py                        what a reader was told to pass over (pure)
     multi_reader.py                 several logs as one stream
+    subscription.py, commits.py     one holder from a named position on; what holders commit, written together
+    work.py, work_queue.py          how far many workers are (pure); who of them gets what
+    presence.py                     that a holder or a worker is there
     segment_watch.py                segments as they are opened, closed, cut off
     follower.py                     the state as a watch pushes it
     locate.py, interpolation.py     the last record, positions by txid and time; a search in few looks (pure)

@@ -6,6 +6,7 @@ from random import Random
 
 from ..metadata.interface import Metadata
 from ..runtime.turns import Rounds, Turn
+from .commits import Commits
 from .ledgers import Ledgers
 from .lock_session import LockSessions, Start
 from .options import LogOptions
@@ -34,6 +35,8 @@ class LogContext:
     """Sends for all writers."""
     rounds: Rounds
     """Looks whether segments should end, for all writers."""
+    commits: Commits
+    """Writes what subscribers commit, for all of them."""
     followed: FollowedLog | None = None
     """Of an open log: its options as they are now, where ``options`` has them as they were at its opening."""
 

@@ -22,13 +22,16 @@ from ..runtime.errors import (
 from ..runtime.schema import NUMBER_MAX
 from .context import LogContext
 from .keys import (
+    all_workers_prefix,
     lock_key,
     name_key,
     position_key,
     purge_key,
     segment_key,
     state_key,
+    subscriber_key,
     txn_key,
+    work_key,
 )
 from .ledgers import Ledgers
 from .ownership import OwnedLog
@@ -58,12 +61,19 @@ log = logging.getLogger("distributedlog.log.deletion")
 
 
 async def sweep(metadata: Metadata, ledgers: Ledgers, log_id: int) -> None:
-    """Delete what hangs on a log beside its segments: positions, applications' notes, unlinked ledgers.
+    """Delete what hangs on a log beside its segments: positions and work queues, who is at them,
+    applications' notes, unlinked ledgers.
 
     Called before the log goes, so that a deletion that is cut short is repeated, and after, when nothing
     new can come: each of these is made on condition that the log is there.
     """
-    for prefix in (position_key(log_id, ""), txn_key(log_id, "")):
+    for prefix in (
+        position_key(log_id, ""),
+        subscriber_key(log_id, ""),
+        work_key(log_id, ""),
+        all_workers_prefix(log_id),
+        txn_key(log_id, ""),
+    ):
         while (page := await metadata.range(prefix, prefix_end(prefix), limit=PAGE)).items:
             await metadata.transact(Transaction((), tuple(Delete(item.key) for item in page.items)))
     for ledger_id, _ in await list_unlinked(metadata, log_id):

@@ -148,6 +148,13 @@ class Fetcher:
         self._end(AlreadyClosed(f'log "{self.name}": this reader is closed'))
         self.queue.clear()
 
+    def fail(self, error: DistributedLogError) -> None:
+        """It is not the caller's any more: nothing that is here is given."""
+        self._end(error)
+        self._scope.cancel()
+        self.queue.clear()
+        self.queue_bytes = 0
+
     # --- the fetching task ------------------------------------------------------------------------
 
     async def run(self) -> None:

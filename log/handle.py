@@ -42,9 +42,19 @@ from .skips import Skipped
 from .snapshot import take_snapshot
 from .state import LogState
 from .stored_settings import change_of_log, read_stored
+from .subscription import Subscription, subscribe
 from .takeover import take_over
 from .truncation import truncate
 from .unlinked import collect, delete_unlinked
+from .work import WorkState
+from .work_queue import (
+    CLAIM_S,
+    TRIES_MAX,
+    WorkQueue,
+    delete_work_queue,
+    list_work_queues,
+    open_work_queue,
+)
 from .writer import LogWriter
 
 UNLINKED_S = 24 * 3600.0
@@ -373,6 +383,75 @@ class Log:
         """Where subscribers of this log go on, by name."""
         return Positions(self._context.metadata, self._find, self._context.wall_ms)
 
+    def subscribe(
+        self,
+        name: str,
+        *,
+        at: Literal["earliest", "latest"] = "earliest",
+        hold: bool = False,
+        takeover: bool = False,
+        wait_s: float | None = None,
+    ) -> Opening[Subscription]:
+        """Read the log from the named position on, as its one holder; ``async with`` or ``await`` it.
+
+        A name that has no position begins ``at`` the earliest record or after the latest. What was handled
+        is committed (`Subscription.commit`), nothing by itself: each record is given at least once. While
+        another holder's lock lives, waits up to ``wait_s`` (default: the lease and 2 s; 0: not at all) and
+        raises `OwnershipAcquireFailed`, which names it; ``takeover`` does not wait, and the former holder's
+        next commit is `SubscriptionLost`. With ``hold`` records at and after the position do not go by age or
+        size, as by `Positions.advance`; each commit counts as a move.
+
+        Raises: OwnershipAcquireFailed, LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown,
+        InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        if at not in ("earliest", "latest"):
+            raise InvalidRequest(f'a subscriber begins at "earliest" or "latest", not at {at!r}')
+        if wait_s is not None and wait_s < 0:
+            raise InvalidRequest(f"wait_s is seconds from 0 up, not {wait_s}")
+        return Opening(lambda: self._subscribe(name, at, hold, takeover, wait_s))
+
+    def work_queue(
+        self,
+        name: str,
+        *,
+        at: Literal["earliest", "latest"] = "earliest",
+        hold: bool = False,
+        tries_max: int = TRIES_MAX,
+        claim_s: float = CLAIM_S,
+    ) -> Opening[WorkQueue]:
+        """Handle the log together with other workers, here and elsewhere; ``async with`` or ``await`` it.
+
+        Each stretch of records goes to one of them and, until it is done, to another one if that one is gone,
+        gave it back, or took longer than ``claim_s``: each record is handled at least once, in no order. A
+        stretch that was tried ``tries_max`` times is parked (`WorkQueue.retry`, `WorkQueue.drop`), 64 at
+        most. A queue that is new begins ``at`` the earliest record or after the latest. With ``hold`` records
+        from its floor on do not go by age or size; each claim and each end of one counts as a move.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
+        if at not in ("earliest", "latest"):
+            raise InvalidRequest(f'a work queue begins at "earliest" or "latest", not at {at!r}')
+        if tries_max < 1 or not claim_s > 0:
+            raise InvalidRequest(
+                f"a stretch is tried at least once, for more than 0 s: not {tries_max} times, {claim_s} s"
+            )
+        return Opening(lambda: self._work_queue(name, at, hold, tries_max, claim_s))
+
+    async def work_queues(self) -> dict[str, WorkState]:
+        """How far each work queue of the log is handled, by name.
+
+        Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return await list_work_queues(self._context.metadata, await self._find())
+
+    async def delete_work_queue(self, name: str) -> bool:
+        """Forget a work queue, claims and all; was there one? Who works on it meets `LogNotFound`.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        return await delete_work_queue(self._context.metadata, await self._find(), name)
+
     def watch_segments(self, *, first: int | None = None) -> Opening[SegmentWatch]:
         """Follow which segments are opened, closed and cut off; ``async with`` or ``await`` it.
 
@@ -561,6 +640,39 @@ class Log:
         )
         self._context.start(fetcher.run)
         return LogReader(fetcher, idle_error_s)
+
+    async def _subscribe(
+        self,
+        name: str,
+        at: Literal["earliest", "latest"],
+        hold: bool,
+        takeover: bool,
+        wait_s: float | None,
+    ) -> Subscription:
+        log_id = await self._find()
+        return await subscribe(
+            self._context,
+            log_id,
+            self.name,
+            name,
+            at=at,
+            hold=hold,
+            takeover=takeover,
+            wait_s=wait_s,
+        )
+
+    async def _work_queue(
+        self,
+        name: str,
+        at: Literal["earliest", "latest"],
+        hold: bool,
+        tries_max: int,
+        claim_s: float,
+    ) -> WorkQueue:
+        follower = await self._follower()
+        return await open_work_queue(
+            self._context, follower, name, at=at, hold=hold, tries_max=tries_max, claim_s=claim_s
+        )
 
     async def _watch_segments(self, first: int | None) -> SegmentWatch:
         watch = SegmentWatch(await self._follower(), first)

@@ -3,8 +3,11 @@
 name/<namespace path> 00 <log name>     -> log id
 log/<id>/state                          -> LogState (state.py), at most 1 KiB
 log/<id>/segment/<number, 16 hex>       -> SegmentRecord (segments.py)
-log/<id>/lock                           -> LockRecord (lock.py), under its process's lease
+log/<id>/lock                           -> LockRecord (lock_record.py), under its process's lease
 log/<id>/position/<name>                -> PositionRecord (positions.py): where a subscriber goes on
+log/<id>/reader/<name>                 -> LockRecord: who subscribes by this name, under its process's lease
+log/<id>/work/<name>                   -> WorkState (work.py): how far a work queue is handled, and by whom
+log/<id>/worker/<name>/<16 hex>        -> LockRecord: a process that works on it, under its lease
 log/<id>/txn/<application>              -> AppVersion (app_versions.py): what it linked last
 loose/<log id>/<ledger id>              -> UnlinkedLedger (unlinked.py): made for the log, not linked yet
 gone/<bucket>/<namespace path> 00 <name> -> Tombstones (tombstone.py): where deleted logs of this name ended
@@ -73,6 +76,31 @@ def incarnation_id(text: str) -> int:
 def position_key(log_id: int, name: str) -> bytes:
     """Where one subscriber of a log goes on."""
     return b"log/%016x/position/" % log_id + name.encode()
+
+
+def subscriber_key(log_id: int, name: str) -> bytes:
+    """Who goes on at the position of this name, alone."""
+    return b"log/%016x/reader/" % log_id + name.encode()
+
+
+def work_key(log_id: int, name: str) -> bytes:
+    """How far a work queue of a log is handled."""
+    return b"log/%016x/work/" % log_id + name.encode()
+
+
+def worker_key(log_id: int, name: str, worker: int) -> bytes:
+    """A process that works on a queue, while it lives."""
+    return workers_prefix(log_id, name) + b"%016x" % worker
+
+
+def workers_prefix(log_id: int, name: str) -> bytes:
+    """Those that work on a queue; also on queues whose names begin with this one and a slash."""
+    return all_workers_prefix(log_id) + name.encode() + b"/"
+
+
+def all_workers_prefix(log_id: int) -> bytes:
+    """The processes that work on any queue of a log."""
+    return b"log/%016x/worker/" % log_id
 
 
 def txn_key(log_id: int, app: str) -> bytes:

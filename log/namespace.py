@@ -17,6 +17,7 @@ from ..runtime.errors import (
 )
 from ..runtime.options import overlaid
 from ..runtime.turns import Rounds, Turn
+from .commits import Commits
 from .context import LogContext
 from .deletion import delete_claimed
 from .handle import Log
@@ -101,6 +102,7 @@ class Namespace:
             options if options is not None else LogOptions(),
             Turn(),
             Rounds(TICK_S),
+            Commits(metadata, wall_ms, self.start),
         )
         nursery.start_soon(self.context.turn.run)
         nursery.start_soon(self.context.rounds.run)

@@ -43,6 +43,9 @@ class LogOptions:
     read_bytes: int = option(MIB, "bytes", "of one request while catching up")
     read_retry_s: float = option(30.0, "s", "a reader that gets no answer for this long gives up")
     tail_wait_s: float = option(1.0, "s", "one long poll at the end of the log (H23)")
+    commit_interval_s: float = option(
+        1.0, "s", "positions that subscribers commit are written together, this often"
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -14,26 +14,29 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ..metadata.interface import Metadata, Scan
-from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
+from ..metadata.transaction import Compare, Delete, Put, Transaction
 from ..runtime.errors import InvalidRequest, LogNotFound, LogRecreated, OutcomeUnknown
 from ..runtime.frames import pack
 from ..runtime.schema import fit, number, row
 from .dlsn import DLSN
-from .keys import incarnation_text, position_key, segment_key, state_key
+from .keys import incarnation_text, position_key, segment_key, state_key, subscriber_key
+from .lock_record import LockRecord
 from .position import Position
-from .retention import CLOCK_KEY, HOLD_MAX_S_MIN, Stamps, decode_clock, stamps_key
+from .retention import CLOCK_KEY, HOLD_MAX_S_MIN, UNHELD, Stamps, decode_clock, stamps_key
 from .segments import SegmentRecord
 from .state import LogState, decode_fields
 
-FORMAT = 3
+FORMAT = 4
+"""4: with a generation; who was never subscribed to is written as format 3."""
+_WITHOUT_GENERATION = 3
 NAME_BYTES_MAX = 255
 
 
 UNPROVEN = -1
-UNHELD = -1
 _POSITION = row(row(number(), number(), number()), number())
 _SEQUENCE_ID = number(UNPROVEN)
 _HELD = number(UNHELD)
+_GENERATION = number()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +44,23 @@ class PositionRecord:
     """The value of ``log/<id>/position/<name>``."""
 
     dlsn: DLSN
-    """The next record to read, or where it will be; in a closed segment never after its last record."""
+    """The next record to read, or where it will be. What a subscriber commits may be after a segment's last
+    record; else that is the next segment's first."""
     moved_ms: int
     """Wall clock of who moved it; for people."""
     sequence_id: int = UNPROVEN
     """Of the next record, from a `Position`, which proves it; -1: only an address, as in format 1."""
     held_ms: int = UNHELD
     """The clock of retention when it was last moved, while it holds retention up; -1: it does not."""
+    generation: int = 0
+    """How often it was subscribed to. Who subscribes raises it, and each commit asks for its own (H155)."""
 
     def encode(self) -> bytes:
         """As a packed list with a format number."""
-        return pack([FORMAT, list(self.dlsn), self.moved_ms, self.sequence_id, self.held_ms])
+        fields = [list(self.dlsn), self.moved_ms, self.sequence_id, self.held_ms]
+        if not self.generation:
+            return pack([_WITHOUT_GENERATION, *fields])
+        return pack([FORMAT, *fields, self.generation])
 
     @classmethod
     def decode(cls, value: bytes) -> "PositionRecord":
@@ -60,7 +69,8 @@ class PositionRecord:
         dlsn, moved_ms = fit(fields[:2], _POSITION, "a position")
         sequence_id = fit(fields[2], _SEQUENCE_ID, "a position") if len(fields) > 2 else UNPROVEN
         held_ms = fit(fields[3], _HELD, "a position") if len(fields) > 3 else UNHELD
-        return cls(DLSN(*dlsn), moved_ms, sequence_id, held_ms)
+        generation = fit(fields[4], _GENERATION, "a position") if len(fields) > 4 else 0
+        return cls(DLSN(*dlsn), moved_ms, sequence_id, held_ms, generation)
 
 
 class Positions:
@@ -135,8 +145,9 @@ class Positions:
                 return stands.dlsn
             held_ms, told = UNHELD, Transaction()
             if hold:
-                held_ms, told = await self._hold(
-                    log_id, UNHELD if stands is None else stands.held_ms
+                before_ms = UNHELD if stands is None else stands.held_ms
+                held_ms, told = await hold_share(
+                    self._metadata, log_id, before_ms, await clock_now(self._metadata)
                 )
             proof = sequence_id
             if stands is not None and stands.dlsn == wanted:
@@ -144,7 +155,9 @@ class Positions:
                 proof = max(proof, stands.sequence_id)
                 if (proof, held_ms) == (stands.sequence_id, stands.held_ms):
                     return wanted
-            put = Put(key, PositionRecord(wanted, self._wall_ms(), proof, held_ms).encode())
+            generation = 0 if stands is None else stands.generation
+            record = PositionRecord(wanted, self._wall_ms(), proof, held_ms, generation)
+            put = Put(key, record.encode())
             compares = (
                 Compare.version(key, 0 if found is None else found.version),
                 Compare.exists(state_key(log_id)),
@@ -177,13 +190,24 @@ class Positions:
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         prefix = position_key(await self._find(), "")
-        now_ms = _clock_ms(await self._metadata.get(CLOCK_KEY))
+        now_ms = await clock_now(self._metadata)
         found: dict[str, float] = {}
         async for item in Scan(self._metadata, prefix):
             held_ms = PositionRecord.decode(item.value).held_ms
             if held_ms != UNHELD:
                 found[item.key[len(prefix) :].decode()] = max(0, now_ms - held_ms) / 1000
         return found
+
+    async def holders(self) -> dict[str, str]:
+        """Who subscribes by which name at this moment (`Log.subscribe`), as it calls itself.
+
+        Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        prefix = subscriber_key(await self._find(), "")
+        return {
+            item.key[len(prefix) :].decode(): LockRecord.decode(item.value).owner
+            async for item in Scan(self._metadata, prefix)
+        }
 
     async def delete(self, name: str) -> bool:
         """Forget a position; was there one?
@@ -201,17 +225,6 @@ class Positions:
             with suppress(OutcomeUnknown):
                 if (await self._metadata.transact(delete)).succeeded:
                     return True
-
-    async def _hold(self, log_id: int, held_ms: int) -> tuple[int, Transaction]:
-        """From when a hold counts, and what lets no retention pass that has not seen it."""
-        now_ms = _clock_ms(await self._metadata.get(CLOCK_KEY))
-        if held_ms != UNHELD and now_ms - held_ms < HOLD_MAX_S_MIN * 1000 / 2:
-            return now_ms, Transaction()  # it cannot have ended yet
-        key = stamps_key(log_id)
-        found = await self._metadata.get(key)
-        value = Stamps().encode() if found is None else found.value
-        unchanged = Compare.version(key, 0 if found is None else found.version)
-        return now_ms, Transaction((unchanged,), (Put(key, value),))
 
     async def _normal(self, log_id: int, dlsn: DLSN) -> DLSN:
         """After the last record of a closed segment is the first position of the next one."""
@@ -233,8 +246,26 @@ class Positions:
         return dlsn
 
 
-def _clock_ms(found: KeyValue | None) -> int:
+async def clock_now(metadata: Metadata) -> int:
+    """The clock of retention."""
+    found = await metadata.get(CLOCK_KEY)
     return 0 if found is None else decode_clock(found.value)
+
+
+async def hold_share(
+    metadata: Metadata, log_id: int, held_ms: int, now_ms: int
+) -> tuple[int, Transaction]:
+    """From when a hold counts that is made now, and what lets no retention pass that has not seen it.
+
+    ``held_ms``: of the hold that it follows; -1 for none. At most one such share of a log in a transaction.
+    """
+    if held_ms != UNHELD and now_ms - held_ms < HOLD_MAX_S_MIN * 1000 / 2:
+        return now_ms, Transaction()  # it cannot have ended yet
+    key = stamps_key(log_id)
+    found = await metadata.get(key)
+    value = Stamps().encode() if found is None else found.value
+    unchanged = Compare.version(key, 0 if found is None else found.version)
+    return now_ms, Transaction((unchanged,), (Put(key, value),))
 
 
 def check_position_name(name: str) -> str:

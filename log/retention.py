@@ -22,6 +22,8 @@ STEP_MAX_MS = 60_000
 MARKS_MAX = 64
 HOLD_MAX_S_MIN = 60.0
 """Of the option ``hold_max_s``: one younger than half of it is renewed without a word to retention."""
+UNHELD = -1
+"""In the place of the clock at which a hold was made last: there is none."""
 
 
 @dataclass(frozen=True, slots=True)

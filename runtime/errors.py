@@ -7,7 +7,7 @@
     │                                  LogTruncated, NoSuchLedger, NoSuchEntry, LedgerClosed
     ├── another one owns it            OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
-    │                                  VersionConflict, LeaseExpired
+    │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady,
     │                                  ReaderIdle
@@ -230,6 +230,22 @@ class LinkMismatch(DistributedLogError):
     """The application has linked this very version, with other records: two writes have one name."""
 
     code = 2074
+    exit_code = 5
+
+
+class SubscriptionLost(DistributedLogError):
+    """Another one reads the log by this name now, or its position was deleted. What this one commits from
+    then on is not kept: the new holder goes on where the position is, and handles records again."""
+
+    code = 504
+    exit_code = 5
+
+
+class ClaimLost(DistributedLogError):
+    """The claim of a work queue was given to somebody else: this process was taken for dead, or was too slow.
+    What was claimed is handled again."""
+
+    code = 2075
     exit_code = 5
 
 

@@ -27,13 +27,14 @@ from distributedlog.log import keys as log_keys
 from distributedlog.log import record, tombstone
 from distributedlog.log.app_versions import AppVersion
 from distributedlog.log.dlsn import DLSN
-from distributedlog.log.lock import LockRecord
+from distributedlog.log.lock_record import LockRecord
 from distributedlog.log.positions import PositionRecord
 from distributedlog.log.retention import Stamps, decode_clock, encode_clock
 from distributedlog.log.segments import SegmentEnd, SegmentRecord
 from distributedlog.log.settings import StoredSettings
 from distributedlog.log.state import LogEnd, LogState
 from distributedlog.log.unlinked import UnlinkedLedger
+from distributedlog.log.work import Status, Stretch, WorkState
 from distributedlog.metadata import (
     answers,
     commands,
@@ -677,7 +678,7 @@ CODECS = [
         LockRecord.decode,
         [LockRecord("me", "w1", 9).encode()],
         STORED,
-        ("log/lock.py LockRecord.decode",),
+        ("log/lock_record.py LockRecord.decode",),
     ),
     Codec(
         "an unlinked ledger",
@@ -699,9 +700,27 @@ CODECS = [
         [
             PositionRecord(DLSN(1, 2, 3), 9).encode(),
             PositionRecord(DLSN(1, 2, 3), 9, 4, 5).encode(),
+            PositionRecord(DLSN(1, 2, 3), 9, 4, 5, 6).encode(),
         ],
         STORED,
         ("log/positions.py PositionRecord.decode",),
+    ),
+    Codec(
+        "a work queue",
+        WorkState.decode,
+        [
+            WorkState(DLSN(1, 2, 3), 9).encode(),
+            WorkState(
+                DLSN(1, 2, 3),
+                9,
+                3,
+                (Stretch(1, DLSN(1, 2, 3), DLSN(2, 0, 0), Status.CLAIMED, 7, 1),),
+                (Stretch(2, DLSN(1, 0, 0), DLSN(1, 1, 0), Status.PARKED, 0, 5),),
+                4,
+            ).encode(),
+        ],
+        STORED,
+        ("log/work.py WorkState.decode",),
     ),
     Codec(
         "a log's settings",

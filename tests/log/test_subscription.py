@@ -1,0 +1,354 @@
+"""Subscriptions: where they go on, who holds them, which commits count (H155), and what these cost."""
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.keys import position_key, subscriber_key
+from distributedlog.log.position import Position
+from distributedlog.log.positions import UNPROVEN, PositionRecord
+from distributedlog.log.subscription import Subscription
+from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
+from distributedlog.runtime.errors import (
+    AlreadyClosed,
+    InvalidRequest,
+    LogNotFound,
+    LogRecreated,
+    LogTruncated,
+    OutcomeUnknown,
+    OwnershipAcquireFailed,
+    QuorumUnreachable,
+    SubscriptionLost,
+)
+from tests.log.conftest import World
+from tests.log.records import put
+
+
+async def take(subscription: Subscription, number: int) -> list[int]:
+    """The txids of the next records."""
+    found: list[int] = []
+    for _ in range(number):
+        record = await subscription.reader.read_next()
+        assert record is not None
+        found.append(record.txid)
+    return found
+
+
+def position_puts(world: World) -> list[int]:
+    """From now on: how many positions each transaction wrote."""
+    found: list[int] = []
+    original = world.metadata.transact
+
+    async def call(transaction: Transaction) -> TransactionReply:
+        puts = [
+            one
+            for one in transaction.operations
+            if isinstance(one, Put) and b"/position/" in one.key
+        ]
+        found.extend([len(puts)] * bool(puts))
+        return await original(transaction)
+
+    world.metadata.transact = call  # type: ignore[method-assign]
+    return found
+
+
+async def test_a_subscriber_goes_on_where_it_committed(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Nothing commits by itself, least of all what was fetched and not given (H155)."""
+    async with world.log("orders") as log:
+        await put(log, *range(6))
+        async with log.subscribe("a", wait_s=0) as subscription:
+            assert await take(subscription, 2) == [0, 1]
+        async with log.subscribe("a", wait_s=0) as subscription:
+            assert await take(subscription, 2) == [0, 1]
+            await subscription.commit()
+            assert await take(subscription, 2) == [2, 3]
+            assert await log.positions.holders() == {"a": "process"}
+        assert await log.positions.holders() == {}
+        async with log.subscribe("a", wait_s=0) as subscription:
+            assert await take(subscription, 1) == [2]
+            position = subscription.reader.position
+            await subscription.commit(position, now=True)
+            assert subscription.committed == await log.positions.get("a")
+            assert await log.positions.proven("a") == position
+            await subscription.commit()
+            assert await take(subscription, 1) == [3]
+        with pytest.raises(AlreadyClosed):
+            await subscription.commit()
+        await subscription.aclose()
+        async with log.subscribe("b", at="latest") as late:
+            await late.commit()
+            await put(log, 9)
+            assert await take(late, 1) == [9]
+
+
+async def test_what_was_committed_is_written_also_where_an_exception_ends_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.log("orders") as log:
+        await put(log, 1, 2, 3)
+        with pytest.raises(ValueError, match="mine"):  # noqa: PT012
+            async with log.subscribe("a") as subscription:
+                await take(subscription, 1)
+                await subscription.commit()
+                await take(subscription, 1)
+                raise ValueError("mine")
+        async with log.subscribe("a", wait_s=0) as subscription:
+            assert await take(subscription, 1) == [2]
+
+
+async def test_a_subscription_has_one_holder(world: World, autojump_clock: MockClock) -> None:
+    """A second one waits, is refused with a name, or takes over; the first one's commits count no more."""
+    async with world.process("alpha") as a, world.process("beta") as b:
+        log, other = a.open_log("orders"), b.open_log("orders")
+        await a.create_log("orders")
+        await put(log, *range(6))
+        first = await log.subscribe("a")
+        await take(first, 2)
+        await first.commit(now=True)
+        with pytest.raises(OwnershipAcquireFailed, match="alpha"):
+            await other.subscribe("a", wait_s=3)
+        await take(first, 1)
+        await first.commit()  # noted, and not written yet
+        async with other.subscribe("a", takeover=True) as second:
+            stands = await other.positions.get("a")
+            with pytest.raises(SubscriptionLost, match="number 1"):
+                await first.commit(now=True)
+            with pytest.raises(SubscriptionLost):
+                await first.commit()
+            with pytest.raises(SubscriptionLost):  # noqa: PT012
+                while True:
+                    await first.reader.read_next(wait_s=0)
+            with pytest.raises(SubscriptionLost):
+                await first.aclose()
+            assert await other.positions.get("a") == stands
+            assert await log.positions.holders() == {"a": "beta"}, (
+                "the first one's end frees nothing"
+            )
+            assert await take(second, 2) == [2, 3]
+            await second.commit()
+        assert await log.positions.get("a") > stands  # type: ignore[operator]
+        with trio.fail_after(3):
+            await (await log.subscribe("a")).aclose()
+
+
+async def test_a_holder_that_lost_its_lease_takes_its_lock_again_unless_another_has_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H155: as after a pause longer than the lease; who was taken over learns it without a commit."""
+    async with (
+        world.process("alpha", lock_lease_s=3.0) as a,
+        world.process("beta", lock_lease_s=3.0) as b,
+    ):
+        log = a.open_log("orders")
+        await a.create_log("orders")
+        await put(log, 1, 2)
+        async with log.subscribe("mine"), log.subscribe("taken") as taken:
+            log_id = await a.find("orders")
+            lock = await world.metadata.get(subscriber_key(log_id, "mine"))
+            assert lock is not None
+            await world.metadata.revoke_lease(lock.lease)
+            async with b.open_log("orders").subscribe("taken", wait_s=0):
+                await trio.sleep(3)
+                assert await log.positions.holders() == {"mine": "alpha", "taken": "beta"}
+                with pytest.raises(SubscriptionLost):  # noqa: PT012
+                    while True:
+                        await taken.reader.read_next(wait_s=5)
+                with pytest.raises(SubscriptionLost):
+                    await taken.aclose()
+
+
+async def test_300_commits_cost_a_write_a_second(world: World, autojump_clock: MockClock) -> None:
+    async with world.log("orders") as log:
+        await put(log, *range(300))
+        async with log.subscribe("a") as subscription:
+            writes = position_puts(world)
+            for _ in range(300):
+                await take(subscription, 1)
+                await subscription.commit()
+                await trio.sleep(0.01)
+            await trio.sleep(1)
+            assert 3 <= len(writes) <= 4
+            assert subscription.committed == await log.positions.get("a") == DLSN(1, 299, 1)
+
+
+async def test_40_subscriptions_commit_in_one_write(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """One of them was taken over: the others' are written all the same."""
+    async with world.process("alpha") as a, world.process("beta") as b:
+        log = a.open_log("orders")
+        await a.create_log("orders")
+        await put(log, 1, 2)
+        some = [await log.subscribe(f"s{n}") for n in range(40)]
+        thief = await b.open_log("orders").subscribe("s7", takeover=True)
+        writes = position_puts(world)
+        for one in some:
+            await take(one, 1)
+            await one.commit()
+        await trio.sleep(2)
+        assert writes == [40, 39]  # the first is refused whole
+        stand = await log.positions.list()
+        assert stand.pop("s7") == DLSN(1, 0, 0)
+        assert set(stand.values()) == {DLSN(1, 0, 1)}
+        with pytest.raises(SubscriptionLost):
+            await some[7].commit()
+        for one in some:
+            await one.abort()
+        await thief.aclose()
+        assert await log.positions.holders() == {}
+
+
+async def test_a_commit_whose_answer_is_lost_or_late_is_written_once(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.log("orders") as log:
+        await put(log, 1, 2, 3)
+        original = world.metadata.transact
+        fates = ["lost", "away", "done, and lost"]
+
+        async def flaky(transaction: Transaction) -> TransactionReply:
+            fate = fates.pop(0) if fates else ""
+            if fate == "away":
+                raise QuorumUnreachable("nobody answers")
+            if fate == "lost":
+                raise OutcomeUnknown("no answer")
+            reply = await original(transaction)
+            if fate:
+                raise OutcomeUnknown("no answer")
+            return reply
+
+        async with log.subscribe("a") as subscription:
+            await take(subscription, 2)
+            world.metadata.transact = flaky  # type: ignore[method-assign]
+            with pytest.raises(QuorumUnreachable):
+                await subscription.commit(now=True)
+            await trio.sleep(5)
+            assert fates == []
+            assert await log.positions.get("a") == subscription.committed == DLSN(1, 1, 1)
+            await take(subscription, 1)
+            await subscription.commit(now=True)
+            assert await log.positions.get("a") == DLSN(1, 2, 1)
+
+
+async def test_a_position_that_is_moved_by_hand_stays_and_one_that_is_deleted_ends_its_holder(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Also where another one has subscribed to the new position of that name since."""
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        await ns.create_log("orders")
+        await put(log, *range(5))
+        async with log.subscribe("a") as subscription:
+            await take(subscription, 1)
+            await log.positions.advance("a", DLSN(1, 3, 0))
+            await subscription.commit(now=True)
+            assert await log.positions.get("a") == DLSN(1, 3, 0)
+            await take(subscription, 3)
+            await subscription.commit(now=True)
+            assert await log.positions.get("a") == DLSN(1, 3, 1)
+        first = await log.subscribe("b")
+        await log.positions.delete("b")
+        second = await log.subscribe("b", takeover=True)
+        await take(first, 1)
+        with pytest.raises(SubscriptionLost):
+            await first.commit(now=True)
+        assert await log.positions.get("b") == DLSN(1, 0, 0)
+        await second.aclose()
+        await log.positions.delete("b")
+        third = await log.subscribe("b")
+        await log.positions.delete("b")
+        await take(third, 1)
+        with pytest.raises(SubscriptionLost, match="deleted"):
+            await third.commit(now=True)
+        await third.abort()
+        await first.abort()
+
+
+async def test_what_a_subscriber_is_told_of_its_log(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns:
+        log = ns.open_log("orders")
+        with pytest.raises(LogNotFound):
+            await log.subscribe("a")
+        await ns.create_log("orders")
+        await put(log, *range(5))
+        for bad in ({"name": ""}, {"name": "a", "wait_s": -1}, {"name": "a", "at": "middle"}):
+            with pytest.raises(InvalidRequest):
+                await log.subscribe(**bad)
+        async with log.subscribe("a") as subscription:
+            with pytest.raises(InvalidRequest):
+                await subscription.commit(DLSN(1, 0, 0))  # type: ignore[arg-type]
+            with pytest.raises(LogRecreated):
+                await subscription.commit(Position("0" * 16, DLSN(1, 0, 0), 3))
+        await log.truncate(DLSN(1, 3, 0))
+        with pytest.raises(LogTruncated, match="3 records"):
+            await log.subscribe("a", wait_s=0)
+        assert await log.positions.holders() == {}, "it was let go again"
+        await log.positions.advance("a", DLSN(1, 3, 0))
+        assert await log.positions.proven("a") is None
+        async with log.subscribe("a", wait_s=0) as subscription:
+            await subscription.commit(now=True)  # nothing was given: nothing is noted
+            assert await take(subscription, 1) == [3]
+            await subscription.commit(now=True)
+            assert await log.positions.proven("a") is not None
+            async with log.work_queue("q"):
+                await ns.delete_log("orders")
+        log_id = int(subscription.reader.incarnation, 16)
+        prefix = b"log/%016x/" % log_id
+        assert (await world.metadata.range(prefix, prefix_end(prefix))).items == ()
+
+
+async def test_a_position_that_nobody_subscribed_to_is_written_as_before(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H149: an older program reads it, and refuses one whose generation it would drop."""
+    record = PositionRecord(DLSN(1, 2, 3), 9, 4, 5)
+
+    assert record.encode().hex() == "950393010203090405"
+    assert PositionRecord(DLSN(1, 2, 3), 9, 4, 5, 2).encode().hex() == "96049301020309040502"
+    async with world.log("orders") as log:
+        await put(log, 1)
+        async with log.subscribe("a"):
+            await log.positions.advance("a", DLSN(1, 0, 1))
+        log_id = int((await log.snapshot()).incarnation, 16)
+        found = await world.metadata.get(position_key(log_id, "a"))
+        assert found is not None
+        assert PositionRecord.decode(found.value).generation == 1, "who moves it keeps the fence"
+        assert PositionRecord.decode(found.value).sequence_id == UNPROVEN
+
+
+async def test_a_cancelled_subscribe_leaves_no_lock(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    async with world.log("orders") as log:
+        await put(log, 1)
+        held = await log.subscribe("a")
+        with trio.move_on_after(1):
+            await log.subscribe("a")
+        await held.aclose()
+        for steps in range(1, 12):
+            with trio.CancelScope() as scope:
+
+                async def subscribe(scope: trio.CancelScope = scope) -> Any:
+                    return await log.subscribe("a", wait_s=0)
+
+                nursery.start_soon(_cancel_after, steps, scope)
+                opened = await subscribe()
+                scope.shield = True
+                await opened.aclose()
+            await trio.sleep(15)
+            assert await log.positions.holders() == {}, steps
+
+
+async def _cancel_after(steps: int, scope: trio.CancelScope) -> None:
+    for _ in range(steps):
+        await trio.lowlevel.checkpoint()
+    if not scope.shield:
+        scope.cancel()
