@@ -20,12 +20,21 @@ import trio
 
 from ..log.containment import broken
 from ..log.dlsn import DLSN
-from ..log.keys import decode_log_id, name_key, position_key, purge_key, segment_key, state_key
+from ..log.keys import (
+    decode_log_id,
+    name_key,
+    position_key,
+    purge_key,
+    segment_key,
+    state_key,
+    work_key,
+)
 from ..log.options import LogOptions
-from ..log.positions import UNHELD, PositionRecord
+from ..log.positions import PositionRecord
 from ..log.retention import (
     CLOCK_KEY,
     STEP_MAX_MS,
+    UNHELD,
     Stamps,
     decode_clock,
     encode_clock,
@@ -42,6 +51,7 @@ from ..log.settings import (
     retention_of,
 )
 from ..log.state import LogState
+from ..log.work import WorkState
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.errors import CorruptData, DistributedLogError, OutcomeUnknown, UnsupportedFormat
@@ -349,15 +359,21 @@ class Retention:
         return last if DLSN(last + 1, 0, 0) > state.earliest else 0
 
     async def _not_held(self, rule: RetentionOptions, log_id: int, last: int) -> int:
-        """As far of what is to go as no named position holds it (H153).
+        """As far of what is to go as no named position and no work queue holds it (H153).
 
         One that begins to hold after this look changes the stamps, which what follows is compared with.
         """
         at_most_ms = int(rule.hold_max_s * 1000)
+        holds: list[tuple[int, DLSN]] = []
         async for item in Scan(self._metadata, position_key(log_id, ""), limit=PAGE):
             one = PositionRecord.decode(item.value)
-            if one.held_ms != UNHELD and self._clock.now_ms - one.held_ms < at_most_ms:
-                last = min(last, one.dlsn.segment - 1)
+            holds.append((one.held_ms, one.dlsn))
+        async for item in Scan(self._metadata, work_key(log_id, ""), limit=PAGE):
+            queue = WorkState.decode(item.value)
+            holds.append((queue.held_ms, queue.floor))
+        for held_ms, dlsn in holds:
+            if held_ms != UNHELD and self._clock.now_ms - held_ms < at_most_ms:
+                last = min(last, dlsn.segment - 1)
         return last
 
     async def _too_many(self, one: _Watched, state: LogState) -> int:

@@ -392,6 +392,46 @@ async def test_a_position_that_holds_stops_retention_and_no_truncation(
         assert await first_of(world, ns, "moves") == 7
 
 
+async def test_subscribers_and_work_queues_hold_as_positions_do(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """H153: by what is committed, and by the floor; what they let go of goes."""
+    config = {"retention_s": 60.0, "retention_segments_min": 0, "hold_max_s": 1000.0}
+    async with world.process() as ns:
+        nursery.start_soon(Retention(world.metadata, Elected()).run)
+        for name in ("read", "worked", "free"):
+            await ns.create_log(name, config=config)
+            await trio.sleep(1)
+            for _ in range(6):
+                await roll(ns, name)
+        async with (
+            ns.open_log("read").subscribe("a", hold=True) as subscription,
+            ns.open_log("worked").work_queue("q", hold=True) as queue,
+            ns.open_log("free").subscribe("a"),
+            ns.open_log("free").work_queue("q"),
+        ):
+            await trio.sleep(300)
+            assert [await first_of(world, ns, name) for name in ("read", "worked")] == [1, 1]
+            assert await first_of(world, ns, "free") == 7
+            for _ in range(3):
+                claim = await queue.claim(bytes_max=1, wait_s=0)
+                assert claim is not None
+                await claim.done()
+            segment = 0
+            while segment < 4:
+                record = await subscription.reader.read_next()
+                assert record is not None
+                segment = record.dlsn.segment
+            await subscription.commit()
+            await trio.sleep(100)
+            floor = (await queue.state()).floor.segment
+            assert floor > 1
+            assert await first_of(world, ns, "worked") == floor
+            assert await first_of(world, ns, "read") == 4
+        await trio.sleep(1100)
+        assert [await first_of(world, ns, name) for name in ("read", "worked")] == [7, 7]
+
+
 @pytest.mark.parametrize("before", ["never", "not any more", "long ago"])
 async def test_no_retention_passes_a_hold_that_was_promised(
     world: World, autojump_clock: MockClock, before: str
