@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from .runtime.errors import (
     AlreadyClosed,
+    ClaimLost,
     CorruptData,
     DistributedLogError,
     EndOfStream,
@@ -48,6 +49,7 @@ from .runtime.errors import (
     RecordTooLarge,
     RecoveryIncomplete,
     RequestTimeout,
+    SubscriptionLost,
     TooBusy,
     TransactionIdOutOfOrder,
     TransactionTooLarge,
@@ -76,7 +78,10 @@ if TYPE_CHECKING:
     from .log.segment_writer import SegmentWriter
     from .log.settings import StoredSettings
     from .log.skips import Skipped, Skips
+    from .log.subscription import Subscription
     from .log.watch import LogChange, LogWatch
+    from .log.work import WorkState
+    from .log.work_queue import WorkClaim, WorkQueue
     from .log.writer import LogWriter
     from .runtime.host import Host
 
@@ -109,8 +114,12 @@ _HOMES = {
     "Skipped": ".log.skips",
     "Skips": ".log.skips",
     "StoredSettings": ".log.settings",
+    "Subscription": ".log.subscription",
     "LogChange": ".log.watch",
     "LogWatch": ".log.watch",
+    "WorkState": ".log.work",
+    "WorkClaim": ".log.work_queue",
+    "WorkQueue": ".log.work_queue",
     "LogWriter": ".log.writer",
 }
 """Where what is loaded on first use is defined: `dlog --help` needs none of it, a bookie no log."""
@@ -122,6 +131,7 @@ __all__ = [
     "DLSN",
     "AlreadyClosed",
     "AppVersion",
+    "ClaimLost",
     "CorruptData",
     "DistributedLogError",
     "EndOfStream",
@@ -174,10 +184,15 @@ __all__ = [
     "Skipped",
     "Skips",
     "StoredSettings",
+    "Subscription",
+    "SubscriptionLost",
     "TooBusy",
     "TransactionIdOutOfOrder",
     "TransactionTooLarge",
     "UnsupportedFormat",
+    "WorkClaim",
+    "WorkQueue",
+    "WorkState",
     "WriteCancelled",
     "WriteFailed",
     "WriterFenced",

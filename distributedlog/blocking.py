@@ -50,8 +50,13 @@ from .log.segment_writer import SegmentWriter as TrioSegmentWriter
 from .log.segments import SegmentRecord
 from .log.settings import StoredSettings
 from .log.skips import Skipped, Skips
+from .log.subscription import Subscription as TrioSubscription
 from .log.watch import LogChange
 from .log.watch import LogWatch as TrioLogWatch
+from .log.work import WorkState
+from .log.work_queue import CLAIM_S, STRETCH_BYTES, TRIES_MAX
+from .log.work_queue import WorkClaim as TrioWorkClaim
+from .log.work_queue import WorkQueue as TrioWorkQueue
 from .runtime.background import Background, Promise
 from .runtime.errors import (
     AlreadyClosed,
@@ -65,8 +70,8 @@ from .write_buffer import LONE_WRITES_MAX, BufferedBulk, Chunk, WriteBuffer, ope
 
 __all__ = [
     "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "MultiReader", "Namespace",
-    "PendingBulk", "PendingWrite", "RangeReader", "SegmentWatch", "SegmentWriter",
-    "local_cluster", "open_namespace",
+    "PendingBulk", "PendingWrite", "RangeReader", "SegmentWatch", "SegmentWriter", "Subscription",
+    "WorkClaim", "WorkQueue", "local_cluster", "open_namespace",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=Owned)
@@ -749,6 +754,178 @@ class SegmentWatch(_Closable):
         self._ended()
 
 
+class Subscription(_Closable):
+    """A log as one subscriber reads it; see `distributedlog.Subscription`."""
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, background: Background, subscription: TrioSubscription) -> None:
+        super().__init__(background, f'subscription "{subscription.name}"', subscription.abort)
+        self.name = subscription.name
+        self._subscription = subscription
+        self.reader = LogReader(background, subscription.reader)
+
+    def __repr__(self) -> str:
+        return f'Subscription("{self.name}", {self.reader!r})'
+
+    def commit(self, position: Position | None = None, *, now: bool = False) -> None:
+        """Everything before ``position`` was handled (None: what the reader has given). It never goes back.
+
+        Raises: SubscriptionLost, InvalidRequest, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        """
+        if position is None:
+            position = self.reader.position
+        self._background.run(self._subscription.commit_at, position, now)
+
+    def close(self) -> None:
+        """Write what was committed, and let the next holder in. Idempotent.
+
+        Raises: SubscriptionLost, QuorumUnreachable, AlreadyClosed.
+        """
+        if self._open:
+            try:
+                self._background.run(self._subscription.aclose)
+            finally:
+                self._ended()
+
+    def _ended(self) -> None:
+        super()._ended()
+        self.reader._cursor.close()
+        self.reader._ended()
+
+    @property
+    def committed(self) -> DLSN:
+        """The position as it was last written."""
+        return self._subscription.committed
+
+    def abort(self) -> None:
+        """As `close`, for at most 2 s, whatever becomes of it. Idempotent.
+
+        Raises: nothing.
+        """
+        with suppress(AlreadyClosed):  # with its namespace
+            self._background.run(self._subscription.abort)
+        self._ended()
+
+
+class WorkClaim:
+    """A stretch of the log that is this process's to handle; see `distributedlog.WorkClaim`."""
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, background: Background, claim: TrioWorkClaim) -> None:
+        self.number, self.first, self.end = claim.number, claim.first, claim.end
+        self.tries = claim.tries
+        self._background = background
+        self._claim = claim
+
+    def __repr__(self) -> str:
+        return repr(self._claim)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._background.run(self._claim.leave, kind is not None)
+
+    def open_reader(self, *, rest: bool = False) -> RangeReader:
+        """What it holds, entry by entry as columns, open; use it in a ``with``. May hold no record.
+
+        Raises: LogNotFound, LogTruncated, QuorumUnreachable, AlreadyClosed.
+        """
+        opening = self._claim.open_reader(rest=rest)
+        return opened(self._background, RangeReader, opening.open)
+
+    def done(self) -> None:
+        """It was handled, for good. Raises `ClaimLost` where it is another one's by now, or was given back.
+
+        Raises: ClaimLost, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        self._background.run(self._claim.done)
+
+    def give_back(self, delay_s: float = 0.0) -> None:
+        """It was not handled: somebody else may, ``delay_s`` from now. Raises `ClaimLost` as `done`.
+
+        Raises: ClaimLost, LogNotFound, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        self._background.run(self._claim.give_back, delay_s)
+
+    def extend(self) -> None:
+        """It takes longer: ``claim_s`` counts anew from now. Raises `ClaimLost` where that was over.
+
+        Raises: ClaimLost, AlreadyClosed.
+        """
+        self._background.run(self._claim.extend)
+
+
+class WorkQueue(_Closable):
+    """A log as many workers handle it; see `distributedlog.WorkQueue`."""
+
+    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    def __init__(self, background: Background, queue: TrioWorkQueue) -> None:
+        super().__init__(background, f'work queue "{queue.name}"', queue.aclose)
+        self.name = queue.name
+        self.log = queue.log
+        self._queue = queue
+
+    def __repr__(self) -> str:
+        return repr(self._queue)
+
+    def claim(
+        self, *, bytes_max: int = STRETCH_BYTES, wait_s: float | None = None
+    ) -> WorkClaim | None:
+        """The next stretch, of about ``bytes_max``; None when ``wait_s`` is over (None: no limit; 0: what is
+        here), or when a sealed log was handled to its end.
+
+        Raises: LogNotFound, InvalidRequest, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        """
+        call = partial(self._queue.claim, bytes_max=bytes_max, wait_s=wait_s)
+        found = self._background.run(call)
+        return None if found is None else WorkClaim(self._background, found)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> WorkClaim:
+        claim = self.claim()
+        if claim is None:
+            raise StopIteration
+        return claim
+
+    def state(self) -> WorkState:
+        """How far the queue is handled: its floor, its claims, what is parked.
+
+        Raises: LogNotFound, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return self._background.run(self._queue.state)
+
+    def retry(self, number: int) -> None:
+        """What was parked under this number is to be tried again.
+
+        Raises: InvalidRequest, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        self._background.run(self._queue.retry, number)
+
+    def drop(self, number: int) -> None:
+        """What was parked under this number is given up.
+
+        Raises: InvalidRequest, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        self._background.run(self._queue.drop, number)
+
+    def close(self) -> None:
+        """Give back what is claimed here and not done. Idempotent.
+
+        Raises: nothing.
+        """
+        with suppress(AlreadyClosed):  # with its namespace
+            self._background.run(self._queue.aclose)
+        self._ended()
+
+
 class Positions:
     """The positions of one log; see `distributedlog.log.positions.Positions`."""
 
@@ -792,6 +969,13 @@ class Positions:
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         return self._background.run(self._positions.holds)
+
+    def holders(self) -> dict[str, str]:
+        """Who subscribes by which name at this moment (`Log.subscribe`), as it calls itself.
+
+        Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return self._background.run(self._positions.holders)
 
     def delete(self, name: str) -> bool:
         """Forget a position; was there one?
@@ -962,6 +1146,54 @@ class Log:
         AlreadyClosed.
         """
         return self._background.run(self._log.find, txid=txid, since=since, wall_ms=wall_ms)
+
+    def subscribe(
+        self,
+        name: str,
+        *,
+        at: Literal["earliest", "latest"] = "earliest",
+        hold: bool = False,
+        takeover: bool = False,
+        wait_s: float | None = None,
+    ) -> Subscription:
+        """Read the log from the named position on, as its one holder, open; use it in a ``with``.
+
+        Raises: OwnershipAcquireFailed, LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown,
+        InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        opening = self._log.subscribe(name, at=at, hold=hold, takeover=takeover, wait_s=wait_s)
+        return opened(self._background, Subscription, opening.open)
+
+    def work_queue(
+        self,
+        name: str,
+        *,
+        at: Literal["earliest", "latest"] = "earliest",
+        hold: bool = False,
+        tries_max: int = TRIES_MAX,
+        claim_s: float = CLAIM_S,
+    ) -> WorkQueue:
+        """Handle the log together with other workers, here and elsewhere, open; use it in a ``with``.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
+        opening = self._log.work_queue(name, at=at, hold=hold, tries_max=tries_max, claim_s=claim_s)
+        return opened(self._background, WorkQueue, opening.open)
+
+    def work_queues(self) -> dict[str, WorkState]:
+        """How far each work queue of the log is handled, by name.
+
+        Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return self._background.run(self._log.work_queues)
+
+    def delete_work_queue(self, name: str) -> bool:
+        """Forget a work queue, claims and all; was there one? Who works on it meets `LogNotFound`.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        return self._background.run(self._log.delete_work_queue, name)
 
     def watch_segments(self, *, first: int | None = None) -> SegmentWatch:
         """Follow which segments are opened, closed and cut off, open; use it in a ``with``.

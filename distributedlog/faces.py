@@ -26,7 +26,9 @@ from .log.range_reader import RangeReader
 from .log.reader import LogReader
 from .log.segment_watch import SegmentWatch
 from .log.segment_writer import SegmentWriter
+from .log.subscription import Subscription
 from .log.watch import LogWatch
+from .log.work_queue import WorkClaim, WorkQueue
 from .log.writer import LogWriter
 
 Calls = dict[str, str]
@@ -42,10 +44,13 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (RangeReader, "_reader", "read_columns read_by_log next check run"),
     (LogWatch, "_watch", "run"),
     (SegmentWatch, "_watch", "run"),
+    (Subscription, "_subscription", "commit_at"),
+    (WorkClaim, "_claim", "leave"),
+    (WorkQueue, "_queue", "begin finish put_back extend open_stretch run"),
     (MultiReader, "_reader", "next_many ended run"),
 )
 """Each trio class; where its asyncio class has the object that lives in the loop; what that leaves out."""
-PLAIN = {"ledger_id", "size_bytes", "records", "skipped"}
+PLAIN = {"committed", "ledger_id", "size_bytes", "records", "skipped"}
 """Properties that are safe to read from another thread; any other one is by hand, or left out."""
 ENDS = {"aclose", "abort", "mark_end_of_stream"}
 """After these nothing is left to give up when the object is dropped."""

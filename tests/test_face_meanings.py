@@ -22,6 +22,7 @@ from distributedlog import DLSN, LogRecord, aio, blocking, open_namespace
 from distributedlog.cluster.processes import environment
 from distributedlog.runtime.errors import (
     AlreadyClosed,
+    ClaimLost,
     InvalidRequest,
     LogExists,
     LogNotFound,
@@ -29,6 +30,7 @@ from distributedlog.runtime.errors import (
     ReaderIdle,
     RecordTooLarge,
     RequestTimeout,
+    SubscriptionLost,
     TransactionIdOutOfOrder,
     WriteCancelled,
     WriterFenced,
@@ -563,3 +565,75 @@ def test_giving_up_a_wait_withdraws_nothing(cluster: Any) -> None:
             dlsn = pending.result(timeout_s=30)
         with log.open_reader(to="end") as reader:
             assert [record.dlsn for record in reader][1:] == [dlsn]
+
+
+def test_a_subscriber_commits_what_it_was_given_and_has_one_holder(face: Face) -> None:
+    """H155: not what its face has fetched ahead."""
+
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
+            log = namespace.open_log(name)
+            async with opened(log.open_writer()) as writer:
+                await done(writer.write_bulk([rec(n) for n in range(10)]))
+            async with opened(log.subscribe("a")) as subscription:
+                await done(subscription.commit())
+                for _ in range(3):
+                    record = await done(subscription.reader.read_next())
+                await done(subscription.commit())
+                assert list(await done(log.positions.holders())) == ["a"]
+            async with opened(log.subscribe("a", wait_s=0)) as subscription:
+                assert subscription.committed == DLSN(1, 0, 3)
+                record = await done(subscription.reader.read_next())
+                assert record.txid == 3
+                await done(subscription.commit(subscription.reader.position, now=True))
+                assert await done(log.positions.get("a")) == subscription.committed
+                async with opened(log.subscribe("a", takeover=True)) as other:
+                    assert (await done(other.reader.read_next())).txid == 4
+                    await done(subscription.reader.read_next())
+                    with pytest.raises(SubscriptionLost):
+                        await done(subscription.commit(now=True))
+                await done(subscription.abort())
+            with pytest.raises(AlreadyClosed):
+                await done(subscription.commit(now=True))
+            with pytest.raises((AlreadyClosed, SubscriptionLost)):
+                await done(subscription.reader.read_next())
+
+    face.play(scenario, f"subscribed-{face.name}")
+
+
+def test_workers_share_a_log_by_a_queue(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
+            log = namespace.open_log(name)
+            async with opened(log.open_writer()) as writer:
+                for n in range(4):
+                    await face.write(writer, rec(n))
+                await done(writer.mark_end_of_stream())
+            async with opened(log.work_queue("q", tries_max=1)) as queue:
+                claim = await done(queue.claim(bytes_max=1))
+                assert (claim.number, claim.tries, claim.first) == (1, 1, DLSN(1, 0, 0))
+                await done(claim.extend())
+                async with opened(claim.open_reader()) as reader:
+                    (columns,) = await collect(reader)
+                assert [record.txid for record in columns.records()] == [0]
+                await done(claim.done())
+                with pytest.raises(ClaimLost):
+                    await done(claim.done())
+                for call in (queue.retry, queue.drop):
+                    again = await done(queue.claim(bytes_max=1))
+                    await done(again.give_back())
+                    (parked,) = (await done(queue.state())).parked
+                    assert parked.number == again.number
+                    await done(call(parked.number))
+                assert (await done(log.work_queues()))["q"].floor == DLSN(1, 2, 0)
+                handled = []
+                while (one := await done(queue.claim())) is not None:
+                    async with opened(one):
+                        handled.append(one.first)
+                assert handled == [DLSN(1, 2, 0)]
+                assert await collect(queue) == [], "the log is sealed, and all of it was handled"
+            assert await done(log.delete_work_queue("q"))
+            with pytest.raises(AlreadyClosed):
+                await done(queue.claim())
+
+    face.play(scenario, f"worked-{face.name}")
