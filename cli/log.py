@@ -528,7 +528,7 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
 @click.option("--forget", metavar="POSITION", help="Delete this one.")
 @common
 def positions(settings: Settings, name: str, forget: str | None) -> None:
-    """Where the named subscribers of a log go on, and which of them hold its retention up."""
+    """Where the named subscribers of a log go on, who they are, and which of them hold its retention up."""
     from ..log.settings import retention_of
     from .connect import answer, namespace, run
 
@@ -539,25 +539,100 @@ def positions(settings: Settings, name: str, forget: str | None) -> None:
                 await answer(settings, f"forgetting {forget}", lambda: stored.delete(forget))
             found = await answer(settings, f"positions of {name}", stored.list)
             held = await answer(settings, f"positions of {name}", stored.holds)
+            holders = await answer(settings, f"positions of {name}", stored.holders)
             own = await answer(settings, f"settings of {name}", logs.open_log(name).settings)
             bind = await answer(settings, "settings of the namespace", logs.settings)
         at_most_s = retention_of(bind, own).hold_max_s
         left = {one: max(0.0, at_most_s - held_s) for one, held_s in held.items()}
         if settings.json:
             stand = {one: str(at) for one, at in found.items()}
-            emit({"name": name, "positions": stand, "holds_s": left})
+            emit({"name": name, "positions": stand, "holds_s": left, "holders": holders})
         else:
             rows = [
-                [one, str(at), _holds(left[one]) if one in left else "no"]
+                [one, str(at), holders.get(one, "-"), _holds(left[one]) if one in left else "no"]
                 for one, at in found.items()
             ]
-            table(("position", "dlsn", "holds retention"), rows, empty="no positions")
+            columns = ("position", "dlsn", "subscribed by", "holds retention")
+            table(columns, rows, empty="no positions")
 
     run(work)
 
 
 def _holds(left_s: float) -> str:
     return f"for {left_s:,.0f} s more" if left_s else "no longer: hold_max_s is over"
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log queues orders
+    dlog log queues orders --of resize --retry 17
+    dlog log queues orders --of resize --forget
+    """,
+)
+@click.argument("name")
+@click.option("--of", "queue", metavar="QUEUE", help="The work queue that is meant.")
+@click.option(
+    "--retry", type=click.IntRange(1), help="Have what is parked under this number tried again."
+)
+@click.option("--drop", type=click.IntRange(1), help="Give up what is parked under this number.")
+@click.option("--forget", is_flag=True, help="Delete the work queue.")
+@common
+def queues(
+    settings: Settings,
+    name: str,
+    queue: str | None,
+    retry: int | None,
+    drop: int | None,
+    forget: bool,
+) -> None:
+    """How far the work queues of a log are handled, and what is parked in them."""
+    wanted = (retry is not None) + (drop is not None) + forget
+    if wanted > 1 or (queue is None) != (wanted == 0):
+        raise click.UsageError("give --of and one of --retry, --drop, --forget, or none of them")
+    from .connect import ask
+
+    async def call(logs: Any) -> Any:
+        log = logs.open_log(name)
+        if forget:
+            await log.delete_work_queue(queue)
+        elif queue is not None:
+            async with log.work_queue(queue) as opened:
+                await (opened.drop(drop) if retry is None else opened.retry(retry))
+        found = await log.work_queues()
+        return [await _queue_row(log, one, state) for one, state in found.items()]
+
+    found = ask(settings, f"work queues of {name}", call)
+    if settings.json:
+        emit({"name": name, "queues": found})
+    else:
+        columns = ("queue", "floor", "records left", "claims", "parked")
+        rows = [[*list(row.values())[:4], _parked(row["parked"])] for row in found]
+        table(columns, rows, empty="no work queues")
+
+
+async def _queue_row(log: Any, name: str, state: Any) -> dict[str, Any]:
+    from ..runtime.errors import LogTruncated
+
+    try:
+        left = await log.count(from_=state.floor)
+    except LogTruncated:
+        left = await log.count()
+    parked = [
+        {"number": one.number, "first": str(one.first), "end": str(one.end), "tries": one.tries}
+        for one in state.parked
+    ]
+    return {
+        "queue": name,
+        "floor": str(state.floor),
+        "records_left": left,
+        "claims": len(state.claims),
+        "parked": parked,
+    }
+
+
+def _parked(found: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{one['number']}: {one['first']} to {one['end']}" for one in found) or "-"
 
 
 @command.command(cls=Command, examples="dlog log watch\ndlog log watch orders/ --json")

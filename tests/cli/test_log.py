@@ -14,6 +14,30 @@ from tests.cluster.story import dlog
 pytestmark = pytest.mark.processes
 
 
+def test_who_shares_a_log_is_shown(cluster: Cluster) -> None:
+    cluster.ok("log", "write", "shared", "--create", stdin=b"0\n1\n2\n3\n")
+    assert cluster.ok("log", "queues", "shared") == b"no work queues\n"
+    with open_namespace(cluster.uri) as namespace:
+        log = namespace.open_log("shared")
+        with log.subscribe("cold"), log.work_queue("q", tries_max=1) as queue:
+            found = json.loads(cluster.ok("log", "positions", "shared", "--json"))
+            assert list(found["holders"]) == ["cold"]
+            for _ in range(2):
+                claim = queue.claim(bytes_max=1, wait_s=0)
+                if claim is not None:
+                    claim.give_back()
+    (found,) = json.loads(cluster.ok("log", "queues", "shared", "--json"))["queues"]
+    assert (found["records_left"], found["claims"]) == (0, 0)
+    (parked,) = found["parked"]
+    assert b"1.0.0 to" in cluster.ok("log", "queues", "shared")
+    number = str(parked["number"])
+    cluster.fails(2, "log", "queues", "shared", "--retry", number)
+    cluster.ok("log", "queues", "shared", "--of", "q", "--retry", number)
+    assert b"1.0.0 to" not in cluster.ok("log", "queues", "shared")
+    cluster.fails(2, "log", "queues", "shared", "--of", "q", "--drop", number)
+    assert cluster.ok("log", "queues", "shared", "--of", "q", "--forget") == b"no work queues\n"
+
+
 def test_a_log_is_searched_cut_and_ended(cluster: Cluster) -> None:
     cluster.ok("log", "write", "cut", "--create", "--txid", "count", stdin=b"0\n1\n2\n3\n")
     assert cluster.ok("log", "find", "cut", "--txid", "2").decode().strip() == "1.0.2"
