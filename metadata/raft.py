@@ -86,6 +86,8 @@ from .ready import HardState, Ready, Role, Snapshot
 TERM_LEAD_MAX = 1_000_000
 """So far ahead of the own term a peer's may be. A term that is entered is never left: one forged message
 with a high one would leave no term for the next election, on all nodes and for good."""
+FIRST_ELECTION_SHARE = 0.1
+"""Of an election's time-outs, in term 0."""
 FROM_ANYBODY = PreVote | Vote | Append | Heartbeat | TimeoutNow
 """Taken also from nodes that are no members here: either side may lack an entry (thesis 4.1)."""
 
@@ -409,15 +411,18 @@ class Raft:
         """Draw the next time at which silence means that nobody leads.
 
         Each voter that is not the leader draws from its own part of the interval: the first of them does not
-        collide with the second, and comes early, without a shorter timeout for anybody.
+        collide with the second, and comes early, without a shorter timeout for anybody. In term 0 nobody has
+        led, so that no silence is waited for: only until the others are up, which a lost pre-vote asks again.
         """
         options = self.options
-        width = options.election_max_s - options.election_min_s
+        share = 1.0 if self.term else FIRST_ELECTION_SHARE
+        least_s = options.election_min_s * share
+        width = options.election_max_s * share - least_s
         others = [voter for voter in self.voters if voter != self.leader_id]
         part, parts = 0, 1
         if self.node_id in others:
             part, parts = others.index(self.node_id), len(others)
-        self.deadline = now + options.election_min_s + (part + self._draw()) / parts * width
+        self.deadline = now + least_s + (part + self._draw()) / parts * width
         self._grace_left = True
         if not self.may_lead:
             self.deadline = inf

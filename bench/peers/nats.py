@@ -57,9 +57,8 @@ class Nats:
 
         def connected() -> bool:
             try:
-                self._client = self._run(
-                    nats.connect([f"nats://127.0.0.1:{port}" for port in clients])
-                )
+                addresses = [f"nats://127.0.0.1:{port}" for port in clients]
+                self._client = self._run(nats.connect(addresses, error_cb=_unheard))
             except (OSError, nats.errors.Error):
                 return False
             return True
@@ -132,3 +131,7 @@ class Nats:
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(call)
+
+
+async def _unheard(error: Exception) -> None:
+    """While the servers start nobody wants each refused connection's traceback; what fails later raises."""

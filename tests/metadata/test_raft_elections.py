@@ -191,11 +191,11 @@ def test_a_closed_connection_to_the_leader_ends_that() -> None:
 def test_timeouts_are_drawn_from_an_interval() -> None:
     """Paper 5.2: "election timeouts are chosen randomly from a fixed interval"."""
 
-    def deadline(node_id: str, drawn: float) -> float:
+    def deadline(node_id: str, drawn: float, term: int = 1) -> float:
         return Raft(
             node_id,
             RaftLog(configuration=Configuration.of_ids("abcd")),
-            HardState(),
+            HardState(term, ""),
             options=OPTIONS,
             draw=lambda: drawn,
             now=10.0,
@@ -209,6 +209,21 @@ def test_timeouts_are_drawn_from_an_interval() -> None:
         [10.5, 10.625, 10.75, 10.875]
     )
     assert deadline("d", 0.999) == pytest.approx(10.999875)
+    # Nobody has led in term 0: no silence to wait for.
+    assert deadline("a", 0.0, term=0) == pytest.approx(10.05)
+    assert deadline("d", 0.999, term=0) == pytest.approx(10.0999875)
+
+
+def test_the_first_election_is_asked_for_again_soon_while_the_others_are_not_up() -> None:
+    core = node()
+    for _ in range(5):
+        before = core.deadline
+        core.on_time(before)
+        assert to(settle(core), "b", PreVote) == [PreVote(1, "a", 0, 0)]
+        assert core.deadline == pytest.approx(before + 0.05)
+    elected(core, core.deadline)
+    core.on_message(Heartbeat(2, "b", 0, 0), 10.0)
+    assert core.deadline == pytest.approx(10.5)
 
 
 def test_the_leader_leaves_its_part_of_the_interval_to_the_others() -> None:
