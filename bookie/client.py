@@ -77,7 +77,7 @@ class AddStream:
         """Its connection."""
         self._link = client.link
         self._opening = opening
-        self._on_acked = on_acked
+        self.on_acked = on_acked
         self._on_refused = on_refused
         self.number = number
         self.sent = 0
@@ -116,12 +116,20 @@ class AddStream:
             return None
         # In one order, so that ensembles of the same bookies are the same connections.
         mine.sort(key=lambda one: one.client.bookie_id)
-        return partial(mine[0].client.shared_with([one.client for one in mine]).add, tuple(mine))
+        shared = mine[0].client.shared_with([one.client for one in mine])
+        return partial(shared.add, tuple(mine), tuple([one.number for one in mine]))
 
     def send_lac(self, lac: int) -> None:
-        """Publish what is confirmed, when no add follows that would carry it (H24)."""
+        """Publish what is confirmed, when no add follows that would carry it (H24).
+
+        At once on an idle connection; else all of a turn are one frame.
+        """
         if self.refused is None:
-            self.client.send_lac(self.number, lac)
+            client = self.client
+            if client.takes_lacs and self._link.gathers:
+                client.lacs[self.number] = lac
+            else:
+                self._link.send(m.lac_frame(self.number, lac))
 
     def close(self) -> None:
         """No more acks and refusals are told; the bookie forgets the stream. Idempotent."""
@@ -135,16 +143,6 @@ class AddStream:
             opening.ledger, opening.key, opening.recovery, opening.fragment_epoch, close=True
         ).encode()
         self._link.send(envelope(Op.STREAM_OPEN, len(body), ident=self.number) + body)
-
-    def take_ack(self, count: int) -> None:
-        """The connection heard an ack."""
-        if not self.acked <= count <= self.sent:
-            raise ProtocolError(
-                f"stream {self.number}: {count} records acked, {self.sent} sent, {self.acked} before"
-            )
-        if count > self.acked:
-            self.acked = count
-            self._on_acked(count)
 
     def take_refusal(self, position: int, error: DistributedLogError) -> None:
         """The connection heard a refusal, or broke."""
@@ -160,14 +158,14 @@ class SharedAdds:
     records keep their order: whoever sends on it by itself sends what is gathered before (`AddStream.send`).
     """
 
-    __slots__ = ("_bytes", "_clients", "_first", "_records", "_streams")
+    __slots__ = ("_bytes", "_clients", "_first", "_numbers", "_records")
 
     def __init__(self, clients: "tuple[BookieClient, ...]") -> None:
         self._clients = clients
         self._first = clients[0].link
         self._records: list[Buffer] = []
-        self._streams: list[tuple[AddStream, ...]] = []
-        """For each record its streams, one a connection."""
+        self._numbers: list[tuple[int, ...]] = []
+        """For each record those of its streams, one a connection."""
         self._bytes = 0
 
     @property
@@ -175,9 +173,10 @@ class SharedAdds:
         """Has one of the connections ended?"""
         return any([client.closed is not None for client in self._clients])
 
-    def add(self, streams: tuple[AddStream, ...], record: Buffer) -> bool:
-        """Take one record for each of ``streams``; false: it goes by itself."""
-        if len(record) >= SHARED_ENTRY_BYTES:
+    def add(self, streams: tuple[AddStream, ...], numbers: tuple[int, ...], record: Buffer) -> bool:
+        """Take one record for each of ``streams``, whose numbers these are; false: it goes by itself."""
+        size = len(record)
+        if size >= SHARED_ENTRY_BYTES:
             return False
         if not self._records:
             if not self._first.gathers:
@@ -186,8 +185,10 @@ class SharedAdds:
                 client.shared[self] = None
                 client.link.soon()  # the first to have its turn sends it to all
         self._records.append(record)
-        self._streams.append(streams)
-        self._bytes += len(record)
+        self._numbers.append(numbers)
+        for stream in streams:
+            stream.sent += 1
+        self._bytes += size
         if self._bytes >= SHARED_BYTES_MAX or len(self._records) >= m.MANY_ITEMS_MAX:
             self.send()
         return True
@@ -195,16 +196,12 @@ class SharedAdds:
     def send(self) -> None:
         """Give the connections what has gathered."""
         records, self._records = self._records, []
-        of_streams, self._streams = self._streams, []
+        of_records, self._numbers = self._numbers, []
         self._bytes = 0
-        sizes = [len(record) for record in records]
+        sizes = list(map(len, records))
         body = b"".join(records)
-        for client, streams in zip(self._clients, zip(*of_streams, strict=True), strict=True):
+        for client, numbers in zip(self._clients, zip(*of_records, strict=True), strict=True):
             del client.shared[self]
-            numbers = []
-            for stream in streams:
-                stream.sent += 1
-                numbers.append(stream.number)
             if len(records) == 1:
                 client.link.send(envelope(Op.ADD, len(body), ident=numbers[0]), body)
                 continue
@@ -222,12 +219,12 @@ class BookieClient:
         self.streams: dict[int, AddStream] = {}
         self.on_closed: list[Callable[[ConnectionLost], None]] = []
         self._last_stream = 0
-        self._takes_lacs = bool(link.peer.features & FEATURE_LACS)
+        self.takes_lacs = bool(link.peer.features & FEATURE_LACS)
         self.takes_many = bool(link.peer.features & FEATURE_MANY)
         self.shared: dict[SharedAdds, None] = {}
         """Those that have gathered something."""
         self._sharing: dict[tuple[BookieClient, ...], SharedAdds] = {}
-        self._lacs: dict[int, int] = {}
+        self.lacs: dict[int, int] = {}
         """By stream, to be sent with the link's turn; of one stream the newest counts."""
         link.on_turn = self.send_gathered
         link.on_frame = self._on_frame
@@ -272,13 +269,6 @@ class BookieClient:
         self.link.send(envelope(Op.STREAM_OPEN, len(body), ident=stream.number) + body)
         return stream
 
-    def send_lac(self, stream: int, lac: int) -> None:
-        """For `AddStream`. At once on an idle connection; else all of a turn are one frame."""
-        if self._takes_lacs and self.link.gathers:
-            self._lacs[stream] = lac
-        else:
-            self.link.send(m.lac_frame(stream, lac))
-
     def shared_with(self, clients: "Sequence[BookieClient]") -> SharedAdds:
         """What these connections share; this is the first of them."""
         key = tuple(clients)
@@ -293,8 +283,8 @@ class BookieClient:
         """Send what waits for the link's turn."""
         for shared in tuple(self.shared):
             shared.send()
-        if self._lacs:
-            lacs, self._lacs = list(self._lacs.items()), {}
+        if self.lacs:
+            lacs, self.lacs = list(self.lacs.items()), {}
             for start in range(0, len(lacs), m.LACS_MAX):
                 body = m.encode_lacs(lacs[start : start + m.LACS_MAX])
                 self.link.send(envelope(Op.WRITE_LACS, len(body)), body)
@@ -398,9 +388,18 @@ class BookieClient:
             streams, watched = self.streams, bool(flags & m.ACK_WATCHED)
             for number, count in m.decode_pairs(body, "ADD_ACKS"):
                 stream = streams.get(number)
-                if stream is not None:
-                    stream.watched = watched
-                    stream.take_ack(count)
+                if stream is None:
+                    continue
+                stream.watched = watched
+                if not stream.acked < count <= stream.sent:
+                    if count == stream.acked:
+                        continue
+                    raise ProtocolError(
+                        f"stream {number}: {count} records acked, {stream.sent} sent,"
+                        f" {stream.acked} before"
+                    )
+                stream.acked = count
+                stream.on_acked(count)
         elif op == Op.STREAM_REFUSED:
             error, position = m.decode_refusal(status, body)
             stream = self.streams.get(ident)
@@ -414,7 +413,7 @@ class BookieClient:
             else ConnectionLost(f"the connection to bookie {self.bookie_id} ended: {reason}")
         )
         streams, self.streams = self.streams, {}
-        self._lacs.clear()
+        self.lacs.clear()
         for stream in streams.values():
             stream.take_refusal(stream.acked, lost)
         for callback in self.on_closed:

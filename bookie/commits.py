@@ -16,6 +16,9 @@ from .ledgers import Ledger, StreamOwner
 from .options import BookieOptions
 from .waiters import Waiters
 
+LACS_WAIT_S = 0.1
+"""A LAC that was told by itself waits so long, and twice that at most, for an add of its ledger that says it:
+what writes a record now and then would pay a control record for each. On an idle disk it does not wait."""
 SEVERAL_S = 0.005
 """Adds of two connections within this time are those of several writers, who share a commit."""
 
@@ -42,7 +45,11 @@ class Commits:
         self._index = index
         self._waiters = waiters
         self._options = options
-        self._dirty_lacs: dict[Ledger, None] = {}
+        self._owed_lacs: list[tuple[Ledger, int]] = []
+        """Told since the last look; also such as are owed no more."""
+        self._older_lacs: list[tuple[Ledger, int]] = []
+        self._lacs_due = -inf
+        """When the older ones are written."""
         self._late: deque[tuple[Callable[[GatheringBlock], None], bool]] = deque()
         """Who waits for a block, in the order they asked."""
         self._waiting_for_room: list[Callable[[], None]] = []
@@ -107,9 +114,10 @@ class Commits:
         self.with_block(write)
 
     def publish_lac(self, ledger: Ledger, lac: int) -> None:
-        """The writer says what is confirmed: published at once, durable with the next sync (H24)."""
+        """The writer says what is confirmed: published at once, durable a little later (H24)."""
         ledger.lac = lac
-        self._dirty_lacs[ledger] = None
+        ledger.lac_owed = True
+        self._owed_lacs.append((ledger, lac))
         self._index.note_state(ledger)
         self.something_to_prove.set()
         if ledger.waiters:
@@ -118,17 +126,33 @@ class Commits:
     @property
     def has_dirty_lacs(self) -> bool:
         """Explicit LACs that are not in the journal yet."""
-        return bool(self._dirty_lacs)
+        return bool(self._owed_lacs or self._older_lacs)
+
+    def lacs_are_due(self) -> None:
+        """Nothing is added that would say them: they go with the next block."""
+        self._older_lacs += self._owed_lacs
+        self._owed_lacs = []
+        self._lacs_due = -inf
 
     def before_take(self) -> None:
-        """The journal is about to take the block: explicit LACs go with it (H24)."""
-        while self._dirty_lacs:
-            block = self._ring.control_block()
-            if block is None:
-                return
-            ledger = next(iter(self._dirty_lacs))
-            del self._dirty_lacs[ledger]
-            block.controls.append(ledger.state_record())
+        """The journal is about to take the block: explicit LACs that have waited go with it (H24)."""
+        if not (self._owed_lacs or self._older_lacs):
+            return
+        now = trio.current_time()
+        if now < self._lacs_due:
+            return
+        older = self._older_lacs
+        while older:
+            ledger, lac = older[-1]
+            if ledger.lac_owed and ledger.lac == lac:
+                block = self._ring.control_block()
+                if block is None:
+                    return
+                ledger.lac_owed = False
+                block.controls.append(ledger.state_record())
+            older.pop()
+        self._older_lacs, self._owed_lacs = self._owed_lacs, older
+        self._lacs_due = now + LACS_WAIT_S
 
     # --- what follows -----------------------------------------------------------------------------
 
@@ -136,8 +160,12 @@ class Commits:
         """A block is durable: acknowledge, index it, publish LACs; all for one commit."""
         if block.acks:  # first: the sender waits, and what follows is done before it can ask for it
             by_owner: dict[StreamOwner, list[tuple[int, int]]] = {}
+            of: StreamOwner | None = None
             for stream, count in block.acks.items():
-                by_owner.setdefault(stream.owner, []).append((stream.number, count))
+                if stream.owner is not of:
+                    of = stream.owner
+                    mine = by_owner.setdefault(of, [])
+                mine.append((stream.number, count))
             for owner, acks in by_owner.items():
                 owner.on_acked(acks)
         index = self._index
@@ -147,10 +175,7 @@ class Commits:
             ledger.drop_pending(note)
             if ledger.waiters:
                 awaited[ledger] = None  # its LAC may be known already
-            if not ledger.deleted:
-                index.add(
-                    ledger, note.first, note.count, file_number, note.position + shift, note.length
-                )
+        index.add_notes(block.notes, file_number, shift)
         self.applied = self._journal.position()
         for ledger, lac in block.lacs.items():
             if lac > ledger.lac:

@@ -26,6 +26,8 @@ class GatheringBlock:
     buffer: "_RingBuffer"
     start: int
     end: int
+    limit: int
+    """Up to here it may reach, its end included."""
     notes: list[Note] = field(default_factory=list)
     controls: list[bytes] = field(default_factory=list)
     acks: dict[IncomingStream, int] = field(default_factory=dict)
@@ -111,15 +113,10 @@ class GatherRing:
         """The block that takes ``length`` bytes of records now; None while the ring is full."""
         block = self._waiting[-1] if self._waiting else None
         if block is not None:
-            limit = min(block.start + self._block_max, self._bytes_each)
-            used = jb.CONTROL_BYTES * len(block.controls)
-            if (
-                block.end
-                + length
-                + max(self._control_space, used + jb.CONTROL_BYTES)
-                + jb.END_BYTES
-                <= limit
-            ):
+            space = jb.CONTROL_BYTES * (len(block.controls) + 1)
+            if space < self._control_space:
+                space = self._control_space
+            if block.end + length + space + jb.END_BYTES <= block.limit:
                 return block
         return self._open(length)
 
@@ -127,9 +124,8 @@ class GatherRing:
         """The block that takes one more control record; None while the ring is full."""
         block = self._waiting[-1] if self._waiting else None
         if block is not None:
-            limit = min(block.start + self._block_max, self._bytes_each)
             used = jb.CONTROL_BYTES * (len(block.controls) + 1)
-            if block.end + used + jb.END_BYTES <= limit:
+            if block.end + used + jb.END_BYTES <= block.limit:
                 return block
         return self._open(0)
 
@@ -155,7 +151,8 @@ class GatherRing:
         buffer = self._ring[self._at]
         buffer.unsynced += 1
         self._position = start
-        block = GatheringBlock(buffer, start, start + blocks.HEADER_BYTES)
+        limit = min(start + self._block_max, self._bytes_each)
+        block = GatheringBlock(buffer, start, start + blocks.HEADER_BYTES, limit)
         self._waiting.append(block)
         return block
 

@@ -26,7 +26,8 @@ from .index_records import (
     sealed,
     stated,
 )
-from .ledgers import Ledger
+from .journal_blocks import DELETED
+from .ledgers import Ledger, Note
 from .runs import Located, Runs
 
 MAP_NAME = "bookie"
@@ -124,17 +125,42 @@ class Index:
         self, ledger: Ledger, first: int, count: int, file_number: int, offset: int, length: int
     ) -> None:
         """A run became durable. None of its ids may be here already."""
+        self._add(ledger, first, count, file_number, offset, length)
+        self._count(file_number, 1, length)
+
+    def add_notes(self, notes: list[Note], file_number: int, shift: int) -> None:
+        """The runs of one block became durable; those of deleted ledgers are passed over.
+
+        ``shift``: what to add to a note's position to get the place in the file.
+        """
+        number = size = 0
+        for note in notes:
+            ledger, length = note.ledger, note.length
+            if not ledger.flags & DELETED:
+                self._add(
+                    ledger, note.first, note.count, file_number, note.position + shift, length
+                )
+                number += 1
+                size += length
+        self._count(file_number, number, size)
+
+    def _add(
+        self, ledger: Ledger, first: int, count: int, file_number: int, offset: int, length: int
+    ) -> None:
         runs = ledger.runs
         if runs is None:
             runs = ledger.runs = Runs()
             self._dirty_runs[ledger] = None
         runs.add(first, count, file_number, offset, length)
-        self.runs_in_memory += 1
-        self.bytes_since += length
-        self.live_bytes[file_number] = self.live_bytes.get(file_number, 0) + length
         last = first + count - 1
         if last > ledger.last_entry:
             ledger.last_entry = last
+
+    def _count(self, file_number: int, number: int, size: int) -> None:
+        if number:
+            self.runs_in_memory += number
+            self.bytes_since += size
+            self.live_bytes[file_number] = self.live_bytes.get(file_number, 0) + size
 
     def note_state(self, ledger: Ledger) -> None:
         """The ledger's state changed: the next checkpoint takes it along."""

@@ -304,9 +304,11 @@ class Journal:
         length = block.padded_length
         self.zeros.committed(length)
         shift = self._offset - block.start
+        pack_run = jb.pack_run
         for note in block.notes:
-            run = jb.Run(note.ledger.id, note.first, note.count, note.position + shift, note.length)
-            self._footer.append(jb.pack_run(run))
+            self._footer.append(
+                pack_run(note.ledger.id, note.first, note.position + shift, note.length, note.count)
+            )
         self._moved_on(length)
         self._written(length)
         self.unproven = bool(block.notes or block.controls)

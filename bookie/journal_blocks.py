@@ -223,9 +223,9 @@ RUN_BYTES_MAX = 1024 * 1024
 # --- footers --------------------------------------------------------------------------------------
 
 
-def pack_run(run: Run) -> bytes:
-    """As it stands in a footer."""
-    return _RUN.pack(run.ledger, run.first, run.offset, run.length, run.count)
+def pack_run(ledger: int, first: int, offset: int, length: int, count: int) -> bytes:
+    """A `Run` as it stands in a footer."""
+    return _RUN.pack(ledger, first, offset, length, count)
 
 
 def unpack_runs(payload: memoryview, what: str) -> Iterator[Run]:

@@ -48,6 +48,7 @@ class Ledger:
         "id",
         "key",
         "lac",
+        "lac_owed",
         "last_entry",
         "pending",
         "pending_in_order",
@@ -67,6 +68,8 @@ class Ledger:
         """FENCED, LIMBO, DELETED: in force at once, durable a little later."""
         self.fence_durable = False
         self.lac = -1
+        self.lac_owed = False
+        """Was `lac` told by itself, and is nothing that says it in the journal, or on the way there?"""
         self.last_entry = -1
         """Highest id that is durable here."""
         self.top = -1

@@ -53,10 +53,7 @@ class BookieSession:
         if op == Op.ADD:
             self._on_add(ident, body)
         elif op == Op.ADD_MANY:
-            at = m.MANY_ITEM_BYTES * ident
-            for number, size in m.decode_many(ident, body):
-                self._on_add(number, body[at : at + size])
-                at += size
+            self._on_add_many(m.decode_many(ident, body), body, m.MANY_ITEM_BYTES * ident)
         elif op == Op.READ:
             self._reads.on_read(ident, m.ReadRequest.decode(body))
         elif op == Op.WAIT_LAC:
@@ -137,10 +134,23 @@ class BookieSession:
             raise ProtocolError(f"{self._link.peer_address} adds to stream {number}, not opened")
         taken = 0
         if not self._deferred:
-            taken = self._adds.take(stream, body, self._resume)
             self._gathered = True
+            if self._adds.take_lone(stream, body, 0, len(body)):
+                return
+            taken = self._adds.take(stream, body, self._resume)
         if taken < len(body):
             self._defer(stream, body[taken:])
+
+    def _on_add_many(self, items: list[tuple[int, int]], frame: memoryview, at: int) -> None:
+        """The ADDs of (stream, bytes), one after another; their records begin at ``at``."""
+        streams, take_lone = self._streams, self._adds.take_lone
+        self._gathered = True
+        for number, size in items:
+            stop = at + size
+            stream = streams.get(number)
+            if stream is None or self._deferred or not take_lone(stream, frame, at, stop):
+                self._on_add(number, frame[at:stop])
+            at = stop
 
     def _defer(self, stream: IncomingStream, body: memoryview) -> None:
         """The ring is full: keep what was received already, and read on when there is room."""
@@ -190,10 +200,12 @@ class BookieSession:
             return
         body = m.encode_acks(acks)
         flags = 0
-        for number, _ in acks:
-            stream = self._streams.get(number)
-            if stream is not None and stream.ledger.waiters:
-                flags = m.ACK_WATCHED
+        if self._store.waiters.waiting:
+            for number, _ in acks:
+                stream = self._streams.get(number)
+                if stream is not None and stream.ledger.waiters:
+                    flags = m.ACK_WATCHED
+                    break
         self._link.send(envelope(Op.ADD_ACKS, len(body), flags=flags) + body)
         self._link.flush()
 

@@ -85,6 +85,7 @@ class Upkeep:
             if self._ring.has_work or trio.current_time() < self._journal.last_sync_at + idle_s:
                 continue
             if self._journal.unproven or self._commits.has_dirty_lacs:
+                self._commits.lacs_are_due()
                 self._commits.with_block(_mark_watermark)
 
     async def _checkpoints(self) -> None:

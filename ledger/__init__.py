@@ -13,6 +13,7 @@ Writing, in the order an entry meets it:
     writer.py                       `add`, the LAC, the end
     add_window.py                   what is in flight, and how far it is confirmed (pure)
     slot_streams.py                 the same record to each slot's bookie, acks back
+    resting_lacs.py                 LACs that no add has carried, told a little later
     slot_care.py, lateness.py       slots that are silent, slow, refused
     ensemble_change.py              what to replace (pure); the store is asked first
     holes.py, hole_note.py          what slots miss, noted for repair

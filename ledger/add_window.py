@@ -81,11 +81,14 @@ class AddWindow:
         self.lac_bytes = 0
         """Of these, those of confirmed entries."""
         self.released_bytes = 0
-        """Of these, those that all attached slots have: dropped."""
+        """Of these, those that all attached slots have, as of the last `release`: dropped."""
         self.holes: list[Hole] = []
         """What bookies that left a slot, or were away, may lack."""
         self.changing = False
         self._everywhere = striping.everywhere
+        self._ack_quorum = striping.ack_quorum
+        self._ahead = 0
+        """Attached slots with entries after the LAC; counted where every slot holds every entry."""
         self._start = lac
         self._records: list[Buffer | None] = []
         self._ends: list[int] = []  # pushed_bytes after each record
@@ -100,11 +103,13 @@ class AddWindow:
         """Take the next entry's record; return its id. The caller sends it on every live stream
         whose slot holds it.
         """
-        self.last += 1
-        self.pushed_bytes += len(record)
+        if self._released < self.lac:
+            self.release()
+        last = self.last = self.last + 1
+        pushed = self.pushed_bytes = self.pushed_bytes + len(record)
         self._records.append(record)
-        self._ends.append(self.pushed_bytes)
-        return self.last
+        self._ends.append(pushed)
+        return last
 
     def begin_stream(self, number: int) -> Stream:
         """A new stream to the bookie in slot ``number``; any older one counts no more.
@@ -149,7 +154,8 @@ class AddWindow:
             raise ProtocolError(
                 f"{stream.bookie} acknowledged {count} records after {stream.acked}"
             )
-        if self._everywhere:
+        everywhere = self._everywhere
+        if everywhere:
             through = stream.first + count - 1
             over = through > self.last
         else:
@@ -161,22 +167,35 @@ class AddWindow:
                 f"{stream.bookie} acknowledged {count} records, more than were sent"
             )
         stream.acked = count
-        slot.through = through
-        if through <= self.lac:  # confirmed already: all that is new is that it is kept for fewer
-            self._release()
+        before, slot.through = slot.through, through
+        lac = self.lac
+        if (
+            through <= lac
+        ):  # confirmed already: it is kept for fewer, and released with the next add
             return 0
+        if everywhere:
+            if before <= lac:
+                self._ahead += 1
+            if self._ahead < self._ack_quorum:
+                return 0
         return self._confirm()
 
     def _confirm(self) -> int:
-        """Move the LAC as far as ack quorums reach; release what all attached slots have."""
-        before = self.lac
+        """Move the LAC as far as ack quorums reach; return by how many entries."""
+        before = lac = self.lac
         if not self.changing:  # inv. 7
-            self.lac = self._confirmable()
-            if self.lac > before:
-                self.lac_bytes = self._ends[self.lac - self._base]
-        self._release()
-        self._check()
-        return self.lac - before
+            lac = self._confirmable()
+            if lac > before:
+                self.lac = lac
+                self.lac_bytes = self._ends[lac - self._base]
+        assert before <= lac <= self.last, (
+            "inv. 5: the LAC never moves back, nor beyond the last pushed"
+        )
+        if self._everywhere:
+            self._ahead = (
+                0 if lac == self.last else [s.through > lac for s in self._attached].count(True)
+            )
+        return lac - before
 
     def _confirmable(self) -> int:
         """The last entry of the unbroken run from the LAC on that ack quorums hold (inv. 4)."""
@@ -199,7 +218,8 @@ class AddWindow:
                 return entry - 1
         return entry
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Drop what is confirmed and all attached slots have: with each add, and for whoever asks."""
         released = self.lac
         for slot in self._attached:
             if slot.through < released:
@@ -208,9 +228,12 @@ class AddWindow:
             assert released == self._released, "an entry is kept until all attached slots have it"
             return
         base = self._base
-        self._records[self._released + 1 - base : released + 1 - base] = [None] * (
-            released - self._released
-        )
+        if released == self._released + 1:
+            self._records[released - base] = None
+        else:
+            self._records[self._released + 1 - base : released + 1 - base] = [None] * (
+                released - self._released
+            )
         self._released = released
         self.released_bytes = self._ends[released - base]
         gone = released + 1 - base
@@ -287,6 +310,8 @@ class AddWindow:
     @property
     def kept_bytes(self) -> int:
         """Record bytes kept in memory: for confirmation, or for the slowest attached slot."""
+        if self._released < self.lac:
+            self.release()
         return self.pushed_bytes - self.released_bytes
 
     def behind_bytes(self, number: int) -> int:

@@ -29,9 +29,10 @@ from .pool import BookiePool
 from .process_bounds import KeptBytes, SentBytes
 from .reader import LedgerReader
 from .recovery_driver import RecoveryDriver
+from .resting_lacs import RestingLacs
 from .stored_ledger import NewLedger, StoredLedger, check_custom
 from .striping import Striping
-from .writer import LAC_REST_S, LedgerWriter
+from .writer import LedgerWriter
 
 log = logging.getLogger("distributedlog.ledger")
 
@@ -60,8 +61,8 @@ class LedgerClient:
         self._nursery: trio.Nursery | None = None
         self._kept = KeptBytes(self.options.kept_bytes_max)
         self._sent = SentBytes(self.options.sent_bytes_max)
-        self._turn = Turn()
-        self._lacs = Rounds(LAC_REST_S / 2)
+        self._turn = Turn(pool.gather, pool.send_gathered)
+        self._lacs = RestingLacs(pool.gather, pool.send_gathered)
         self._sweeps = Rounds(self.options.sweep_s)
         self._ids = LedgerIds(metadata)
 
@@ -74,6 +75,14 @@ class LedgerClient:
             nursery.start_soon(self._lacs.run)
             task_status.started()
             await self._sweeps.run()
+
+    def gather(self) -> None:
+        """What writers send from now on waits for `send_gathered`, which follows before anyone waits."""
+        self.pool.gather()
+
+    def send_gathered(self) -> None:
+        """Send what was gathered: to each bookie in one call."""
+        self.pool.send_gathered()
 
     async def _look_after(self, writer: LedgerWriter) -> None:
         try:

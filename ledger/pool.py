@@ -93,6 +93,16 @@ class BookiePool:
 
         return stop
 
+    def gather(self) -> None:
+        """What is sent from now on waits for `send_gathered`, which follows before anyone waits."""
+        for client in self._clients.values():
+            client.link.gather()
+
+    def send_gathered(self) -> None:
+        """Send what was gathered, to each bookie in one call."""
+        for client in self._clients.values():
+            client.link.send_gathered()
+
     async def connected(self, bookie_id: str, timeout_s: float) -> BookieClient:
         """The connection to a bookie, waited for if need be. Raises `ConnectionLost` after ``timeout_s``."""
         client = self.get(bookie_id)

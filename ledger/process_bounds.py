@@ -68,12 +68,6 @@ class SentBytes:
         """The part of one more ledger; ``on_room`` is called when it may send after `LedgerSent.wait`."""
         return LedgerSent(self, on_room)
 
-    def freed(self, size: int) -> None:
-        """So much is confirmed, or given up."""
-        self.bytes -= size
-        assert self.bytes >= 0, "each ledger takes back what it counted"
-        self.call()
-
     def call(self) -> None:
         """Let the next ones go."""
         for _ in range(len(self.waiting)):
@@ -113,7 +107,11 @@ class LedgerSent:
         freed = self._bytes - size
         if freed:
             self._bytes = size
-            self._all.freed(freed)
+            everybody = self._all
+            everybody.bytes -= freed
+            assert everybody.bytes >= 0, "each ledger takes back what it counted"
+            if everybody.waiting:
+                everybody.call()
 
     def wait(self) -> None:
         """Have ``on_room`` called when it may send."""

@@ -221,6 +221,7 @@ class SlotCare:
             return False
         if self._nursery is None:
             return True
+        self._window.release()
         if self._at_rest and not self._window.holes:  # as most are that write now and then
             self._throttled()  # its share of the process's bound is given back
             return False

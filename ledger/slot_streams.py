@@ -93,9 +93,11 @@ class SlotStreams:
             return False
         stream = self._window.begin_stream(slot)
 
+        acked = self._acked
+
         def on_acked(count: int) -> None:
             try:
-                self._acked(stream, count)
+                acked(stream, count)
             except ProtocolError as error:
                 on_refused(stream.acked, error)
 
@@ -167,7 +169,10 @@ class SlotStreams:
     @property
     def watched(self) -> bool:
         """Does somebody wait for the LAC at one of the bookies?"""
-        return True in [sink.watched for sink in self._live]
+        for sink in self._live:  # noqa: SIM110 (a generator for each confirmed entry)
+            if sink.watched:
+                return True
+        return False
 
     def send_lac(self, lac: int, *, watched_only: bool = False) -> None:
         """Tell the bookies of all open streams, or those at which somebody waits for it."""

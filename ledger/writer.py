@@ -32,11 +32,10 @@ from .metadata import NO_ENTRY, LedgerMetadata
 from .options import LedgerOptions
 from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES, KeptBytes, SentBytes
+from .resting_lacs import Resting, RestingLacs
 from .slot_care import SlotCare
 from .stored_ledger import NewLedger
 
-LAC_REST_S = 0.005
-"""A LAC that no add follows is told to bookies at which nobody waits after this at the latest."""
 LAG_S = 0.2
 """What slots that lag get before a close."""
 
@@ -57,7 +56,7 @@ class LedgerWriter:
         kept: KeptBytes,
         sent: SentBytes,
         turn: Turn,
-        lacs: Rounds,
+        lacs: RestingLacs,
         sweeps: Rounds,
         on_confirmed: Callable[[int], None],
         on_failed: Callable[[DistributedLogError], None],
@@ -83,10 +82,8 @@ class LedgerWriter:
         )
         self._length = 0
         self._published = NO_ENTRY
-        self._rested = NO_ENTRY
-        """The LAC when it was last looked whether one is to be told."""
         self._lacs = lacs
-        self._lac_round = Round(self._look_at_lac, self.broken)
+        self._resting = Resting(self._tell_rested, self.broken)
         self._lac_due = Due(turn, self._tell_watched, self.broken)
         self._sweeps = sweeps
         self._sweep_round = Round(self._sweep, self.broken)
@@ -174,11 +171,11 @@ class LedgerWriter:
     def _tell_confirmed(self) -> None:
         """The window's LAC moved: tell the user, then the bookies."""
         window = self._window
-        self.lac = window.lac
-        self._sent.left(window.in_flight_bytes)
-        self._on_confirmed(window.lac)
-        if window.lac == window.last:
-            self._lacs.join(self._lac_round)
+        lac = self.lac = window.lac
+        self._sent.left(window.pushed_bytes - window.lac_bytes)
+        self._on_confirmed(lac)
+        if lac == window.last:
+            self._lacs.rests(self._resting, lac)
             if self._streams.watched:
                 self._lac_due.soon()
 
@@ -195,20 +192,11 @@ class LedgerWriter:
             self._streams.send_lac(window.lac, watched_only=True)
         return 0
 
-    def _look_at_lac(self) -> bool:
-        """Tell the LAC where no add has followed since the last look; true: look once more.
-
-        Whoever writes one record after the other would otherwise pay three messages a record for a LAC
-        that its next add carries.
-        """
-        window = self._window
-        if window.lac < window.last or window.lac == self._published or self.error is not None:
-            return False
-        if window.lac != self._rested:
-            self._rested = window.lac
-            return True
-        self.publish_lac()
-        return False
+    def _tell_rested(self, lac: int) -> None:
+        """``lac`` was the last entry a while ago: tell it where no add has followed, which would say it."""
+        if lac == self._window.last and self._published < lac and self.error is None:
+            self._published = lac
+            self._streams.send_lac(lac)
 
     # --- back-pressure ----------------------------------------------------------------------------
 
@@ -217,9 +205,18 @@ class LedgerWriter:
         """May an entry be added now? (After an error: yes, so that `add` raises it.)"""
         if self.error is not None:
             return True
-        window, bound = self._window, self._options.slot_bytes_max
+        window, options = self._window, self._options
+        bound = options.slot_bytes_max
+        in_flight = window.pushed_bytes - window.lac_bytes
+        if (
+            not self._throttled
+            and not self._kept.bytes
+            and window.lac_bytes - window.released_bytes < COUNTED_FROM_BYTES
+            and in_flight + COUNTED_FROM_BYTES < bound
+        ):  # as most: no slot keeps anything that counts
+            return in_flight < options.window_bytes_max and self._sent.room
         kept = window.kept_bytes
-        for_slots = kept - window.in_flight_bytes
+        for_slots = kept - in_flight
         crowded = (self._kept.bytes > 0 or for_slots >= COUNTED_FROM_BYTES) and (
             self._kept.crowded(for_slots)
         )
@@ -227,11 +224,7 @@ class LedgerWriter:
             self._throttled = crowded or kept > bound // 2
         else:
             self._throttled = crowded or kept >= bound
-        return (
-            not self._throttled
-            and window.in_flight_bytes < self._options.window_bytes_max
-            and self._sent.room
-        )
+        return not self._throttled and in_flight < options.window_bytes_max and self._sent.room
 
     @property
     def throttled(self) -> bool:
@@ -379,7 +372,6 @@ class LedgerWriter:
         self._kept.crowded(0)
         self._sent.end()
         self._care.end()
-        self._lacs.leave(self._lac_round)
         self._sweeps.leave(self._sweep_round)
         for event in (self._room_event, self._rest_event):
             if event is not None:

@@ -244,6 +244,14 @@ class Ledgers(LedgerFinder, Protocol):
         """
         ...
 
+    def gather(self) -> None:
+        """What writers send from now on may wait for `send_gathered`, which follows before anyone waits."""
+        ...
+
+    def send_gathered(self) -> None:
+        """Send it."""
+        ...
+
     async def open(self, ledger_id: int) -> LedgerReader:
         """For reading, without recovery. Raises `NoSuchLedger`."""
         ...

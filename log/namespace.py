@@ -100,7 +100,7 @@ class Namespace:
             SettingsWatch(metadata, path, self.start),
             owner,
             options if options is not None else LogOptions(),
-            Turn(),
+            Turn(ledgers.gather, ledgers.send_gathered),
             Rounds(TICK_S),
             Commits(metadata, wall_ms, self.start),
         )

@@ -63,8 +63,8 @@ class Pipeline:
         self._options = context.options
         self._now_ms = LogClock(context.wall_ms, self.name, owned.state.time_ms).now_ms
         self._on_failed = on_failed
-        self._due = Due(context.turn, self._in_turn, self._broken)
-        self._room = trio.Event()
+        self._due = Due(context.turn, self.send, self._broken)
+        self._room: trio.Event | None = None
         self._ready: deque[Batch] = deque()  # closed by size, or taken back from a failed segment
         self._in_flight: deque[Batch] = deque()  # in the segment in progress, in entry order
         self._held_bytes = 0  # of ready and in flight
@@ -93,7 +93,7 @@ class Pipeline:
             if self._held_bytes < self._options.in_flight_bytes_max:
                 self.pause = False
                 return
-            if self._room.is_set():
+            if self._room is None:
                 self._room = trio.Event()
             await self._room.wait()
 
@@ -127,11 +127,6 @@ class Pipeline:
         if not self.direct:
             self._due.soon()
 
-    def _in_turn(self) -> int:
-        before = self.sent_bytes
-        self.send()
-        return self.sent_bytes - before
-
     def _broken(self, error: Exception) -> None:
         self.fail(broken(f'the writer of log "{self.name}"', error))
 
@@ -140,10 +135,11 @@ class Pipeline:
         """Is nothing on its way or gathered, and room? Another record would go alone."""
         return not (self.pause or self._in_flight or self._ready or self.batch.txids)
 
-    def send(self) -> None:
-        """Send what the pipeline takes now. Synchronous: nothing slips between."""
+    def send(self) -> int:
+        """Send what the pipeline takes now; return its bytes. Synchronous: nothing slips between."""
         if self.error is not None:
-            return
+            return 0
+        before = self.sent_bytes
         self.keeper.look(drained=not self._in_flight)
         if (
             self.batch.txids
@@ -155,8 +151,9 @@ class Pipeline:
             self.close_batch()
             # It was not a caller that closed it: nobody has to yield, unless the bound is reached.
             self.pause = pause or self._held_bytes >= self._options.in_flight_bytes_max
-        else:
+        elif self._ready:
             self._send_ready()
+        return self.sent_bytes - before
 
     def _send_ready(self) -> None:
         keeper = self.keeper
@@ -188,7 +185,8 @@ class Pipeline:
             segment.confirm(batch)
             in_flight.popleft()
             self._held_bytes -= batch.bytes
-        self._room.set()
+        if self._room is not None:
+            self._let_in()
         # What gathered while the pipeline was busy goes now: its entry carries the LAC.
         if self.batch.txids or self._ready or not self.keeper.sendable:
             self.send()
@@ -224,5 +222,11 @@ class Pipeline:
         self._ready.clear()
         self.batch = Batch()
         self._held_bytes = 0
-        self._room.set()
+        self._let_in()
         self._on_failed()
+
+    def _let_in(self) -> None:
+        """Whoever waits for room looks again."""
+        if self._room is not None:
+            self._room.set()
+            self._room = None

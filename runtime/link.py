@@ -85,6 +85,7 @@ class Link:
         self.outgoing_bytes = 0
         self.sent_bytes = 0
         self._sent_at = -inf
+        self._gathering = False
         self.handshake_deadline = inf
         """When the peer must have said who it is."""
         self.closed: DistributedLogError | None = None
@@ -158,8 +159,8 @@ class Link:
                 )
             )
             return
-        if self._wake.is_set():
-            return  # the sender's turn comes, with all that gathers until then
+        if self._gathering or self._wake.is_set():
+            return  # `send_gathered`, or the sender's turn, comes with all that gathers until then
         now = trio.current_time()
         if now - self._sent_at > GATHER_S:
             self._sent_at = now
@@ -170,12 +171,32 @@ class Link:
 
     @property
     def gathers(self) -> bool:
-        """Will the sender's turn come, with `on_turn`, whatever else is sent? Not on an idle link."""
-        return self._wake.is_set()
+        """Will `on_turn` come, whatever else is sent? Not on an idle link."""
+        return self._gathering or self._wake.is_set()
 
     def soon(self) -> None:
-        """Have the sender's turn come, and with it `on_turn`, though nothing is queued yet."""
-        self._wake.set()
+        """Have `on_turn` come, though nothing is queued yet."""
+        if not self._gathering:
+            self._wake.set()
+
+    def gather(self) -> None:
+        """Whoever calls this is about to send several frames, and calls `send_gathered` in the same turn."""
+        self._gathering = True
+
+    def send_gathered(self) -> None:
+        """Send what was gathered since `gather`, without a turn of the sender."""
+        try:
+            if self.closed is not None or self._wake.is_set():
+                return
+            if self.on_turn is not None:
+                self.on_turn()
+            if self._queue:
+                self._sent_at = trio.current_time()
+                self.flush()
+                if self._queue:
+                    self._wake.set()
+        finally:
+            self._gathering = False
 
     def reply(self, ident: int, *body: Buffer, flags: int = 0) -> None:
         """Answer request ``ident``."""

@@ -1,14 +1,16 @@
 """What a process does for each of its thousands of logs, done by one task for all of them.
 
 A task a log that is woken for each burst costs several times what it does when it is awake; so does a timer
-a log. `Turn`: what is due soon is done together, once a turn of the loop. `Rounds`: who has something to be
-looked at is looked at every so often, by one timer, and costs nothing while it has not.
+a log. `Turn`: what is due soon is done together, once a turn of the loop, or once a beat while many are busy.
+`Rounds`: who has something to be looked at is looked at every so often, by one timer, and costs nothing while
+it has not.
 
 What breaks in a call is its owner's, and stops none of the others.
 """
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 import trio
 
@@ -16,7 +18,17 @@ TURN_BYTES_MAX = 1024 * 1024
 """What is handed on in one turn of the loop; the rest goes in the next ones, in order."""
 CALL_BYTES_MIN = 8 * 1024
 """What a call counts at least: 128 of them a turn."""
+BEAT_S = 0.002
+"""Between the beginnings of two turns while many are busy. Whatever is sent, to three bookies that sync it
+and answer, costs as much for one entry as for forty."""
+BUSY_OWNERS = 32
+"""So many different owners within `BUSY_S` are many: fewer find little company in a beat."""
+BUSY_S = 0.010
 LOOKED_AT_A_TURN = 256
+
+
+def _nothing() -> None:
+    """Where nothing is sent together."""
 
 
 class Due:
@@ -25,7 +37,7 @@ class Due:
     ``call`` is synchronous and returns how many bytes it handed on; ``broken`` gets what it raised.
     """
 
-    __slots__ = ("_turn", "broken", "call", "waits")
+    __slots__ = ("_turn", "broken", "call", "seen_in", "waits")
 
     def __init__(
         self, turn: "Turn", call: Callable[[], int], broken: Callable[[Exception], None]
@@ -35,49 +47,92 @@ class Due:
         self.broken = broken
         self.waits = False
         """Is it due, and not yet done?"""
+        self.seen_in = -1
+        """The last of the turn's spans of `BUSY_S` in which it was done."""
 
     def soon(self) -> None:
-        """Have it done when those have run who are to run in this turn of the loop."""
+        """Have it done when those have run who are to run in this turn of the loop, or with the next beat."""
         if not self.waits:
             self.waits = True
-            self._turn.put(self)
+            due = self._turn.due
+            if not due:
+                self._turn.wake()
+            due.append(self)
 
 
 class Turn:
-    """Calls that are due, done in the order in which they came to be. `run` must be running."""
+    """Calls that are due, done in the order in which they came to be. `run` must be running.
 
-    def __init__(self) -> None:
-        self._due: deque[Due] = deque()
-        self._wake = trio.Event()
+    ``gather`` and ``send_gathered`` are called before and after several: what they send leaves together.
+    """
 
-    def put(self, due: Due) -> None:
+    def __init__(
+        self, gather: Callable[[], None] = _nothing, send_gathered: Callable[[], None] = _nothing
+    ) -> None:
+        self.due: deque[Due] = deque()
         """For `Due.soon`."""
-        if not self._due:
-            self._wake.set()
-        self._due.append(due)
+        self._gather = gather
+        self._send_gathered = send_gathered
+        self._wake = trio.Event()
+        self._span = 0
+        self._span_ends = -inf
+        self._owners = 0
+        """Those that were done in this span."""
+        self._many = False
+        """Were there many in the span before?"""
+
+    def wake(self) -> None:
+        """Something is due."""
+        self._wake.set()
 
     async def run(self) -> None:
         """Do what is due, until cancelled."""
-        due = self._due
+        due = self.due
         while True:
             await self._wake.wait()
             while due:
-                self._do(len(due))  # what these calls make due is the next turn's
-                if due:
+                began = trio.current_time()
+                self._look_who_is_busy(began)
+                whole = self._do(len(due))  # what these calls make due is the next turn's
+                if whole and self._many:
+                    await trio.sleep_until(began + BEAT_S)
+                elif due:
                     await trio.lowlevel.checkpoint()
             self._wake = trio.Event()
 
-    def _do(self, number: int) -> None:
+    def _look_who_is_busy(self, now: float) -> None:
+        if now >= self._span_ends:
+            # A span that nobody ended in time says nothing of now.
+            self._many = self._owners >= BUSY_OWNERS and now < self._span_ends + BUSY_S
+            self._owners = 0
+            self._span += 1
+            self._span_ends = now + BUSY_S
+
+    def _do(self, number: int) -> bool:
+        """Do that many; False: those were too much for one turn."""
+        if number > 1:
+            self._gather()
+        due, span = self.due, self._span
         spent = 0
-        for _ in range(number):
-            one = self._due.popleft()
-            one.waits = False
-            try:
-                spent += max(one.call(), CALL_BYTES_MIN)
-            except Exception as error:
-                one.broken(error)
-            if spent >= TURN_BYTES_MAX:
-                return
+        try:
+            for _ in range(number):
+                if spent >= TURN_BYTES_MAX:
+                    return False
+                one = due.popleft()
+                one.waits = False
+                if one.seen_in != span:
+                    one.seen_in = span
+                    self._owners += 1
+                size = CALL_BYTES_MIN
+                try:
+                    size = one.call()
+                except Exception as error:
+                    one.broken(error)
+                spent += size if size > CALL_BYTES_MIN else CALL_BYTES_MIN
+            return True
+        finally:
+            if number > 1:
+                self._send_gathered()
 
 
 class Round:

@@ -87,7 +87,6 @@ def _confirm_while_changing(self: AddWindow) -> int:
     self.lac = self._confirmable()
     if self.lac > before:
         self.lac_bytes = self._ends[self.lac - self._base]
-    self._release()
     return self.lac - before
 
 

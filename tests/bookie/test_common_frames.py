@@ -3,12 +3,14 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from distributedlog.bookie import messages as m
+from distributedlog.bookie.adds import Adds
 from distributedlog.bookie.client import (
     SHARED_BYTES_MAX,
     SHARED_ENTRY_BYTES,
@@ -84,22 +86,22 @@ def opened(client: BookieClient, ledger: int, *, recovery: bool = False) -> Hear
     return heard
 
 
-Adds = list[tuple[Heard, bytes]]
+Sent = list[tuple[Heard, bytes]]
 
 
-def one_by_one(client: BookieClient, adds: Adds) -> None:
+def one_by_one(client: BookieClient, adds: Sent) -> None:
     for heard, body in adds:
         client.link.send(envelope(Op.ADD, len(body), ident=heard.stream.number), body)
 
 
-def in_common(client: BookieClient, adds: Adds) -> None:
+def in_common(client: BookieClient, adds: Sent) -> None:
     items = m.encode_many([h.stream.number for h, _ in adds], [len(body) for _, body in adds])
     body = items + b"".join([body for _, body in adds])
     client.link.send(envelope(Op.ADD_MANY, len(body), ident=len(adds)), body)
 
 
 async def outcome(
-    seed: int, send: Callable[[BookieClient, Adds], None], options: BookieOptions
+    seed: int, send: Callable[[BookieClient, Sent], None], options: BookieOptions
 ) -> tuple[object, int]:
     """What a bookie says and holds after adds of this seed, and how often its ring was full."""
     draw = random.Random(seed)
@@ -110,7 +112,7 @@ async def outcome(
         store = bookies.stores["b1"]
         heard = [opened(client, 1 + n % 4, recovery=n % 5 == 4) for n in range(9)]
         for _ in range(draw.randrange(3, 9)):
-            adds: Adds = []
+            adds: Sent = []
             for _ in range(draw.randrange(1, 40)):
                 one = draw.choice(heard)
                 ledger = one.stream._opening.ledger
@@ -312,5 +314,69 @@ async def test_a_connection_that_ends_takes_no_entry_from_the_others(autojump_cl
             assert one.acked == 0
             assert two.acked == (ledger != 3)
             assert three.acked == 1
+            assert list(await read_all(bookies.stores["b2"], ledger)) == [0]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_taken_alone_is_what_would_be_taken_in_order(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H165: a plain record's short way and the way of all others, over the same faults."""
+    options = replace(TIGHT, deferred_bytes_max=1 << 20)
+    taken: list[bool] = []
+    take_lone = Adds.take_lone
+
+    def noted(*given: Any) -> bool:
+        taken.append(take_lone(*given))
+        return taken[-1]
+
+    monkeypatch.setattr(Adds, "take_lone", noted)
+    short = [(await outcome(seed, in_common, options))[0] for seed in range(10)]
+    monkeypatch.setattr(Adds, "take_lone", lambda *_: False)
+    assert [(await outcome(seed, in_common, options))[0] for seed in range(10)] == short
+    assert taken.count(True) > 20
+    assert taken.count(False) > 50
+
+
+async def test_what_is_gathered_leaves_in_one_call(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also on an idle connection: its first entry does not go by itself, nor in a turn of the sender."""
+    async with trio.open_nursery() as nursery:
+        bookies = Bookies(nursery)
+        clients = [await bookies.start(name, OPTIONS) for name in ("b1", "b2", "b3")]
+        heard = {ledger: [opened(c, ledger) for c in clients] for ledger in range(1, 21)}
+        together = {n: of[0].stream.together([one.stream for one in of]) for n, of in heard.items()}
+        await trio.sleep(1)
+        sends: list[int] = []
+        for client in clients:
+            connection = client.link._connection
+            send = connection.try_send
+
+            def noted(buffers: Any, send: Any = send) -> int:
+                sends.append(len(buffers))
+                return int(send(buffers))
+
+            monkeypatch.setattr(connection, "try_send", noted)
+
+        for client in clients:
+            client.link.gather()
+        for ledger, shared in together.items():
+            assert shared is not None
+            assert shared(record(ledger, 0))
+            for one in heard[ledger]:
+                one.stream.send_lac(-1)
+        assert sends == []
+        for client in clients:
+            client.link.send_gathered()
+
+        assert [client.link.gathers for client in clients] == [
+            bool(client.link.outgoing_bytes) for client in clients
+        ]
+        first_calls = len(sends)
+        assert first_calls <= 6  # a pipe may take a part, and the rest waits for the sender
+        await trio.sleep(1)
+        for ledger, of in heard.items():
+            assert [one.acked for one in of] == [1, 1, 1]
             assert list(await read_all(bookies.stores["b2"], ledger)) == [0]
         nursery.cancel_scope.cancel()

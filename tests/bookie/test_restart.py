@@ -6,7 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.ledgers import LIMBO_ALL
+from distributedlog.bookie.commits import LACS_WAIT_S
+from distributedlog.bookie.ledgers import LIMBO_ALL, Ledger
 from distributedlog.bookie.opening import open_store
 from distributedlog.runtime import blocks
 from distributedlog.runtime.errors import (
@@ -306,6 +307,55 @@ async def test_an_explicit_lac_survives_a_restart(autojump_clock: Clock) -> None
         disk = disk.cut(random.Random(1), survive=0.0)
     async with running(disk) as store:
         assert store.ledgers.look_up(7, KEY).lac == 1
+
+
+async def test_an_explicit_lac_survives_a_restart_of_a_busy_bookie(autojump_clock: Clock) -> None:
+    """H24: where others add all the time no block is an idle one."""
+    disk = CutDisk(sync_s=0.001)
+    async with running(disk) as store:
+        adder, busy = Adder(store, 7), Adder(store, 8)
+        adder.send(record(7, 0), record(7, 1))
+        await adder.all_acked()
+        store.write_lac(adder.stream, 1)
+        began = trio.current_time()
+        while trio.current_time() < began + 2 * LACS_WAIT_S + 0.01:
+            busy.send(record(8, len(busy.sent)))
+            await trio.sleep(0.003)
+        disk = disk.cut(random.Random(1), survive=0.0)
+    async with running(disk) as store:
+        assert store.ledgers.look_up(7, KEY).lac == 1
+
+
+async def test_an_add_that_says_the_lac_saves_the_record_of_it(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H24: it is in the journal by that, and survives by that."""
+    written: list[int] = []
+    state_record = Ledger.state_record
+
+    def noted(self: Ledger) -> bytes:
+        written.append(self.id)
+        return state_record(self)
+
+    disk = CutDisk(sync_s=0.001)
+    async with running(disk) as store:
+        adder, busy = Adder(store, 7), Adder(store, 8)
+        adder.send(record(7, 0))
+        busy.send(record(8, 0))
+        await adder.all_acked()
+        monkeypatch.setattr(Ledger, "state_record", noted)
+        for entry in range(1, 30):
+            store.write_lac(adder.stream, entry - 1)
+            for _ in range(10):
+                busy.send(record(8, len(busy.sent)))
+                await trio.sleep(0.003)
+            adder.send(record(7, entry))
+            await adder.all_acked()
+        assert written.count(7) == written.count(8)  # at the beginning of a file, as all ledgers
+        disk = disk.cut(random.Random(1), survive=0.0)
+    monkeypatch.undo()
+    async with running(disk) as store:
+        assert store.ledgers.look_up(7, KEY).lac == 28
 
 
 async def test_a_bookie_that_lost_its_journal_gives_no_negative_answers(

@@ -578,7 +578,7 @@ CODECS = [
     Codec(
         "a FOOTER",
         lambda b: list(jb.unpack_runs(memoryview(b), "a block")),
-        [jb.pack_run(jb.Run(7, 0, 2, 56, 112))],
+        [jb.pack_run(7, 0, 56, 112, 2)],
         STORED,
         ("bookie/journal_blocks.py unpack_runs",),
         "bytes",

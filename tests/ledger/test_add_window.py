@@ -155,6 +155,39 @@ def test_a_window_of_many_entries_stays_small() -> None:
     assert one.behind_bytes(0) == 0
 
 
+def test_what_all_slots_have_is_dropped_with_the_next_add() -> None:
+    """A third acknowledgement only counts; up to then the bytes are kept, and seen by who asks for them."""
+    one, streams = window()
+    push(one, 2)
+    for stream in streams:
+        one.on_acked(stream, 1)
+    assert one.record(0) is not None
+    push(one, 1)
+    assert [one.record(n) is None for n in range(3)] == [True, False, False]
+    for stream in streams:
+        one.on_acked(stream, 3)
+    assert one.kept_bytes == 0
+    assert one.record(2) is None
+
+
+def test_quorums_are_counted_anew_whatever_happened_to_the_slots() -> None:
+    """Inv. 4: who is ahead of the LAC is counted ack by ack, and anew after each change."""
+    one, streams = window(3, 3, 2)
+    push(one, 6)
+    one.on_acked(streams[0], 6)
+    one.end_stream(streams[0])
+    one.detach(0)  # it was ahead
+    assert one.on_acked(streams[1], 4) == 0
+    assert one.on_acked(streams[2], 3) == 3
+    one.attach(0)
+    again = one.begin_stream(0)
+    assert one.on_acked(again, 1) == 1
+    one.begin_change()
+    one.end_change({1: "c"}, 1)  # slot 1 was not ahead, slot 0 neither
+    assert one.on_acked(again, 3) == 0
+    assert one.on_acked(streams[2], 6) == 2
+
+
 class Truth:
     """What each bookie has, and the rule in one line: an entry counts for a slot if its bookie has it."""
 

@@ -6,7 +6,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.writer import LAC_REST_S, LedgerWriter
+from distributedlog.ledger.resting_lacs import LAC_REST_S
+from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.runtime.errors import WriteFailed
 
 from .model_bookie import LATENCY_S, ModelCluster, add, confirmed, model_cluster

@@ -308,6 +308,12 @@ class ModelLedgers:
         self._sent: list[tuple[ModelWriter, bytes]] = []
         self._wake = trio.Event()
 
+    def gather(self) -> None:
+        """What is sent has no frames."""
+
+    def send_gathered(self) -> None:
+        """See `gather`."""
+
     async def run(self) -> None:
         """Make what was sent durable, and say so, in batches."""
         while True:

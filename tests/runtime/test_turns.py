@@ -6,7 +6,17 @@ from itertools import pairwise
 import trio
 from trio.testing import MockClock
 
-from distributedlog.runtime.turns import CALL_BYTES_MIN, TURN_BYTES_MAX, Due, Round, Rounds, Turn
+from distributedlog.runtime.turns import (
+    BEAT_S,
+    BUSY_OWNERS,
+    BUSY_S,
+    CALL_BYTES_MIN,
+    TURN_BYTES_MAX,
+    Due,
+    Round,
+    Rounds,
+    Turn,
+)
 
 A_TURN = TURN_BYTES_MAX // CALL_BYTES_MIN
 
@@ -134,6 +144,111 @@ async def test_what_breaks_is_its_owners_and_the_others_go_on(
     dues[1].soon()
     await turns(1)
     assert calls.done[-1] == "again"  # what broke once is no longer in the way
+
+
+class Beats:
+    """Owners that are due one after the other, and what each waited, by virtual time."""
+
+    def __init__(self, turn: Turn, owners: int) -> None:
+        self.due_at = [0.0] * owners
+        self.done_at: list[float] = []
+        self.waited_s: list[float] = []
+        self.owners = [Due(turn, self._call(n), print) for n in range(owners)]
+
+    def _call(self, number: int) -> Callable[[], int]:
+        def call() -> int:
+            now = trio.current_time()
+            self.waited_s.append(now - self.due_at[number])
+            if not self.done_at or now > self.done_at[-1]:
+                self.done_at.append(now)
+            return 100
+
+        return call
+
+    async def go(self, calls: int, every_s: float) -> None:
+        """The owners in turns, for so many calls."""
+        self.done_at, self.waited_s = [], []
+        for count in range(calls):
+            number = count % len(self.owners)
+            self.due_at[number] = trio.current_time()
+            self.owners[number].soon()
+            await trio.sleep(every_s)
+
+
+async def test_many_busy_owners_share_beats(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """Forty entries cost little more than one: one of many waits for the others, for a beat at most."""
+    turn = Turn()
+    nursery.start_soon(turn.run)
+    many = Beats(turn, 2 * BUSY_OWNERS)
+    every_s = BUSY_S / BUSY_OWNERS / 2
+
+    await many.go(200, every_s)  # until it is seen that there are many
+    await many.go(1000, every_s)
+    await trio.sleep(1)
+
+    assert min(b - a for a, b in pairwise(many.done_at)) >= BEAT_S * 0.999
+    assert BEAT_S * 0.8 < max(many.waited_s) <= BEAT_S * 1.001
+    await many.go(1, 0.1)  # after a rest nobody waits
+    assert many.waited_s == [0]
+
+
+async def test_few_busy_owners_wait_for_nobody(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """H167: a lone record waits for no company; nor do those of one log at full speed."""
+    turn = Turn()
+    nursery.start_soon(turn.run)
+    for owners in (1, 8, BUSY_OWNERS // 2):
+        few = Beats(turn, owners)
+        await few.go(1000, 0.0001)
+        assert max(few.waited_s) == 0
+    slow = Beats(turn, 1000)
+    await slow.go(3000, 0.001)
+    assert max(slow.waited_s) == 0
+
+
+async def test_a_beat_hands_on_so_many_bytes_and_the_rest_without_a_wait(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """H166: a beat is no bound of what is sent."""
+    turn = Turn()
+    nursery.start_soon(turn.run)
+    many = Beats(turn, 4 * A_TURN)
+    await many.go(200, BUSY_S / BUSY_OWNERS / 2)
+    many.waited_s = []
+    now = trio.current_time()
+    for number, one in enumerate(many.owners):
+        many.due_at[number] = now
+        one.soon()
+    await trio.sleep(1)
+
+    assert len(many.waited_s) >= len(many.owners)
+    assert max(many.waited_s) <= BEAT_S * 1.001
+
+
+async def test_several_calls_of_a_turn_send_together_and_a_lone_one_by_itself(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """What breaks between does not keep the others' frames."""
+    calls = Calls()
+    turn = Turn(lambda: calls.done.append("gather"), lambda: calls.done.append("send"))
+    nursery.start_soon(turn.run)
+
+    def breaks() -> int:
+        raise AssertionError("planted")
+
+    def worse(error: Exception) -> None:
+        calls.done.append(str(error))
+
+    for one in (calls.due(turn, 1), Due(turn, breaks, worse), calls.due(turn, 2)):
+        one.soon()
+    await turns(1)
+    calls.due(turn, 3).soon()
+    await turns(1)
+
+    assert calls.done == ["gather", 1, "planted", 2, "send", 3]
 
 
 async def test_who_has_joined_is_looked_at_until_there_is_nothing_more(
