@@ -215,13 +215,18 @@ async def find_txid(
     """The position of the first record whose txid is at least this one; after the end: where the next one
     will be. Never below the truncation point. Raises `InvalidRequest` where txids ever went back."""
     state = follower.state
+    check_ordered(state)
+    return await search_txid(
+        state, ledgers, segments_from(metadata, state, lambda one: one.last_txid < txid), txid
+    )
+
+
+def check_ordered(state: LogState) -> None:
+    """Can a txid be searched for? Raises `InvalidRequest` where txids ever went back."""
     if state.unordered_once:
         raise InvalidRequest(
             f'log "{state.name}": its txids are not in order, so none can be searched for; a time can'
         )
-    return await search_txid(
-        state, ledgers, segments_from(metadata, state, lambda one: one.last_txid < txid), txid
-    )
 
 
 async def search_txid(
@@ -247,10 +252,22 @@ async def find_time(
     Log time never goes back, whatever the clocks did (H148).
     """
     state = follower.state
-    return await _search(
+    return await search_time(
         state,
         ledgers,
         segments_from(metadata, state, lambda one: one.end_time_ms < wall_ms),
+        wall_ms,
+    )
+
+
+async def search_time(
+    state: LogState, ledgers: Ledgers, segments: AsyncGenerator[SegmentRecord, None], wall_ms: int
+) -> DLSN:
+    """As `find_time`, among these segments; the one in progress may say how far it is confirmed."""
+    return await _search(
+        state,
+        ledgers,
+        segments,
         wall_ms,
         SegmentRecord.time_of,
         lambda record: (record.created_ms, record.end_time_ms),

@@ -13,7 +13,7 @@ from .dlsn import DLSN
 from .follower import StateFollower, follow
 from .keys import incarnation_text, segment_key
 from .ledgers import LedgerReader, Ledgers
-from .locate import search_txid
+from .locate import check_ordered, search_time, search_txid
 from .ranges import SegmentRange, ranges_between
 from .record import EntryHeader, decode_header
 from .segments import SegmentRecord
@@ -206,7 +206,11 @@ class LogView:
         return DLSN(ranges[0].segment, ranges[0].first_entry + 1, 0) if ranges else dlsn
 
     async def first_with_txid(self, txid: int) -> DLSN:
-        """The first position whose record has a txid of at least this; the end where there is none."""
+        """The first position whose record has a txid of at least this; the end where there is none.
+
+        Raises `InvalidRequest` where txids ever went back, as far as closed segments tell.
+        """
+        check_ordered(self.state)
         found = await search_txid(self.state, self._ledgers, self._with_txid(txid), txid)
         return min(found, self.end)
 
@@ -216,6 +220,29 @@ class LogView:
             yield record
         if self.tail is not None:
             yield self.tail
+
+    async def first_with_time(self, time_ms: int) -> DLSN:
+        """The first position whose log time is at least this, ms since 1970; the end where there is none."""
+        found = await search_time(self.state, self._ledgers, self._with_time(time_ms), time_ms)
+        return min(found, self.end)
+
+    async def _with_time(self, time_ms: int) -> AsyncGenerator[SegmentRecord, None]:
+        """The segments from the first on that may hold such a record."""
+        at = bisect_left(self.closed, time_ms, key=lambda one: one.end_time_ms)
+        for record in self.closed[at:]:
+            yield record
+        if self.tail is not None:
+            yield self.tail
+
+    async def time_at(self, dlsn: DLSN) -> int | None:
+        """The log time of the first entry at or after a position, ms since 1970; None where there is none."""
+        ranges = self.ranges(dlsn, self.end)
+        if not ranges:
+            return None
+        one = self._segment(ranges[0].segment)
+        assert one is not None, "a range is of a segment that is known"
+        header, _ = await self._header(one, ranges[0].first_entry)
+        return one.time_of(header)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -265,7 +292,7 @@ class LogView:
         header = decode_header(entry.payload)
         return replace(
             before,
-            last_txid=header.last_txid,
+            last_txid=before.last_txid_of(header),
             last_time_ms=before.time_of(header),
             records=header.records_through,
             size_bytes=entry.length_so_far,
