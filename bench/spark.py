@@ -50,6 +50,7 @@ def synthetic(schema: Any, records: int, size: int, tasks: int) -> type[Any]:
                 "log": pa.repeat("a", each), "segment": ids, "entry": ids,
                 "slot": pa.array(np.arange(each, dtype=np.int32)), "sequence_id": ids, "txid": ids,
                 "payload": pa.Array.from_buffers(pa.binary(), each, [None, offsets, payload]),
+                "timestamp": pa.repeat(pa.scalar(0, pa.timestamp("us", tz="UTC")), each),
             }  # fmt: skip
             batch = pa.RecordBatch.from_pydict(columns)
             for _ in range(records // tasks // each):
@@ -127,7 +128,7 @@ def measure(spark: Any, uri: str, size: int, records: int) -> str:
         frame.write.format("noop").mode("overwrite").save()
 
     write(name)
-    spark.dataSource.register(synthetic(ddl(None), records, size, 2))
+    spark.dataSource.register(synthetic(ddl(), records, size, 2))
     ours = spark.read.format("distributedlog").option("log", name)
     ours = ours.option("maxBytesPerPartition", max(MIB, records * (size + 12) // 2))
     frame, memory = ours.load(uri), spark.read.format(f"synthetic{size}").load()

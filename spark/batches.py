@@ -23,6 +23,8 @@ BATCH_BYTES_MAX = 1 << 30
 """Arrow's offsets end at 2 GiB a column and batch."""
 BATCH_RECORDS_MAX = 65_536
 MICROSECONDS_MAX = 2**63 - 1
+MILLISECONDS_MAX = MICROSECONDS_MAX // 1000
+"""A clock may be anywhere; a column of microseconds ends in the year 294247."""
 
 
 class Builder:
@@ -102,9 +104,13 @@ class Builder:
         )
 
     def _timestamp(self, log: str, parts: Sequence[Columns]) -> pa.Array:
-        unit = self._projection.txid_unit
-        assert unit is not None, "the schema was checked"
-        kind, factor = pa.timestamp("us", tz="UTC"), TXID_UNITS[unit]
+        unit, kind = self._projection.txid_unit, pa.timestamp("us", tz="UTC")
+        if unit is None:  # log time: an entry has one
+            times = [min(part.time_ms, MILLISECONDS_MAX) * 1000 for part in parts]
+            if len(parts) == 1:
+                return pa.repeat(pa.scalar(times[0], pa.int64()), parts[0].count).view(kind)
+            return _repeated(times, parts).view(kind)
+        factor = TXID_UNITS[unit]
         txids = _txids(parts)
         if len(txids) and int(txids.max()) > MICROSECONDS_MAX // factor:
             raise InvalidRequest(

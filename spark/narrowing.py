@@ -1,4 +1,4 @@
-"""What filters say about where to read: bounds on log, position, sequence id and txid (pure).
+"""What filters say about where to read: bounds on log, position, sequence id, txid and log time (pure).
 
 Bounds only ever leave out what no filter can want; Spark applies every filter again, exactly. So a filter
 that is not understood is no error and no bound.
@@ -11,6 +11,8 @@ from typing import Any
 from ..log.segments import SegmentRecord
 
 LOW, HIGH = 0, 2**63 - 1
+LOG_TIME_UNIT = 1_000
+"""Microseconds a unit of log time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +48,24 @@ class Narrowing:
         return self.logs is None or log in self.logs
 
     def wants(self, one: SegmentRecord) -> bool:
-        """May a segment hold a wanted record? Its txids are known only when it is closed."""
+        """May a segment hold a wanted record? Its txids and times are known only when it is closed."""
         if not self.bound("segment").meets(one.segment, one.segment):
             return False
         if not self.bound("sequence_id").meets(
             one.start_sequence_id, max(one.start_sequence_id, one.end_sequence_id - 1)
         ):
             return False
-        txid = self.bound("txid")
-        return not one.closed or one.records == 0 or txid.meets(one.first_txid, one.last_txid)
+        if not one.closed or one.records == 0:
+            return True
+        if one.last_time_ms and not self.bound("timestamp").meets(
+            one.time_floor_ms, one.last_time_ms
+        ):
+            return False
+        return self.bound("txid").meets(one.first_txid, one.last_txid)
+
+    def without(self, column: str) -> "Narrowing":
+        """What is left where a column bounds nothing."""
+        return replace(self, bounds={k: v for k, v in self.bounds.items() if k != column})
 
     def entries(self, first: int, last: int) -> tuple[int, int]:
         """What a filter on ``entry`` leaves of the entries ``first`` to ``last``."""
@@ -63,7 +74,8 @@ class Narrowing:
 
 
 def narrowed(filters: Iterable[Any], txid_factor: int | None) -> Narrowing:
-    """From Spark's filters. ``txid_factor``: microseconds a txid, where ``timestamp`` is a column."""
+    """From Spark's filters. ``txid_factor``: microseconds a txid, where ``timestamp`` is made of it; else
+    it is log time, whose bound is in ms."""
     found = Narrowing()
     for one in filters:
         kind = type(one).__name__
@@ -77,9 +89,9 @@ def narrowed(filters: Iterable[Any], txid_factor: int | None) -> Narrowing:
                 both = names if found.logs is None else found.logs & names
                 found = replace(found, logs=both)
             continue
-        bound = _bound(kind, column, value, txid_factor)
+        bound = _bound(kind, column, value, txid_factor or LOG_TIME_UNIT)
         if bound is not None:
-            name = "txid" if column == "timestamp" else column
+            name = "txid" if column == "timestamp" and txid_factor else column
             bounds = {**found.bounds, name: found.bound(name).both(bound)}
             found = replace(found, bounds=bounds)
     return found
@@ -93,7 +105,7 @@ def _names(kind: str, value: Any) -> frozenset[str] | None:
     return None
 
 
-def _bound(kind: str, column: str, value: Any, factor: int | None) -> Bound | None:
+def _bound(kind: str, column: str, value: Any, factor: int) -> Bound | None:
     if column not in ("segment", "entry", "sequence_id", "txid", "timestamp"):
         return None
     if kind == "In":
@@ -104,9 +116,9 @@ def _bound(kind: str, column: str, value: Any, factor: int | None) -> Bound | No
     low = high = value
     if column == "timestamp":
         micros = _micros(value)
-        if micros is None or factor is None:
+        if micros is None:
             return None
-        # A txid stands for the instant it begins at: equal or below, rounded down; from it on, rounded up.
+        # A number stands for the instant it begins at: equal or below, rounded down; from it on, rounded up.
         low, high = -(-micros // factor), micros // factor
     if isinstance(low, bool) or not isinstance(low, int):
         return None

@@ -29,12 +29,6 @@ def check_source(options: Any, where: Where) -> None:
         for name in names:
             if name is not None:
                 _check_log_name(shown_name(options, attribute), name)
-    for attribute in ("starting_timestamp", "ending_timestamp"):
-        if getattr(options, attribute) is not None and options.txid_unit is None:
-            raise InvalidRequest(
-                f'option "{shown_name(options, attribute)}" needs "txidUnit": s, ms or us, what a txid '
-                "counts"
-            )
     if where == "stream":
         _check_stream(options)
     else:

@@ -13,6 +13,7 @@ from typing import Any
 from ..runtime.errors import InvalidRequest
 from ..runtime.options import KIB, MIB
 from ..runtime.options import option as describe
+from .narrowing import LOG_TIME_UNIT
 from .option_rules import Where, check_sink, check_source
 from .option_values import (
     Bad,
@@ -87,7 +88,7 @@ class SourceOptions:
         kafka="startingOffsetsByTimestamp",
     )  # fmt: skip
     starting_timestamp: int | None = option(
-        "startingTimestamp", instant, "the same by time (ISO 8601); needs `txidUnit`",
+        "startingTimestamp", instant, "the same by the column `timestamp` (ISO 8601)",
         kafka="startingTimestamp",
     )  # fmt: skip
     ending_position: object = option(
@@ -99,7 +100,7 @@ class SourceOptions:
         kafka="endingOffsetsByTimestamp",
     )  # fmt: skip
     ending_timestamp: int | None = option(
-        "endingTimestamp", instant, "the same by time; needs `txidUnit`; batch only",
+        "endingTimestamp", instant, "the same by the column `timestamp`; batch only",
         kafka="endingTimestamp",
     )  # fmt: skip
     new_logs: str = option(
@@ -138,13 +139,13 @@ class SourceOptions:
         default=2 * MIB, shown="`2m`",
     )  # fmt: skip
     pushdown: bool = option(
-        "pushdown", flag, "filters on position, txid and time choose what is read; batch only, needs "
-        "`spark.sql.python.filterPushdown.enabled`, and txids that do not go back",
+        "pushdown", flag, "filters on position, txid (where txids never went back) and time choose what is "
+        "read; batch only, needs `spark.sql.python.filterPushdown.enabled`",
         default=False, shown="`false`",
     )  # fmt: skip
     txid_unit: str | None = option(
-        "txidUnit", one_of(*TXID_UNITS), "txids are times: `s`, `ms` or `us` since 1970; adds the column "
-        "`timestamp`",
+        "txidUnit", one_of(*TXID_UNITS), "txids are times: `s`, `ms` or `us` since 1970, and the column "
+        "`timestamp` is made of them", shown="`timestamp` is log time",
     )  # fmt: skip
     subscriber: str | None = option(
         "subscriber", text, "a query stores how far it has come under this name, one micro-batch late",
@@ -187,19 +188,22 @@ class SourceOptions:
 
     def _bound(self, which: str) -> "Start":
         txid = getattr(self, f"{which}_txid")
-        at_us = getattr(self, f"{which}_timestamp")
+        at_us, time_ms = getattr(self, f"{which}_timestamp"), None
+        # The first txid, or log time, that is not before: rounded up.
         if at_us is not None and self.txid_unit is not None:
-            # The first txid that is not before: rounded up.
             txid = max(0, -(-at_us // TXID_UNITS[self.txid_unit]))
-        return Start(getattr(self, f"{which}_position"), txid)
+        elif at_us is not None:
+            time_ms = max(0, -(-at_us // LOG_TIME_UNIT))
+        return Start(getattr(self, f"{which}_position"), txid, time_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A bound of what is read: a position option (word or JSON), or a txid, or neither."""
+    """A bound of what is read: a position option (word or JSON), or a txid, or a log time, or none."""
 
     position: Any = None
     txid: int | None = None
+    time_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from .patience import PATIENCE_S, wait_for
 from .planning import pack
 from .schema import Projection
 from .source_logs import SourceLogs
+from .spark_errors import told, told_rows
 from .task_entries import TaskEntries
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class BatchReader(DataSourceReader):
         self.projection = projection
         self.narrowing = Narrowing()
 
+    @told
     def partitions(self) -> list[InputPartition]:
         """The tasks, in (log, position) order; one without ranges where there is nothing to read."""
         options = self.options
@@ -94,6 +96,7 @@ class BatchReader(DataSourceReader):
         finally:
             logs.close()
 
+    @told_rows
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Runs in a worker process, on an unpickled copy."""
         assert isinstance(partition, Task)
@@ -116,7 +119,13 @@ class BatchReader(DataSourceReader):
         narrowing = self.narrowing
         if not narrowing.allows(view.name):
             return []
-        start, end = await self._within(view, start, end)
+        if view.state.unordered_once:
+            narrowing = narrowing.without("txid")
+        if not all(one.last_time_ms for one in view.closed if one.records):
+            narrowing = narrowing.without(
+                "timestamp"
+            )  # an older program closed one: not known exactly
+        start, end = await _within(narrowing, view, start, end)
         segments = [one for one in view.segments if narrowing.wants(one)]
         found = []
         for one in ranges_between(view.name, view.incarnation, segments, start, end):
@@ -125,21 +134,27 @@ class BatchReader(DataSourceReader):
                 found.append(one.part(first, last))
         return found
 
-    async def _within(self, view: LogView, start: DLSN, end: DLSN) -> tuple[DLSN, DLSN]:
-        txid, ids = self.narrowing.bound("txid"), self.narrowing.bound("sequence_id")
-        if txid.low > LOW:
-            start = max(start, await view.first_with_txid(txid.low))
-        if txid.high < HIGH:
-            end = min(end, await view.first_with_txid(txid.high + 1))
-        if start < end and (ids.low > LOW or ids.high < HIGH):
-            here = (await view.mark(start)).sequence_id
-            low, high = max(0, ids.low - here), max(0, ids.high + 1 - here)
-            if ids.high < HIGH:  # up to the end of the entry that holds the last one wanted
-                stop = await view.advance(start, end, records=high, size=None)
-                end = min(end, view.entry_after(stop))
-            if low:
-                start = await view.advance(start, end, records=low, size=None)
-        return start, end
+
+async def _within(narrowing: Narrowing, view: LogView, start: DLSN, end: DLSN) -> tuple[DLSN, DLSN]:
+    """What the bounds on txid, log time and sequence id leave between two positions."""
+    for bound, find in (
+        (narrowing.bound("txid"), view.first_with_txid),
+        (narrowing.bound("timestamp"), view.first_with_time),
+    ):
+        if bound.low > LOW:
+            start = max(start, await find(bound.low))
+        if bound.high < HIGH:
+            end = min(end, await find(bound.high + 1))
+    ids = narrowing.bound("sequence_id")
+    if start < end and (ids.low > LOW or ids.high < HIGH):
+        here = (await view.mark(start)).sequence_id
+        low, high = max(0, ids.low - here), max(0, ids.high + 1 - here)
+        if ids.high < HIGH:  # up to the end of the entry that holds the last one wanted
+            stop = await view.advance(start, end, records=high, size=None)
+            end = min(end, view.entry_after(stop))
+        if low:
+            start = await view.advance(start, end, records=low, size=None)
+    return start, end
 
 
 def positions(

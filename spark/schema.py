@@ -21,10 +21,9 @@ COLUMNS = {
     "sequence_id": "bigint",
     "txid": "bigint",
     "payload": "binary",
+    "timestamp": "timestamp",
 }
 """Always there, in this order; `docs/spark.md` says where each comes from."""
-TIMESTAMP = {"timestamp": "timestamp"}
-"""With the option ``txidUnit``."""
 DLSN_TYPES = ("string", "struct<segment:bigint,entry:bigint,slot:int>")
 """Of the column ``dlsn``, which comes only where the schema asks for it: as text it costs six times the
 rest together."""
@@ -38,6 +37,7 @@ class Projection:
     arrow: "pa.Schema"
     """Exactly what Spark expects of the first batch, nullability included."""
     txid_unit: str | None
+    """What a txid counts, where ``timestamp`` is made of it; None: it is the log time."""
 
     @property
     def dlsn_as_text(self) -> bool:
@@ -47,34 +47,27 @@ class Projection:
         return bool(pa.types.is_string(self.arrow.field("dlsn").type))
 
 
-def ddl(txid_unit: str | None) -> str:
+def ddl() -> str:
     """What a frame without a schema of the user's has."""
-    columns = COLUMNS | (TIMESTAMP if txid_unit is not None else {})
-    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 
 
 def projection(
     fields: Sequence[tuple[str, str]], arrow: "pa.Schema", txid_unit: str | None
 ) -> Projection:
     """Check the columns that are asked for, as (name, Spark type). Raises `InvalidRequest`."""
-    known = COLUMNS | TIMESTAMP
-    legal = ", ".join(f"{name} {kind}" for name, kind in known.items())
+    legal = ddl()
     for name, kind in fields:
         if name == "dlsn":
             wanted: tuple[str, ...] = DLSN_TYPES
-        elif name in known:
-            wanted = (known[name],)
+        elif name in COLUMNS:
+            wanted = (COLUMNS[name],)
         else:
             raise InvalidRequest(
                 f'unknown column "{name}": a log has {legal}, and dlsn {" or ".join(DLSN_TYPES)}'
             )
         if kind not in wanted:
             raise InvalidRequest(f'column "{name}" is {" or ".join(wanted)}, not {kind}')
-        if name == "timestamp" and txid_unit is None:
-            raise InvalidRequest(
-                'column "timestamp" needs the option "txidUnit": s, ms or us, what a txid counts; a log '
-                "stores no time of its own"
-            )
     return Projection(tuple(name for name, _ in fields), arrow, txid_unit)
 
 

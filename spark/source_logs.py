@@ -43,7 +43,7 @@ class SourceLogs:
     def __init__(self, namespace: Namespace, options: SourceOptions) -> None:
         self.views: dict[str, LogView] = {}
         self._namespace = namespace
-        self._options = options
+        self.options = options
         self._warned: set[str] = set()
         self._refreshed_at = -1e9
         self._cost_s = 0.0
@@ -57,7 +57,7 @@ class SourceLogs:
         now = trio.current_time()
         if now - self._discovered_at < every_s:
             return []
-        named = self._options.names
+        named = self.options.names
         names = await self._matching() if named is None else list(named)
         new = [name for name in names if name not in self.views]
         await self.look_for(new, required=required and named is not None)
@@ -90,14 +90,14 @@ class SourceLogs:
 
     def wanted(self, name: str) -> bool:
         """Do the options mean this log?"""
-        named = self._options.names
+        named = self.options.names
         if named is not None:
             return name in named
-        assert self._options.log_pattern is not None
-        return fnmatch.fnmatchcase(name, self._options.log_pattern)
+        assert self.options.log_pattern is not None
+        return fnmatch.fnmatchcase(name, self.options.log_pattern)
 
     async def _matching(self) -> list[str]:
-        pattern = self._options.log_pattern
+        pattern = self.options.log_pattern
         assert pattern is not None
         prefix = pattern[
             : min((pattern.index(c) for c in "*?[" if c in pattern), default=len(pattern))
@@ -160,7 +160,7 @@ class SourceLogs:
 
     def rules(self, name: str) -> Rules:
         """The options, as far as they decide about a log."""
-        options = self._options
+        options = self.options
         named = options.names is not None
         return Rules(options.fail_on_data_loss, options.new_logs, named, self.wanted(name))
 
@@ -182,22 +182,26 @@ class SourceLogs:
 
     async def starts(self, names: Iterable[str], otherwise: Word) -> dict[str, DLSN]:
         """Where each log begins by the options."""
-        return await self._bounds(list(names), self._options.start, "startingPosition", otherwise)
+        return await self._bounds(list(names), self.options.start, "startingPosition", otherwise)
 
     async def ends(self, names: Iterable[str]) -> dict[str, DLSN]:
         """Where each log ends by the options; never beyond what can be read."""
-        found = await self._bounds(list(names), self._options.end, "endingPosition", "latest")
+        found = await self._bounds(list(names), self.options.end, "endingPosition", "latest")
         return {name: min(dlsn, self.views[name].end) for name, dlsn in found.items()}
 
     async def _bounds(
         self, names: list[str], bound: Start, option: str, otherwise: Word
     ) -> dict[str, DLSN]:
-        if bound.txid is not None:
-            txid = bound.txid
+        txid, time_ms = bound.txid, bound.time_ms
+        if txid is not None or time_ms is not None:
             found: dict[str, DLSN] = {}
 
             async def find(name: str) -> None:
-                found[name] = await self.views[name].first_with_txid(txid)
+                view = self.views[name]
+                if txid is not None:
+                    found[name] = await view.first_with_txid(txid)
+                elif time_ms is not None:
+                    found[name] = await view.first_with_time(time_ms)
 
             await each(names, find)
             return found

@@ -1,6 +1,6 @@
 """Filters leave out what none of them can want, and never more (S25)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -55,7 +55,7 @@ def test_bounds_meet() -> None:
 def test_what_is_not_understood_leaves_everything() -> None:
     found = narrowed(
         [StringContains(("log",), "a"), EqualTo(("payload",), b"x"), EqualTo(("dlsn", "entry"), 3),
-         In(("txid",), (3, "x")), EqualTo(("timestamp",), datetime(2020, 1, 1, tzinfo=UTC))],
+         In(("txid",), (3, "x")), EqualTo(("timestamp",), datetime(2020, 1, 1))],  # without a zone
         None,
     )  # fmt: skip
 
@@ -82,3 +82,17 @@ def test_a_time_is_rounded_to_the_txids_it_can_be() -> None:
 
     assert narrowed([GreaterThan(("timestamp",), at)], 1_000_000).bound("txid") == Bound(low=2)
     assert narrowed([LessThanOrEqual(("timestamp",), at)], 1_000_000).bound("txid") == Bound(high=1)
+
+
+def test_without_a_unit_a_time_is_log_time_in_milliseconds() -> None:
+    """And a segment whose times are not exactly known is never left out."""
+    at = datetime(1970, 1, 1, 0, 0, 1, 500, tzinfo=UTC)
+    found = narrowed([GreaterThan(("timestamp",), at)], None)
+    before = replace(SEGMENT, time_floor_ms=500, last_time_ms=1_000)
+
+    assert found.bound("timestamp") == Bound(low=1_001)
+    assert found.bound("txid") == Bound()
+    assert not found.wants(before)
+    assert found.wants(replace(before, last_time_ms=1_001))
+    assert found.wants(replace(before, last_time_ms=0))
+    assert found.without("timestamp").wants(before)

@@ -46,7 +46,6 @@ def test_load_gives_the_uri() -> None:
         ({"uri": URI, "log": "a", "startingPosition": "{"}, "this is no JSON"),
         ({"uri": URI, "log": "a", "startingPosition": "newest"}, "earliest, latest, or JSON"),
         ({"uri": URI, "log": "a", "startingTxid": "-1"}, "from 0 to"),
-        ({"uri": URI, "log": "a", "startingTimestamp": "2026-01-01"}, 'needs "txidUnit"'),
         (
             {"uri": URI, "log": "a", "startingTxid": "1", "startingPosition": "latest"},
             "startingPosition and startingTxid contradict",
@@ -90,6 +89,13 @@ def test_a_time_is_a_txid_rounded_up() -> None:
     given = {"uri": URI, "log": "a", "txidUnit": "s", "startingTimestamp": "1970-01-01T00:00:01.5Z"}
 
     assert SourceOptions.parse(given, "batch").start.txid == 2
+
+
+def test_a_time_without_a_unit_is_log_time_rounded_up() -> None:
+    given = {"uri": URI, "log": "a", "startingTimestamp": "1970-01-01T00:00:01.0005Z"}
+
+    start = SourceOptions.parse(given, "batch").start
+    assert (start.txid, start.time_ms) == (None, 1_001)
 
 
 def test_the_sink_wants_app_and_version_together() -> None:
@@ -172,8 +178,6 @@ def test_every_option_refuses_what_it_cannot_mean(
     for name, values in table.items():
         for value, said in values.items():
             given = {"uri": URI} | ({} if name in ("logs", "logPattern") else {"log": "a"})
-            if "imestamp" in name:
-                given["txidUnit"] = "ms"
             if name.startswith("txn"):
                 given |= {"txnAppId": "a", "txnVersion": "1"}
             where = "stream" if name == "subscriber" else "batch"
