@@ -9,6 +9,7 @@ from ..runtime.errors import InvalidRequest
 from .option_rules import Where
 from .options import SinkOptions, SourceOptions
 from .schema import ddl, of_spark
+from .spark_errors import told
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -29,11 +30,12 @@ class DistributedLogSource(DataSource):
         """The word for ``format``."""
         return "distributedlog"
 
+    @told
     def schema(self) -> str:
         """The columns of a frame without a schema of the user's."""
-        unit = next((v for k, v in self._given().items() if k.lower() == "txidunit"), None)
-        return ddl(unit)
+        return ddl()
 
+    @told
     def reader(self, schema: "StructType") -> "BatchReader":
         """For ``spark.read``."""
         from .read import BatchReader
@@ -41,6 +43,7 @@ class DistributedLogSource(DataSource):
         options = SourceOptions.parse(self._given(), "batch")
         return BatchReader(options, of_spark(schema, options.txid_unit))
 
+    @told
     def streamReader(self, schema: "StructType") -> "StreamReader":
         """For ``spark.readStream``."""
         from .stream import StreamReader
@@ -48,6 +51,7 @@ class DistributedLogSource(DataSource):
         options = SourceOptions.parse(self._given(), "stream")
         return StreamReader(options, of_spark(schema, options.txid_unit))
 
+    @told
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
         """For ``df.write``."""
         from .sink import BatchWriter
@@ -61,6 +65,7 @@ class DistributedLogSource(DataSource):
         made.check()
         return made
 
+    @told
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamWriter":
         """For ``df.writeStream``; Spark asks once a micro-batch, and once a commit."""
         from .sink import StreamWriter

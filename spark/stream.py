@@ -19,6 +19,7 @@ from .patience import wait_for
 from .planning import pack
 from .read import Task, read_task
 from .schema import Projection
+from .spark_errors import told, told_rows
 from .stream_progress import Limit, StreamProgress
 
 
@@ -33,11 +34,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_progress": None}
 
+    @told
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins. Spark asks twice; the answer is the same."""
         found: Offset = self._call("initial")
         return found.to_json()
 
+    @told
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """How far the next micro-batch goes; ``start`` itself, as spelled, where there is nothing new."""
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -45,6 +48,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found: Offset = self._call("latest", Offset.from_json(start), Limit(rows, size))
         return found.to_json()
 
+    @told
     def getDefaultReadLimit(self) -> ReadLimit:
         """By ``maxRecordsPerTrigger`` or ``maxBytesPerTrigger``."""
         if self.options.max_records_per_trigger is not None:
@@ -53,31 +57,37 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self.options.max_bytes_per_trigger)
         return ReadAllAvailable()
 
+    @told
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The true ends: Spark shows them in its progress, beside how far the query is."""
         found: Offset | None = self._call("ends")
         return None if found is None else found.to_json()
 
+    @told
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the ends that this run will not pass."""
         self._call("set_target")
 
+    @told
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a micro-batch; the same content for the same pair, also after a restart."""
         ranges = self._call("ranges", Offset.from_json(start), Offset.from_json(end))
         tasks = pack(ranges, self.options.max_bytes_per_partition, self.options.min_partitions)
         return [Task(one) for one in tasks]
 
+    @told_rows
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Runs in a worker process, on an unpickled copy."""
         assert isinstance(partition, Task)
         return read_task(self.options, self.projection, partition)
 
+    @told
     def commit(self, end: dict[str, Any]) -> None:
         """Spark has done with all before ``end``: advance the subscriber's position, if there is one."""
         if self.options.subscriber is not None:
             self._call("committed", Offset.from_json(end))
 
+    @told
     def stop(self) -> None:
         """The query failed (Spark does not always say when it ends)."""
         if self._progress is not None:

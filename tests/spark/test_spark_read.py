@@ -8,6 +8,9 @@ import pytest
 import trio
 
 from distributedlog import DLSN, Namespace
+from distributedlog.log.log_time import iso_of
+from distributedlog.runtime.errors import LogTruncated
+from distributedlog.spark import cause
 from tests.cluster.story import Cluster
 from tests.spark.conftest import fill, on, payload, plain
 
@@ -260,3 +263,48 @@ def test_s25_filters_are_pushed_and_change_no_row(spark: Any, uri: str) -> None:
         pushed = read(spark, uri, pushdown="true", minPartitions=4, **plan).where(where)
         assert rows(pushed) == rows(read(spark, uri, **plan).where(where))
         assert rows(pushed)
+
+
+def test_time_is_there_without_an_option_and_can_be_searched_for(spark: Any, uri: str) -> None:
+    """Log time, last in the default schema; as a bound, as a filter, and as the plain reader says it."""
+    fill(uri, "a", range(300), entry=100)
+    fill(uri, "a", range(300, 500), entry=100)
+
+    async def times(namespace: Namespace) -> list[int]:
+        async with namespace.open_log("a").open_reader(to="end") as reader:
+            return [one.time_ms async for one in reader]
+
+    right = on(uri, times)
+    frame = read(spark, uri, log="a")
+    assert frame.columns[-1] == "timestamp"
+    found = [round(row[0].timestamp() * 1000) for row in rows(frame, "timestamp")]
+    assert found == right
+    middle = right[300]
+    after = [number for number, time_ms in enumerate(right) if time_ms >= middle]
+    schema = {"log": "a", "schema": "txid bigint, timestamp timestamp"}
+    bounded = read(spark, uri, startingTimestamp=iso_of(middle), **schema)
+    assert [row[0] for row in rows(bounded)] == after
+    where = f"timestamp >= timestamp'{iso_of(middle)}'"
+    pushed = read(spark, uri, pushdown="true", **schema).where(where)
+    assert [row[0] for row in rows(pushed)] == after
+
+
+def test_a_cause_is_rebuilt_from_what_spark_raises(spark: Any, uri: str) -> None:
+    """From planning on the driver, and from a task: class, message, and the position that is left."""
+    fill(uri, "a", range(300), entry=100)
+    early = read(spark, uri, log="a", startingPosition='{"a": "1.0.5"}')
+    planned = read(spark, uri, log="a", schema="txid bigint")
+    assert planned.count() == 300
+
+    async def truncate(namespace: Namespace) -> None:
+        await namespace.open_log("a").truncate(DLSN(1, 1, 0))
+
+    on(uri, truncate)
+
+    for frame in (early, planned):
+        with pytest.raises(Exception) as caught:
+            frame.collect()
+        found = cause(caught.value)
+        assert isinstance(found, LogTruncated)
+        assert found.first == "1.1.0"
+        assert "[dlog" not in str(found)
