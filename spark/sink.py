@@ -7,10 +7,11 @@ only what the metadata says is linked to nothing (H13).
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 from pyspark.sql.datasource import (
@@ -26,20 +27,16 @@ from ..log.lock import owner_of
 from ..log.ranges import SegmentToken
 from ..runtime.backoff import Backoff
 from ..runtime.errors import (
-    ConnectionLost,
     DistributedLogError,
     EndOfStream,
     LinkOutOfOrder,
     LogRecreated,
-    OutcomeUnknown,
     OwnershipAcquireFailed,
-    QuorumUnreachable,
-    RequestTimeout,
     TransactionIdOutOfOrder,
 )
 from .client import SparkClient, client, run
 from .options import SinkOptions
-from .patience import wait_for
+from .patience import patiently, wait_for
 from .sink_task import (
     HINT,
     Identity,
@@ -48,14 +45,20 @@ from .sink_task import (
     create_if_wanted,
     write_task,
 )
+from .source_logs import each
+from .spark_errors import told
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..log.handle import Log
 
+T = TypeVar("T")
+
 KNOW_S = 120.0
-"""How long a link whose outcome is not known is asked for again before the batch fails."""
+"""How long a link whose outcome is not known is asked for again, at least, before the batch fails."""
+NAMED_MAX = 10
+"""Logs that an error names beside the first."""
 OWNER_WAIT_S = 5.0
 """Another link holds a log's lock for milliseconds; who holds it longer than this is a writer."""
 
@@ -118,14 +121,23 @@ class Sink:
             names = {*by_log, *contents}
             if self.overwrite and options.log is not None:
                 names.add(options.log)  # also by nothing, where no task had a row
-            for name in sorted(names):
+            failed: dict[str, DistributedLogError] = {}
+
+            async def link(name: str) -> None:
                 tokens, content = by_log.get(name, []), contents.get(name)
-                if content is not None and not tokens:
-                    # Each task found that this batch is in. It is not overwritten by nothing.
-                    await self._compare(held, name, who, content)
-                else:
-                    nothing = LinkContent(0, 0)
-                    await self._link(held, name, tokens, who, content if tokens else nothing)
+                try:
+                    if content is not None and not tokens:
+                        # Each task found that this batch is in. It is not overwritten by nothing.
+                        await self._compare(held, name, who, content)
+                    else:
+                        nothing = LinkContent(0, 0)
+                        await self._link(held, name, tokens, who, content if tokens else nothing)
+                except DistributedLogError as error:
+                    failed[name] = error  # the others go on: each log's link stands for itself
+
+            await each(sorted(names), link)
+            if failed:
+                raise of_batch(failed, len(names))
 
         # Only for the client: `_link` knows by itself what may be asked again.
         wait_for(lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s)
@@ -135,7 +147,8 @@ class Sink:
         self, held: SparkClient, name: str, identity: Identity, content: LinkContent
     ) -> None:
         """A batch that was linked before this job: was it the same one? Raises `LinkMismatch`."""
-        linked = await held.namespace.open_log(name).linked_version(identity.app)
+        target = held.namespace.open_log(name)
+        linked = await self._patiently(partial(target.linked_version, identity.app), name)
         if linked is not None and linked.version == identity.version:
             check_content(name, identity.app, linked, content)
 
@@ -155,37 +168,39 @@ class Sink:
         check_order(name, tokens)
         incarnation = tokens[0].incarnation if tokens else None
         target = held.namespace.open_log(name, incarnation=incarnation)
-        deadline, backoff = trio.current_time() + KNOW_S, Backoff()
-        while True:
-            try:
-                result = await target.link_segments(
-                    tokens,
-                    app=identity.app,
-                    version=identity.version,
-                    identity=identity.query,
-                    takeover=self.options.takeover,
-                    truncate_before=self.overwrite,
-                    content=content,
-                )
-                break
-            except (OutcomeUnknown, QuorumUnreachable, RequestTimeout, ConnectionLost) as error:
-                if trio.current_time() > deadline:
-                    raise
-                log.warning('log "%s": whether a batch is linked is asked again: %s', name, error)
-                await trio.sleep(backoff.next_s())
-            except LinkOutOfOrder:
-                if not await already_linked(target, identity):
-                    raise
-                await target.discard_segments(
-                    tokens
-                )  # a later batch of this query is in: so is this
-                return
-            except TransactionIdOutOfOrder as error:
-                raise TransactionIdOutOfOrder(f"{error}; {HINT}") from None
-        if result.already:
-            await target.discard_segments(tokens)  # never those that are linked
-        with suppress(DistributedLogError):  # of attempts that failed; the next batch tries again
+        link = partial(
+            target.link_segments,
+            tokens,
+            app=identity.app,
+            version=identity.version,
+            identity=identity.query,
+            takeover=self.options.takeover,
+            truncate_before=self.overwrite,
+            content=content,
+        )
+        try:
+            result = await self._patiently(link, name)
+        except LinkOutOfOrder:
+            if not await self._patiently(partial(already_linked, target, identity), name):
+                raise
+            await self._clean(target, tokens)  # a later batch of this query is in: so is this
+            return
+        except TransactionIdOutOfOrder as error:
+            raise TransactionIdOutOfOrder(f"{error}; {HINT}") from None
+        await self._clean(target, tokens if result.already else [])
+
+    async def _clean(self, target: "Log", tokens: Sequence[SegmentToken]) -> None:
+        """Delete these that came too late, never what is linked, and what failed attempts left. The batch is
+        in: what fails here fails no commit, the next batch tries again."""
+        with suppress(DistributedLogError):
+            if tokens:
+                await target.discard_segments(tokens)
             await target.collect_unlinked(older_than_s=self.options.orphan_ttl_s)
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]], name: str) -> T:
+        """While the cluster is away, and until it is known whether a batch is linked: a repetition tells."""
+        timeout_s = max(KNOW_S, self.options.read_timeout_s)
+        return await patiently(call, timeout_s, f'the link of log "{name}"', repeatable=True)
 
     def discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what is certainly not linked; the rest is left as it is. Raises nothing."""
@@ -193,17 +208,21 @@ class Sink:
         options = self.options
 
         async def discard_all(held: SparkClient) -> None:
-            for name, incarnation, tokens in by_incarnation(by_log):
-                target: Log = held.namespace.open_log(name, incarnation=incarnation)
-                try:
-                    linked = await target.discard_segments(tokens)
-                except DistributedLogError as error:
-                    log.warning('log "%s": segments are left for the collector: %s', name, error)
-                    continue
-                if linked:
-                    log.warning(
-                        'log "%s": a failed commit had linked %d segments', name, len(linked)
-                    )
+            async def discard(name: str) -> None:
+                for incarnation, tokens in by_incarnation(by_log[name]):
+                    target: Log = held.namespace.open_log(name, incarnation=incarnation)
+                    try:
+                        linked = await target.discard_segments(tokens)
+                    except DistributedLogError as error:
+                        said = 'log "%s": segments are left for the collector: %s'
+                        log.warning(said, name, error)
+                        continue
+                    if linked:
+                        log.warning(
+                            'log "%s": a failed commit had linked %d segments', name, len(linked)
+                        )
+
+            await each(sorted(by_log), discard)
 
         with suppress(
             DistributedLogError
@@ -214,14 +233,17 @@ class Sink:
 class BatchWriter(Sink, DataSourceArrowWriter):
     """``df.write``. Its pickle goes to the tasks, and to the process that commits."""
 
+    @told
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Message:
         """In a task."""
         return write_task(self.options, iterator, streaming=False)
 
+    @told
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are through."""
         self.link(messages)
 
+    @told
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """The job failed, or a commit raised."""
         self.discard(messages)
@@ -230,14 +252,17 @@ class BatchWriter(Sink, DataSourceArrowWriter):
 class StreamWriter(Sink, DataSourceStreamArrowWriter):
     """``df.writeStream``. The committing process makes a new one, which knows only the messages."""
 
+    @told
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Message:
         """In a task."""
         return write_task(self.options, iterator, streaming=True)
 
+    @told
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks of a micro-batch are through."""
         self.link(messages)
 
+    @told
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """The micro-batch failed, or its commit raised."""
         self.discard(messages)
@@ -265,13 +290,26 @@ def contents_of(messages: Sequence[Any]) -> dict[str, LinkContent]:
     return found
 
 
-def by_incarnation(
-    by_log: Mapping[str, Sequence[SegmentToken]],
-) -> Iterator[tuple[str, str, list[SegmentToken]]]:
-    """(log, incarnation, its segments): a log may be made again while a batch is written."""
-    for name, tokens in sorted(by_log.items()):
-        for incarnation in sorted({token.incarnation for token in tokens}):
-            yield name, incarnation, [one for one in tokens if one.incarnation == incarnation]
+def by_incarnation(tokens: Sequence[SegmentToken]) -> Iterator[tuple[str, list[SegmentToken]]]:
+    """(incarnation, its segments): a log may be made again while a batch is written."""
+    for incarnation in sorted({token.incarnation for token in tokens}):
+        yield incarnation, [one for one in tokens if one.incarnation == incarnation]
+
+
+def of_batch(failed: Mapping[str, DistributedLogError], logs: int) -> DistributedLogError:
+    """The first log's error by name; in a batch for several it says what became of the others."""
+    first, *others = sorted(failed)
+    error = failed[first]
+    if logs == 1:
+        return error
+    named = [f'"{name}" ({failed[name]!s:.200})' for name in others[:NAMED_MAX]]
+    if len(others) > NAMED_MAX:
+        named.append(f"{len(others) - NAMED_MAX} more")
+    also = f"; not linked either: {', '.join(named)}" if named else ""
+    return error.again(
+        f'log "{first}" is not linked: {error}; {logs - len(failed)} of the batch\'s {logs} logs are, and '
+        f"are found in when it is repeated{also}"
+    )
 
 
 def check_order(name: str, tokens: Sequence[SegmentToken]) -> None:

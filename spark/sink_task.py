@@ -3,7 +3,7 @@ writer. Everything here may run twice, at the same time, or outlive its job: not
 before the driver links it (mode ``segments``), or is more than at least once (mode ``append``).
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ from .option_rules import ENTRY_BYTES_MAX
 from .options import SinkOptions
 from .patience import patiently, wait_for
 from .sink_columns import Packer, SinkColumns, by_log, columns_of
+from .source_logs import each
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,11 +143,10 @@ class _Work:
         name = self._options.log
         where = f"partition {self._message.partition}, from row {self._row} on"
         self._row += batch.num_rows
-        parts = [(name, batch)] if name is not None else by_log(batch, where)
+        parts = [(name, batch)] if name is not None else list(by_log(batch, where))
+        self._open_all([name for name, _ in parts])
         for name, part in parts:
             opened = self._targets.get(name)
-            if opened is None and name not in self._message.skipped:
-                opened = self._open(name)
             if opened is None and not self._compared:
                 continue
             rows = columns_of(part, f'log "{name}", {where}')
@@ -163,9 +163,14 @@ class _Work:
         for target, packer in self._targets.values():
             self._hand_over(target, list(packer.rest()))
         self._settle()
-        for name, (target, _) in self._targets.items():
-            tokens = self._held.run(target.finish)
-            self._message.segments += [(name, token) for token in tokens if token.records]
+        finished: dict[str, list[SegmentToken]] = {}
+
+        async def finish(name: str) -> None:
+            finished[name] = await self._targets[name][0].finish()
+
+        self._held.run(each, list(self._targets), finish)
+        for name in self._targets:
+            self._message.segments += [(name, token) for token in finished[name] if token.records]
 
     def abort(self) -> None:
         """Delete what was begun; what a killed worker leaves is an orphan, for later."""
@@ -179,26 +184,37 @@ class _Work:
         before = self._message.contents.get(name, LinkContent(0, 0))
         self._message.contents[name] = before + content
 
-    def _open(self, name: str) -> tuple[Target, Packer] | None:
-        """The target of a log; None where the log holds this batch already."""
+    def _open_all(self, names: Sequence[str]) -> None:
+        """Have a target for each log that does not hold this batch already."""
+        known = {*self._targets, *self._message.skipped}
+        new = [name for name in names if name not in known]
+        if not new:
+            return
+        if self._options.mode == "segments":
+            self._held.run(each, new, self._open)
+            return
+        for name in sorted(
+            new
+        ):  # in one order: else two tasks may each wait for what the other has
+            self._held.run(self._open, name)
+
+    async def _open(self, name: str) -> None:
+        """In the background loop."""
         options = self._options
-        log = self._ask(partial(create_if_wanted, self._held, options, name))
+        log = await self._ask(partial(create_if_wanted, self._held, options, name))
         if options.mode == "segments":
-            if self._ask(partial(already_linked, log, self._message.identity)):
+            if await self._ask(partial(already_linked, log, self._message.identity)):
                 self._message.skipped.append(name)
-                return None
+                return
             target: Target = SegmentTarget(log, options, self._message)
         else:
             target = AppendTarget(log, options)
-        self._ask(target.open)
-        opened = (target, Packer(options.entry_bytes))
-        self._targets[name] = opened
-        return opened
+        self._targets[name] = (target, Packer(options.entry_bytes))
+        await self._ask(target.open)
 
-    def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """Before anything is written: asked again while the cluster is away."""
-        timeout_s = self._options.read_timeout_s
-        return self._held.run(lambda: patiently(call, timeout_s, "a task"))
+        return await patiently(call, self._options.read_timeout_s, "a task")
 
     def _hand_over(self, target: Target, entries: list[SinkColumns]) -> None:
         if entries:

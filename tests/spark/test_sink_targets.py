@@ -1,7 +1,9 @@
 """What a task of the sink writes, and what the driver links, without Spark: real bookies in this process."""
 
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 
@@ -9,6 +11,7 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from distributedlog import (  # noqa: E402
+    Log,
     LogRecord,
     Namespace,
     blocking,
@@ -16,7 +19,15 @@ from distributedlog import (  # noqa: E402
     open_namespace,
 )
 from distributedlog.log.app_versions import LinkContent  # noqa: E402
-from distributedlog.runtime.errors import LinkMismatch, TransactionIdOutOfOrder  # noqa: E402
+from distributedlog.runtime.backoff import Backoff  # noqa: E402
+from distributedlog.runtime.errors import (  # noqa: E402
+    LinkMismatch,
+    LogRecreated,
+    OutcomeUnknown,
+    RecoveryIncomplete,
+    TransactionIdOutOfOrder,
+)
+from distributedlog.spark import patience as waiting  # noqa: E402
 from distributedlog.spark.client import SparkClient, run  # noqa: E402
 from distributedlog.spark.options import SinkOptions  # noqa: E402
 from distributedlog.spark.sink import BatchWriter, contents_of  # noqa: E402
@@ -155,3 +166,131 @@ def test_a_repeated_overwrite_leaves_what_is_in(uri: str) -> None:
     run(uri, 10.0, lambda held: append(held.namespace, 3_000_000_000_000))
     BatchWriter(options, overwrite=True).commit([later])  # a repetition of that one, too
     assert texts() == [b"another's"]
+
+
+def written(uri: str, names: list[str], who: Identity, *, partition: int = 0) -> Message:
+    """What a task reports that wrote three records into each of these logs, which are made."""
+
+    async def write(held: SparkClient) -> Message:
+        message = Message(partition, who)
+        for name in names:
+            await held.namespace.create_or_find(name)
+            target = SegmentTarget(held.namespace.open_log(name), OPTIONS, message)
+            rows = columns_of(
+                pa.record_batch({"payload": pa.array([b"a", b"b", b"c"], pa.binary())}), "here"
+            )
+            await target.open()
+            await target.write([rows])
+            message.segments += [(name, token) for token in await target.finish()]
+        return message
+
+    return run(uri, 10.0, write)
+
+
+def counts(uri: str, names: list[str]) -> dict[str, int]:
+    async def count(held: SparkClient) -> dict[str, int]:
+        return {
+            name: (await held.namespace.open_log(name).snapshot()).end_sequence_id for name in names
+        }
+
+    return run(uri, 10.0, count)
+
+
+def writer_of_many(uri: str) -> BatchWriter:
+    """The rows say which log."""
+    return BatchWriter(SinkOptions.parse({"uri": uri}, "batch"), overwrite=False)
+
+
+class Links:
+    """Counts the links under way."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.most = self.calls = 0
+        link = Log.link_segments
+
+        async def counted(log: Log, *arguments: object, **named: object) -> object:
+            self.now += 1
+            self.calls += 1
+            self.most = max(self.most, self.now)
+            try:
+                return await link(log, *arguments, **named)  # type: ignore[arg-type]
+            finally:
+                self.now -= 1
+
+        monkeypatch.setattr(Log, "link_segments", counted)
+
+
+def test_a_batch_for_several_logs_links_them_all_at_once(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were linked one after the other. Repeated, each finds its batch in."""
+    names = [f"many/{number:02d}" for number in range(12)]
+    writer = writer_of_many(uri)
+    messages = [written(uri, names, WHO, partition=number) for number in range(2)]
+    links = Links(monkeypatch)
+
+    writer.commit([*messages])
+    assert (links.most, links.calls) == (12, 12)
+    again = [written(uri, names, WHO)]
+    writer.commit([*again])
+
+    assert counts(uri, names) == dict.fromkeys(names, 6)
+    assert run(uri, 10.0, lambda held: left_over(held, names)) == 0
+
+
+async def left_over(held: SparkClient, names: list[str]) -> int:
+    left = [held.namespace.open_log(name).collect_unlinked(older_than_s=0.0) for name in names]
+    return sum([await one for one in left])
+
+
+def test_one_log_that_refuses_keeps_no_other_from_its_batch(uri: str) -> None:
+    """The error names it and what became of the rest; the abort deletes what is linked to nothing, and the
+    repetition brings in what was missing, once."""
+    names = [f"some/{number}" for number in range(5)]
+    who = Identity("etl", 4, "")
+    message = written(uri, names, who)
+
+    async def remake(held: SparkClient) -> None:
+        for name in ("some/1", "some/3"):
+            await held.namespace.delete_log(name)
+            await held.namespace.create_log(name)
+
+    run(uri, 10.0, remake)
+    writer = writer_of_many(uri)
+    with pytest.raises(LogRecreated) as caught:
+        writer.commit([message])
+    writer.abort([message])
+
+    said = str(caught.value)
+    assert 'log "some/1" is not linked' in said
+    assert "3 of the batch's 5 logs are" in said
+    assert 'not linked either: "some/3" (log "some/3"' in said
+    assert counts(uri, names) == {"some/0": 3, "some/1": 0, "some/2": 3, "some/3": 0, "some/4": 3}
+    writer.commit([written(uri, names, who)])
+    assert counts(uri, names) == dict.fromkeys(names, 3)
+
+
+def test_a_link_whose_cluster_is_away_is_asked_again(
+    uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever passes, and an outcome that is not known: only four of these errors were waited out."""
+    monkeypatch.setattr(waiting, "Backoff", partial(Backoff, 0.001))
+    errors = [RecoveryIncomplete("bookies are away"), OutcomeUnknown("who knows")]
+    link = Log.link_segments
+
+    async def failing(log: Log, *arguments: object, **named: object) -> object:
+        if errors:
+            raise errors.pop(0)
+        return await link(log, *arguments, **named)  # type: ignore[arg-type]
+
+    message = written(uri, ["away"], Identity("etl", 5, ""))
+    monkeypatch.setattr(Log, "link_segments", failing)
+
+    with caplog.at_level(logging.WARNING, "distributedlog.spark"):
+        writer_of_many(uri).commit([message])
+
+    assert counts(uri, ["away"]) == {"away": 3}
+    assert caplog.messages == [
+        'the link of log "away" waits: bookies are away; asked again',
+        'the link of log "away" waits: who knows; asked again',
+    ]
