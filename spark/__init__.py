@@ -22,7 +22,8 @@ Writing:
 What both need, and what users call:
 
     client.py, patience.py          one client a worker process; waiting while the cluster is away
-    spark_errors.py, notices.py     errors in one line; warnings where nobody has set logging up
+    behind.py                       how far a query, a subscriber, or positions are behind
+    spark_errors.py, notices.py     errors in one line, rebuilt; warnings where nobody has set logging up
     settings.py, shipping.py        a session, and its settings; this package as a zip
     archive/                        a log, or its past, as Parquet
     doc_tables.py                   the tables of docs/spark.md
@@ -32,18 +33,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .archive.history import append_history, history_manifest, read_with_history
+    from .behind import Lag, lag
     from .columns import dlsn_text
     from .read import positions
     from .settings import recommended_conf, session
     from .shipping import package_zip
     from .source import DistributedLogSource
-    from .spark_errors import plain_errors
+    from .spark_errors import cause, plain_errors
 
 __all__ = [
     "DistributedLogSource",
+    "Lag",
     "append_history",
+    "cause",
     "dlsn_text",
     "history_manifest",
+    "lag",
     "package_zip",
     "plain_errors",
     "positions",
@@ -55,8 +60,11 @@ __all__ = [
 _WHERE = {
     "DistributedLogSource": "source",
     "append_history": "archive.history",
+    "cause": "spark_errors",
     "dlsn_text": "columns",
     "history_manifest": "archive.history",
+    "Lag": "behind",
+    "lag": "behind",
     "package_zip": "shipping",
     "plain_errors": "spark_errors",
     "positions": "read",

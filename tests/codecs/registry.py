@@ -829,6 +829,7 @@ EXEMPT = {
     "cli/formats.py JsonLines._parse": "a user's own input; tests/cli/test_formats.py",
     "cli/formats.py Frames.feed": "a user's own input; tests/cli/test_formats.py",
     "spark/archive/source.py ArchiveSource.writer": "Spark's word to its own worker",
+    "spark/behind.py _json": "a caller's own argument, refused by name",
     "spark/option_values.py position": "an option, refused by name",
 }
 """Functions that take bytes apart and are in nobody's reach, or only hand on to what is above."""
