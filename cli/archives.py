@@ -39,7 +39,11 @@ def add_to(group: click.Group) -> None:
 )
 @click.argument("name")
 @click.option(
-    "--to", "directory", metavar="DIR", required=True, help="An empty or a new directory."
+    "--to",
+    "directory",
+    metavar="DIR",
+    required=True,
+    help="An empty or a new directory, or the URL of a place in an object store.",
 )
 @click.option("--from", "start", metavar="DLSN", default="earliest", help="Begin at this position.")
 @click.option("--until", metavar="DLSN", help="End after this position; else at the end.")
@@ -154,11 +158,12 @@ def _check_log(settings: Settings, name: str) -> None:
 
 def _check_archive(directory: str) -> None:
     """Nor on an archive that is none, or lacks files."""
-
     from ..spark.archive import folder
+    from ..spark.archive.store import store_of
 
-    where = folder.local(directory)
-    folder.read(where).check_listing(folder.sizes(where), str(where), alone=True)
+    store = store_of(directory)
+    manifest = folder.read(store)
+    manifest.check_listing(folder.files(store, manifest), store.where, alone=True)
 
 
 def check_spark() -> None:

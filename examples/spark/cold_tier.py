@@ -86,7 +86,7 @@ def main() -> None:
     ask.add_argument("--master", default="local[2]")
     ask.add_argument("--uri", default=os.environ.get("DLOG_URI"), help="default: $DLOG_URI")
     ask.add_argument("--log", default="orders")
-    ask.add_argument("--archive", required=True, help="a folder that all hosts see")
+    ask.add_argument("--archive", required=True, help="a folder that all hosts see, or a URL")
     ask.add_argument("--checkpoint", required=True, help="a folder; keep it as long as the archive")
     ask.add_argument("--max-records", type=int, default=1_000_000, help="of a micro-batch")
     given = ask.parse_args()

@@ -7,7 +7,6 @@ nothing twice. (Spark's own file sink knows its batches only by its checkpoint, 
 """
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,7 @@ from ..source_logs import SourceLogs
 from ..spark_errors import plain_errors
 from . import folder
 from .manifest import Manifest
+from .store import Store, store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,10 +52,9 @@ def append_history(
 
     from .source import FORMAT_NAME, ArchiveSource, WritePlan
 
-    where = folder.local(directory)
-    where.mkdir(parents=True, exist_ok=True)
-    folder.clean(where)
-    current = folder.read_if_any(where)
+    store = store_of(directory)
+    store.prepare()
+    current = folder.read_if_any(store)
     incarnation = run(
         uri, request_timeout_s, lambda held: _incarnation(held, log), patience_s=PATIENCE_S
     )
@@ -67,7 +66,7 @@ def append_history(
         first = str(DLSN(*head[1:]))
         plan = WritePlan(uuid4().hex[:16], 0, log, incarnation, first, head[0], None, None)
     else:
-        _check_ours(current, where, log, incarnation)
+        _check_ours(current, store, log, incarnation)
         frame = frame.where(frame.sequence_id >= current.end_sequence_id)
         plan = WritePlan(
             current.id, current.generation, log, incarnation, str(current.first),
@@ -76,8 +75,8 @@ def append_history(
     frame.sparkSession.dataSource.register(ArchiveSource)
     writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
     with plain_errors():
-        writer.save(str(where))
-    return folder.read(where)
+        writer.save(store.where)
+    return folder.read(store)
 
 
 def history_manifest(directory: str | Path) -> Manifest | None:
@@ -85,7 +84,7 @@ def history_manifest(directory: str | Path) -> Manifest | None:
 
     None where there is none yet. Raises `CorruptData`, `ForeignData`.
     """
-    return folder.read_if_any(folder.local(directory))
+    return folder.read_if_any(store_of(directory))
 
 
 def read_with_history(
@@ -103,13 +102,13 @@ def read_with_history(
     `LogRecreated` where it is an earlier log's of that name, `LogTruncated` where the log lacks records
     after the archive's end, `CorruptData` where a file is missing or of another size.
     """
-    where = folder.local(directory)
-    manifest = folder.read(where)
-    manifest.check_listing(folder.sizes(where), str(where), alone=False)
+    store = store_of(directory)
+    manifest = folder.read(store)
+    manifest.check_listing(folder.files(store, manifest), store.where, alone=False)
     before, after = run(
         uri,
         request_timeout_s,
-        lambda held: _around(held, manifest, where, log),
+        lambda held: _around(held, manifest, store, log),
         patience_s=PATIENCE_S,
     )
 
@@ -120,28 +119,40 @@ def read_with_history(
 
     parts = [] if before is None else [of_log(before)]
     if manifest.files:
-        names = [_escaped(os.path.join(where, one.name)) for one in manifest.files]
-        parts.append(spark.read.schema(ddl(None)).parquet(*names))
+        parts.append(_of_archive(spark, store, manifest))
     found = of_log(after)
     for part in parts:
         found = part.unionByName(found)
     return found
 
 
+def _of_archive(spark: "SparkSession", store: Store, manifest: Manifest) -> "DataFrame":
+    """By Spark's own reader, which prunes columns and row groups, where it can open the files; a store is
+    reached as this process reaches it, and each of its files verified."""
+    if store.local:
+        names = [_escaped(store.path(one.name)) for one in manifest.files]
+        return spark.read.schema(ddl()).parquet(*names)
+    from .source import FORMAT_NAME, ArchiveSource
+
+    spark.dataSource.register(ArchiveSource)
+    read = spark.read.format(FORMAT_NAME).schema(ddl())
+    return read.option("until", str(manifest.end_sequence_id)).load(store.where)
+
+
 async def _around(
-    held: SparkClient, manifest: Manifest, where: Path, log: str
+    held: SparkClient, manifest: Manifest, store: Store, log: str
 ) -> tuple[tuple[str, str] | None, tuple[str, str]]:
     """(from, to) before the archive, if the log has anything there, and after it."""
     logs = SourceLogs(held.namespace, SourceOptions(log=log))
     try:
         await logs.discover()
         view = logs.views[log]
-        _check_ours(manifest, where, log, view.incarnation)
+        _check_ours(manifest, store, log, view.incarnation)
         lost = view.state.truncated_sequence_id - manifest.end_sequence_id
         if lost > 0:
             raise LogTruncated(
-                f'log "{log}" begins at {view.earliest}, the archive in {where} ends at {manifest.end}: '
-                f"{lost} records between them are in neither",
+                f'log "{log}" begins at {view.earliest}, the archive in {store.where} ends at '
+                f"{manifest.end}: {lost} records between them are in neither",
                 str(view.earliest),
             )
         first = view.state.truncated_sequence_id
@@ -164,12 +175,14 @@ async def _incarnation(held: SparkClient, log: str) -> str:
     return incarnation_text(await held.namespace.find(log))
 
 
-def _check_ours(manifest: Manifest, where: Path, log: str, incarnation: str) -> None:
+def _check_ours(manifest: Manifest, store: Store, log: str, incarnation: str) -> None:
     if manifest.log != log:
-        raise ForeignData(f'the archive in {where} is of log "{manifest.log}", not of "{log}"')
+        raise ForeignData(
+            f'the archive in {store.where} is of log "{manifest.log}", not of "{log}"'
+        )
     if manifest.incarnation != incarnation:
         raise LogRecreated(
-            f'the archive in {where} is of log "{log}" {manifest.incarnation}; the log of that name is '
+            f'the archive in {store.where} is of log "{log}" {manifest.incarnation}; the log of that name is '
             f"{incarnation} now: it was deleted and made again"
         )
 

@@ -1,6 +1,6 @@
 """The manifest of an archive: which Parquet files hold which part of a log, and how that is proved (pure).
 
-An archive is a directory of Parquet files and ``manifest.json``, which is replaced atomically and alone says
+An archive is a place with Parquet files and a manifest for each state that it had, of which the newest says
 what counts: a file that it does not name is a leftover. `export_log` makes one, `append_history` lets one
 grow. Records have no gap: they run from ``first_sequence_id`` up to ``end_sequence_id`` of one incarnation.
 
@@ -24,7 +24,6 @@ from ...runtime.errors import CorruptData, ForeignData, InvalidRequest, Unsuppor
 
 FORMAT = 1
 KIND = "distributedlog archive"
-NAME = "manifest.json"
 PLACE = 0x9E3779B97F4A7C15
 TXID = 0xC2B2AE3D27D4EB4F
 WRAP = 2**64
@@ -154,7 +153,7 @@ class Manifest:
             raise ForeignData(f"{where}/{extra[0]} is not in the manifest: it does not belong here")
 
     def encode(self) -> bytes:
-        """The text of ``manifest.json``, with a digest of its own."""
+        """The text of the object, with a digest of its own."""
         body = {
             "format": FORMAT,
             "kind": KIND,

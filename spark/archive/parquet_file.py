@@ -5,11 +5,9 @@ have another (`manifest.py`), which ties them to the log whatever the encoding.
 """
 
 import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +20,7 @@ from ...log.dlsn import DLSN
 from ...runtime.errors import CorruptData, InvalidRequest
 from .folder import file_name
 from .manifest import PLACE, TXID, WRAP, ArchiveFile
+from .store import NewObject, Store
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 FILE_BYTES = 256 * 1024 * 1024
@@ -37,9 +36,10 @@ SCHEMA = pa.schema(
         ("sequence_id", pa.int64()),
         ("txid", pa.int64()),
         ("payload", pa.binary()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
     ]
 )
-"""The columns of the source, all of them."""
+"""The columns of the source, all of them; ``timestamp`` as the frame gave it, null where it gave none."""
 
 
 def digest(batch: pa.RecordBatch, place: int) -> int:
@@ -63,16 +63,22 @@ class PartWriter:
     """
 
     def __init__(
-        self, directory: Path, log: str, incarnation: str, first_sequence_id: int, next_: int
+        self,
+        store: Store,
+        log: str,
+        incarnation: str,
+        first_sequence_id: int,
+        next_: int,
+        generation: int,
     ) -> None:
-        """``next_``: the sequence id of the file's first record."""
-        self.name = file_name(next_)
+        """``next_``: the sequence id of the file's first record. ``generation``: of the manifest that is to
+        name it."""
+        self.name = file_name(next_, generation)
         self._log = log
         self._base = first_sequence_id
         self._first_id = self._next = next_
         self._about = {"log": log, "incarnation": incarnation}
-        self._path = directory / self.name
-        self._sink = _Digesting(self._path)
+        self._sink = _Digesting(store.new(self.name))
         self._parquet = pq.ParquetWriter(
             self._sink,
             SCHEMA,
@@ -102,7 +108,7 @@ class PartWriter:
             )
         if pc.all(pc.equal(batch.column("log"), self._log)).as_py() is not True:
             raise InvalidRequest(f'the frame has records of another log than "{self._log}"')
-        batch = batch.select(SCHEMA.names).cast(SCHEMA)
+        batch = _with_time(batch, SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
         self._digest += digest(batch, self._next - self._base)
         self._next += len(ids)
         self._payload_bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py()
@@ -130,7 +136,7 @@ class PartWriter:
         }
         self._parquet.add_key_value_metadata({"distributedlog": json.dumps(about)})
         self._parquet.close()
-        self._sink.sync_and_close()
+        self._sink.file.close()
         return ArchiveFile(
             self.name,
             records,
@@ -147,8 +153,7 @@ class PartWriter:
         """No such file."""
         with suppress(Exception):  # the error that brought us here is the one to be told
             self._parquet.close()
-        self._sink.file.close()
-        self._path.unlink(missing_ok=True)
+        self._sink.file.discard()
 
     def _row_group(self) -> None:
         if self._held:
@@ -157,31 +162,36 @@ class PartWriter:
             self._held, self._held_bytes = [], 0
 
 
-def records_of(directory: Path, one: ArchiveFile, place: int) -> Iterator[pa.RecordBatch]:
-    """The txids and payloads of a file in order; ``place`` of its first record in the archive.
+def records_of(
+    store: Store, one: ArchiveFile, place: int, columns: Sequence[str] = ("txid", "payload")
+) -> Iterator[pa.RecordBatch]:
+    """The records of a file in order, some columns of them; ``place`` of its first record in the archive.
 
     Whoever uses what this yields must see it to its end: only there the digest of the records is known.
     Raises `CorruptData` naming the file.
     """
-    path = directory / one.name
-    wrong = f"{path} is damaged: "
-    try:
-        mapped = pa.memory_map(str(path))
-    except (FileNotFoundError, OSError) as error:
-        raise CorruptData(f"{path} cannot be read: {error}") from None
-    with mapped:
-        data = mapped.read_buffer()
-        if xxhash.xxh3_64_intdigest(data) != one.file_xxh3:
-            raise CorruptData(wrong + "its bytes are not those that the manifest states")
-        parquet = pq.ParquetFile(pa.BufferReader(data))
-        rows = max(100, min(65_536, BATCH_BYTES * one.records // max(1, one.payload_bytes)))
-        found = seen = 0
-        for batch in parquet.iter_batches(rows, columns=["txid", "payload"], use_threads=False):
-            found += digest(batch, place + seen)
-            seen += batch.num_rows
-            yield batch
-        if (seen, found % WRAP) != (one.records, one.digest):
-            raise CorruptData(wrong + f"its {seen} records are not those that the manifest states")
+    wrong = f"{store.path(one.name)} is damaged: "
+    data = store.whole(one.name)
+    if xxhash.xxh3_64_intdigest(data) != one.file_xxh3:
+        raise CorruptData(wrong + "its bytes are not those that the manifest states")
+    parquet = pq.ParquetFile(pa.BufferReader(data))
+    rows = max(100, min(65_536, BATCH_BYTES * one.records // max(1, one.payload_bytes)))
+    read = list(dict.fromkeys([*columns, "txid", "payload"]))
+    found = seen = 0
+    for batch in parquet.iter_batches(rows, columns=read, use_threads=False):
+        found += digest(batch, place + seen)
+        seen += batch.num_rows
+        yield _with_time(batch, columns).select(list(columns))
+    if (seen, found % WRAP) != (one.records, one.digest):
+        raise CorruptData(wrong + f"its {seen} records are not those that the manifest states")
+
+
+def _with_time(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """An older file, or frame, has none."""
+    if "timestamp" not in columns or "timestamp" in batch.schema.names:
+        return batch
+    field = SCHEMA.field("timestamp")
+    return batch.append_column(field, pa.nulls(batch.num_rows, field.type))
 
 
 def _position(batch: pa.RecordBatch, row: int) -> DLSN:
@@ -189,28 +199,29 @@ def _position(batch: pa.RecordBatch, row: int) -> DLSN:
 
 
 class _Digesting:
-    """A file that is written once from front to back, and its digest."""
+    """An object that is written once from front to back, and its digest: what Arrow takes for a file."""
 
     closed = False
 
-    def __init__(self, path: Path) -> None:
-        self.file = open(path, "xb")  # noqa: SIM115
+    def __init__(self, file: NewObject) -> None:
+        self.file = file
         self.size = 0
         self.xxh3 = xxhash.xxh3_64()
 
     def write(self, data: Any) -> int:
         self.xxh3.update(data)
         self.size += len(data)
-        return self.file.write(data)
+        self.file.write(data)
+        return len(data)
 
     def tell(self) -> int:
         return self.size
 
     def flush(self) -> None:
-        self.file.flush()
+        """What is written is durable, and there, when it is closed."""
 
     def close(self) -> None:
-        """Arrow's; ours is `sync_and_close`."""
+        """Arrow's; the object is closed by whoever made it."""
 
     def readable(self) -> bool:
         return False
@@ -220,8 +231,3 @@ class _Digesting:
 
     def seekable(self) -> bool:
         return False
-
-    def sync_and_close(self) -> None:
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()

@@ -6,8 +6,8 @@ option ``plan`` says what is written; Spark's own Parquet reader is what users r
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -19,9 +19,11 @@ from pyspark.sql.datasource import (
 )
 
 from ...log.dlsn import DLSN
-from ...runtime.errors import InvalidRequest
+from ...runtime.errors import DistributedLogError, InvalidRequest
+from ..spark_errors import told, told_rows
 from . import folder
 from .manifest import ArchiveFile, Manifest
+from .store import Store, store_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,44 +84,61 @@ class ArchiveSource(DataSource):
         """The word for ``format``."""
         return FORMAT_NAME
 
+    @told
     def schema(self) -> str:
         """Of a read: what can be written into a log again."""
         return "txid bigint, payload binary"
 
+    @told
     def reader(self, schema: Any) -> "ArchiveReader":
         """For ``spark.read``."""
-        return ArchiveReader(Path(self.options["path"]))
+        until = self.options.get("until")
+        columns = [field.name for field in schema.fields]
+        store = store_of(self.options["path"])
+        return ArchiveReader(store, columns, None if until is None else int(until))
 
+    @told
     def writer(self, schema: Any, overwrite: bool) -> "ArchiveWriter":
         """For ``df.write``."""
-        from ..schema import COLUMNS
+        from ..schema import COLUMNS, ddl
 
         given = {field.name: field.dataType.simpleString() for field in schema.fields}
-        if given != COLUMNS:
-            legal = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+        if {"timestamp": COLUMNS["timestamp"], **given} != COLUMNS:
+            legal = ddl()
             raise InvalidRequest(
                 f"an archive takes the columns of the source as they are: {legal}; not {', '.join(given)}"
             )
         return ArchiveWriter(
-            Path(self.options["path"]), WritePlan(**json.loads(self.options["plan"]))
+            store_of(self.options["path"]), WritePlan(**json.loads(self.options["plan"]))
         )
 
 
 class ArchiveReader(DataSourceReader):
-    """All records in order, a few files a task; each file is verified before it is used."""
+    """All records in order, a few files a task; each file is verified before it is used.
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    ``until``: the sequence id up to which it is read, however far it has grown since; None: to its end.
+    """
 
+    def __init__(self, store: Store, columns: Sequence[str], until: int | None) -> None:
+        self.store = store
+        self.columns = columns
+        self.until = until
+
+    @told
     def partitions(self) -> list[InputPartition]:
         """In the order of the log."""
-        manifest = folder.read(self.directory)
+        manifest = folder.read(self.store)
         first = manifest.first_sequence_id
-        placed = [(one, one.first_sequence_id - first) for one in manifest.files]
+        placed = [
+            (one, one.first_sequence_id - first)
+            for one in manifest.files
+            if self.until is None or one.end_sequence_id <= self.until
+        ]
         each = -(-len(placed) // TASKS_MAX) or 1
         found = [Files(placed[at : at + each]) for at in range(0, len(placed), each)]
         return list(found) or [Files([])]
 
+    @told_rows
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """In a task. Raises `CorruptData` before the task can succeed."""
         from ..client import settle
@@ -128,16 +147,17 @@ class ArchiveReader(DataSourceReader):
         settle()
         assert isinstance(partition, Files)
         for one, place in partition.files:
-            yield from records_of(self.directory, one, place)
+            yield from records_of(self.store, one, place, self.columns)
 
 
 class ArchiveWriter(DataSourceArrowWriter):
     """Tasks write files, which count once the manifest names them."""
 
-    def __init__(self, directory: Path, plan: WritePlan) -> None:
-        self.directory = directory
+    def __init__(self, store: Store, plan: WritePlan) -> None:
+        self.store = store
         self.plan = plan
 
+    @told
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         """In a task."""
         from pyspark import TaskContext
@@ -161,7 +181,12 @@ class ArchiveWriter(DataSourceArrowWriter):
                 if part is None:
                     begin = batch.column("sequence_id")[0].as_py()
                     part = PartWriter(
-                        self.directory, plan.log, plan.incarnation, plan.first_sequence_id, begin
+                        self.store,
+                        plan.log,
+                        plan.incarnation,
+                        plan.first_sequence_id,
+                        begin,
+                        plan.generation + 1,
                     )
                 part.add(batch)
                 if part.size_bytes >= FILE_BYTES:
@@ -175,6 +200,7 @@ class ArchiveWriter(DataSourceArrowWriter):
             raise
         return files
 
+    @told
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are through: publish. Raises what keeps the files from following on what is there."""
         plan, files = self.plan, _files_of(messages)
@@ -191,11 +217,14 @@ class ArchiveWriter(DataSourceArrowWriter):
                 )
             return made
 
-        folder.publish(self.directory, plan.id, plan.generation, make)
+        folder.publish(self.store, plan.id, plan.generation, make)
 
+    @told
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The job failed, or a commit raised, perhaps after it had published: what counts stays."""
-        folder.discard(self.directory, [one.name for one in _files_of(messages)])
+        """The job failed, or a commit raised, perhaps after it had published. Files that may still come to
+        count stay, for the next append."""
+        with suppress(DistributedLogError, OSError):  # the job's own error matters
+            folder.clean(self.store)
 
 
 def _files_of(messages: Sequence[Any]) -> list[ArchiveFile]:

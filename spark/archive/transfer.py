@@ -16,10 +16,12 @@ from ...runtime.errors import LogExists, LogNotFound
 from ..client import SparkClient, run
 from ..offsets import Offset
 from ..options import SourceOptions
+from ..patience import PATIENCE_S
 from ..source_logs import SourceLogs
 from ..spark_errors import plain_errors
 from . import folder
 from .manifest import Manifest
+from .store import store_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,15 +61,16 @@ def export_log(
     """
     from .source import FORMAT_NAME, ArchiveSource, WritePlan
 
-    where = folder.local(directory)
+    store = store_of(directory)
     bounds = {
         "startingPosition": json.dumps({log: start}),
         "endingPosition": json.dumps({log: end}),
     }
     options = SourceOptions.parse({"uri": uri, "log": log, **bounds}, "batch")
-    planned = run(uri, request_timeout_s, lambda held: _bounds(held, options))
-    begin, stop = planned
-    folder.prepare(where)
+    begin, stop = run(
+        uri, request_timeout_s, lambda held: _bounds(held, options), patience_s=PATIENCE_S
+    )
+    folder.prepare(store)
     plan = WritePlan(
         uuid4().hex[:16],
         0,
@@ -89,8 +92,8 @@ def export_log(
     spark.dataSource.register(ArchiveSource)
     writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
     with plain_errors():
-        writer.save(str(where))
-    return folder.read(where)
+        writer.save(store.where)
+    return folder.read(store)
 
 
 def import_log(
@@ -109,9 +112,9 @@ def import_log(
     """
     from .source import FORMAT_NAME, ArchiveSource
 
-    where = folder.local(directory)
-    manifest = folder.read(where)
-    folder.verify(where, manifest)
+    store = store_of(directory)
+    manifest = folder.read(store)
+    folder.verify(store, manifest)
     app = f"import-{manifest.id}"
 
     async def look(held: SparkClient) -> bool:
@@ -120,10 +123,11 @@ def import_log(
     async def find(held: SparkClient) -> tuple[DLSN, DLSN] | None:
         return await _place(held, log, app)
 
-    already = run(uri, request_timeout_s, look)
+    already = run(uri, request_timeout_s, look, patience_s=PATIENCE_S)
     if not already:
         spark.dataSource.register(ArchiveSource)
-        frame = spark.read.format(FORMAT_NAME).load(str(where))
+        whole = spark.read.format(FORMAT_NAME).option("until", str(manifest.end_sequence_id))
+        frame = whole.load(store.where)
         writer = frame.write.format("distributedlog").mode("append").option("log", log)
         size = max(SEGMENT_BYTES, manifest.payload_bytes // SEGMENTS_MAX)
         writer = writer.option("createLogs", "true").option("segmentBytes", str(size))
@@ -131,7 +135,7 @@ def import_log(
         writer = writer.option("requestTimeout", f"{request_timeout_s}s")
         with plain_errors():
             writer.save(uri)
-    place = run(uri, request_timeout_s, find)
+    place = run(uri, request_timeout_s, find, patience_s=PATIENCE_S)
     return Imported(manifest, already, *(place or (None, None)))
 
 

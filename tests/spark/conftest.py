@@ -20,6 +20,7 @@ from distributedlog import Namespace, open_namespace
 from distributedlog.cluster.processes import environment
 from distributedlog.spark.settings import recommended_conf
 from tests.cluster.story import Cluster
+from tests.spark.registered_stores import registered
 
 T = TypeVar("T")
 
@@ -40,12 +41,13 @@ def why_not() -> str:
 
 
 def spark_env() -> None:
-    """What workers inherit: this Python, this checkout, loopback."""
+    """What workers inherit: this Python, this checkout, loopback, and the tests' own object store."""
+    stores = registered(Path(tempfile.mkdtemp(prefix="spark-stores-")))
     os.environ.update(
         PYSPARK_PYTHON=sys.executable,
         PYSPARK_DRIVER_PYTHON=sys.executable,
         SPARK_LOCAL_IP="127.0.0.1",
-        PYTHONPATH=os.pathsep.join([str(ROOT), environment()["PYTHONPATH"]]),
+        PYTHONPATH=os.pathsep.join([str(ROOT), environment()["PYTHONPATH"], stores]),
     )
 
 

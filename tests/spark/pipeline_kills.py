@@ -23,6 +23,7 @@ import trio
 
 from distributedlog.cluster.processes import environment
 from distributedlog.spark import read_with_history, session
+from distributedlog.spark.archive.folder import manifest_name
 from examples.spark import snapshot_and_truncate
 from examples.spark.change_feed import ChangeFeed, write
 from tests.cluster.story import Cluster, dlog
@@ -111,7 +112,7 @@ def transfer(campaign: Campaign, here: Path, records: int) -> None:
     before, out = changes(campaign, "exported", records), here / "out"
     print("export", flush=True)
     command = dlog("log", "export", "exported", "--to", str(out))
-    campaign.until_done(command, done=out / "manifest.json")
+    campaign.until_done(command, done=out / manifest_name(1))
     print("import", flush=True)
     campaign.until_done(dlog("log", "import", str(out), "--log", "imported"))
     assert [row[4:] for row in plain(campaign.uri, "imported")] == [row[4:] for row in before]

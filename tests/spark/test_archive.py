@@ -1,111 +1,288 @@
-"""An archive's directory: one step from state to state, whoever is killed or writes at the same time."""
+"""An archive's store: one step from state to state, whoever is killed or writes at the same time.
 
+A directory, and an object store that refuses what object stores do not have.
+"""
+
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.runtime.errors import (
+    ConnectionLost,
     CorruptData,
+    DistributedLogError,
     ForeignData,
     InvalidRequest,
     VersionConflict,
 )
 from distributedlog.spark.archive import folder
 from distributedlog.spark.archive.manifest import ArchiveFile, Manifest
+from distributedlog.spark.archive.store import Bucket, Directory, Store, store_of
+from tests.examples import examples
 
 START = Manifest("a" * 16, 0, "orders", "b" * 16, DLSN(1, 0, 0), DLSN(1, 0, 0), 0, 0)
 
 
-def put(directory: Path, first_id: int) -> ArchiveFile:
-    """A file of two records, as a task leaves it."""
-    import xxhash
+@pytest.fixture(params=["directory", pytest.param("bucket", marks=pytest.mark.extra)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """Each test in both."""
+    made = store_of(tmp_path) if request.param == "directory" else bucket(tmp_path)
+    made.prepare()
+    return made
 
-    name, data = folder.file_name(first_id), b"records %d" % first_id
-    (directory / name).write_bytes(data)
+
+def bucket(path: Path) -> Bucket:
+    """An object store over a directory. Skips where fsspec is not installed."""
+    if importlib.util.find_spec("fsspec") is None:
+        pytest.skip("fsspec is not installed: pip install '.[spark]'")
+    import fsspec
+
+    from tests.spark.write_once import WriteOnce
+
+    fsspec.register_implementation("once", WriteOnce, clobber=True)
+    made = store_of(f"once://{path}")
+    assert isinstance(made, Bucket)
+    return made
+
+
+def put(store: Store, first_id: int, generation: int = 1) -> ArchiveFile:
+    """A file of two records, as a task leaves it."""
+    name, data = folder.file_name(first_id, generation), b"records %d" % first_id
+    file = store.new(name)
+    file.write(data)
+    file.close()
     first, last = DLSN(1, first_id, 0), DLSN(1, first_id + 1, 0)
     digest = xxhash.xxh3_64_intdigest(data)
     return ArchiveFile(name, 2, 20, first, last, first_id, 1, len(data), digest)
 
 
-def append(directory: Path, generation: int, *files: ArchiveFile) -> Manifest:
-    folder.publish(directory, START.id, generation, lambda current: (current or START).grown(files))
-    return folder.read(directory)
+def raw(store: Store, name: str, data: bytes) -> None:
+    """As somebody else leaves it, by their own means."""
+    (Path(store.where.removeprefix("once://")) / name).write_bytes(data)
 
 
-def test_of_two_that_append_at_once_one_fails_and_leaves_nothing(tmp_path: Path) -> None:
-    mine, theirs = put(tmp_path, 0), put(tmp_path, 0)
+def append(store: Store, generation: int, *files: ArchiveFile) -> Manifest:
+    folder.publish(store, START.id, generation, lambda current: (current or START).grown(files))
+    return folder.read(store)
 
-    made = append(tmp_path, 0, theirs)
+
+def names(store: Store) -> set[str]:
+    """Of files, whether they count or not."""
+    return {name for name in store.sizes() if name.endswith(".parquet")}
+
+
+def test_of_two_that_append_at_once_one_fails_and_what_it_left_goes(store: Store) -> None:
+    mine, theirs = put(store, 0), put(store, 0)
+
+    made = append(store, 0, theirs)
     with pytest.raises(VersionConflict, match=r"at generation 1 of archive a+, not 0"):
-        append(tmp_path, 0, mine)
-    folder.discard(tmp_path, [mine.name, theirs.name])  # the latter: a commit that raised too late
+        append(store, 0, mine)
 
-    assert folder.read(tmp_path) == made
-    assert set(folder.sizes(tmp_path)) == {theirs.name}
+    assert folder.read(store) == made
+    assert names(store) == {theirs.name}
 
 
-def test_a_manifest_never_names_a_file_that_was_removed_as_a_leftover(tmp_path: Path) -> None:
-    late = put(tmp_path, 0)
-    folder.clean(tmp_path)
+def test_of_two_that_begin_with_the_same_state_one_creates_the_next(store: Store) -> None:
+    """Both have looked, and both have files: the number decides, and no lock."""
+    append(store, 0, put(store, 0))
+    mine, theirs = put(store, 2, 2), put(store, 2, 2)
+
+    def make(current: Manifest | None) -> Manifest:
+        append(store, 1, theirs)  # between our look and our create
+        assert current is not None
+        return current.grown([mine])
+
+    with pytest.raises(VersionConflict, match="at generation 2"):
+        folder.publish(store, START.id, 1, make)
+
+    assert [one.name for one in folder.read(store).files][1:] == [theirs.name]
+
+
+def test_files_that_may_still_come_to_count_are_left_and_others_go(store: Store) -> None:
+    """An append that is under way is not robbed by one that ends, or begins; killed ones leave nothing for
+    long. What is not ours stays."""
+    kept = put(store, 0)
+    dead = put(store, 0)
+    append(store, 0, kept)
+    under_way = put(store, 2, generation=2)
+    raw(store, "notes.txt", b"")
+    folder.clean(store)
+    assert names(store) == {kept.name, under_way.name}
+    assert dead.name not in names(store)
+
+    winner = put(store, 2, generation=2)
+    append(store, 1, winner)
+
+    assert names(store) == {kept.name, winner.name}
+    assert "notes.txt" in store.sizes()
+
+
+def test_a_manifest_never_names_a_file_that_is_gone(store: Store) -> None:
+    late = put(store, 0)
+    store.delete([late.name])
 
     with pytest.raises(VersionConflict, match="was removed by another append"):
-        append(tmp_path, 0, late)
+        append(store, 0, late)
 
-    assert folder.read_if_any(tmp_path) is None
-
-
-def test_leftovers_go_and_what_counts_or_is_not_ours_stays(tmp_path: Path) -> None:
-    kept = put(tmp_path, 0)
-    append(tmp_path, 0, kept)
-    put(tmp_path, 2)
-    (tmp_path / ".manifest.json.killed").write_bytes(b"half")
-    (tmp_path / "notes.txt").write_bytes(b"")
-
-    folder.clean(tmp_path)
-
-    assert set(folder.sizes(tmp_path)) == {kept.name, "notes.txt"}
-    assert not (tmp_path / ".manifest.json.killed").exists()
+    assert folder.read_if_any(store) is None
 
 
-def test_a_new_archive_wants_a_directory_that_is_empty_but_for_a_killed_attempt(
-    tmp_path: Path,
+def test_an_append_that_slept_for_many_generations_counts_for_nothing(store: Store) -> None:
+    """Its number is free again, for old manifests go: created, it would be taken for published."""
+    append(store, 0, put(store, 0))
+    late = put(store, 2, 2)
+
+    def make(current: Manifest | None) -> Manifest:
+        for generation in range(1, folder.KEPT + 3):
+            append(store, generation, put(store, 2 * generation, generation + 1))
+        raw(store, late.name, b"as if nobody had removed it")
+        assert current is not None
+        return current.grown([late])
+
+    with pytest.raises(VersionConflict, match=f"at generation {folder.KEPT + 3}"):
+        folder.publish(store, START.id, 1, make)
+
+    manifests = [name for name in store.sizes() if name.startswith("_manifest")]
+    assert len(manifests) == folder.KEPT
+    assert folder.manifest_name(2) not in manifests
+    folder.verify(store, folder.read(store))
+
+
+@pytest.mark.parametrize("happened", [True, False])
+def test_a_create_whose_answer_is_lost_is_asked_again(
+    store: Store, happened: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put(tmp_path, 0)
-    folder.prepare(tmp_path)
-    assert folder.sizes(tmp_path) == {}
+    """And known again by its bytes: not taken for another one's, nor published twice."""
+    one = put(store, 0)
+    create, lost = type(store).create, [2]
 
-    (tmp_path / "notes.txt").write_bytes(b"")
-    with pytest.raises(ForeignData, match=r"holds notes\.txt"):
-        folder.prepare(tmp_path)
-    (tmp_path / "notes.txt").unlink()
-    append(tmp_path, 0, put(tmp_path, 0))
+    def losing(self: Any, name: str, data: bytes) -> bool:
+        if lost[0]:
+            lost[0] -= 1
+            if happened:
+                create(self, name, data)
+            raise ConnectionLost("no answer")
+        return bool(create(self, name, data))
+
+    monkeypatch.setattr(type(store), "create", losing)
+
+    assert append(store, 0, one).generation == 1
+
+
+def test_an_archive_of_an_older_program_is_read_and_grows(store: Store) -> None:
+    old = put(store, 0)
+    made = START.grown([old])
+    raw(store, folder.OLD_NAME, made.encode())
+    assert folder.read(store) == made
     with pytest.raises(ForeignData, match="holds an archive already"):
-        folder.prepare(tmp_path)
+        folder.prepare(store)
+
+    grown = append(store, 1, put(store, 2, 2))
+
+    assert grown.files[0].name == old.name
+    assert folder.OLD_NAME not in store.sizes()
+    folder.verify(store, grown)
 
 
-def test_where_no_archive_is(tmp_path: Path) -> None:
+def test_a_manifest_under_another_ones_number_is_not_taken_for_it(store: Store) -> None:
+    made = append(store, 0, put(store, 0))
+    raw(store, folder.manifest_name(7), made.encode())
+
+    with pytest.raises(CorruptData, match="is of generation 1: it was renamed"):
+        folder.read(store)
+
+
+def test_a_new_archive_wants_a_place_that_is_empty_but_for_a_killed_attempt(store: Store) -> None:
+    killed = put(store, 0)
+    folder.prepare(store)
+
+    raw(store, "notes.txt", b"")
+    with pytest.raises(ForeignData, match=r"holds notes\.txt"):
+        folder.prepare(store)
+    store.delete(["notes.txt"])
+    append(store, 0, put(store, 0))
+    assert killed.name not in names(store)
+    with pytest.raises(ForeignData, match="holds an archive already"):
+        folder.prepare(store)
+
+
+def test_where_no_archive_is(store: Store, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="did not finish"):
-        folder.read(tmp_path)
-    with pytest.raises(InvalidRequest, match=r"has no manifest\.json"):
-        folder.read(tmp_path / "nowhere")
-    with pytest.raises(InvalidRequest, match="s3://bucket/x"):
-        folder.local("s3://bucket/x")
+        folder.read(store)
+    with pytest.raises(InvalidRequest, match="has no manifest"):
+        folder.read(store_of(tmp_path / "nowhere"))
+    assert store_of(f"file://{tmp_path}").where == store_of(tmp_path).where == str(tmp_path)
+    assert isinstance(store_of(tmp_path), Directory)
 
 
-def test_every_flipped_byte_of_a_file_is_found(tmp_path: Path) -> None:
-    one = put(tmp_path, 0)
-    made = append(tmp_path, 0, one)
-    whole = (tmp_path / one.name).read_bytes()
-    folder.verify(tmp_path, made)
+@pytest.mark.extra
+def test_a_store_that_is_not_known_or_not_safe_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = bucket(tmp_path)
+    from tests.spark.write_once import WriteOnce
+
+    monkeypatch.setattr(WriteOnce, "refuses_to_create_again", False)
+    with pytest.raises(InvalidRequest, match="writes over what is there"):
+        made.prepare()
+    assert made.sizes() == {}
+    with pytest.raises(InvalidRequest, match="nosuch://x: "):
+        store_of("nosuch://x").sizes()
+    (tmp_path / "_manifest-0000000000000000001.json").mkdir()
+    with pytest.raises(ConnectionLost, match="IsADirectory"):
+        made.read("_manifest-0000000000000000001.json")
+
+
+def test_every_flipped_byte_of_a_file_is_found(store: Store) -> None:
+    one = put(store, 0)
+    made = append(store, 0, one)
+    whole = store.read(one.name)
+    assert whole is not None
+    folder.verify(store, made)
 
     for at in range(len(whole)):
         flipped = bytearray(whole)
         flipped[at] ^= 1
-        (tmp_path / one.name).write_bytes(flipped)
+        raw(store, one.name, bytes(flipped))
         with pytest.raises(CorruptData, match=f"{one.name} is damaged"):
-            folder.verify(tmp_path, made)
+            folder.verify(store, made)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=14))
+def test_whoever_appends_in_whatever_order_nothing_published_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool]]
+) -> None:
+    """Three appenders, whose steps (look and write; publish, or die) come in any order."""
+    store = store_of(tmp_path_factory.mktemp("store"))
+    held: dict[int, tuple[int, ArchiveFile]] = {}
+    published: list[str] = []
+    for who, dies in steps:
+        current = folder.read_if_any(store)
+        if who not in held:
+            generation = 0 if current is None else current.generation
+            end = 0 if current is None else current.end_sequence_id
+            held[who] = generation, put(store, end, generation + 1)
+            continue
+        generation, file = held.pop(who)
+        if dies:
+            continue
+        try:
+            append(store, generation, file)
+            published.append(file.name)
+        except DistributedLogError:
+            assert current is not None
+            assert current.generation > generation
+    found = folder.read_if_any(store)
+    assert [one.name for one in found.files] == published if found else published == []
+    if found is not None:
+        folder.verify(store, found)
 
 
 # --- files of records -----------------------------------------------------------------------------
@@ -125,11 +302,11 @@ def batch(log: str, ids: range) -> Any:
     return pa.RecordBatch.from_pylist(rows, SCHEMA)
 
 
-def written(directory: Path, *batches: Any) -> ArchiveFile:
+def written(store: Store, *batches: Any) -> ArchiveFile:
     from distributedlog.spark.archive.parquet_file import PartWriter
 
     begin = batches[0].column("sequence_id")[0].as_py()
-    part = PartWriter(directory, "orders", "b" * 16, 100, begin)
+    part = PartWriter(store, "orders", "b" * 16, 100, begin, 1)
     for one in batches:
         part.add(one)
     return part.close()
@@ -137,7 +314,6 @@ def written(directory: Path, *batches: Any) -> ArchiveFile:
 
 def plain_digest(records: list[tuple[int, bytes]]) -> int:
     """As `manifest` defines it, a record at a time."""
-    import xxhash
 
     from distributedlog.spark.archive.manifest import PLACE, TXID
 
@@ -147,17 +323,17 @@ def plain_digest(records: list[tuple[int, bytes]]) -> int:
 
 
 @pytest.mark.extra
-def test_a_file_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_file_is_read_back_as_it_was_written(store: Store) -> None:
     """And its digests are those of its bytes and of its records, however they were cut."""
     from distributedlog.spark.archive.parquet_file import records_of
 
-    one = written(tmp_path, batch("orders", range(100, 150)), batch("orders", range(150, 400)))
-    head = written(tmp_path, batch("orders", range(100, 333)))
-    tail = written(tmp_path, batch("orders", range(333, 400)))
+    one = written(store, batch("orders", range(100, 150)), batch("orders", range(150, 400)))
+    head = written(store, batch("orders", range(100, 333)))
+    tail = written(store, batch("orders", range(333, 400)))
 
     records = [
         (row["txid"], row["payload"])
-        for found in records_of(tmp_path, one, 0)
+        for found in records_of(store, one, 0)
         for row in found.to_pylist()
     ]
     assert records == [(10 * n, b"%d" % n * (n % 5)) for n in range(100, 400)]
@@ -194,33 +370,34 @@ def test_records_in_another_place_or_changed_have_another_digest() -> None:
     ids=["gap", "twice", "backwards", "filtered", "other log"],
 )
 def test_records_that_do_not_follow_are_refused(
-    tmp_path: Path, ids: list[range], log: str, said: str
+    store: Store, ids: list[range], log: str, said: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=said):
-        written(tmp_path, *(batch(log, some) for some in ids))
+        written(store, *(batch(log, some) for some in ids))
 
 
 @pytest.mark.extra
-def test_a_damaged_file_is_not_read_to_its_end(tmp_path: Path) -> None:
+def test_a_damaged_file_is_not_read_to_its_end(store: Store) -> None:
     """Also where only the records' digest can tell: a file that was written anew."""
     from dataclasses import replace
 
     from distributedlog.spark.archive.parquet_file import records_of
 
-    one = written(tmp_path, batch("orders", range(100, 200)))
-    other = written(tmp_path, batch("orders", range(101, 201)))
+    one = written(store, batch("orders", range(100, 200)))
+    other = written(store, batch("orders", range(101, 201)))
     posing = replace(one, name=other.name, file_bytes=other.file_bytes, file_xxh3=other.file_xxh3)
 
     with pytest.raises(CorruptData, match=f"{other.name} is damaged: its 100 records"):
-        list(records_of(tmp_path, posing, 0))
-    path = tmp_path / one.name
-    data = bytearray(path.read_bytes())
+        list(records_of(store, posing, 0))
+    whole = store.read(one.name)
+    assert whole is not None
+    data = bytearray(whole)
     for at in (0, 5, len(data) // 2, len(data) - 1):
         data[at] ^= 64
-        path.write_bytes(data)
+        raw(store, one.name, bytes(data))
         with pytest.raises(CorruptData, match=f"{one.name} is damaged: its bytes"):
-            list(records_of(tmp_path, one, 0))
+            list(records_of(store, one, 0))
         data[at] ^= 64
-    path.unlink()
+    store.delete([one.name])
     with pytest.raises(CorruptData, match=f"{one.name} cannot be read"):
-        list(records_of(tmp_path, one, 0))
+        list(records_of(store, one, 0))

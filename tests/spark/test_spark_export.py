@@ -136,7 +136,8 @@ def test_an_import_that_is_refused_writes_nothing(
     fill(uri, "a", range(100))
     told(capsys, "export", "a", "--to", tmp_path)
     (file,) = tmp_path.glob("*.parquet")
-    data, manifest = file.read_bytes(), (tmp_path / "manifest.json").read_bytes()
+    (stated,) = tmp_path.glob("_manifest-*.json")
+    data, manifest = file.read_bytes(), stated.read_bytes()
 
     def try_import(code: int, log: str = "b") -> str:
         said = refused(capsys, code, "import", tmp_path, "--log", log)
@@ -153,13 +154,13 @@ def test_an_import_that_is_refused_writes_nothing(
     (tmp_path / "more.parquet").write_bytes(data)
     assert f"{tmp_path / 'more.parquet'} is not in the manifest" in try_import(5)
     (tmp_path / "more.parquet").unlink()
-    (tmp_path / "manifest.json").write_bytes(manifest.replace(b'"a"', b'"b"'))
-    assert "manifest.json is damaged" in try_import(1)
-    (tmp_path / "manifest.json").write_bytes(b'{"protoPayload": {}}')
-    assert "manifest.json is not the manifest of" in try_import(5)
-    (tmp_path / "manifest.json").unlink()
+    stated.write_bytes(manifest.replace(b'"a"', b'"b"'))
+    assert f"{stated} is damaged" in try_import(1)
+    stated.write_bytes(b'{"protoPayload": {}}')
+    assert f"{stated} is not the manifest of" in try_import(5)
+    stated.unlink()
     assert "its export did not finish" in try_import(2)
-    (tmp_path / "manifest.json").write_bytes(manifest)
+    stated.write_bytes(manifest)
     assert 'log "a" has records of its own' in try_import(3, "a")
     assert len(plain(uri, "a")) == 100
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from distributedlog import DLSN, Namespace
+from distributedlog.cli.main import run
 from distributedlog.runtime.errors import (
     CorruptData,
     ForeignData,
@@ -15,6 +16,7 @@ from distributedlog.runtime.errors import (
     LogTruncated,
 )
 from tests.spark.conftest import fill, on, plain
+from tests.spark.test_archive import bucket
 
 pytest.importorskip("pyspark", reason="pip install '.[spark]'")
 
@@ -33,7 +35,7 @@ def records(spark: Any, uri: str, **options: object) -> Any:
     return reader.load(uri).coalesce(1)
 
 
-def both(spark: Any, uri: str, archive: Path) -> list[tuple[Any, ...]]:
+def both(spark: Any, uri: str, archive: Path | str) -> list[tuple[Any, ...]]:
     """As `plain` gives a log."""
     frame = read_with_history(spark, uri, "a", archive, request_timeout_s=TIMEOUT_S)
     assert {row[0] for row in frame.select("log").distinct().collect()} <= {"a"}
@@ -49,7 +51,7 @@ def truncate(uri: str, to: DLSN) -> None:
     on(uri, call)
 
 
-def append(frame: Any, uri: str, archive: Path) -> Any:
+def append(frame: Any, uri: str, archive: Path | str) -> Any:
     return append_history(frame, uri, "a", archive, request_timeout_s=TIMEOUT_S)
 
 
@@ -133,3 +135,32 @@ def test_what_does_not_belong_to_the_archive_adds_nothing(
     next(tmp_path.glob("*.parquet")).unlink()
     with pytest.raises(CorruptData, match=r"\.parquet is missing"):
         both(spark, uri, tmp_path)
+
+
+def test_an_archive_in_an_object_store(
+    spark: Any, uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that refuses to rename, to append and to write over, seen by several processes: it grows by
+    batches, what killed attempts left goes, it is read with its log, and an export becomes a log again."""
+    place = bucket(tmp_path / "tier").where
+    fill(uri, "a", range(300), entry=100)
+    first = append(records(spark, uri, endingPosition='{"a": "1.1.0"}'), uri, place)
+    whole = plain(uri, "a")
+    left = tmp_path / "tier" / f"{100:019d}-g2-{'0' * 32}.parquet"
+    left.write_bytes(b"of an append that was killed")
+
+    second = append(records(spark, uri), uri, place)
+
+    assert (first.records, second.records, second.generation) == (100, 300, 2)
+    assert not left.exists()
+    truncate(uri, DLSN(1, 2, 50))
+    assert both(spark, uri, place) == whole
+    frame = read_with_history(spark, uri, "a", place)
+    assert frame.where("timestamp is null").count() == 0
+    assert frame.where("txid >= 290").count() == 10
+    out = bucket(tmp_path / "out").where
+    asked = ["--uri", uri, "--timeout", "60"]
+    assert run(["log", "export", "a", "--to", out, *asked]) == 0
+    assert run(["log", "import", out, "--log", "b", *asked]) == 0
+    assert [row[4:] for row in plain(uri, "b")] == [row[4:] for row in whole[250:]]
+    assert "exported 50 records" in capsys.readouterr().err
