@@ -4,6 +4,8 @@ A directory, and an object store that refuses what object stores do not have.
 """
 
 import importlib.util
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,14 @@ from distributedlog.spark.archive.store import Bucket, Directory, Store, store_o
 from tests.examples import examples
 
 START = Manifest("a" * 16, 0, "orders", "b" * 16, DLSN(1, 0, 0), DLSN(1, 0, 0), 0, 0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_syncs() -> Iterator[None]:
+    """Thousands of them, on a disk that others use; what they are for no test of a living process can see."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture(params=["directory", pytest.param("bucket", marks=pytest.mark.extra)])
@@ -254,7 +264,7 @@ def test_every_flipped_byte_of_a_file_is_found(store: Store) -> None:
             folder.verify(store, made)
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=14))
 def test_whoever_appends_in_whatever_order_nothing_published_is_lost(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, bool]]
