@@ -17,7 +17,7 @@ Writing, in the order a record meets it:
     writer.py, admission.py         what the user holds; which records are taken
     batch.py, pipeline.py           one outcome an entry; batches open, ready, in flight
     open_segment.py                 a batch becomes an entry (`record.py`), its clock's time in it
-    keeper.py                       segments rolled, replaced, completed
+    keeper.py, roll_permits.py      segments rolled, replaced, completed; how many of a process at once
     takeover.py, recovery_turns.py  the end of the writer before is made certain, the first segment opened
     lock.py, lock_session.py        a leased key that names who writes (`lock_record.py`); one lease a process
     ownership.py, shared_change.py  changing the state: as its owner (H12), and without owning it

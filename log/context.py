@@ -11,6 +11,7 @@ from .ledgers import Ledgers
 from .lock_session import LockSessions, Start
 from .options import LogOptions
 from .recovery_turns import RecoveryTurns
+from .roll_permits import RollPermits
 from .settings_watch import FollowedLog, SettingsWatch
 
 
@@ -37,6 +38,8 @@ class LogContext:
     """Looks whether segments should end, for all writers."""
     commits: Commits
     """Writes what subscribers commit, for all of them."""
+    permits: RollPermits
+    """To end them for size or age."""
     followed: FollowedLog | None = None
     """Of an open log: its options as they are now, where ``options`` has them as they were at its opening."""
 

@@ -1,16 +1,20 @@
-"""The segments under a writer: rolls, replaces and completes them.
+"""The segments under a writer: made ready, rolled, replaced, completed.
 
-A roll (H11): the next segment is created and registered while this one is written on; then nothing more is
-sent here until all of it is acknowledged; then entries go to the next one, and after that this one is closed,
-in the transaction that also writes where the next one's sequence ids begin. At most two are in progress.
+A roll (H11): near its end the next segment is created and registered while this one is written on. The writer
+goes over to it at the first moment when nothing is in flight; when this one is full it sends nothing more
+until all of it is acknowledged. After that this one is closed, in the transaction that also writes where the
+next one's sequence ids begin. At most two are in progress.
+
+What keeps a next segment from being made ready stops no writes: this one is written on, and it is tried
+again. So it is where the next one's ledger fails before anything was sent to it (H150): it is recovered,
+empty, and the writer goes over to it only then, to replace it at once.
 
 After a ledger's error the writer recovers its own segment, so that it learns its end: what is below is
-acknowledged, what is above is sent again, each once, to the next segment. Metadata that is away stops no
-writes: the old segment is written on, and the roll is tried again.
+acknowledged, what is above is sent again, each once, to the next segment.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
@@ -19,15 +23,18 @@ from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
+    LogNotFound,
     VersionConflict,
 )
 from ..runtime.turns import Round
 from .containment import broken
 from .context import LogContext
 from .ledgers import NewLedger
-from .open_segment import OpenSegment
+from .open_segment import AHEAD, OpenSegment
+from .options import LogOptions
 from .ownership import OwnedLog, may_pass
 from .recovery_turns import RETRY_MAX_S
+from .roll_permits import RollPermit
 from .segments import SegmentRecord
 from .state import LogState
 from .takeover import SegmentOpening, close_segment, read_end
@@ -35,6 +42,8 @@ from .takeover import SegmentOpening, close_segment, read_end
 TICK_S = 5.0
 """So often it is looked whether a segment should end for its age or its ledger (H22: within 60 s)."""
 ROOM_WAIT_S = 1.0
+AGE_SHARE_MIN = 0.9
+"""Of the greatest age, what a segment is given at least: logs that are opened together do not roll so."""
 
 log = logging.getLogger("distributedlog.log")
 
@@ -63,7 +72,6 @@ class SegmentKeeper:
         self._owned = owned
         self._ledgers = context.ledgers
         self._context = context
-        self._options = context.options
         self._wall_ms = context.wall_ms
         self._turns = context.turns
         self._rounds = context.rounds
@@ -72,37 +80,65 @@ class SegmentKeeper:
         self._turn = trio.Lock()
         self._opening: SegmentOpening | None = None
         self._next: OpenSegment | None = None
+        self._next_closed = False
+        """Its ledger failed, and was recovered: certainly empty."""
         self._drained: OpenSegment | None = None
         """The one before it, while it waits for its close."""
         self._why_roll = ""
+        self._permit = RollPermit(context.permits, self.wake)
+        self._unprepared: DistributedLogError | None = None
+        """Why there was no next segment: no error of the writer's."""
         self._room_wanted = False
         self._backoff = Backoff(longest_s=RETRY_MAX_S)
         self._trouble_since: float | None = None
         self._over = False
+        self._take_options(context.options)
         self.current = self._begin(*first)
 
     @property
     def sendable(self) -> bool:
         """May an entry go to the segment in progress?"""
+        current = self.current
+        if self._next is not None and self._usable(self._next) and current.is_full(self._options):
+            return False
+        return current.ledger.error is None
+
+    @property
+    def settled(self) -> bool:
+        """Does the segment in progress go on, as far as it is known, so that nothing need be looked at?"""
         return self._next is None and self.current.ledger.error is None
 
     def look(self, *, drained: bool) -> None:
-        """At each turn of the sender: go over to the next segment, or see that this one is full."""
+        """At each turn of the sender: go over to the next segment, or see that one is wanted."""
         if self._next is not None:
-            if drained and self.current.ledger.error is None:
-                self.current.publish()
-                self._drained, self.current, self._next = self.current, self._next, None
-                self._wake.set()
-        elif self.current.sent_bytes >= self._options.segment_bytes_max:
+            if drained and self.current.ledger.error is None and self._usable(self._next):
+                self._go_over(self._next)
+        elif self.current.sent_bytes >= self._ahead_bytes:
             self._look_at_segment()
+
+    def _go_over(self, following: OpenSegment) -> None:
+        """To the next segment; all of this one is acknowledged."""
+        current = self.current
+        current.publish()
+        following.follow(current)
+        self._drained, self.current, self._next = current, following, None
+        self._wake.set()
+
+    def _usable(self, following: OpenSegment) -> bool:
+        """May the writer go over to it? Else it writes on where it is."""
+        return following.ledger.error is None or self._next_closed
 
     def _look_at_segment(self) -> None:
         """Is a next one wanted, for whatever reason?"""
-        self._options = self._context.latest
         if self._next is None and not self._why_roll:
-            self._why_roll = self.current.why_roll(self._options)
+            self._take_options(self._context.latest)
+            self._why_roll = self.current.why_next(self._options)
             if self._why_roll:
                 self._wake.set()
+
+    def _take_options(self, options: LogOptions) -> None:
+        self._options = options
+        self._ahead_bytes = options.segment_bytes_max * AHEAD
 
     def _look_round(self) -> bool:
         self._look_at_segment()
@@ -112,7 +148,7 @@ class SegmentKeeper:
         self._on_failed(broken(f'the writer of log "{self._owned.state.name}"', error))
 
     def wake(self) -> None:
-        """The ledger has an error."""
+        """A ledger has an error, or there is a permit to roll."""
         self._wake.set()
 
     def wait_room(self) -> None:
@@ -124,7 +160,7 @@ class SegmentKeeper:
         """Send nothing more. Synchronous and idempotent."""
         # A step that waits may come back in this very turn, before it is cancelled.
         self._over = True
-        self._rounds.leave(self._round)
+        self._leave()
         for segment in (self._drained, self.current, self._next):
             if segment is not None:
                 segment.ledger.abort()
@@ -136,7 +172,11 @@ class SegmentKeeper:
         try:
             await self._run()
         finally:
-            self._rounds.leave(self._round)
+            self._leave()
+
+    def _leave(self) -> None:
+        self._rounds.leave(self._round)
+        self._permit.give_back()
 
     async def _run(self) -> None:
         while True:
@@ -144,10 +184,13 @@ class SegmentKeeper:
             self._wake = trio.Event()
             try:
                 async with self._turn:
-                    await self._step()
+                    while await self._step():  # what is due may be more than one thing
+                        pass
                 self._backoff.reset()
             except DistributedLogError as error:
-                if not may_pass(error) or self._in_trouble_too_long():
+                if error is not self._unprepared and (
+                    not may_pass(error) or self._in_trouble_too_long()
+                ):
                     self._on_failed(error)
                     return
                 log.warning('log "%s": %s; it is tried again', self._owned.state.name, error)
@@ -173,21 +216,53 @@ class SegmentKeeper:
 
     # --- steps, each may be repeated after any failure ----------------------------------------------
 
-    async def _step(self) -> None:
+    async def _step(self) -> bool:
+        """Do one of the things that are due; False: there was none."""
+        following = self._next
         if self._room_wanted:
             self._room_wanted = False
             with trio.move_on_after(ROOM_WAIT_S):
                 await self.current.ledger.wait_room()
             self._on_sendable()
-        if self.current.ledger.error is not None:
+        elif self.current.ledger.error is not None:
             await self._replace_in_turn(self.current.ledger.error)
         elif self._drained is not None:
             await self._complete_drained()
-        elif self._why_roll and self._next is None:
+        elif following is not None:
+            if self._usable(following):
+                return False
+            await self._without_end(lambda: self._give_up(following))
+        elif self._why_roll:
+            if not self.current.is_worse and not self._permit.ask():
+                return False
             log.info('log "%s": next segment, for %s', self._owned.state.name, self._why_roll)
-            self._next = await self._open()
-            self._why_roll = ""
-            self._on_sendable()
+            await self._without_end(self._prepare)
+        else:
+            return False
+        return True
+
+    async def _without_end(self, prepare: Callable[[], Awaitable[None]]) -> None:
+        """What fails here ends no writer, unless the log is not ours any more: this segment is written on."""
+        try:
+            await prepare()
+        except DistributedLogError as error:
+            self._permit.give_back()
+            if not (error.fatal_to_writer or isinstance(error, LogNotFound | AlreadyClosed)):
+                self._unprepared = error
+            raise
+
+    async def _prepare(self) -> None:
+        self._next, self._next_closed = await self._open(), False
+        self._why_roll = ""
+        self._on_sendable()
+
+    async def _give_up(self, following: OpenSegment) -> None:
+        """The next one's ledger failed before anything was sent to it: make certain that it is empty."""
+        self._permit.give_back()  # who knows how long that takes
+        ledger = await self._ledgers.recover(following.record.ledger_id)
+        assert ledger.last_entry == -1, "nothing was ever sent to it"
+        self._next_closed = True
+        self._on_sendable()
 
     async def _replace_in_turn(self, error: DistributedLogError) -> None:
         asked = trio.current_time()
@@ -222,13 +297,16 @@ class SegmentKeeper:
         await close_segment(self._owned, segment.record, end, closed_ms=self._wall_ms())
         if self._next is None:
             self._next = await self._open()
+        self._next.follow(segment)
         self.current, self._next, self._why_roll = self._next, None, ""
+        self._permit.give_back()
         self._on_sendable()
 
     async def _complete_drained(self) -> None:
         if self._drained is not None:
             await self._complete(self._drained)
             self._drained = None
+            self._permit.give_back()
 
     async def _complete(
         self, segment: OpenSegment, then: Callable[[LogState], LogState] | None = None
@@ -250,16 +328,19 @@ class SegmentKeeper:
         ledger.abort()
 
     async def _finish(self, then: Callable[[LogState], LogState]) -> None:
-        if self._next is not None and self.current.ledger.error is None:
+        if self._next is not None:
             self.look(drained=True)
         await self._complete_drained()
-        if self._next is not None:
+        if self._next is not None:  # of the two ledgers one has failed
             await self._complete(self.current)
+            self._next.follow(self.current)
             self.current, self._next = self._next, None
         await self._complete(self.current, then)
         if self._owned.state.in_progress:
             # A registration whose outcome was not known: it went through before the close.
-            self.current = await self._open()
+            following = await self._open()
+            following.follow(self.current)
+            self.current = following
             await self._complete(self.current, then)
 
     async def _open(self) -> OpenSegment:
@@ -280,7 +361,9 @@ class SegmentKeeper:
         writer = self._ledgers.writer(
             ledger, on_confirmed=on_confirmed, on_failed=lambda _: self.wake()
         )
-        segment = OpenSegment(record, writer)  # nothing is confirmed before something is sent to it
+        share = self._context.random.uniform(AGE_SHARE_MIN, 1.0)
+        # Nothing is confirmed before something is sent to it.
+        segment = OpenSegment(record, writer, age_share=share)
         return segment
 
     def _check_not_over(self) -> None:

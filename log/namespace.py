@@ -40,6 +40,7 @@ from .options import LogOptions
 from .position import Position
 from .recovery_turns import RecoveryTurns
 from .rename import rename
+from .roll_permits import RollPermits
 from .settings import QUORUMS, StoredSettings, bind_key, conf_key, refuse_stored_only
 from .settings_watch import SettingsWatch
 from .state import AUTO, LogState
@@ -89,6 +90,7 @@ class Namespace:
         self.metadata = metadata
         self.ledgers = ledgers
         self.wall_ms = wall_ms
+        options = options if options is not None else LogOptions()
         self.context = LogContext(
             metadata,
             ledgers,
@@ -99,10 +101,11 @@ class Namespace:
             random,
             SettingsWatch(metadata, path, self.start),
             owner,
-            options if options is not None else LogOptions(),
+            options,
             Turn(ledgers.gather, ledgers.send_gathered),
             Rounds(TICK_S),
             Commits(metadata, wall_ms, self.start),
+            RollPermits(options.rolls_at_once),
         )
         nursery.start_soon(self.context.turn.run)
         nursery.start_soon(self.context.rounds.run)

@@ -6,33 +6,54 @@ Entries go to one segment at a time (H11), so entry ids of what is in flight asc
 import trio
 
 from .batch import Batch
+from .dlsn import DLSN
 from .ledgers import LedgerWriter
 from .options import LogOptions
 from .record import HEADER_BYTES, build
 from .segments import UNKNOWN, SegmentEnd, SegmentRecord, why_roll
 
+AHEAD = 15 / 16
+"""Of its size or age, when the next one is made ready: what is left is time for that (64 MiB of 1 GiB)."""
+
 
 class OpenSegment:
     """A segment in progress, as its writer sees it."""
 
-    def __init__(self, record: SegmentRecord, ledger: LedgerWriter) -> None:
+    def __init__(self, record: SegmentRecord, ledger: LedgerWriter, *, age_share: float) -> None:
+        """``age_share``: of the greatest age, how much this one is given."""
         self.record = record
         self.ledger = ledger
         self.opened_at = trio.current_time()
+        self.start_sequence_id = record.start_sequence_id
+        """Of its first record; -1 until `follow`, where it was made ready under the one before it."""
         self.sent_records = 0
         self.sent_bytes = 0
+        self._age_share = age_share
         self._last_entry = UNKNOWN
-        self._records = 0
         self._bytes = 0
         self._first_txid = UNKNOWN
         self._last_txid = UNKNOWN
-        self._last_slot = UNKNOWN
+        self._confirmed = (UNKNOWN, UNKNOWN, 0)
+        """Entry and slot of the last record that is confirmed, and how many are. One value: it is looked at
+        from other threads."""
         self._last_time_ms = 0  # of what was sent: of what is confirmed, or later
 
     @property
     def number(self) -> int:
         """Counts from 1 in the log."""
         return self.record.segment
+
+    @property
+    def position(self) -> tuple[DLSN, int]:
+        """After the last record that is confirmed, with the sequence id there. From any thread."""
+        entry, slot, records = self._confirmed
+        dlsn = DLSN(self.number, entry, slot + 1) if records else self.record.first_dlsn
+        return dlsn, self.start_sequence_id + records
+
+    def follow(self, before: "OpenSegment") -> None:
+        """It is written from now on. All of the one before it is confirmed."""
+        self.start_sequence_id = before.position[1]
+        self.opened_at = trio.current_time()
 
     def send(self, batch: Batch, wall_ms: int) -> None:
         """Give a batch its place and hand it to the ledger. Raises the ledger's error."""
@@ -51,38 +72,52 @@ class OpenSegment:
     def confirm(self, batch: Batch) -> None:
         """The batch is durable here: count it, and tell whoever waits for it."""
         txids = batch.txids
-        if self._records == 0:
+        records = self._confirmed[2]
+        if records == 0:
             self._first_txid = txids[0]
-        self._records += len(txids)
         self._bytes += batch.bytes + HEADER_BYTES + 4
         self._last_txid = txids[-1]
         self._last_entry = batch.entry
-        self._last_slot = len(txids) - 1
+        self._confirmed = (batch.entry, len(txids) - 1, records + len(txids))
         batch.finish()
 
     def end(self) -> SegmentEnd:
         """What it holds, when everything that counts is confirmed."""
+        user_entry, slot, records = self._confirmed
         return SegmentEnd(
             self._last_entry,
             self._bytes,
-            self._records,
+            records,
             self._first_txid,
             self._last_txid,
-            self._last_entry,
-            self._last_slot,
+            user_entry,
+            slot,
             self._last_time_ms,
         )
 
-    def why_roll(self, options: LogOptions) -> str:
-        """Why it should end now; "" when it should not."""
+    def why_next(self, options: LogOptions) -> str:
+        """Why the next one should be made ready by now; "" when it should not."""
+        return self._why(options, AHEAD)
+
+    def is_full(self, options: LogOptions) -> bool:
+        """Should it end, whatever is in flight?"""
+        return self._why(options, 1.0) != ""
+
+    @property
+    def is_worse(self) -> bool:
+        """Would another ledger be better off (H22)? What is empty has nothing to gain."""
+        return self.ledger.wants_roll and self.sent_bytes > 0
+
+    def _why(self, options: LogOptions, share: float) -> str:
         if not options.rolling:
             return ""
         return why_roll(
             bytes_written=self.sent_bytes,
-            bytes_max=options.segment_bytes_max,
+            bytes_max=options.segment_bytes_max * share,
+            user_bytes=self.sent_bytes if self.sent_records else 0,
             age_s=trio.current_time() - self.opened_at,
-            age_max_s=options.segment_age_max_s,
-            ledger_wants=self.ledger.wants_roll and self.sent_bytes > 0,
+            age_max_s=options.segment_age_max_s * self._age_share * share,
+            ledger_wants=self.is_worse,
         )
 
     def publish(self) -> None:

@@ -27,6 +27,9 @@ class LogOptions:
         1024 * MIB, "bytes", "a segment is the unit of retention and of repair"
     )
     segment_age_max_s: float = option(2 * 3600.0, "s", "upstream's roll by time")
+    rolls_at_once: int = option(
+        16, "segments", "of a process end for size or age together; of open_namespace's config"
+    )
     lock_lease_s: float = option(
         10.0,
         "s",

@@ -188,7 +188,7 @@ class Pipeline:
         if self._room is not None:
             self._let_in()
         # What gathered while the pipeline was busy goes now: its entry carries the LAC.
-        if self.batch.txids or self._ready or not self.keeper.sendable:
+        if self.batch.txids or self._ready or not self.keeper.settled:
             self.send()
 
     def take_back(self) -> None:

@@ -252,16 +252,20 @@ EMPTY_END = SegmentEnd(UNKNOWN, 0, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
 def why_roll(
     *,
     bytes_written: int,
-    bytes_max: int,
+    bytes_max: float,
+    user_bytes: int,
     age_s: float,
     age_max_s: float,
     ledger_wants: bool,
 ) -> str:
-    """Why the segment in progress should end now, in words; "" when it should not."""
+    """Why the segment in progress should end now, in words; "" when it should not.
+
+    ``user_bytes``: of ``bytes_written``, what is of records: without any it does not end for its age.
+    """
     if ledger_wants:
         return "a better ensemble than the ledger's is there"
     if bytes_written >= bytes_max:
         return f"it holds {bytes_written} bytes"
-    if age_s >= age_max_s and bytes_written > 0:
+    if age_s >= age_max_s and user_bytes > 0:
         return f"it is {age_s:.0f} s old"
     return ""

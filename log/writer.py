@@ -20,11 +20,13 @@ from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN, check_dlsn
 from .follower import follow
+from .keys import incarnation_text
 from .ledgers import NewLedger
 from .lock_session import Claim
 from .ownership import may_pass
 from .packed import own_packed
 from .pipeline import Pipeline
+from .position import Position
 from .record import (
     RECORD_BYTES_MAX,
     RECORD_COLUMN_BYTES,
@@ -289,6 +291,15 @@ class LogWriter:
         """The txid of the newest record taken, of this writer or before it; -1 in an empty log."""
         batch = self.pipeline.batch
         return batch.txids[-1] if batch.txids else self.pipeline.last_txid
+
+    @property
+    def position(self) -> Position:
+        """After the last record that is acknowledged: ``open_reader(position=…)`` goes on there.
+
+        Before the first one: where the log ended when it was opened. Stays when the writer has ended.
+        """
+        dlsn, sequence_id = self._keeper.current.position
+        return Position(incarnation_text(self._claim.owned.log_id), dlsn, sequence_id)
 
     @property
     def txid_rule(self) -> str:

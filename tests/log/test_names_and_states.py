@@ -143,12 +143,19 @@ def test_a_segment_is_read_back() -> None:
 def test_when_a_segment_ends() -> None:
     """Rolls at 1 GiB or 2 h; H22: or a better ensemble."""
 
-    def why(written: int = 0, age: float = 0.0, wants: bool = False) -> str:
+    def why(
+        written: int = 0, age: float = 0.0, wants: bool = False, user: int | None = None
+    ) -> str:
         return why_roll(
-            bytes_written=written, bytes_max=100, age_s=age, age_max_s=7200, ledger_wants=wants
+            bytes_written=written,
+            bytes_max=100,
+            user_bytes=written if user is None else user,
+            age_s=age,
+            age_max_s=7200,
+            ledger_wants=wants,
         )
 
-    assert why() == why(99, 7199) == why(0, 9999) == ""
+    assert why() == why(99, 7199) == why(0, 9999) == why(99, 9999, user=0) == ""
     assert "100 bytes" in why(100)
     assert "7200 s" in why(1, 7200)
     assert "ensemble" in why(wants=True)

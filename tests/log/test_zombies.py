@@ -211,3 +211,33 @@ async def test_a_zombie_opens_no_segment_in_a_log_that_is_being_deleted(
 
         assert isinstance(writer.error, WriterFenced)
         assert len(world.ledgers.writers) == made
+
+
+async def test_a_writer_that_is_killed_at_any_step_of_its_rolls(autojump_clock: MockClock) -> None:
+    """H150: between 15/16 and the switch the log has a segment that no bookie has heard of. Whoever takes
+    over finds it empty, and all that was acknowledged before it."""
+    prepared = 0
+    for step in range(2 * STEPS):
+        a, b = Client("a"), Client("b")
+        async with model_cluster(4) as cluster:
+            async with (
+                process(cluster, "alpha", 1, segment_bytes_max=400) as (of_a, gate_a),
+                trio.open_nursery() as nursery,
+            ):
+                gate_a.stop_at, gate_a.before = step, step % 2 == 0
+                nursery.start_soon(a.write, of_a, 12)
+                with trio.move_on_after(1):
+                    await gate_a.stopped.wait()
+                nursery.cancel_scope.cancel()
+            async with process(cluster, "beta", 2) as (of_b, _):
+                before = (await of_b.open_log("l").describe()).state if a.acked else None
+                await b.write(of_b, 3)
+                found = await records_of(of_b)
+                check(found, a, b)
+                assert b.acked == [0, 1, 2], step
+                assert [name for name, _ in found] == sorted(name for name, _ in found)
+                shown = await of_b.open_log("l").describe()
+                assert all(one.closed for one in shown.segments)
+                if before is not None and len(before.in_progress) == 2:
+                    prepared += shown.segments[before.last_segment - 1].records == 0
+    assert prepared, "some were killed while the next segment was ready and not yet written"
