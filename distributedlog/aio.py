@@ -313,6 +313,11 @@ class LogWriter(_Closable):
         return self._buffer.writer.txid_rule
 
     @property
+    def position(self) -> Position:
+        """After the last record that is acknowledged: ``open_reader(position=…)`` goes on there."""
+        return self._buffer.writer.position
+
+    @property
     def last_txid(self) -> int:
         """The txid of the newest record that the writer has taken; -1 in an empty log."""
         return self._buffer.writer.last_txid
@@ -947,14 +952,14 @@ class Log:
         return repr(self._log)
 
     def open_writer(
-        self, *, takeover: bool = False, wait_s: float | None = None
+        self, *, takeover: bool = False, wait_s: float | None = None, lock: bool = True
     ) -> Opening[LogWriter]:
         """The log's one writer; ``async with`` or ``await`` it. See `distributedlog.Log.open_writer`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
         NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        opening = self._log.open_writer(takeover=takeover, wait_s=wait_s)
+        opening = self._log.open_writer(takeover=takeover, wait_s=wait_s, lock=lock)
         open_it = partial(open_buffer, self._background, self._namespace, self._log, opening)
         return Opening(lambda: opened(self._background, LogWriter, open_it))
 

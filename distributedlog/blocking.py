@@ -366,6 +366,11 @@ class LogWriter(_Closable):
         return self._buffer.writer.txid_rule
 
     @property
+    def position(self) -> Position:
+        """After the last record that is acknowledged: ``open_reader(position=…)`` goes on there."""
+        return self._buffer.writer.position
+
+    @property
     def last_txid(self) -> int:
         """The txid of the newest record that the writer has taken; -1 in an empty log."""
         return self._buffer.writer.last_txid
@@ -999,13 +1004,15 @@ class Log:
     def __repr__(self) -> str:
         return repr(self._log)
 
-    def open_writer(self, *, takeover: bool = False, wait_s: float | None = None) -> LogWriter:
+    def open_writer(
+        self, *, takeover: bool = False, wait_s: float | None = None, lock: bool = True
+    ) -> LogWriter:
         """The log's one writer, open; use it in a ``with``. See `distributedlog.Log.open_writer`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
         NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        opening = self._log.open_writer(takeover=takeover, wait_s=wait_s)
+        opening = self._log.open_writer(takeover=takeover, wait_s=wait_s, lock=lock)
         open_it = partial(open_buffer, self._background, self._namespace, self._log, opening)
         return opened(self._background, LogWriter, open_it)
 

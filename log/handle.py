@@ -112,21 +112,28 @@ class Log:
         return f'Log("{self.name}"{f", {self.incarnation}" if self.incarnation else ""})'
 
     def open_writer(
-        self, *, takeover: bool = False, wait_s: float | None = None
+        self, *, takeover: bool = False, wait_s: float | None = None, lock: bool = True
     ) -> Opening[LogWriter]:
         """The log's one writer; ``async with`` or ``await`` what this returns.
 
         While another writer's lock lives, waits up to ``wait_s`` (default: the lease and 2 s; 0: not at
         all) and raises `OwnershipAcquireFailed`, which names it. ``takeover`` fences it at once: its
-        later writes fail with `WriterFenced` (G4). Raises also `LogNotFound` (with ``create_if_missing``
-        off), `RecoveryIncomplete`, `NotEnoughBookies`, `EndOfStream`.
+        later writes fail with `WriterFenced` (G4).
+
+        ``lock=False`` takes no lock and asks nobody's: whoever wrote is fenced as by ``takeover``, and so is
+        this one by whoever opens, links or seals the log next; the last one wins.
+
+        Raises also `LogNotFound` (with ``create_if_missing`` off), `RecoveryIncomplete`, `NotEnoughBookies`,
+        `EndOfStream`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
         NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         if wait_s is not None and wait_s < 0:
             raise InvalidRequest(f"wait_s is seconds from 0 up, not {wait_s}")
-        return Opening(lambda: self._open_writer(takeover, wait_s))
+        if not lock and wait_s is not None:
+            raise InvalidRequest("wait_s is for a lock: without one nothing is waited for")
+        return Opening(lambda: self._open_writer(takeover, wait_s, lock))
 
     def open_reader(
         self,
@@ -592,10 +599,10 @@ class Log:
         )
         return len(gone)
 
-    async def _open_writer(self, takeover: bool, wait_s: float | None) -> LogWriter:
+    async def _open_writer(self, takeover: bool, wait_s: float | None, locked: bool) -> LogWriter:
         log_id = await self._find_or_create()
         context = await self._settled(log_id)
-        claimed = await claim(context, log_id, takeover=takeover, wait_s=wait_s)
+        claimed = await claim(context, log_id, takeover=takeover, wait_s=wait_s, locked=locked)
         try:
             writer = LogWriter(context, claimed, await take_over(context, claimed.owned))
         except BaseException:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import trio
 
 from ..metadata.interface import Metadata
-from ..metadata.transaction import Compare, KeyValue, Put, Transaction
+from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     Compacted,
@@ -48,12 +48,14 @@ async def claim(
     takeover: bool,
     wait_s: float | None,
     raised: Callable[[LogState, str, str], LogState] = LogState.claimed,
+    locked: bool = True,
 ) -> Claim:
     """Take the lock and raise the epoch, in one transaction: step 1 of a takeover (H12).
 
     While another one's lock lives: waits up to ``wait_s`` (None: its lease and 2 s), then raises
     `OwnershipAcquireFailed` naming it; with ``takeover`` it does not wait. ``raised`` gives the claimed
-    state from the one before, owner and writer id. Raises `LogNotFound`, `EndOfStream`.
+    state from the one before, owner and writer id. Not ``locked``: nobody's lock is asked, one that lives
+    goes, and none is taken; the epoch alone says who owns the log. Raises `LogNotFound`, `EndOfStream`.
     """
     metadata, lease_s = context.metadata, context.options.lock_lease_s
     record = LockRecord.drawn(context.owner, context.random.getrandbits(64), context.wall_ms())
@@ -66,7 +68,7 @@ async def claim(
         if found is None:
             raise LogNotFound("the log has been deleted while its writer opened it")
         lock = await metadata.get(lock_key(log_id))
-        if lock is not None and not takeover:
+        if lock is not None and locked and not takeover:
             holder = LockRecord.decode(lock.value)
             if trio.current_time() >= deadline:
                 state = LogState.decode(found.value)
@@ -78,7 +80,11 @@ async def claim(
             await changed(metadata, lock, deadline)
             continue
         try:
-            claimed = await _try(context.locks, record, found, lock, int(lease_s * 1000), raised)
+            if locked:
+                ttl_ms = int(lease_s * 1000)
+                claimed = await _try(context.locks, record, found, lock, ttl_ms, raised)
+            else:
+                claimed = await _try_alone(metadata, record, found, raised)
         except TooBusy:  # nothing was done: a thousand others may be claimed at this moment
             busy_s = backoff.next_s()
             if trio.current_time() + busy_s > busy_until:
@@ -128,17 +134,48 @@ async def _try(
     except LeaseExpired:  # the store was away for longer than that: again, with another one
         left = None
         await session.ended(lease)
-    except DistributedLogError:
-        # Unknown, perhaps: the same writer id in the state says that it was this very transaction.
-        again = await metadata.get(found.key)
-        if again is None or LogState.decode(again.value) != state:
-            raise
-        owned = OwnedLog(metadata, state, again.version)
+    except DistributedLogError as error:
+        owned = await _done(metadata, found.key, state, error)
         claimed = Claim(owned, session, record.encode(), held_at=0)
     finally:
         if claimed is None:
             await session.leave(left)
     return claimed
+
+
+async def _try_alone(
+    metadata: Metadata,
+    record: LockRecord,
+    found: KeyValue,
+    raised: Callable[[LogState, str, str], LogState],
+) -> Claim | None:
+    state = raised(LogState.decode(found.value), record.owner, record.writer_id)
+    try:
+        reply = await metadata.transact(
+            Transaction(
+                (Compare.version(found.key, found.version),),
+                # Else it would keep others out for as long as its holder does not learn that it lost the log.
+                (Put(found.key, state.encode()), Delete(lock_key(state.log_id))),
+            )
+        )
+    except DistributedLogError as error:
+        return Claim(await _done(metadata, found.key, state, error), None)
+    if not reply.succeeded:
+        return None
+    return Claim(OwnedLog(metadata, state, found.version + 1), None)
+
+
+async def _done(
+    metadata: Metadata, key: bytes, state: LogState, error: DistributedLogError
+) -> OwnedLog:
+    """The log, if a claim that met ``error`` was done after all; else raises that.
+
+    The same writer id in the state says that it was this very transaction.
+    """
+    again = await metadata.get(key)
+    if again is None or LogState.decode(again.value) != state:
+        raise error
+    return OwnedLog(metadata, state, again.version)
 
 
 async def changed(metadata: Metadata, lock: KeyValue, deadline: float) -> None:

@@ -43,7 +43,10 @@ Start = Callable[[Callable[[], Awaitable[None]]], None]
 class Claim:
     """A log that was claimed: its state under our epoch, and the lock on it. Whoever claims gives back."""
 
-    def __init__(self, owned: OwnedLog, session: "LockSession", value: bytes, held_at: int) -> None:
+    def __init__(
+        self, owned: OwnedLog, session: "LockSession | None", value: bytes = b"", held_at: int = 0
+    ) -> None:
+        """Without a session there is no lock: the epoch alone is claimed, and nothing is given back."""
         self.owned = owned
         self.held_at = held_at
         """The revision that put the key; 0: whether it is there is not known; `LOST`: it is another one's."""
@@ -52,12 +55,13 @@ class Claim:
         self._lost: DistributedLogError | None = None
         self._on_lost: Callable[[DistributedLogError], None] | None = None
         self._given_back = trio.Event()
-        session.add(self)
+        if session is not None:
+            session.add(self)
 
     @property
     def lease(self) -> int:
         """The lease under the lock, which this process's other locks share."""
-        return self._session.lease
+        return self._locked.lease
 
     def when_lost(self, call: Callable[[DistributedLogError], None]) -> None:
         """Have it told, once, when the log turns out to be another one's, or gone, or has already."""
@@ -67,6 +71,9 @@ class Claim:
 
     async def give_back(self) -> None:
         """Free the log for its next writer. Raises nothing; who asks again waits for the first."""
+        if self._session is None:
+            await trio.lowlevel.checkpoint()
+            return
         if not self._session.holds(self):
             await self._given_back.wait()
             return
@@ -84,6 +91,11 @@ class Claim:
         finally:
             self._given_back.set()
 
+    @property
+    def _locked(self) -> "LockSession":
+        assert self._session is not None, "asked of a lock"
+        return self._session
+
     # --- for its session --------------------------------------------------------------------------
 
     async def take_again(self) -> None:
@@ -92,7 +104,7 @@ class Claim:
         The log's state is a condition: nobody locks a log that is not theirs. Raises `WriterFenced`,
         `LogNotFound`, and whatever the metadata client raises.
         """
-        owned, session = self.owned, self._session
+        owned, session = self.owned, self._locked
         await owned.refresh()
         key = lock_key(owned.log_id)
         lease = session.lease

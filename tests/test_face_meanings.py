@@ -189,10 +189,12 @@ def test_a_second_writer_waits_is_refused_or_takes_over(face: Face) -> None:
             )  # a close gives the lock back
             acked.append(await face.write(third, rec(10)))
             await face.close(third)
+            async with opened(one.open_log(name).open_writer(lock=False)) as writer:
+                acked.append(await face.write(writer, rec(11)))
             async with opened(one.open_log(name).open_reader(to="end")) as reader:
                 found = await collect(reader)
             assert [record.dlsn for record in found] == acked
-            assert [record.txid for record in found] == [0, 1, 2, 3, 9, 10]
+            assert [record.txid for record in found] == [0, 1, 2, 3, 9, 10, 11]
 
     face.play(scenario, f"owned-{face.name}")
 
@@ -227,6 +229,9 @@ def test_flush_sends_and_commit_waits(face: Face) -> None:
                     assert (record.payload, record.dlsn) == (b"lone", await face.result(lone))
                 bulk = await done(writer.write_bulk([rec(1002), rec(1003)]))
                 assert await done(writer.commit()) == bulk[-1]
+                assert writer.position.sequence_id == 1004
+                async with opened(log.open_reader(position=writer.position, to="end")) as tail:
+                    assert await collect(tail) == []
                 left = await face.submit(writer, rec(1004, b"left to the with block"))
             assert left.done()  # the normal end of the block is a commit
             with pytest.raises(AlreadyClosed):
