@@ -17,6 +17,7 @@ Writing, in the order a record meets it:
     writer.py, admission.py         what the user holds; which records are taken
     batch.py, pipeline.py           one outcome an entry; batches open, ready, in flight
     open_segment.py                 a batch becomes an entry (`record.py`), its clock's time in it
+    keep_alive.py, control.py       who has nothing to write says so; entries without records (pure)
     keeper.py, roll_permits.py      segments rolled, replaced, completed; how many of a process at once
     takeover.py, recovery_turns.py  the end of the writer before is made certain, the first segment opened
     lock.py, lock_session.py        a leased key that names who writes (`lock_record.py`); one lease a process

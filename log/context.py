@@ -38,6 +38,8 @@ class LogContext:
     """Looks whether segments should end, for all writers."""
     commits: Commits
     """Writes what subscribers commit, for all of them."""
+    quiet: Rounds
+    """Looks who of those that are to say so has written nothing."""
     permits: RollPermits
     """To end them for size or age."""
     followed: FollowedLog | None = None

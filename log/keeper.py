@@ -29,6 +29,7 @@ from ..runtime.errors import (
 from ..runtime.turns import Round
 from .containment import broken
 from .context import LogContext
+from .keep_alive import KeepAlive
 from .ledgers import NewLedger
 from .open_segment import AHEAD, OpenSegment
 from .options import LogOptions
@@ -60,10 +61,12 @@ class SegmentKeeper:
         on_confirmed: Callable[[OpenSegment, int], None],
         on_replaced: Callable[[], None],
         on_sendable: Callable[[], None],
+        on_quiet: Callable[[], None],
         on_failed: Callable[[DistributedLogError], None],
     ) -> None:
         """Tells, in this order: entries of a segment up to one are durable; what is in flight must be sent
-        again, to another; entries may go; the writer is over. None of it waits.
+        again, to another; entries may go; nothing was sent for `keep_alive_s`; the writer is over. None of it
+        waits.
         """
         self._on_confirmed = on_confirmed
         self._on_replaced = on_replaced
@@ -76,6 +79,12 @@ class SegmentKeeper:
         self._turns = context.turns
         self._rounds = context.rounds
         self._round = Round(self._look_round, self._broken)
+        self._keep_alive = KeepAlive(
+            context.quiet,
+            sent=lambda: (self.current.number, self.current.sent_bytes),
+            on_quiet=on_quiet,
+            broken=self._broken,
+        )
         self._wake = trio.Event()
         self._turn = trio.Lock()
         self._opening: SegmentOpening | None = None
@@ -141,6 +150,7 @@ class SegmentKeeper:
         self._ahead_bytes = options.segment_bytes_max * AHEAD
 
     def _look_round(self) -> bool:
+        self._keep_alive.follow(self._context.latest.keep_alive_s)
         self._look_at_segment()
         return not self._over
 
@@ -169,6 +179,7 @@ class SegmentKeeper:
         """Do what is due, until cancelled or the writer is over."""
         if not self._over:
             self._rounds.join(self._round)
+            self._keep_alive.follow(self._options.keep_alive_s)
         try:
             await self._run()
         finally:
@@ -176,6 +187,7 @@ class SegmentKeeper:
 
     def _leave(self) -> None:
         self._rounds.leave(self._round)
+        self._keep_alive.end()
         self._permit.give_back()
 
     async def _run(self) -> None:

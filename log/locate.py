@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, InvalidRequest, NoSuchEntry, NoSuchLedger
+from .control import last_record
 from .dlsn import DLSN
 from .follower import StateFollower
 from .interpolation import first_reaching
@@ -190,20 +191,24 @@ async def _last_of(ledgers: Ledgers, record: SegmentRecord) -> DLSN | None:
         entry = reader.lac
         if entry < 0:
             return None
-        header = await read_header(reader, entry)
+        (found,) = await reader.read(entry, entry, bytes_max=1)
+        header = decode_header(found.payload)
         if header.control:
+            said = last_record(entry, found.payload, header)
+            if said is not None:
+                return DLSN(record.segment, said.entry, said.slot)
             # It counts the records before it, as every entry does: the last one is found by that.
             every = header.records_before
             if every == 0:
                 return None
-            entry, found = await _first(
+            entry, holder = await _first(
                 reader, lambda one: one.records_through, every, 0, entry, 0, every
             )
-            if found is None:
+            if holder is None:
                 raise CorruptData(
                     f"entry {record.segment}.{entry} counts {every} records before it, and none has them"
                 )
-            header = decode_header(found.payload)
+            header = decode_header(holder.payload)
         return DLSN(record.segment, entry, header.count - 1)
     finally:
         reader.close()
@@ -319,7 +324,19 @@ async def _search(
                     if found is None:
                         (found,) = await reader.read(entry, entry, bytes_max=1)
                     header = decode_header(found.payload)
-                    if not header.control and value_here(header) >= wanted:
+                    if header.control:  # there may be thousands until the next record
+                        before = header.records_before
+                        entry, found = await _first(
+                            reader,
+                            lambda one: one.records_through,
+                            before + 1,
+                            entry + 1,
+                            high,
+                            before,
+                            max(record.records, before + 1),
+                        )
+                        continue
+                    if value_here(header) >= wanted:
                         columns = decode(found.payload, header, record.origin(entry, header))
                         return max(earliest, DLSN(record.segment, entry, slot(columns)))
                     entry, found = entry + 1, None

@@ -21,6 +21,7 @@ from .commits import Commits
 from .context import LogContext
 from .deletion import delete_claimed
 from .handle import Log
+from .keep_alive import LOOK_S
 from .keeper import TICK_S
 from .keys import (
     LOG_ID_BITS,
@@ -105,10 +106,12 @@ class Namespace:
             Turn(ledgers.gather, ledgers.send_gathered),
             Rounds(TICK_S),
             Commits(metadata, wall_ms, self.start),
+            Rounds(LOOK_S),
             RollPermits(options.rolls_at_once),
         )
         nursery.start_soon(self.context.turn.run)
         nursery.start_soon(self.context.rounds.run)
+        nursery.start_soon(self.context.quiet.run)
         self._nursery = nursery
         self._random = random
         self._quorums = quorums

@@ -5,7 +5,9 @@ Entries go to one segment at a time (H11), so entry ids of what is in flight asc
 
 import trio
 
+from ..runtime.host import Buffer
 from .batch import Batch
+from .control import LastRecord, build_control
 from .dlsn import DLSN
 from .ledgers import LedgerWriter
 from .options import LogOptions
@@ -31,6 +33,8 @@ class OpenSegment:
         self._age_share = age_share
         self._last_entry = UNKNOWN
         self._bytes = 0
+        self._control_bytes = 0
+        """Of the control entry that was sent last: it goes when nothing is in flight."""
         self._first_txid = UNKNOWN
         self._last_txid = UNKNOWN
         self._confirmed = (UNKNOWN, UNKNOWN, 0)
@@ -56,8 +60,13 @@ class OpenSegment:
         self.opened_at = trio.current_time()
 
     def send(self, batch: Batch, wall_ms: int) -> None:
-        """Give a batch its place and hand it to the ledger. Raises the ledger's error."""
-        if batch.columns is not None:
+        """Give a batch its place and hand it to the ledger. Raises the ledger's error.
+
+        One without records becomes a control entry; then all that was sent here before is confirmed.
+        """
+        if not batch.txids:
+            buffers, length = self._control(wall_ms)
+        elif batch.columns is not None:
             buffers, length = batch.columns.build(records_before=self.sent_records, wall_ms=wall_ms)
         else:
             buffers, length = build(
@@ -72,14 +81,26 @@ class OpenSegment:
     def confirm(self, batch: Batch) -> None:
         """The batch is durable here: count it, and tell whoever waits for it."""
         txids = batch.txids
+        self._last_entry = batch.entry
+        if not txids:
+            self._bytes += self._control_bytes
+            batch.finish()
+            return
         records = self._confirmed[2]
         if records == 0:
             self._first_txid = txids[0]
         self._bytes += batch.bytes + HEADER_BYTES + 4
         self._last_txid = txids[-1]
-        self._last_entry = batch.entry
         self._confirmed = (batch.entry, len(txids) - 1, records + len(txids))
         batch.finish()
+
+    def _control(self, wall_ms: int) -> tuple[list[Buffer], int]:
+        entry, slot, records = self._confirmed
+        assert records == self.sent_records, "a control entry tells of what is confirmed"
+        last = LastRecord(entry, slot, self._first_txid) if records else None
+        found = build_control(last, self._last_txid, records_before=records, wall_ms=wall_ms)
+        self._control_bytes = found[1]
+        return found
 
     def end(self) -> SegmentEnd:
         """What it holds, when everything that counts is confirmed."""

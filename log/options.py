@@ -27,6 +27,12 @@ class LogOptions:
         1024 * MIB, "bytes", "a segment is the unit of retention and of repair"
     )
     segment_age_max_s: float = option(2 * 3600.0, "s", "upstream's roll by time")
+    keep_alive_s: float = option(
+        0.0,
+        "s",
+        "a writer without records to write says that it lives, so often; 0: it does not",
+        at_least=0,
+    )
     rolls_at_once: int = option(
         16, "segments", "of a process end for size or age together; of open_namespace's config"
     )

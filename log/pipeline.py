@@ -43,6 +43,7 @@ class Pipeline:
             on_confirmed=self.confirmed,
             on_replaced=self.take_back,
             on_sendable=self.wake,
+            on_quiet=self.keep_alive,
             on_failed=self.fail,
         )
         """Where the entries go."""
@@ -129,6 +130,12 @@ class Pipeline:
 
     def _broken(self, error: Exception) -> None:
         self.fail(broken(f'the writer of log "{self.name}"', error))
+
+    def keep_alive(self) -> None:
+        """Nothing was sent for a while: an entry without records says that the writer lives."""
+        if not (self.over or self._in_flight or self._ready or self.batch.txids):
+            self._ready.append(Batch())
+            self._send_ready()
 
     @property
     def idle(self) -> bool:

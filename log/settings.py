@@ -30,7 +30,13 @@ NAME_CHARS_MAX = 256
 CONF_PREFIX = b"logconf/"
 BIND_PREFIX = b"bind/"
 
-OVERLAID = ("entry_bytes_max", "segment_bytes_max", "segment_age_max_s", "rolling")
+OVERLAID = (
+    "entry_bytes_max",
+    "segment_bytes_max",
+    "segment_age_max_s",
+    "rolling",
+    "keep_alive_s",
+)
 """Sizes and the like, of `LogOptions`, which one process may have otherwise for itself."""
 SHARED = (*OVERLAID, "max_txid_check")
 """The options of `LogOptions` that may be stored."""

@@ -16,6 +16,7 @@ from ..runtime.errors import (
     VersionConflict,
 )
 from .context import LogContext
+from .control import last_record
 from .keys import segment_key
 from .ledgers import ClosedLedger, LedgerReader, Ledgers, NewLedger
 from .ownership import OwnedLog
@@ -81,7 +82,7 @@ async def take_over(context: LogContext, owned: OwnedLog) -> tuple[SegmentRecord
 async def read_end(ledgers: Ledgers, record: SegmentRecord, ledger: ClosedLedger) -> SegmentEnd:
     """What a closed ledger holds, from its last entries and its first ones.
 
-    The last entry counts the records before it; control entries hold none and are skipped.
+    The last entry counts the records before it; where it holds none itself, it says which entry does.
     """
     last_entry = UNKNOWN if ledger.last_entry is None else ledger.last_entry
     length = ledger.length or 0
@@ -97,24 +98,32 @@ async def read_end(ledgers: Ledgers, record: SegmentRecord, ledger: ClosedLedger
 async def _read_end(
     reader: LedgerReader, record: SegmentRecord, last_entry: int, length: int
 ) -> SegmentEnd:
-    user_entry = last_entry
-    last = await read_header(reader, user_entry)
+    (found,) = await reader.read(last_entry, last_entry, bytes_max=1)
+    user_entry, last = last_entry, decode_header(found.payload)
     records, time_ms = last.records_through, last.wall_ms
+    if last.control and records == 0:
+        return SegmentEnd(last_entry, length, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, time_ms)
+    said = last_record(last_entry, found.payload, last) if last.control else None
+    if said is not None:  # however many control entries there are
+        return SegmentEnd(
+            last_entry, length, records, said.first_txid, last.last_txid, said.entry, said.slot, time_ms
+        )  # fmt: skip
     while last.control and user_entry > 0:
         user_entry -= 1
         last = await read_header(reader, user_entry)
-    if last.control:
-        return SegmentEnd(last_entry, length, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, time_ms)
-    if last.records_through != records:
+    if last.control or last.records_through != records:
         raise CorruptData(
             f"ledger {record.ledger_id}: entry {last_entry} counts {records} records before its end, "
             f"entry {user_entry} counts {last.records_through}"
         )
-    first_entry = 0
-    first = await read_header(reader, first_entry)
-    while first.control:
-        first_entry += 1
-        first = await read_header(reader, first_entry)
+    first = await read_header(reader, 0)
+    if first.control:  # thousands may be, before the first record: by halves
+        low, high = 1, user_entry
+        while low < high:
+            middle = (low + high) // 2
+            none_yet = (await read_header(reader, middle)).records_through == 0
+            low, high = (middle + 1, high) if none_yet else (low, middle)
+        first = await read_header(reader, low)
     return SegmentEnd(
         last_entry, length, records, first.first_txid, last.last_txid, user_entry, last.count - 1, time_ms
     )  # fmt: skip

@@ -312,6 +312,8 @@ def draw_shape(chance: Random) -> Shape:
             "recover_timeout_s": 10.0,
             "close_timeout_s": 10.0,
             "metadata_timeout_s": chance.choice((3.0, 10.0)),
+            "keep_alive_s": chance.choice((0.0, 0.0, 0.7)),
+            "rolls_at_once": chance.choice((1, 16)),
         },
     )
 

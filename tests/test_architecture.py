@@ -80,9 +80,9 @@ PURE = {
         "recovery_actions", "evidence", "lateness", "placement", "holes", "process_bounds",
     },
     "log": {
-        "admission", "dlsn", "interpolation", "keys", "lock_record", "log_time", "names", "options", "packed",
-        "position", "ranges", "record", "retention", "segments", "settings", "skips", "state", "tombstone",
-        "txids", "work",
+        "admission", "control", "dlsn", "interpolation", "keys", "lock_record", "log_time", "names",
+        "options", "packed", "position", "ranges", "record", "retention", "segments", "settings", "skips",
+        "state", "tombstone", "txids", "work",
     },
     "spark": {"archive/manifest", "lifecycle", "limit_shares", "narrowing", "offsets", "planning"},
 }  # fmt: skip

@@ -55,6 +55,8 @@ class Rates:
     session_records_max: int = 120
     """A writer session ends after at most so many records."""
     takeover_chance: float = 0.5
+    lock_free_chance: float = 0.2
+    """Of the takeovers, those that take no lock either."""
     commit_chance: float = 0.3
     stubborn_chance: float = 0.3
     """A session that writes on after a failed write: a writer must not take what would leave a hole."""
@@ -73,7 +75,8 @@ async def write_sessions(
     while True:
         takeover = chance.random() < rates.takeover_chance
         try:
-            writer = await namespace.open_log(log).open_writer(takeover=takeover)
+            lock = not (takeover and chance.random() < rates.lock_free_chance)
+            writer = await namespace.open_log(log).open_writer(takeover=takeover, lock=lock)
         except DistributedLogError:
             await trio.sleep(chance.uniform(0.0, 2 * REST_S))
             continue

@@ -26,6 +26,7 @@ from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.log import keys as log_keys
 from distributedlog.log import record, tombstone
 from distributedlog.log.app_versions import AppVersion
+from distributedlog.log.control import LastRecord, build_control, last_record
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.lock_record import LockRecord
 from distributedlog.log.positions import PositionRecord
@@ -113,6 +114,10 @@ def replayed(body: bytes) -> object:
 def entry_of(body: bytes) -> object:
     header = record.decode_header(body)
     return record.decode(body, header, record.Origin(1, 0, 0)).tuples()
+
+
+def last_record_of(body: bytes) -> object:
+    return last_record(6, body, record.decode_header(body))
 
 
 def resealed_entry(body: bytes) -> bytes:
@@ -783,6 +788,17 @@ CODECS = [
         ],
         STORED,
         ("log/record.py decode_header", "log/record.py _check_sections"),
+        "bytes",
+    ),
+    Codec(
+        "a control entry",
+        last_record_of,
+        [
+            b"".join(build_control(LastRecord(5, 0, 3), 4, records_before=7, wall_ms=9)[0]),
+            entry_bytes(flags=record.FLAG_CONTROL, sections=((9, 0, b"more"), (4, 0, bytes(24)))),
+        ],
+        STORED,
+        ("log/control.py last_record",),
         "bytes",
     ),
     Codec(
