@@ -217,8 +217,11 @@ class LedgerClient:
         """The record, for whoever links or deletes it. Raises `NoSuchLedger`."""
         return StoredLedger(*await self.metadata(ledger_id))
 
-    async def open(self, ledger_id: int) -> LedgerReader:
-        """Read without recovery: does not fence, sees up to the LAC. Raises `NoSuchLedger`."""
+    async def open(self, ledger_id: int, *, turn: int = 0) -> LedgerReader:
+        """Read without recovery: does not fence, sees up to the LAC. Raises `NoSuchLedger`.
+
+        ``turn``: where all bookies hold everything, who reads with another one asks another one first.
+        """
         metadata, _ = await self.metadata(ledger_id)
         reader = LedgerReader(
             metadata,
@@ -226,6 +229,7 @@ class LedgerClient:
             pool=self.pool,
             options=self.options,
             first_poll=int(self._host.random.random() * metadata.ensemble_size),
+            turn=turn,
         )
         if not reader.closed:
             await reader.refresh_lac()

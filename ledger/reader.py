@@ -45,6 +45,7 @@ class LedgerReader:
         pool: BookiePool,
         options: LedgerOptions,
         first_poll: int = 0,
+        turn: int = 0,
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self.metadata = metadata
@@ -55,8 +56,8 @@ class LedgerReader:
         self._options = options
         self._striping = metadata.striping
         self._lac = NO_ENTRY
-        # The same for all who read the ledger: then one bookie's page cache serves them all.
-        self._replica = metadata.ledger_id
+        # The same for all who read the ledger, or a part of it: then one bookie's page cache serves them all.
+        self._replica = metadata.ledger_id + turn
         self._ahead = ReadAhead(options.request_timeout_s)
         self._changed = trio.Event()
         self._polls = TailPolls(

@@ -252,8 +252,11 @@ class Ledgers(LedgerFinder, Protocol):
         """Send it."""
         ...
 
-    async def open(self, ledger_id: int) -> LedgerReader:
-        """For reading, without recovery. Raises `NoSuchLedger`."""
+    async def open(self, ledger_id: int, *, turn: int = 0) -> LedgerReader:
+        """For reading, without recovery. Raises `NoSuchLedger`.
+
+        ``turn``: where all bookies hold everything, who reads with another one asks another one first.
+        """
         ...
 
     async def recover(self, ledger_id: int) -> ClosedLedger:

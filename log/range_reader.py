@@ -280,7 +280,9 @@ class RangeReader:
 
     async def _fetch_from(self, number: int, part: Part) -> None:
         one = part.range
-        ledger = await self._context.ledgers.open(one.ledger_id)
+        # A part of a ledger is another bookie's, whoever reads it, than the part before it.
+        turn = one.first_entry // one.entries
+        ledger = await self._context.ledgers.open(one.ledger_id, turn=turn)
         try:
             if not ledger.closed:
                 ledger.note_lac(one.last_entry)  # the planner saw that it can be read (H24)

@@ -95,6 +95,17 @@ async def test_it_stays_with_a_replica_that_answers(autojump_clock: MockClock) -
         assert sorted(n.asked.get("read", 0) for n in cluster.pool.nodes.values()) == [0, 10, 10]
 
 
+async def test_each_turn_asks_another_replica_first(autojump_clock: MockClock) -> None:
+    """So the parts of one ledger are read from all its bookies at once."""
+    async with model_cluster(3) as cluster:
+        client, writer = await numbered(cluster, 10)
+        await writer.close()
+        for turn in range(3):
+            with await client.open(writer.ledger_id, turn=turn) as reader:
+                await reader.read(0, 0, bytes_max=100)
+        assert [n.asked.get("read", 0) for n in cluster.pool.nodes.values()] == [1, 1, 1]
+
+
 async def test_a_slow_replica_costs_two_seconds_at_most(autojump_clock: MockClock) -> None:
     """Speculative second read."""
     async with model_cluster(3) as cluster:

@@ -390,7 +390,7 @@ class ModelLedgers:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         return ModelFound(ledger_id, found.version, fields)
 
-    async def open(self, ledger_id: int) -> ModelReader:
+    async def open(self, ledger_id: int, *, turn: int = 0) -> ModelReader:
         self.stores.setdefault(ledger_id, Store())
         reader = ModelReader(self, ledger_id)
         await reader.look()
