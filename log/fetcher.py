@@ -8,6 +8,7 @@ read) is known after everything that came before.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import trio
@@ -31,12 +32,20 @@ from .keys import incarnation_text
 from .ledgers import EntryRecord, LedgerReader
 from .locate import find_time, find_txid, is_cut_off, last_readable
 from .position import Position
+from .range_reader import RangeReader
 from .record import Columns, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
 from .skips import SkipNotes, Skipped
+from .snapshot import take_snapshot
 
 SKIP_LINE_S = 10.0
 """A reader that passes over entries says so in one line in this time; `LogReader.skipped` has all."""
+
+FAR_BYTES = 32 * 1024 * 1024
+"""A reader that is further behind reads from several bookies at once."""
+FAR_HELD_BYTES = 8 * 1024 * 1024
+"""Then fetched and not yet in its turn, beside ``read_ahead_bytes`` that are."""
+SEGMENTS_AT_ONCE = 64
 
 log = logging.getLogger("distributedlog.log")
 
@@ -102,6 +111,11 @@ class Fetcher:
         self._next_id = None if position is None else position.sequence_id - start.slot
         """The sequence id of the record that comes next; None: whatever comes is the first."""
         self._trouble_since: float | None = None
+        self._context = context
+        self._far = False
+        """Is so much ahead that several bookies are read at once?"""
+        self._plainly = 0
+        """The segment that is read from one bookie, for reading it from several failed."""
         self._skip_told_at = -float("inf")
 
     # --- for the reader ---------------------------------------------------------------------------
@@ -174,7 +188,10 @@ class Fetcher:
         while not self.ended:
             before = (self._at_segment, self._at_entry)
             try:
-                await self._read_segment()
+                if self._far:
+                    await self._catch_up()
+                else:
+                    await self._read_segment()
                 continue
             except (NoSuchLedger, NoSuchEntry) as error:
                 self._miss(await self._explained(error, self._at_segment))
@@ -214,7 +231,7 @@ class Fetcher:
         finally:
             self._heard_at, self._ledger = self.heard_at, None
             ledger.close()
-        if self.ended:
+        if self.ended or self._far:
             return
         if self.skips is not None and self.skips.pending:
             end = (await self._follower.segment(number)).end_sequence_id
@@ -255,12 +272,81 @@ class Fetcher:
                 for entry in found:
                     self._deliver(record, entry)
                 self._at_entry = found[-1].entry + 1
+                self._far = self._is_far(record, found, ledger.lac)
+                if self._far:
+                    return
                 await self._wait_taken()
             elif closed:
                 return
             else:
                 await ledger.wait(self._at_entry - 1, wait_s=self._options.tail_wait_s, take=take)
                 self._trouble_since = None
+
+    def _is_far(self, record: SegmentRecord, found: Sequence[EntryRecord], lac: int) -> bool:
+        """Is there so much after what was found that it pays to read it from several bookies?
+
+        Not where entries may be passed over, or where a few bytes are to be held.
+        """
+        if self.skips is not None or self._plainly == record.segment or self.ended:
+            return False
+        if self._read_ahead_bytes < self._options.read_ahead_bytes:
+            return False
+        last, total = found[-1], self._follower.state.bytes_total
+        if self._to is not None and self._to.segment == record.segment:
+            lac, total = min(lac, self._to.entry), -1
+        left = (lac - last.entry) * last.length_so_far // (last.entry + 1)
+        if record.closed and min(total, record.bytes_before) >= 0:
+            left += max(0, total - record.bytes_before - record.size_bytes)
+        return left > FAR_BYTES
+
+    async def _catch_up(self) -> None:
+        """Read what is far before the end from several bookies at once, in order (`range_reader.py`).
+
+        What fails there is tried in the plain way, which knows what to say of it.
+        """
+        self._far = False
+        follower, context = self._follower, self._context
+        await follower.load()
+        follower.check_position(self._at_segment, self._at_entry)
+        snapshot = await take_snapshot(
+            context.metadata,
+            self._ledgers,
+            follower,
+            first=self._at_segment,
+            limit=SEGMENTS_AT_ONCE,
+        )
+        ranges = []
+        for one in snapshot.segments:
+            first = self._at_entry if one.segment == self._at_segment else one.first_entry
+            last = one.last_entry
+            if self._to is not None and one.segment >= self._to.segment:
+                last = min(last, self._to.entry) if one.segment == self._to.segment else -1
+            if first <= last:
+                ranges.append(replace(one.range(first, last), first_slot=0))
+        options = replace(self._options, read_ahead_bytes=FAR_HELD_BYTES)
+        reader = RangeReader(replace(context, options=options), ranges)
+        failed: DistributedLogError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reader.run)
+            try:
+                while not self.ended and (
+                    found := await reader.read_columns_many(bytes_max=self._read_bytes)
+                ):
+                    self._trouble_since = None
+                    self._heard_at = self.entry_at = trio.current_time()
+                    for columns in found:
+                        place = columns.origin
+                        follower.check_position(place.segment, place.entry)
+                        if not self.ended:
+                            self._give(columns)
+                        self._at_segment, self._at_entry = place.segment, place.entry + 1
+                    await self._wait_taken()
+            except DistributedLogError as error:
+                failed = error
+            nursery.cancel_scope.cancel()
+        if failed is not None:
+            log.info('log "%s" is read from one bookie: %s', self.name, failed)
+            self._plainly = self._at_segment
 
     def _take_tail(self, record: SegmentRecord, entries: Sequence[EntryRecord]) -> int:
         """Deliver what comes at the end of the log, without a turn of the fetching task.
@@ -293,15 +379,20 @@ class Fetcher:
             self._after_skip(DLSN(number, entry.entry, 0), sequence_id)
         if header.control:
             return
-        if self._next_id is not None and sequence_id != self._next_id:
+        self._give(decode(entry.payload, header, record.origin(entry.entry, header)))
+
+    def _give(self, columns: Columns) -> None:
+        """Cut an entry's records to what the caller asked for, put them into the queue."""
+        place = columns.origin
+        at = (place.segment, place.entry)
+        if self._next_id is not None and place.sequence_id != self._next_id:
             raise CorruptData(
-                f'log "{self.name}" entry {number}.{entry.entry}: its first record has sequence id '
-                f"{sequence_id}, and {self._next_id} should come next"
+                f'log "{self.name}" entry {place.segment}.{place.entry}: its first record has sequence id '
+                f"{place.sequence_id}, and {self._next_id} should come next"
             )
-        columns = decode(entry.payload, header, record.origin(entry.entry, header))
-        self._next_id = sequence_id + header.count
         start, stop = 0, columns.count
-        if (number, entry.entry) == self._start[:2]:
+        self._next_id = place.sequence_id + stop
+        if at == self._start[:2]:
             start = min(self._start.slot, stop)
         if self._from_txid is not None:
             while start < stop and columns.txids[start] < self._from_txid:
@@ -314,9 +405,9 @@ class Fetcher:
             else:
                 self._from_time_ms = None
         last = False
-        if self._to is not None and (number, entry.entry) >= self._to[:2]:
+        if self._to is not None and at >= self._to[:2]:
             last = True
-            stop = min(stop, self._to.slot + 1) if (number, entry.entry) == self._to[:2] else 0
+            stop = min(stop, self._to.slot + 1) if at == self._to[:2] else 0
         if start < stop:
             if start or stop < columns.count:
                 columns = columns.cut(start, stop)
