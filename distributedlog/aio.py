@@ -957,7 +957,7 @@ class Log:
         """The log's one writer; ``async with`` or ``await`` it. See `distributedlog.Log.open_writer`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
-        NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        NotEnoughBookies, InvalidRequest, UnsupportedFormat, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         opening = self._log.open_writer(takeover=takeover, wait_s=wait_s, lock=lock)
         open_it = partial(open_buffer, self._background, self._namespace, self._log, opening)
@@ -1185,7 +1185,7 @@ class Log:
         """Write a segment outside the log, for `link_segments`; ``async with`` or ``await`` it.
 
         Raises: LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies, InvalidRequest, QuorumUnreachable,
-        OutcomeUnknown, AlreadyClosed.
+        UnsupportedFormat, OutcomeUnknown, AlreadyClosed.
         """
         opening = self._log.open_segment_writer(
             app=app, version=version, custom=custom, entry_bytes=entry_bytes

@@ -1010,7 +1010,7 @@ class Log:
         """The log's one writer, open; use it in a ``with``. See `distributedlog.Log.open_writer`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
-        NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        NotEnoughBookies, InvalidRequest, UnsupportedFormat, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         opening = self._log.open_writer(takeover=takeover, wait_s=wait_s, lock=lock)
         open_it = partial(open_buffer, self._background, self._namespace, self._log, opening)
@@ -1236,7 +1236,7 @@ class Log:
         """Write a segment outside the log, for `link_segments`, open; use it in a ``with``.
 
         Raises: LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies, InvalidRequest, QuorumUnreachable,
-        OutcomeUnknown, AlreadyClosed.
+        UnsupportedFormat, OutcomeUnknown, AlreadyClosed.
         """
         opening = self._log.open_segment_writer(
             app=app, version=version, custom=custom, entry_bytes=entry_bytes

@@ -1,6 +1,7 @@
 """The log abstraction: an endless stream of records made of ledgers.
 
     dlsn.py, record.py, names.py    an address; records in columns in one entry; names (pure)
+    codecs.py                       lz4 and zstd, bounded (pure)
     position.py                     an address that proves what is before it (pure)
     namespace.py, handle.py, opening.py, watch.py   names to logs; one log; which logs come and go
     rename.py                       another name for the same log
@@ -17,6 +18,7 @@ Writing, in the order a record meets it:
     writer.py, admission.py         what the user holds; which records are taken
     batch.py, pipeline.py           one outcome an entry; batches open, ready, in flight
     open_segment.py                 a batch becomes an entry (`record.py`), its clock's time in it
+    compression.py                  and smaller, where the log has a codec
     keep_alive.py, control.py       who has nothing to write says so; entries without records (pure)
     keeper.py, roll_permits.py      segments rolled, replaced, completed; how many of a process at once
     takeover.py, recovery_turns.py  the end of the writer before is made certain, the first segment opened

@@ -23,8 +23,8 @@ class Batch:
     """The records of one entry, from the first that is buffered until the entry's outcome is known."""
 
     __slots__ = (
-        "_callbacks", "_event", "bytes", "columns", "count", "done", "entry", "error", "payloads", "segment",
-        "txids",
+        "_callbacks", "_event", "bytes", "columns", "count", "done", "entry", "error", "payloads",
+        "segment", "stored_bytes", "txids",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -34,6 +34,8 @@ class Batch:
         """Instead of `payloads`, where they came as the columns of an entry (`take_packed`)."""
         self.bytes = 0
         """Columns and payloads; what counts against the writer's bound."""
+        self.stored_bytes = 0
+        """Of its entry, once it was sent."""
         self.segment = 0
         self.entry = -1
         """Where it was sent; may change while it is not done (a roll after an error)."""

@@ -132,7 +132,7 @@ class Fetcher:
     def take(self) -> Columns:
         """The next entry of the queue, which is not empty."""
         columns = self.queue.popleft()
-        self.queue_bytes -= columns.payload_bytes
+        self.queue_bytes -= columns.held_bytes
         if 2 * self.queue_bytes <= self._read_ahead_bytes:
             self._taken.set()  # not for each entry: the fetching task would wake for nothing
         return columns
@@ -148,7 +148,7 @@ class Fetcher:
         """Entries that were taken, and not used."""
         if not isinstance(self.error, AlreadyClosed):
             self.queue.extendleft(reversed(taken))
-            self.queue_bytes += sum(columns.payload_bytes for columns in taken)
+            self.queue_bytes += sum(columns.held_bytes for columns in taken)
             self._filled.set()
 
     @property
@@ -269,7 +269,11 @@ class Fetcher:
                     continue
                 self._trouble_since = None
                 self._heard_at = self.entry_at = trio.current_time()
+                # What was compressed may be any number of times as long as what was read.
+                most = self._read_ahead_bytes + self._read_bytes
                 for entry in found:
+                    if self.queue_bytes > most:
+                        await self._wait_taken()
                     self._deliver(record, entry)
                 self._at_entry = found[-1].entry + 1
                 self._far = self._is_far(record, found, ledger.lac)
@@ -379,7 +383,7 @@ class Fetcher:
             self._after_skip(DLSN(number, entry.entry, 0), sequence_id)
         if header.control:
             return
-        self._give(decode(entry.payload, header, record.origin(entry.entry, header)))
+        self._give(decode(entry.payload, header, record.origin(entry.entry, header), self.name))
 
     def _give(self, columns: Columns) -> None:
         """Cut an entry's records to what the caller asked for, put them into the queue."""
@@ -412,7 +416,7 @@ class Fetcher:
             if start or stop < columns.count:
                 columns = columns.cut(start, stop)
             self.queue.append(columns)
-            self.queue_bytes += columns.payload_bytes
+            self.queue_bytes += columns.held_bytes
             self._filled.set()
             if self.on_news is not None:
                 self.on_news()

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound, LogRecreated
 from .app_versions import AppVersion, LinkContent, last_version
+from .compression import Compression
 from .context import LogContext
 from .dlsn import DLSN, check_dlsn
 from .fetcher import open_fetcher
@@ -124,10 +125,10 @@ class Log:
         this one by whoever opens, links or seals the log next; the last one wins.
 
         Raises also `LogNotFound` (with ``create_if_missing`` off), `RecoveryIncomplete`, `NotEnoughBookies`,
-        `EndOfStream`.
+        `EndOfStream`, `UnsupportedFormat` (the package of its codec is missing).
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
-        NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        NotEnoughBookies, InvalidRequest, UnsupportedFormat, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         if wait_s is not None and wait_s < 0:
             raise InvalidRequest(f"wait_s is seconds from 0 up, not {wait_s}")
@@ -235,7 +236,8 @@ class Log:
         last = await last_readable(context.metadata, follower, context.ledgers)
         if last is None:
             raise self._empty()
-        return await record_at(context.ledgers, await follower.segment(last.segment), last)
+        record = await follower.segment(last.segment)
+        return await record_at(context.ledgers, self.name, record, last)
 
     async def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
         """How many records can be read from ``from_`` (None: the first that is left) up to, and without,
@@ -512,7 +514,7 @@ class Log:
         at most).
 
         Raises: LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies, InvalidRequest, QuorumUnreachable,
-        OutcomeUnknown, AlreadyClosed.
+        UnsupportedFormat, OutcomeUnknown, AlreadyClosed.
         """
         return Opening(lambda: self._open_segment_writer(app, version, custom, entry_bytes))
 
@@ -602,6 +604,7 @@ class Log:
     async def _open_writer(self, takeover: bool, wait_s: float | None, locked: bool) -> LogWriter:
         log_id = await self._find_or_create()
         context = await self._settled(log_id)
+        Compression(self.name, context.options.codec)  # raises before anybody is fenced
         claimed = await claim(context, log_id, takeover=takeover, wait_s=wait_s, locked=locked)
         try:
             writer = LogWriter(context, claimed, await take_over(context, claimed.owned))
@@ -702,13 +705,15 @@ class Log:
         self, app: str, version: int, custom: Mapping[str, bytes] | None, entry_bytes: int
     ) -> SegmentWriter:
         follower = await self._follower()
+        context, state = self._context, follower.state
         return await create_unlinked(
-            self._context,
-            follower.state,
+            context,
+            state,
             app=app,
             version=version,
             custom=custom or {},
             entry_bytes=entry_bytes,
+            codec=await context.settings.codec(state.log_id, context.options, self._given),
         )
 
     def _empty(self) -> LogEmpty:

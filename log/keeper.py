@@ -27,6 +27,7 @@ from ..runtime.errors import (
     VersionConflict,
 )
 from ..runtime.turns import Round
+from .compression import Compression
 from .containment import broken
 from .context import LogContext
 from .keep_alive import KeepAlive
@@ -75,6 +76,7 @@ class SegmentKeeper:
         self._owned = owned
         self._ledgers = context.ledgers
         self._context = context
+        self._compression = Compression(owned.state.name, context.options.codec)
         self._wall_ms = context.wall_ms
         self._turns = context.turns
         self._rounds = context.rounds
@@ -150,7 +152,9 @@ class SegmentKeeper:
         self._ahead_bytes = options.segment_bytes_max * AHEAD
 
     def _look_round(self) -> bool:
-        self._keep_alive.follow(self._context.latest.keep_alive_s)
+        latest = self._context.latest
+        self._keep_alive.follow(latest.keep_alive_s)
+        self._compression.follow(latest.codec)
         self._look_at_segment()
         return not self._over
 
@@ -375,7 +379,7 @@ class SegmentKeeper:
         )
         share = self._context.random.uniform(AGE_SHARE_MIN, 1.0)
         # Nothing is confirmed before something is sent to it.
-        segment = OpenSegment(record, writer, age_share=share)
+        segment = OpenSegment(record, writer, self._compression, age_share=share)
         return segment
 
     def _check_not_over(self) -> None:

@@ -128,11 +128,11 @@ async def record_with_id(
             if entry is None:
                 return None
             header = decode_header(entry.payload)
-            return _records(record, entry, header)[wanted - header.records_before]
+            return _records(state.name, record, entry, header)[wanted - header.records_before]
     return None
 
 
-async def record_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> LogRecord:
+async def record_at(ledgers: Ledgers, name: str, record: SegmentRecord, at: DLSN) -> LogRecord:
     """The record at this position of a segment, which the caller has seen that it can be read."""
     reader = await ledgers.open(record.ledger_id)
     try:
@@ -141,11 +141,13 @@ async def record_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> LogRec
         (entry,) = await reader.read(at.entry, at.entry, bytes_max=1)
     finally:
         reader.close()
-    return _records(record, entry, decode_header(entry.payload))[at.slot]
+    return _records(name, record, entry, decode_header(entry.payload))[at.slot]
 
 
-def _records(record: SegmentRecord, entry: EntryRecord, header: EntryHeader) -> list[LogRecord]:
-    return decode(entry.payload, header, record.origin(entry.entry, header)).records()
+def _records(
+    name: str, record: SegmentRecord, entry: EntryRecord, header: EntryHeader
+) -> list[LogRecord]:
+    return decode(entry.payload, header, record.origin(entry.entry, header), name).records()
 
 
 async def count_before(
@@ -337,7 +339,8 @@ async def _search(
                         )
                         continue
                     if value_here(header) >= wanted:
-                        columns = decode(found.payload, header, record.origin(entry, header))
+                        origin = record.origin(entry, header)
+                        columns = decode(found.payload, header, origin, state.name)
                         return max(earliest, DLSN(record.segment, entry, slot(columns)))
                     entry, found = entry + 1, None
             finally:

@@ -7,11 +7,12 @@ import trio
 
 from ..runtime.host import Buffer
 from .batch import Batch
+from .compression import Compression
 from .control import LastRecord, build_control
 from .dlsn import DLSN
 from .ledgers import LedgerWriter
 from .options import LogOptions
-from .record import HEADER_BYTES, build
+from .record import build
 from .segments import UNKNOWN, SegmentEnd, SegmentRecord, why_roll
 
 AHEAD = 15 / 16
@@ -21,7 +22,14 @@ AHEAD = 15 / 16
 class OpenSegment:
     """A segment in progress, as its writer sees it."""
 
-    def __init__(self, record: SegmentRecord, ledger: LedgerWriter, *, age_share: float) -> None:
+    def __init__(
+        self,
+        record: SegmentRecord,
+        ledger: LedgerWriter,
+        compression: Compression,
+        *,
+        age_share: float,
+    ) -> None:
         """``age_share``: of the greatest age, how much this one is given."""
         self.record = record
         self.ledger = ledger
@@ -33,14 +41,13 @@ class OpenSegment:
         self._age_share = age_share
         self._last_entry = UNKNOWN
         self._bytes = 0
-        self._control_bytes = 0
-        """Of the control entry that was sent last: it goes when nothing is in flight."""
         self._first_txid = UNKNOWN
         self._last_txid = UNKNOWN
         self._confirmed = (UNKNOWN, UNKNOWN, 0)
         """Entry and slot of the last record that is confirmed, and how many are. One value: it is looked at
         from other threads."""
         self._last_time_ms = 0  # of what was sent: of what is confirmed, or later
+        self._compression = compression
 
     @property
     def number(self) -> int:
@@ -72,8 +79,11 @@ class OpenSegment:
             buffers, length = build(
                 batch.txids, batch.payloads, records_before=self.sent_records, wall_ms=wall_ms
             )
+        if self._compression.number:
+            buffers, length = self._compression.compress(buffers, length)
         batch.entry = self.ledger.add(buffers, length)
         batch.segment = self.record.segment
+        batch.stored_bytes = length
         self.sent_records += len(batch.txids)
         self.sent_bytes += length
         self._last_time_ms = wall_ms
@@ -82,14 +92,13 @@ class OpenSegment:
         """The batch is durable here: count it, and tell whoever waits for it."""
         txids = batch.txids
         self._last_entry = batch.entry
+        self._bytes += batch.stored_bytes
         if not txids:
-            self._bytes += self._control_bytes
             batch.finish()
             return
         records = self._confirmed[2]
         if records == 0:
             self._first_txid = txids[0]
-        self._bytes += batch.bytes + HEADER_BYTES + 4
         self._last_txid = txids[-1]
         self._confirmed = (batch.entry, len(txids) - 1, records + len(txids))
         batch.finish()
@@ -98,9 +107,7 @@ class OpenSegment:
         entry, slot, records = self._confirmed
         assert records == self.sent_records, "a control entry tells of what is confirmed"
         last = LastRecord(entry, slot, self._first_txid) if records else None
-        found = build_control(last, self._last_txid, records_before=records, wall_ms=wall_ms)
-        self._control_bytes = found[1]
-        return found
+        return build_control(last, self._last_txid, records_before=records, wall_ms=wall_ms)
 
     def end(self) -> SegmentEnd:
         """What it holds, when everything that counts is confirmed."""

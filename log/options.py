@@ -8,6 +8,7 @@ What is done with a log finds it in `LogContext.options`.
 from dataclasses import dataclass
 
 from ..runtime.options import KIB, MIB, check, option
+from .codecs import NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,12 @@ class LogOptions:
         1024 * MIB, "bytes", "a segment is the unit of retention and of repair"
     )
     segment_age_max_s: float = option(2 * 3600.0, "s", "upstream's roll by time")
+    codec: str = option(
+        "none",
+        "",
+        "entries are compressed by their writer: less on the wire and on the disks, for its CPU",
+        one_of=NAMES,
+    )
     keep_alive_s: float = option(
         0.0,
         "s",

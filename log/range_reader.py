@@ -80,7 +80,7 @@ class Part:
                 f'log "{one.log}" entry {one.segment}.{entry}: its first record has sequence id '
                 f"{sequence_id}, and {self.next_id} should come next"
             )
-        columns = decode(payload, header, one.origin(entry, header))
+        columns = decode(payload, header, one.origin(entry, header), one.log)
         self.next_id = sequence_id + header.count
         start, stop = 0, columns.count
         if entry == one.first_entry:
@@ -131,7 +131,7 @@ class RangeReader:
         if part is None:
             return None
         columns = part.ready.popleft()
-        self._held_bytes -= columns.payload_bytes
+        self._held_bytes -= columns.held_bytes
         self._taken.set()
         return columns
 
@@ -148,12 +148,12 @@ class RangeReader:
         found: list[tuple[str, list[Columns]]] = []
         left = bytes_max
         while part is not None and left > 0:
-            some, before = [], left
+            some = []
             while part.ready and left > 0:
                 columns = part.ready.popleft()
                 some.append(columns)
                 left -= columns.payload_bytes
-            self._held_bytes -= before - left
+                self._held_bytes -= columns.held_bytes
             self._taken.set()
             found.append((part.range.log, some))
             part = self._ready()
@@ -283,6 +283,8 @@ class RangeReader:
         # A part of a ledger is another bookie's, whoever reads it, than the part before it.
         turn = one.first_entry // one.entries
         ledger = await self._context.ledgers.open(one.ledger_id, turn=turn)
+        # What was compressed may be any number of times as long as what was read.
+        most = self._options.read_ahead_bytes + self._options.read_bytes
         try:
             if not ledger.closed:
                 ledger.note_lac(one.last_entry)  # the planner saw that it can be read (H24)
@@ -290,15 +292,23 @@ class RangeReader:
                 found = await ledger.read(
                     part.at, one.last_entry, bytes_max=self._options.read_bytes
                 )
-                some = [c for e in found if (c := part.decoded(e.entry, e.payload)) is not None]
-                part.ready += some
-                self._held_bytes += sum(columns.payload_bytes for columns in some)
-                part.at = found[-1].entry + 1
-                if part.ready and number == self._turn:
-                    self._filled.set()
+                for entry in found:
+                    if self._held_bytes > most:
+                        self._tell(number, part)
+                        await self._wait_room(number, part)
+                    columns = part.decoded(entry.entry, entry.payload)
+                    part.at = entry.entry + 1
+                    if columns is not None:
+                        part.ready.append(columns)
+                        self._held_bytes += columns.held_bytes
+                self._tell(number, part)
                 await self._wait_room(number, part)
         finally:
             ledger.close()
+
+    def _tell(self, number: int, part: Part) -> None:
+        if part.ready and number == self._turn:
+            self._filled.set()
 
     async def _wait_room(self, number: int, part: Part) -> None:
         while self._held_bytes > self._options.read_ahead_bytes and (

@@ -7,7 +7,8 @@
     columns:   txids i64[count] | offsets i32[count + 1] | record flags u8[count], if any | payloads
 
 The columns are Arrow's own layout of an int64 and a binary array, so a batch is a view and no copy.
-They begin on a multiple of 8. A codec packs the columns as a whole; header and sections stay readable.
+They begin on a multiple of 8. A codec compresses the columns as a whole (`compression.py`); header and
+sections stay readable.
 A record has no time of its own, its entry has one, ``wall time``: when the entry was handed to its ledger
 (`OpenSegment.send`, `SegmentWriter.flush`), in ms since 1970 by the clock of the writer's machine, never
 below the entry before (`log_time.py`). Who wants a record's own time puts it into the txid or the payload.
@@ -28,6 +29,7 @@ from typing import Any
 
 from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from ..runtime.host import Buffer
+from .codecs import COLUMN_BYTES_MAX, NAMES, codec
 from .dlsn import DLSN
 from .log_time import iso_of
 
@@ -42,9 +44,10 @@ _LONE_COLUMN_BYTES = _LONE.size - HEADER_BYTES
 MAGIC = 0x45474C44  # "DLGE"
 VERSION = 1
 
+FLAGS_AT = 6
+"""Where the flags are in a header."""
 CODEC_MASK = 0x000F
-CODEC_NONE = 0
-"""1 is reserved for lz4, 2 for zstd; this version writes and reads only 0."""
+"""0: none, 1: lz4, 2: zstd (`codecs.py`)."""
 FLAG_CONTROL = 0x0010
 FLAG_RECORD_FLAGS = 0x0040
 FLAG_TXID_AT_LINK = 0x0080
@@ -305,6 +308,11 @@ class Columns:
         """The payload bytes of these rows."""
         return int(self.offsets[self.count]) - int(self.offsets[0])
 
+    @property
+    def held_bytes(self) -> int:
+        """What these rows take in memory, about: also records without payload do."""
+        return self.payload_bytes + RECORD_COLUMN_BYTES * self.count
+
     def cut(self, start: int, stop: int) -> "Columns":
         """The rows from ``start`` up to ``stop`` (rows of this batch, from 0)."""
         return Columns(
@@ -363,15 +371,15 @@ def decode_header(entry: Buffer) -> EntryHeader:
         raise UnsupportedFormat(
             f"a log entry of version {version}, flags {flags:#06x}: this program reads version {VERSION}"
         )
-    if flags & CODEC_MASK != CODEC_NONE:
-        raise UnsupportedFormat(f"a log entry packed with codec {flags & CODEC_MASK}, known is 0")
     expected = 12 * number + 4 + payload_bytes + (number if flags & FLAG_RECORD_FLAGS else 0)
     if number == 0 or section_bytes % 8 or column_bytes != expected:
         raise CorruptData(
             f"a log entry of {number} records, {payload_bytes} payload bytes: its columns would have "
             f"{expected} bytes, the header says {column_bytes} (sections: {section_bytes})"
         )
-    if HEADER_BYTES + section_bytes + column_bytes != size:
+    if flags & CODEC_MASK:
+        _check_compressed(flags & CODEC_MASK, column_bytes, size - HEADER_BYTES - section_bytes)
+    elif HEADER_BYTES + section_bytes + column_bytes != size:
         raise CorruptData(
             f"a log entry of {size} bytes, by its header it has "
             f"{HEADER_BYTES + section_bytes + column_bytes}"
@@ -381,16 +389,31 @@ def decode_header(entry: Buffer) -> EntryHeader:
     )
 
 
-def decode(entry: Buffer, header: EntryHeader, origin: Origin) -> Columns:
+def _check_compressed(number: int, column_bytes: int, compressed_bytes: int) -> None:
+    if number >= len(NAMES):
+        raise UnsupportedFormat(f"a log entry of codec {number}, known are {', '.join(NAMES)}")
+    if column_bytes > COLUMN_BYTES_MAX or compressed_bytes < 1:
+        raise CorruptData(
+            f"a log entry of {compressed_bytes} compressed bytes, {column_bytes} decompressed; "
+            f"allowed are 1 or more, and {COLUMN_BYTES_MAX}"
+        )
+
+
+def decode(entry: Buffer, header: EntryHeader, origin: Origin, log_name: str = "") -> Columns:
     """The columns of an entry whose header was decoded; every bound is checked.
 
+    What was compressed lies in a buffer of its own, and the entry is not pinned. ``log_name`` is for errors.
     Raises `CorruptData`, also where entry and segment do not agree who says the txids, and
-    `UnsupportedFormat` for a critical section.
+    `UnsupportedFormat` for a critical section, or where the package of its codec is missing.
     """
     view = memoryview(entry)
     number = header.count
-    _check_sections(view[HEADER_BYTES : HEADER_BYTES + header.section_bytes])
-    at = HEADER_BYTES + header.section_bytes
+    at = HEADER_BYTES
+    if header.section_bytes:
+        at += header.section_bytes
+        _check_sections(view[HEADER_BYTES:at])
+    if header.flags & CODEC_MASK:
+        view, at = _decompressed(view[at:], header, origin, log_name), 0
     txids = view[at : at + 8 * number].cast("q")
     at += 8 * number
     offsets = view[at : at + 4 * (number + 1)].cast("i")
@@ -419,6 +442,16 @@ def decode(entry: Buffer, header: EntryHeader, origin: Origin) -> Columns:
         given = array("q", range(first, first + number) if step else [first])
         txids = memoryview(given if step else given * number)
     return Columns(origin, 0, number, txids, offsets, view[at:], flags, header.wall_ms)
+
+
+def _decompressed(
+    data: memoryview, header: EntryHeader, origin: Origin, log_name: str
+) -> memoryview:
+    size = RECORD_COLUMN_BYTES * header.count + 4 + header.payload_bytes
+    if header.flags & FLAG_RECORD_FLAGS:
+        size += header.count
+    whose = f'log "{log_name}" entry {origin.segment}.{origin.entry}'
+    return memoryview(codec(header.flags & CODEC_MASK, whose).decompress(data, size))
 
 
 def _check_sections(area: memoryview) -> None:

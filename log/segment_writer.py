@@ -25,6 +25,7 @@ from ..runtime.errors import (
 )
 from ..runtime.host import Buffer
 from .admission import admit_columns, out_of_order
+from .compression import Compression
 from .context import LogContext
 from .keys import incarnation_text, state_key, unlinked_key
 from .ledgers import Ledgers, LedgerWriter
@@ -52,7 +53,12 @@ class SegmentWriter:
     """
 
     def __init__(
-        self, context: LogContext, state: LogState, ledger: LedgerWriter, entry_bytes: int
+        self,
+        context: LogContext,
+        state: LogState,
+        ledger: LedgerWriter,
+        entry_bytes: int,
+        compression: Compression,
     ) -> None:
         self._metadata = context.metadata
         self._ledgers = context.ledgers
@@ -61,6 +67,7 @@ class SegmentWriter:
         self._close_timeout_s = context.options.close_timeout_s
         self._state = state
         self._entry_bytes = entry_bytes
+        self._compression = compression
         self._ordered = context.options.max_txid_check
         self._floor = 0
         self._at_link: bool | None = None
@@ -281,7 +288,7 @@ class SegmentWriter:
 
     async def _add(
         self,
-        buffers: Sequence[Buffer],
+        buffers: list[Buffer],
         length: int,
         count: int,
         first_txid: int,
@@ -291,6 +298,8 @@ class SegmentWriter:
     ) -> None:
         if self._at_link:
             first_txid = last_txid = UNKNOWN
+        if self._compression.number:
+            buffers, length = self._compression.compress(buffers, length)
         ledger = self._ledger
         if ledger.room:
             await trio.lowlevel.checkpoint()
@@ -339,6 +348,7 @@ async def create_unlinked(
     version: int,
     custom: Mapping[str, bytes],
     entry_bytes: int,
+    codec: str,
 ) -> SegmentWriter:
     """Create a ledger, and a note under the log that it is not linked. See `Log.open_segment_writer`."""
     if not 1 <= entry_bytes <= PACKED_BYTES_MAX:
@@ -348,6 +358,7 @@ async def create_unlinked(
             raise InvalidRequest(f"the custom metadata key {key!r} is reserved")
     if state.sealed:
         raise EndOfStream(f'log "{state.name}" is sealed: it takes no more records')
+    compression = Compression(state.name, codec)
     unlinked = UnlinkedLedger(app, version, context.wall_ms())
     custom = {
         **custom,
@@ -369,7 +380,8 @@ async def create_unlinked(
         except OutcomeUnknown:
             created, gone = await _exists(context.ledgers, prepared.ledger_id), False
         if created:
-            return SegmentWriter(context, state, context.ledgers.writer(prepared), entry_bytes)
+            writer = context.ledgers.writer(prepared)
+            return SegmentWriter(context, state, writer, entry_bytes, compression)
         if gone:
             raise LogNotFound(f'log "{state.name}" was deleted')
     raise NotEnoughBookies(

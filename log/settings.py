@@ -34,6 +34,7 @@ OVERLAID = (
     "entry_bytes_max",
     "segment_bytes_max",
     "segment_age_max_s",
+    "codec",
     "rolling",
     "keep_alive_s",
 )

@@ -91,6 +91,13 @@ class SettingsWatch:
         followed.options = effective(options, given, self._bind.stored, followed.own.stored)
         return followed
 
+    async def codec(self, log_id: int, options: LogOptions, given: Collection[str]) -> str:
+        """The option ``codec`` of a log now. Raises as `follow`; what cannot be read is passed over."""
+        bind, own = _Read(StoredSettings()), _Read(StoredSettings())
+        for known, key in ((bind, self._bind_key), (own, conf_key(log_id))):
+            self._take(known, key, await self._metadata.get(key), now=True)
+        return effective(options, given, bind.stored, own.stored).codec
+
     async def _run_bind(self) -> None:
         await self._run(self._bind_key, self._bind_key + b"\x00")
 

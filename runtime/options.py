@@ -26,13 +26,19 @@ def option(
     at_least: float | None = None,
     at_most: float | None = None,
     multiple_of: int | None = None,
+    one_of: tuple[str, ...] = (),
     **more: object,
 ) -> Any:
     """A field of an options dataclass; of the default's type. Without ``at_least`` a number is above 0.
 
     ``more`` is what a part's own tables say besides.
     """
-    rules = {"at_least": at_least, "at_most": at_most, "multiple_of": multiple_of}
+    rules = {
+        "at_least": at_least,
+        "at_most": at_most,
+        "multiple_of": multiple_of,
+        "one_of": one_of,
+    }
     return field(default=default, metadata={"unit": unit, "reason": reason, **rules, **more})
 
 
@@ -78,7 +84,7 @@ def legal(one: Field[Any]) -> str:
     if isinstance(one.default, bool):
         return "true or false"
     if isinstance(one.default, str):
-        return "a text"
+        return ", ".join(f"`{each}`" for each in one.metadata["one_of"]) or "a text"
     rule, unit = one.metadata, one.metadata["unit"]
     said = "a whole number" if isinstance(one.default, int) else "a number"
     said += " above 0" if rule["at_least"] is None else f" from {shown(rule['at_least'], unit)}"
@@ -91,7 +97,8 @@ def legal(one: Field[Any]) -> str:
 
 def _is_legal(one: Field[Any], value: Any) -> bool:
     if isinstance(one.default, bool | str):
-        return isinstance(value, type(one.default))
+        texts = one.metadata["one_of"]
+        return isinstance(value, type(one.default)) and (not texts or value in texts)
     kinds = (int,) if isinstance(one.default, int) else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
         return False

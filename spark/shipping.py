@@ -11,7 +11,8 @@ PARTS = ("ledger", "log", "metadata", "bookie", "runtime", "spark")
 def package_zip(directory: str | Path | None = None) -> str:
     """Write the zip, into a temporary directory if none is named; its path.
 
-    Executors still need trio, msgpack, xxhash, pyarrow and numpy, and the driver's minor version of Python.
+    Executors still need trio, msgpack, xxhash, pyarrow, numpy, for compressed logs lz4 or zstandard, and the
+    driver's minor version of Python.
     """
     package = Path(__file__).absolute().parent.parent
     if package.name != "distributedlog":  # loaded through the folder itself, beside its link

@@ -26,6 +26,8 @@ from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.log import keys as log_keys
 from distributedlog.log import record, tombstone
 from distributedlog.log.app_versions import AppVersion
+from distributedlog.log.codecs import LZ4, NAMES, ZSTD
+from distributedlog.log.compression import Compression
 from distributedlog.log.control import LastRecord, build_control, last_record
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.lock_record import LockRecord
@@ -191,6 +193,13 @@ def entry_bytes(flags: int = 0, **options: Any) -> bytes:
         (3, 4), (b"ab", b"c"), records_before=7, wall_ms=9, flags=flags, **options
     )
     return b"".join(parts)
+
+
+def compressed_entry(codec: int) -> bytes:
+    payloads = [b"a payload that comes again and again"] * 30
+    parts = record.build(range(30), payloads, records_before=7, wall_ms=9)
+    made, _ = Compression("l", NAMES[codec]).compress(*parts)
+    return b"".join(made)
 
 
 def a_block() -> bytes:
@@ -802,6 +811,18 @@ CODECS = [
         "bytes",
     ),
     Codec(
+        "a compressed log entry",
+        entry_of,
+        [compressed_entry(LZ4), compressed_entry(ZSTD)],
+        STORED,
+        (
+            "log/record.py _decompressed",
+            "log/codecs.py _Lz4.decompress",
+            "log/codecs.py _Zstd.decompress",
+        ),
+        "bytes",
+    ),
+    Codec(
         "a plan",
         lambda b: plan.decode(b.decode(errors="replace"), "plan"),
         [plan.encode(PLAN).encode()],
@@ -834,6 +855,7 @@ EXEMPT = {
     "bookie/client.py BookieClient.info": "a map for people; only its type is looked at",
     "bookie/opening.py _Opening._add_missing": "a run that was verified",
     "ledger/writer.py LedgerWriter._confirmed_length": "a record of our own",
+    "log/compression.py Compression.compress": "a header that this process has just made",
     "cluster/health.py _state": "a map for people; only its type is looked at",
     "cluster/child.py main": "a parent's word to its child",
     "cluster/fork_server.py ForkServer._ask": "a child's word to its parent, over a socket pair",

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("runtime", "metadata", "bookie", "ledger", "log", "cluster", "cli", "spark")
 TAKES_APART = {
     "unpack", "unpackb", "unpack_from", "iter_unpack", "loads",
-    "stored", "versioned", "message", "fit", "decode_fields", "format_and_fields",
+    "stored", "versioned", "message", "fit", "decode_fields", "format_and_fields", "decompress",
 }  # fmt: skip
 """Calls by which bytes, or what msgpack and JSON made of them, are taken apart."""
 ERROR_CHARS_MAX = 1000

@@ -186,12 +186,10 @@ def test_a_huge_count_is_refused_before_anything_is_made() -> None:
         decode_header(bytes(entry))
 
 
-def test_a_critical_section_and_a_codec_of_later_are_refused_as_later() -> None:
+def test_a_critical_section_of_later_is_refused_as_later() -> None:
     """hazards.md: unknown kinds are skipped unless marked critical."""
     with pytest.raises(UnsupportedFormat, match="critical section 7"):
         read(entry_of([(1, b"a")], sections=[(7, SECTION_CRITICAL, b"must know")]))
-    with pytest.raises(UnsupportedFormat, match="codec 1"):
-        decode_header(entry_of([(1, b"a")], flags=1))
 
 
 def test_control_entries_hold_no_user_record() -> None:
