@@ -1,6 +1,7 @@
 """The figures of docs/performance.md: every bench beside the floor of the same run, in turns, medians.
 
     python -m distributedlog.bench.campaign --seconds 60 --turns 3 --data DIR
+    python -m distributedlog.bench.campaign --cases codecs        compressed logs beside a plain one
 
 Starts three metadata nodes and three bookies as processes in DIR, runs the cases in turns, and prints a
 Markdown table: ratios to the floor count, the rates beside them only say what the machine was like. What
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,21 @@ CASES = (
     ),
     Case("one outstanding beside catch-up (H27)", ("beside", "--size", "1024"), "ms"),
 )
+JSON = ("--size", "1024", "--payload", "json", "--codec")
+CODECS = (
+    *(
+        Case(f"1 KB of JSON, {name}", ("write", "--call", "bulk", *JSON, name))
+        for name in ("none", "lz4", "zstd")
+    ),
+    Case("1 KB of noise, none", ("write", "--call", "bulk")),
+    Case("1 KB of noise, lz4", ("write", "--call", "bulk", "--payload", "noise", "--codec", "lz4")),
+    *(
+        Case(f"catch-up, columns, JSON, {name}", ("read", "--as", "columns", *JSON, name))
+        for name in ("none", "lz4", "zstd")
+    ),
+)
+SETS = {"all": CASES, "codecs": CODECS}
+"""By what ``--cases`` says."""
 
 
 @dataclass(slots=True)
@@ -111,20 +128,22 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--data", help="where the cluster's data goes (default: temporary)")
     parser.add_argument("--json", help="write all results there")
+    parser.add_argument("--cases", choices=SETS, default="all")
     asked = parser.parse_args()
+    cases = SETS[asked.cases]
     with tempfile.TemporaryDirectory(dir=asked.data) as directory:
-        found, floors = campaign(Path(directory), asked.seconds, asked.turns)
+        found, floors = campaign(Path(directory), asked.seconds, asked.turns, cases)
     if asked.json:
         kept = {name: runs.results for name, runs in found.items()}
         Path(asked.json).write_text(json.dumps({"cases": kept, "floors": floors}, indent=1))
     print(f"{this_build().describe()}\n")
-    print(table(found, floors))
+    print(table(found, floors, cases))
 
 
 def campaign(
-    directory: Path, seconds: float, turns: int
+    directory: Path, seconds: float, turns: int, cases: Sequence[Case]
 ) -> tuple[dict[str, Runs], list[dict[str, Any]]]:
-    """All cases, in turns, on one cluster."""
+    """These cases, in turns, on one cluster."""
     ready = directory / "ready.json"
     cluster = subprocess.Popen(
         [
@@ -138,11 +157,11 @@ def campaign(
     try:
         said = _await_ready(ready, cluster)
         bookies = [node["pid"] for node in said["nodes"] if node["kind"] == "bookie"]
-        found = {case.name: Runs() for case in CASES}
+        found = {case.name: Runs() for case in cases}
         floors = []
         for turn in range(turns):
             floors.append(_run(["bench", "floor", "--seconds", "6", "--data", str(directory)])[0])
-            for case in CASES:
+            for case in cases:
                 print(f"turn {turn + 1} of {turns}: {case.name}", file=sys.stderr, flush=True)
                 watch = Watch(bookies)
                 flags = ["bench", *case.flags, "--seconds", str(seconds), "--uri", said["uri"]]
@@ -157,7 +176,9 @@ def campaign(
         cluster.wait(timeout=30)
 
 
-def table(found: dict[str, Runs], floors: list[dict[str, Any]]) -> str:
+def table(
+    found: dict[str, Runs], floors: list[dict[str, Any]], cases: Sequence[Case] = CASES
+) -> str:
     """Medians over the turns, as Markdown."""
     median = statistics.median
     file_ms = median(f["file"]["p50"] for f in floors)
@@ -172,7 +193,7 @@ def table(found: dict[str, Runs], floors: list[dict[str, Any]]) -> str:
         " | anonymous MB, largest bookie | others' CPU % |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for case in CASES:
+    for case in cases:
         runs = found[case.name]
         records = median(r["records"] for r in runs.results)
         latency = [r["latency_ms"] for r in runs.results if r["latency_ms"]]

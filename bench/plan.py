@@ -1,6 +1,8 @@
 """What a benchmark of logs was asked to do, and the result in the words of the contract."""
 
+import json
 import os
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
@@ -8,6 +10,9 @@ from typing import Any
 
 from .histogram import Histogram
 from .machine import OthersCpu, settings
+
+PAYLOADS = 4096
+"""Different ones, in turn: more than an entry has, so that nothing is found twice in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,10 @@ class Plan:
     """``records`` or ``columns``: how a reader takes them."""
     passes: int = 0
     """Of a reader: how often it reads all there is; 0: until the time is over."""
+    codec: str | None = None
+    """The log's; None: as it is."""
+    payload: str = "random"
+    """``random``: the same random bytes in each record; ``noise``: others; ``json``: events."""
     timeout_s: float = 30.0
     """No answer of the metadata for so long ends it."""
 
@@ -39,10 +48,24 @@ class Plan:
         """For `open_namespace`."""
         return {"metadata_timeout_s": self.timeout_s}
 
+    @property
+    def log_config(self) -> dict[str, str]:
+        """For `open_log`."""
+        return {} if self.codec is None else {"codec": self.codec}
+
     def names(self) -> list[str]:
         """The logs' names."""
         first = self.log or f"bench-{os.getpid()}-{os.urandom(3).hex()}"
         return [first] if self.logs == 1 else [f"{first}-{n + 1}" for n in range(self.logs)]
+
+    def payloads(self) -> list[bytes]:
+        """What records carry, in turn."""
+        if self.payload == "random":
+            return [os.urandom(self.size)]
+        chance = random.Random(1)
+        if self.payload == "noise":
+            return [chance.randbytes(self.size) for _ in range(PAYLOADS)]
+        return [_events(chance, self.size) for _ in range(PAYLOADS)]
 
 
 @asynccontextmanager
@@ -88,3 +111,19 @@ def result(
         "settings": {**shown, **settings()},
         "others_cpu_pct": others.percent(),
     }
+
+
+def _events(chance: random.Random, size: int) -> bytes:
+    """Lines of JSON, as applications log them."""
+    made = b""
+    while len(made) < size:
+        event = {
+            "id": f"{chance.getrandbits(64):016x}",
+            "user": chance.randrange(100_000),
+            "kind": chance.choice(("view", "cart", "order", "refund")),
+            "page": f"/shop/{chance.choice(('books', 'garden', 'music'))}/{chance.randrange(10_000)}",
+            "price": round(1000 * chance.random(), 2),
+            "agent": "Mozilla/5.0 (X11; Linux x86_64)",
+        }
+        made += json.dumps(event).encode() + b"\n"
+    return made[:size]

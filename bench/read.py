@@ -32,7 +32,7 @@ async def measure(plan: Plan) -> dict[str, Any]:
         records = plan.records or FILL_BYTES // plan.size
         for name in names:
             if plan.log is None:
-                await fill(namespace, name, records, plan.size)
+                await fill(namespace, name, records, plan.size, plan)
         others = OthersCpu()
         passes: list[Pass] = []
         start = perf_counter()

@@ -9,7 +9,8 @@ import gc
 import os
 from array import array
 from collections import deque
-from time import perf_counter
+from itertools import cycle, islice
+from time import perf_counter, process_time
 from typing import Any
 
 import trio
@@ -45,11 +46,11 @@ async def measure(plan: Plan) -> dict[str, Any]:
     ):
         writers: list[Any] = []
         try:
-            await _open_all(namespace, names, writers)
+            await _open_all(namespace, names, plan, writers)
             if plan.logs >= FROZEN_FROM_LOGS:
                 gc.collect()
                 gc.freeze()
-            start = perf_counter()
+            start, cpu_s = perf_counter(), -process_time()
             if plan.rate:
                 written.append(await _at_a_rate(plan, writers, start, histogram))
             else:
@@ -57,53 +58,66 @@ async def measure(plan: Plan) -> dict[str, Any]:
                     for writer in writers:
                         nursery.start_soon(_write_one, plan, writer, start, histogram, written)
             seconds = perf_counter() - start
+            cpu_s += process_time()
         finally:
             gc.unfreeze()
             async with trio.open_nursery() as nursery:
                 for writer in writers:
                     nursery.start_soon(writer.__aexit__, None, None, None)
-    return result(plan, sum(written), seconds, histogram, others)
+        stored = None
+        if plan.codec is not None and len(names) == 1:
+            stored = (await namespace.open_log(names[0]).describe()).size_bytes
+    count = sum(written)
+    found = result(plan, count, seconds, histogram, others)
+    found["writer_cpu_us"] = round(cpu_s / count * 1e6, 3) if count else 0.0
+    if stored is not None:
+        found["stored_bytes"] = stored
+    return found
 
 
-async def _open_all(namespace: Any, names: list[str], writers: list[Any]) -> None:
+async def _open_all(namespace: Any, names: list[str], plan: Plan, writers: list[Any]) -> None:
     """A few at a time: opening is metadata's work, and a thousand one after the other take long."""
     limit = trio.CapacityLimiter(OPENED_AT_ONCE)
 
     async def open_one(name: str) -> None:
         async with limit:
-            writers.append(await stack_writer(namespace, name))
+            writers.append(await stack_writer(namespace, name, plan))
 
     async with trio.open_nursery() as nursery:
         for name in names:
             nursery.start_soon(open_one, name)
 
 
-async def stack_writer(namespace: Any, name: str) -> Any:
+async def stack_writer(namespace: Any, name: str, plan: Plan) -> Any:
     """An open writer; the caller leaves it."""
-    return await namespace.open_log(name).open_writer().__aenter__()
+    return await namespace.open_log(name, config=plan.log_config).open_writer().__aenter__()
 
 
-async def fill(namespace: Any, name: str, records: int, size: int) -> None:
-    """Write so many records as fast as it goes."""
-    payload = os.urandom(size)
+async def fill(
+    namespace: Any, name: str, records: int, size: int, plan: Plan | None = None
+) -> None:
+    """Write so many records as fast as it goes; with a plan's codec and payloads."""
+    plan = plan or Plan(uri="", size=size)
+    turn = cycle(plan.payloads())
     step = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // size))
-    async with namespace.open_log(name).open_writer() as writer:
+    async with namespace.open_log(name, config=plan.log_config).open_writer() as writer:
         for first in range(0, records, step):
             txids = list(range(first, min(first + step, records)))
-            await writer.submit_columns(txids, [payload] * len(txids))
+            await writer.submit_columns(txids, list(islice(turn, len(txids))))
 
 
 async def _write_one(
     plan: Plan, writer: Any, start: float, histogram: Histogram, written: list[int]
 ) -> None:
     share = plan.records // plan.logs if plan.records else 0
-    payload = os.urandom(plan.size)
+    payloads = plan.payloads()
+    payload = payloads[0]
     if plan.outstanding == 1:
         count = await _one_at_a_time(writer, payload, share, start + plan.seconds, histogram)
     elif plan.call == "packed":
-        count = await _packed(plan, writer, payload, share, start + plan.seconds, histogram)
-    elif plan.call == "bulk":
-        count = await _bulk(plan, writer, payload, share, start + plan.seconds, histogram)
+        count = await _packed(plan, writer, payloads, share, start + plan.seconds, histogram)
+    elif plan.call == "bulk" or len(payloads) > 1:
+        count = await _bulk(plan, writer, payloads, share, start + plan.seconds, histogram)
     else:
         count = await _submit(plan, writer, payload, share, start + plan.seconds, histogram)
     await writer.commit()
@@ -172,15 +186,19 @@ async def _submit_within(
 
 
 async def _bulk(
-    plan: Plan, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
+    plan: Plan, writer: Any, payloads: list[bytes], records: int, end: float, histogram: Histogram
 ) -> int:
     """`submit_bulk` with batches of about 64 KiB; each batch is timed as its records."""
     step = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // plan.size))
+    payload, turn = payloads[0], cycle(payloads)
     count = 0
     async with Timed(histogram) as timed:
         while (count < records) if records else (perf_counter() < end):
             number = min(step, records - count) if records else step
-            batch = [LogRecord(txid, payload) for txid in range(count, count + number)]
+            if len(payloads) == 1:
+                batch = [LogRecord(txid, payload) for txid in range(count, count + number)]
+            else:
+                batch = list(map(LogRecord, range(count, count + number), islice(turn, number)))
             before = perf_counter()
             timed.add(before, await writer.submit_bulk(batch))
             count += number
@@ -188,11 +206,11 @@ async def _bulk(
 
 
 async def _packed(
-    plan: Plan, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
+    plan: Plan, writer: Any, payloads: list[bytes], records: int, end: float, histogram: Histogram
 ) -> int:
     """`submit_packed` with entries of 256 KiB; each is timed as its records. They share a txid, as a time."""
     step = max(1, PACKED_BYTES // (plan.size + RECORD_COLUMN_BYTES))
-    payloads = payload * step
+    data = b"".join(islice(cycle(payloads), step))
     offsets = array("i", range(0, (step + 1) * plan.size, plan.size)).tobytes()
     count = 0
     async with Timed(histogram) as timed:
@@ -201,7 +219,7 @@ async def _packed(
             txids = (array("q", [count]) * number).tobytes()
             before = perf_counter()
             pending = await writer.submit_packed(
-                txids, offsets[: 4 * (number + 1)], payloads[: number * plan.size]
+                txids, offsets[: 4 * (number + 1)], data[: number * plan.size]
             )
             timed.add(before, pending)
             count += number

@@ -102,6 +102,18 @@ def log_options(function: Any) -> Any:
             show_default=True,
             help="How they are read: as objects, or as an entry's columns.",
         ),
+        click.option(
+            "--codec",
+            type=click.Choice(["none", "lz4", "zstd"]),
+            help="What entries are compressed with.  [default: the log's]",
+        ),
+        click.option(
+            "--payload",
+            type=click.Choice(["random", "noise", "json"]),
+            default="random",
+            show_default=True,
+            help="The same random bytes in each record, others in each, or events (by bulk or packed).",
+        ),
     ):
         function = option(function)
     return function
@@ -187,6 +199,10 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
     if found["latency_ms"] is not None:
         shown = ", ".join(f"{name} {ms:.3f}" for name, ms in found["latency_ms"].items())
         click.echo(f"latency in ms: {shown}")
+    if "stored_bytes" in found:
+        ratio = found["bytes"] / max(1, found["stored_bytes"])
+        cpu_us = found["writer_cpu_us"]
+        click.echo(f"{ratio:.2f} payload bytes a byte stored; {cpu_us:.2f} µs of CPU a record")
     if "elections" in found:
         beside_rate = found.get("beside", {}).get("records_per_s", 0.0)
         click.echo(f"read beside it: {beside_rate:,.0f} records/s; elections: {found['elections']}")
