@@ -1,6 +1,6 @@
 """One log through random calls and faults on the simulated cluster, against a model (`log_model.py`).
 
-    python -m tests.log.log_machine --runs 2000         drawn anew; --steps, --seed
+    python -m tests.log.log_machine --runs 2000         drawn anew; --steps, --minutes
 
 A program is drawn and shrunk by Hypothesis as a state machine. It is played when it is whole: the real world
 is walled off while a simulation runs, and Hypothesis needs its clock. Two client processes use the log:
@@ -11,6 +11,7 @@ At the end everything heals, and what is left of the log must be what the model 
 
 import argparse
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -762,9 +763,21 @@ class LogMachine(RuleBasedStateMachine):
         self._then("fault", kind, which, delay_ms, tenths)
 
     def teardown(self) -> None:
-        """Play it."""
-        if self.steps:
+        """Play it, while there is time."""
+        if self.steps and time.monotonic() < BUDGET.until:
+            BUDGET.played += 1
             play(self.seed, self.steps, COUNTS)
+
+
+@dataclass
+class Budget:
+    """Of a campaign."""
+
+    until: float = float("inf")
+    played: int = 0
+
+
+BUDGET = Budget()
 
 
 def quick(runs: int, steps: int, **more: Any) -> settings:
@@ -784,11 +797,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--minutes", type=float, default=600.0, help="fewer, when they are over")
     given = parser.parse_args()
+    BUDGET.until = time.monotonic() + 60 * given.minutes
     logging.disable(logging.CRITICAL)
     run_state_machine_as_test(
         LogMachine, settings=quick(given.runs, given.steps, derandomize=False, print_blob=True)
     )
+    print(f"{BUDGET.played} programs, {sum(COUNTS.values())} calls and faults, 0 failures")
     for what, count in sorted(COUNTS.items()):
         print(f"{count:8,} {what}")
 
