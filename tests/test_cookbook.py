@@ -27,6 +27,7 @@ SAYS = {
         r"\['', 'ann', 100\] done\n\['ann', 'bob', 30\] done\n\['bob', 'eve', 50\] bob has too little\n"
         r"\['ann', 'eve', 5\] done\n(5 \{'ann': 66, 'bob': 30, 'eve': 4\}\n){3}"
     ),
+    "work_queue": r"60 jobs are done, though one of 3 workers was killed\n",
     "write_ahead": (
         r"started again: 10 keys, 100 changes replayed\nstarted again: 10 keys, 1 changes replayed\n"
     ),

@@ -1,0 +1,80 @@
+"""A work queue: jobs in a log, handled by worker processes, one of which is killed in the middle of one.
+
+A worker claims a stretch of the log, does its jobs, makes what came of them durable and says that the stretch
+is done. What a dead worker had is given to another one: each job is done at least once. So what comes of it
+is written under the job's own name, its sequence id, and a repetition changes nothing.
+
+python examples/cookbook/work_queue.py [distributedlog://HOST:PORT/NAMESPACE]
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from secrets import token_hex
+
+from distributedlog import LogBatch, LogRecord
+from distributedlog.blocking import local_cluster, open_namespace
+
+JOBS = 60
+WORKERS = 3
+STRETCH_BYTES = 400
+
+
+def work(uri: str, name: str, number: int) -> None:
+    """A worker process: until all jobs are done. Number 0 is killed while it holds its first stretch."""
+    with open_namespace(uri) as namespace:
+        results = namespace.open_log(f"{name}/results/{number}")
+        with (
+            results.open_writer() as writer,
+            namespace.open_log(f"{name}/jobs").work_queue("squares") as queue,
+        ):
+            while (claim := queue.claim(bytes_max=STRETCH_BYTES)) is not None:
+                with (
+                    claim,
+                    claim.open_reader() as reader,
+                ):  # given back if an exception leaves the block
+                    for columns in reader:
+                        for job in columns.records():
+                            square = int(job.payload) ** 2
+                            writer.submit(LogRecord(0, b"%d %d" % (job.sequence_id, square)))
+                            if number == 0:
+                                os.kill(os.getpid(), signal.SIGKILL)
+                    writer.commit()  # durable, and only then done
+
+
+def run(uri: str) -> None:
+    """The jobs, the workers, and what came of it."""
+    name = f"work-{token_hex(3)}"
+    with open_namespace(uri) as namespace:
+        with namespace.open_log(f"{name}/jobs").open_writer() as writer:
+            for job in range(JOBS):
+                writer.write(LogRecord(job, b"%d" % job))
+            writer.mark_end_of_stream()  # so that the workers come to an end
+        workers = [
+            subprocess.Popen([sys.executable, __file__, uri, name, str(number)])
+            for number in range(WORKERS)
+        ]
+        codes = [worker.wait() for worker in workers]
+        assert codes == [-signal.SIGKILL] + [0] * (WORKERS - 1)
+        squares: dict[int, int] = {}
+        with namespace.open_reader(pattern=f"{name}/results/*") as reader:
+            while (item := reader.next(wait_s=1.0)) is not None:
+                if isinstance(item, LogBatch):
+                    for _, payload in item.columns.tuples():
+                        job, square = map(int, payload.split())
+                        squares[job] = square
+        assert squares == {job: job**2 for job in range(JOBS)}
+        queue = namespace.open_log(f"{name}/jobs").work_queues()["squares"]
+        assert not queue.parked
+        print(f"{len(squares)} jobs are done, though one of {WORKERS} workers was killed")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 4:
+        work(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    elif len(sys.argv) > 1:
+        run(sys.argv[1])
+    else:
+        with local_cluster() as cluster:
+            run(cluster.uri)
