@@ -1,6 +1,6 @@
 """One log through random calls and faults on the simulated cluster, against a model (`log_model.py`).
 
-    python -m tests.log.log_machine --runs 2000         drawn anew; --steps, --minutes
+    python -m tests.log.log_machine --runs 2000         drawn anew; --steps, --minutes, --planted BUG
 
 A program is drawn and shrunk by Hypothesis as a state machine. It is played when it is whole: the real world
 is walled off while a simulation runs, and Hypothesis needs its clock. Two client processes use the log:
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import trio
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -44,6 +44,8 @@ from distributedlog.sim.cluster import Shape, SimCluster
 from distributedlog.sim.host import leaves
 from distributedlog.sim.scheduler import Simulation
 from tests.log.log_model import LogModel, Read
+from tests.sim import planted_cluster  # noqa: F401
+from tests.sim.planting import BUGS
 
 CLIENTS = ("c1", "c2")
 NAMES = ("story", "tale")
@@ -798,12 +800,21 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--minutes", type=float, default=600.0, help="fewer, when they are over")
+    parser.add_argument("--planted", choices=sorted(BUGS), help="put this in, and find it")
     given = parser.parse_args()
     BUDGET.until = time.monotonic() + 60 * given.minutes
     logging.disable(logging.CRITICAL)
-    run_state_machine_as_test(
-        LogMachine, settings=quick(given.runs, given.steps, derandomize=False, print_blob=True)
-    )
+    options = quick(given.runs, given.steps, derandomize=False, print_blob=True)
+    if given.planted:
+        BUGS[given.planted].plant()
+        options = settings(options, phases=[Phase.generate])
+    try:
+        run_state_machine_as_test(LogMachine, settings=options)
+    except Exception as error:
+        if not given.planted:
+            raise
+        print(f"found by program {BUDGET.played}: {error!r:.300}")
+        return
     print(f"{BUDGET.played} programs, {sum(COUNTS.values())} calls and faults, 0 failures")
     for what, count in sorted(COUNTS.items()):
         print(f"{count:8,} {what}")
