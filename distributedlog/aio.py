@@ -1181,6 +1181,7 @@ class Log:
         version: int = 0,
         custom: Mapping[str, bytes] | None = None,
         entry_bytes: int = ENTRY_BYTES,
+        digest: bool = False,
     ) -> Opening[SegmentWriter]:
         """Write a segment outside the log, for `link_segments`; ``async with`` or ``await`` it.
 
@@ -1188,7 +1189,7 @@ class Log:
         UnsupportedFormat, OutcomeUnknown, AlreadyClosed.
         """
         opening = self._log.open_segment_writer(
-            app=app, version=version, custom=custom, entry_bytes=entry_bytes
+            app=app, version=version, custom=custom, entry_bytes=entry_bytes, digest=digest
         )
         return Opening(lambda: opened(self._background, SegmentWriter, opening.open))
 

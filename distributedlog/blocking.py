@@ -1232,6 +1232,7 @@ class Log:
         version: int = 0,
         custom: Mapping[str, bytes] | None = None,
         entry_bytes: int = ENTRY_BYTES,
+        digest: bool = False,
     ) -> SegmentWriter:
         """Write a segment outside the log, for `link_segments`, open; use it in a ``with``.
 
@@ -1239,7 +1240,7 @@ class Log:
         UnsupportedFormat, OutcomeUnknown, AlreadyClosed.
         """
         opening = self._log.open_segment_writer(
-            app=app, version=version, custom=custom, entry_bytes=entry_bytes
+            app=app, version=version, custom=custom, entry_bytes=entry_bytes, digest=digest
         )
         return opened(self._background, SegmentWriter, opening.open)
 

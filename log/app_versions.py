@@ -1,10 +1,14 @@
 """What each application has linked last to a log: keys of their own beside the log's state (H14)."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+
+import xxhash
 
 from ..metadata.interface import Metadata
 from ..runtime.errors import LogNotFound
 from ..runtime.frames import pack
+from ..runtime.host import Buffer
 from ..runtime.schema import NUMBER_MAX, fit, number, optional, row, text
 from .keys import incarnation_text, state_key, txn_key
 from .state import decode_fields
@@ -21,6 +25,12 @@ class LinkContent:
     records: int
     digest: int
     """The sum, modulo 2^64, of ``xxh3_64(payload, seed=txid or 0)`` over the records."""
+
+    @classmethod
+    def of(cls, txids: Iterable[int], payloads: Iterable[Buffer]) -> "LinkContent":
+        """Of these records; 0 for each txid that is given at the link."""
+        digests = list(map(xxhash.xxh3_64_intdigest, payloads, txids))
+        return cls(len(digests), sum(digests) % (1 << 64))
 
     def __add__(self, other: "LinkContent") -> "LinkContent":
         return LinkContent(self.records + other.records, (self.digest + other.digest) % (1 << 64))

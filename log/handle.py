@@ -506,17 +506,19 @@ class Log:
         version: int = 0,
         custom: Mapping[str, bytes] | None = None,
         entry_bytes: int = ENTRY_BYTES,
+        digest: bool = False,
     ) -> Opening[SegmentWriter]:
         """Write a segment outside the log, for `link_segments`; ``async with`` or ``await`` it.
 
         Any number at once, from any process, also while the log has a writer. ``app`` and ``version`` say
         what it will be linked as, for `collect_unlinked`; ``custom`` goes into the ledger's metadata (4 KiB
-        at most).
+        at most). With ``digest`` its token says which records it holds (a quarter of a microsecond each):
+        where all of a link do, other records under the same version are refused (`LinkMismatch`).
 
         Raises: LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies, InvalidRequest, QuorumUnreachable,
         UnsupportedFormat, OutcomeUnknown, AlreadyClosed.
         """
-        return Opening(lambda: self._open_segment_writer(app, version, custom, entry_bytes))
+        return Opening(lambda: self._open_segment_writer(app, version, custom, entry_bytes, digest))
 
     async def link_segments(
         self,
@@ -533,8 +535,9 @@ class Log:
         """Make ledgers the log's next segments, in this order, all in one transaction (G8).
 
         Exactly once: with ``app`` and ``version`` a version that was linked already, with whatever ledgers,
-        is answered with ``already``; without, the same ledgers are. With ``content``, a version that was
-        linked with other records is refused (`LinkMismatch`). Versions of an application ascend.
+        is answered with ``already``; without, the same ledgers are. With ``content``, or where the writers of
+        all segments were asked for ``digest``, a version that was linked with other records is refused
+        (`LinkMismatch`). Versions of an application ascend.
         ``identity`` says who counts them. ``truncate_before`` truncates all that was there before, in the
         same transaction. Records without txids get theirs here. Empty segments are left out
         (`discard_segments` deletes them). While a writer's lock lives it waits up to ``wait_s`` and is
@@ -702,7 +705,12 @@ class Log:
         return await open_ranges(self._context, self.name, await self._find(), ranges)
 
     async def _open_segment_writer(
-        self, app: str, version: int, custom: Mapping[str, bytes] | None, entry_bytes: int
+        self,
+        app: str,
+        version: int,
+        custom: Mapping[str, bytes] | None,
+        entry_bytes: int,
+        digest: bool,
     ) -> SegmentWriter:
         follower = await self._follower()
         context, state = self._context, follower.state
@@ -714,6 +722,7 @@ class Log:
             custom=custom or {},
             entry_bytes=entry_bytes,
             codec=await context.settings.codec(state.log_id, context.options, self._given),
+            digest=digest,
         )
 
     def _empty(self) -> LogEmpty:

@@ -110,6 +110,8 @@ class Linking:
     ) -> LinkResult:
         """Link, or say that it was. See `Log.link_segments`."""
         self._check(tokens)
+        if self._content is None:
+            self._content = content_of(tokens)
         deadline = trio.current_time() + self._options.recover_timeout_s
         for attempt in count():
             linked, txn = await self._already(tokens)
@@ -339,6 +341,16 @@ class Linking:
             version = 0 if txn is None else txn.version
             share += Transaction((Compare.version(key, version),), (Put(key, note.encode()),))
         return share
+
+
+def content_of(tokens: Sequence[SegmentToken]) -> LinkContent | None:
+    """What is in these segments; None where one of them does not say."""
+    found = LinkContent(0, 0)
+    for token in tokens:
+        if token.digest is None:
+            return None
+        found += LinkContent(token.records, token.digest)
+    return found if tokens else None
 
 
 def check_content(name: str, app: str, linked: AppVersion, content: LinkContent | None) -> None:

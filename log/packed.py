@@ -1,6 +1,7 @@
 """An entry from columns that are packed already, as Arrow lays them out (pure): no work a record."""
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -40,6 +41,14 @@ class PackedColumns:
         """Of the payloads, bytes."""
         ends = memoryview(self.offsets).cast("B").cast("i").tolist()
         return [end - start for start, end in pairwise(ends)]
+
+    def each_payload(self) -> Iterator[memoryview]:
+        """One by one: views."""
+        data, ends = (
+            memoryview(self.payloads),
+            memoryview(self.offsets).cast("B").cast("i").tolist(),
+        )
+        return map(data.__getitem__, map(slice, ends, ends[1:]))
 
     def with_txids(self, txids: list[int]) -> "PackedColumns":
         """The same records with these, which do not decrease."""

@@ -225,6 +225,9 @@ class SegmentToken(_Shipped):
     last_txid: int
     last_entry: int
     last_slot: int
+    digest: int | None = None
+    """`LinkContent.digest` of its records, where its writer was asked for it; the link compares it, and
+    believes it."""
 
 
 def ranges_between(

@@ -25,6 +25,7 @@ from ..runtime.errors import (
 )
 from ..runtime.host import Buffer
 from .admission import admit_columns, out_of_order
+from .app_versions import LinkContent
 from .compression import Compression
 from .context import LogContext
 from .keys import incarnation_text, state_key, unlinked_key
@@ -59,6 +60,8 @@ class SegmentWriter:
         ledger: LedgerWriter,
         entry_bytes: int,
         compression: Compression,
+        *,
+        digest: bool,
     ) -> None:
         self._metadata = context.metadata
         self._ledgers = context.ledgers
@@ -68,6 +71,8 @@ class SegmentWriter:
         self._state = state
         self._entry_bytes = entry_bytes
         self._compression = compression
+        self._content = LinkContent(0, 0) if digest else None
+        """Of what was sent."""
         self._ordered = context.options.max_txid_check
         self._floor = 0
         self._at_link: bool | None = None
@@ -171,6 +176,8 @@ class SegmentWriter:
             if not columns.ascending:
                 raise out_of_order(last_txid, first_txid, self._name)
             self._floor = last_txid
+        if self._content is not None:
+            self._content += LinkContent.of(columns.txids, columns.each_payload())
         buffers, length = columns.build(records_before=self._end.records, wall_ms=self._stamp())
         await self._add(
             buffers, length, len(columns.txids), first_txid, last_txid,
@@ -187,6 +194,8 @@ class SegmentWriter:
             return
         txids, payloads = self._txids, self._payloads
         self._txids, self._payloads, self._bytes = [], [], 0
+        if self._content is not None:
+            self._content += LinkContent.of(txids, payloads)
         buffers, length = build(
             txids,
             payloads,
@@ -231,6 +240,7 @@ class SegmentWriter:
             end.last_txid,
             end.last_entry,
             end.last_slot,
+            None if self._content is None else self._content.digest,
         )
         return self.token
 
@@ -349,6 +359,7 @@ async def create_unlinked(
     custom: Mapping[str, bytes],
     entry_bytes: int,
     codec: str,
+    digest: bool,
 ) -> SegmentWriter:
     """Create a ledger, and a note under the log that it is not linked. See `Log.open_segment_writer`."""
     if not 1 <= entry_bytes <= PACKED_BYTES_MAX:
@@ -381,7 +392,7 @@ async def create_unlinked(
             created, gone = await _exists(context.ledgers, prepared.ledger_id), False
         if created:
             writer = context.ledgers.writer(prepared)
-            return SegmentWriter(context, state, writer, entry_bytes, compression)
+            return SegmentWriter(context, state, writer, entry_bytes, compression, digest=digest)
         if gone:
             raise LogNotFound(f'log "{state.name}" was deleted')
     raise NotEnoughBookies(

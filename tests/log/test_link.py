@@ -543,3 +543,88 @@ async def test_a_version_that_was_linked_with_other_records_is_refused(
         noted = await log.linked_version("etl")
         assert noted is not None
         assert noted.content == here
+
+
+async def test_other_records_under_a_version_that_is_in_are_told_by_their_digest(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H162: a repetition is known whatever its packing and order; another write of that length is not."""
+    async with world.log("orders") as log:
+        named: dict[str, Any] = {"app": "etl", "version": 3}
+        asked: dict[str, Any] = {**named, "digest": True}
+        first = [await segment(log, 1, 2, **asked), await segment(log, 3, **asked)]
+        assert not (await log.link_segments(first, **named)).already
+
+        async with log.open_segment_writer(**asked) as packed:
+            await packed.write_packed(struct.pack("<2q", 1, 2), struct.pack("<3i", 0, 1, 2), b"12")
+            await packed.write(LogRecord(3, b"3"))
+        empty = await segment(log, **asked)
+        assert packed.token is not None
+        assert (await log.link_segments([packed.token, empty], **named)).already
+        assert (await log.link_segments([first[1], first[0]], **named)).already
+
+        other_payload = [await segment(log, 1, 2, **asked), await outside(log, 3, b"x", **asked)]
+        other_txid = [await segment(log, 1, 2, **asked), await outside(log, 4, b"3", **asked)]
+        fewer, none = [await segment(log, 1, 2, **asked)], [empty]
+        for other in (other_payload, other_txid, fewer, none):
+            with pytest.raises(LinkMismatch, match="has linked version 3 with 3 records of digest"):
+                await log.link_segments(other, **named)
+            assert await log.discard_segments(other) == [], "none of it was linked"
+        assert await payloads(log) == [b"1", b"2", b"3"]
+
+
+async def outside(log: Log, txid: int, payload: bytes, **named: Any) -> SegmentToken:
+    async with log.open_segment_writer(**named) as writer:
+        await writer.write(LogRecord(txid, payload))
+    assert writer.token is not None
+    return writer.token
+
+
+async def test_a_repetition_is_known_after_its_segments_are_gone(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """What is compared travels in the token: the ledgers of a repetition are deleted once it is answered."""
+    async with world.log("orders") as log:
+        asked: dict[str, Any] = {"app": "etl", "version": 3, "digest": True}
+        await log.link_segments([await segment(log, 1, **asked)], app="etl", version=3)
+        again = await segment(log, 1, **asked)
+        for _ in range(2):
+            assert (await log.link_segments([again], app="etl", version=3)).already
+            assert await log.discard_segments([again]) == []
+
+
+async def test_a_segment_that_does_not_say_what_it_holds_is_believed(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """One without a digest among them, or a token of a program of before."""
+    async with world.log("orders") as log:
+        asked: dict[str, Any] = {"app": "etl", "version": 3, "digest": True}
+        await log.link_segments([await segment(log, 1, **asked)], app="etl", version=3)
+        before = (await segment(log, 7, **asked)).to_json()
+        del before["digest"]
+
+        for other in (await segment(log, 8), SegmentToken.from_json(before)):
+            said = await segment(log, 9, **asked)
+            assert (await log.link_segments([said, other], app="etl", version=3)).already
+
+
+async def test_records_whose_txids_the_log_gives_have_one_digest_wherever_they_are_linked(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Txids that are given at the link count as 0: another link would have given others."""
+    async with world.process() as ns:
+        await ns.create_log("orders", txids="count")
+        log, tokens = ns.open_log("orders"), []
+        for _ in range(2):
+            async with log.open_segment_writer(app="etl", version=3, digest=True) as writer:
+                await writer.write_columns(None, [b"a", b"b"])
+                await writer.write_packed(None, struct.pack("<2i", 0, 1), b"c")
+            tokens.append(SegmentToken.from_json(json.loads(json.dumps(writer.token.to_json()))))  # type: ignore[union-attr]
+        assert (
+            tokens[0].digest
+            == tokens[1].digest
+            == LinkContent.of([0] * 3, [b"a", b"b", b"c"]).digest
+        )
+
+        assert not (await log.link_segments(tokens[:1], app="etl", version=3)).already
+        assert (await log.link_segments(tokens[1:], app="etl", version=3)).already
