@@ -248,42 +248,49 @@ class Adds:
 
         That is each entry of a thousand busy logs. False: nothing was done, `take` decides.
         """
-        ledger, ring, space = stream.ledger, self._ring, self._space
+        ledger, ring = stream.ledger, self._ring
         size = stop - start
         if (
-            stream.refused
+            size < _HEADER_BYTES
+            or stream.refused
             or ledger.flags
             or not ledger.stored
-            or size < entries.HEADER_BYTES
+            or self._space.read_only  # whatever is short, it is that
             or ring.unsynced_bytes + size > self._unsynced_bytes_max
-            or space.read_only
-            or space.index_is_behind
-            or space.no_next_file
         ):
             return False
         digest, length, payload_bytes, version, _, _, of_ledger, entry, _, lac = _unpack_header(
             frame, start
         )
         if (
-            length != size
-            or length != (entries.HEADER_BYTES + payload_bytes + 7) & ~7
+            not length == size == (_HEADER_BYTES + payload_bytes + 7) & ~7
             or of_ledger != ledger.id
-            or version != entries.VERSION
+            or version != _VERSION
+            or not -1 <= lac < entry <= _ENTRY_ID_MAX
             or entry <= ledger.top
-            or not -1 <= lac < entry <= entries.ENTRY_ID_MAX
-            or xxhash.xxh3_64_intdigest(frame[start + 8 : stop]) != digest
+            or _digest_of(frame[start + 8 : stop]) != digest
         ):
             return False
         block = ring.room(size)
         if block is None:
             return False
-        self._gather(block, ledger, entry, 1, frame[start:stop])
+        stats, notes = self._stats, block.notes
+        if notes and notes[-1].ledger is ledger:
+            self._gather(block, ledger, entry, 1, frame[start:stop])
+        else:
+            position = ring.append(block, frame[start:stop])
+            note = Note(ledger, entry, 1, block.buffer.view, position, size)
+            notes.append(note)
+            ledger.pending.append(note)  # in order: it is above the top
+            ledger.top = entry
+            stats.bytes += size
         stream.taken = block.acks[stream] = stream.taken + 1
-        if lac > ledger.lac and lac > block.lacs.get(ledger, -1):
-            block.lacs[ledger] = lac
-        if ledger.lac_owed and lac >= ledger.lac:
+        if lac > ledger.lac:
+            if lac > block.lacs.get(ledger, -1):
+                block.lacs[ledger] = lac
             ledger.lac_owed = False
-        stats = self._stats
+        elif lac == ledger.lac:
+            ledger.lac_owed = False
         stats.adds += 1
         stats.entries += 1
         stats.payload_bytes += payload_bytes
@@ -352,7 +359,10 @@ class Adds:
         return int.from_bytes(record[:8], "little")
 
 
-_unpack_header = entries.HEADER.unpack_from
+# Of `take_lone`, which is called for each entry of a thousand logs.
+_unpack_header, _HEADER_BYTES = entries.HEADER.unpack_from, entries.HEADER_BYTES
+_digest_of = xxhash.xxh3_64_intdigest
+_VERSION, _ENTRY_ID_MAX = entries.VERSION, entries.ENTRY_ID_MAX
 
 
 def _limbo_refusal(ledger: Ledger) -> DistributedLogError:

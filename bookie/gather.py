@@ -28,6 +28,8 @@ class GatheringBlock:
     end: int
     limit: int
     """Up to here it may reach, its end included."""
+    records_limit: int
+    """Up to here its records may, while its control records fit the space that is kept for them."""
     notes: list[Note] = field(default_factory=list)
     controls: list[bytes] = field(default_factory=list)
     acks: dict[IncomingStream, int] = field(default_factory=dict)
@@ -113,11 +115,11 @@ class GatherRing:
         """The block that takes ``length`` bytes of records now; None while the ring is full."""
         block = self._waiting[-1] if self._waiting else None
         if block is not None:
-            space = jb.CONTROL_BYTES * (len(block.controls) + 1)
-            if space < self._control_space:
-                space = self._control_space
-            if block.end + length + space + jb.END_BYTES <= block.limit:
-                return block
+            end = block.end + length
+            if end <= block.records_limit:
+                used = jb.CONTROL_BYTES * (len(block.controls) + 1)
+                if used <= self._control_space or end + used + jb.END_BYTES <= block.limit:
+                    return block
         return self._open(length)
 
     def control_block(self) -> GatheringBlock | None:
@@ -152,7 +154,13 @@ class GatherRing:
         buffer.unsynced += 1
         self._position = start
         limit = min(start + self._block_max, self._bytes_each)
-        block = GatheringBlock(buffer, start, start + blocks.HEADER_BYTES, limit)
+        block = GatheringBlock(
+            buffer,
+            start,
+            start + blocks.HEADER_BYTES,
+            limit,
+            limit - self._control_space - jb.END_BYTES,
+        )
         self._waiting.append(block)
         return block
 

@@ -61,8 +61,13 @@ class BookieSession:
         elif op == Op.WRITE_LAC:
             self._on_write_lac(ident, m.decode_lac(body))
         elif op == Op.WRITE_LACS:
+            streams, write_lac = self._streams, self._store.write_lac
             for number, lac in m.decode_lacs(body):
-                self._on_write_lac(number, lac)
+                stream = streams.get(number)
+                if stream is None or self._deferred:
+                    self._on_write_lac(number, lac)
+                else:
+                    write_lac(stream, lac)
         elif op == Op.STREAM_OPEN:
             self._on_stream_open(ident, m.StreamOpen.decode(body))
         elif op == Op.FENCE:

@@ -169,10 +169,8 @@ class AddWindow:
         stream.acked = count
         before, slot.through = slot.through, through
         lac = self.lac
-        if (
-            through <= lac
-        ):  # confirmed already: it is kept for fewer, and released with the next add
-            return 0
+        if through <= lac:
+            return 0  # confirmed already: it is kept for fewer, and released with the next add
         if everywhere:
             if before <= lac:
                 self._ahead += 1
@@ -188,13 +186,11 @@ class AddWindow:
             if lac > before:
                 self.lac = lac
                 self.lac_bytes = self._ends[lac - self._base]
-        assert before <= lac <= self.last, (
-            "inv. 5: the LAC never moves back, nor beyond the last pushed"
-        )
+        assert before <= lac <= self.last, "inv. 5: it never moves back, nor beyond the last pushed"
         if self._everywhere:
-            self._ahead = (
-                0 if lac == self.last else [s.through > lac for s in self._attached].count(True)
-            )
+            self._ahead = 0
+            if lac < self.last:
+                self._ahead = [slot.through > lac for slot in self._attached].count(True)
         return lac - before
 
     def _confirmable(self) -> int:
