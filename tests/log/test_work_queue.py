@@ -1,6 +1,8 @@
 """Work queues: who gets what, what becomes of it when a worker dies or fails (H156); what it costs."""
 
 from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from distributedlog.metadata.transaction import Put, Transaction, TransactionRep
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     ClaimLost,
+    DistributedLogError,
     InvalidRequest,
     LogNotFound,
     LogTruncated,
@@ -402,3 +405,127 @@ async def test_where_a_queue_begins_and_how_it_ends(
             await ns.delete_log("other")
             with trio.fail_after(10), pytest.raises(LogNotFound):
                 await queue.claim()
+
+
+async def test_a_worker_that_shows_again_before_its_work_is_given_away_keeps_it(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H156: that it is gone is a condition of the transaction, not a look before it."""
+    async with world.process("alpha") as a, world.process("beta") as b:
+        log = await some_log(world, a)
+        async with log.work_queue("q") as slow, b.open_log("orders").work_queue("q") as quick:
+            mine = await claimed(slow)
+            key = worker_key(await a.find("orders"), "q", slow._worker)
+            shown = await world.metadata.get(key)
+            assert shown is not None
+            original = world.metadata.transact
+
+            async def late(transaction: Transaction) -> TransactionReply:
+                if any(
+                    isinstance(one, Put) and b"/work/" in one.key for one in transaction.operations
+                ):
+                    world.metadata.transact = original  # type: ignore[method-assign]
+                    await original(Transaction((), (Put(key, shown.value),)))
+                return await original(transaction)
+
+            monkeypatch.setattr(slow._presence, "take_again", trio.lowlevel.checkpoint)
+            await world.metadata.revoke_lease(shown.lease)
+            world.metadata.transact = late  # type: ignore[method-assign]
+            assert (await claimed(quick)).first == DLSN(1, 1, 0)
+            await mine.done()
+
+
+class Flaky:
+    """A store of which some answers are lost, of what was done and of what was not, until it heals."""
+
+    def __init__(self, world: World, chance: Random) -> None:
+        self._original = world.metadata.transact
+        self._chance = chance
+        self.heals_at = float("inf")
+        world.metadata.transact = self.transact  # type: ignore[method-assign]
+
+    async def transact(self, transaction: Transaction) -> TransactionReply:
+        fate = self._chance.random()
+        await trio.sleep(self._chance.choice([0.0, 0.01, 0.2]))
+        if trio.current_time() < self.heals_at:
+            if fate < 0.08:
+                raise OutcomeUnknown("no answer")
+            if fate < 0.16:
+                raise QuorumUnreachable("nobody answers")
+        reply = await self._original(transaction)
+        if fate > 0.92 and trio.current_time() < self.heals_at:
+            raise OutcomeUnknown("no answer")
+        return reply
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_workers_that_die_under_lost_answers_handle_every_record(
+    world: World, autojump_clock: MockClock, seed: int
+) -> None:
+    """H156: at least once, to the end; what is tried in vain is parked and tried again by hand."""
+    chance = Random(seed)
+    handled: list[int] = []
+    async with world.process("main") as main:
+        log = await some_log(world, main, 40)
+        await log.seal()
+        flaky = Flaky(world, chance)
+
+        async def work(claim: WorkClaim) -> None:
+            txids = await txids_of(claim)
+            await trio.sleep(chance.choice([0.1, 1.0, 3.0]))
+            if chance.random() < 0.15:
+                await claim.give_back(chance.choice([0.0, 2.0]))
+                return
+            handled.extend(txids)
+            await claim.done()
+
+        async def worker(namespace: Any) -> None:
+            async with namespace.open_log("orders").work_queue("q", claim_s=20) as queue:
+
+                async def one() -> None:
+                    ended = False
+                    while not ended:
+                        try:
+                            claim = await queue.claim(bytes_max=3 * ENTRY)
+                            ended = claim is None
+                            if claim is not None:
+                                await work(claim)
+                        except DistributedLogError:
+                            await trio.sleep(0.1)
+
+                async with trio.open_nursery() as nursery:
+                    for _ in range(2):
+                        nursery.start_soon(one)
+
+        async def lives(number: int) -> None:
+            """Processes one after the other, each killed after a while; the last one is not."""
+            for _ in range(3):
+                with trio.move_on_after(chance.uniform(0.5, 6)):
+                    async with world.process(f"p{number}", lock_lease_s=3.0) as namespace:
+                        while True:
+                            with suppress(DistributedLogError):
+                                await worker(namespace)
+                                break
+            async with world.process(f"p{number}", lock_lease_s=3.0) as namespace:
+                with trio.fail_after(600):
+                    flaky.heals_at = min(flaky.heals_at, trio.current_time() + 20)
+                    while True:
+                        with suppress(DistributedLogError):
+                            await worker(namespace)
+                            break
+
+        async with trio.open_nursery() as nursery:
+            for number in range(3):
+                nursery.start_soon(lives, number)
+        flaky.heals_at = 0.0
+        state = (await log.work_queues())["q"]
+        for parked in state.parked:
+            async with log.work_queue("q") as queue:
+                await queue.retry(parked.number)
+                claim = await queue.claim(wait_s=0)
+                assert claim is not None
+                handled.extend(await txids_of(claim))
+                await claim.done()
+        assert set(handled) == set(range(40))
+        assert (state.line, state.claims) == ((), [])
+        assert state.floor == DLSN(3, 0, 0)
