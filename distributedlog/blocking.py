@@ -445,7 +445,7 @@ class LogReader(_Closable):
     def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set.
 
-        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed.
         """
         record = self._cursor.next()
         if record is None:
@@ -457,7 +457,7 @@ class LogReader(_Closable):
         """Up to ``number`` records: waits for the first, then takes what comes until ``wait_s`` after
         the call (None: what is here; 0: does not wait for the first either).
 
-        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed,
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed,
         InvalidRequest.
         """
         if number < 1:
@@ -470,7 +470,7 @@ class LogReader(_Closable):
     def read_columns(self, wait_s: float | None = None) -> Columns | None:
         """The rest of the entry at hand, or the next one, as columns. None as `read_next`.
 
-        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed.
         """
         columns = self._cursor.columns()
         if columns is None:
@@ -613,7 +613,7 @@ class RangeReader(_Closable):
     def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
         """The next entry and those that are here after it, up to ``bytes_max``; [] at the end.
 
-        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, AlreadyClosed.
+        Raises: LogTruncated, LogDeleted, LogRecreated, LedgerStateUnknown, CorruptData, AlreadyClosed.
         """
         fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
         self._background.run(self._inbox.fill, fetch)
@@ -739,7 +739,7 @@ class SegmentWatch(_Closable):
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here), or
         after the end of a sealed log was told.
 
-        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        Raises: LogDeleted, QuorumUnreachable, AlreadyClosed.
         """
         self._background.run(self._inbox.fill_one, partial(self._watch.next, wait_s))
         found = self._inbox.take()
@@ -1036,7 +1036,7 @@ class Log:
     ) -> LogReader:
         """A reader, open; use it in a ``with``. See `distributedlog.Log.open_reader`.
 
-        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest,
+        Raises: LogTruncated, LogNotFound, LogDeleted, LogRecreated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
         opening = self._log.open_reader(
@@ -1220,7 +1220,7 @@ class Log:
     def open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
         """Read stretches of entries that a `snapshot` named, in order, open; use it in a ``with``.
 
-        Raises: LogNotFound, LogRecreated, LogTruncated, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogDeleted, LogRecreated, LogTruncated, QuorumUnreachable, AlreadyClosed.
         """
         opening = self._log.open_ranges(ranges)
         return opened(self._background, RangeReader, opening.open)

@@ -35,6 +35,7 @@ Reading:
     presence.py                     that a holder or a worker is there
     segment_watch.py                segments as they are opened, closed, cut off
     follower.py                     the state as a watch pushes it
+    lifecycle.py, graveyard.py      what a held position meets (pure); where deleted logs lie
     locate.py, interpolation.py     the last record, positions by txid and time; a search in few looks (pure)
 
 What breaks in one log's task stays that log's: `containment.py`.

@@ -29,6 +29,8 @@ class LogContext:
     """ms since 1970, by the clock of this machine."""
     random: Random
     settings: SettingsWatch
+    namespace: str
+    """The path of the namespace: the names of its logs, and of those that were deleted, are under it."""
     owner: str
     """What this process is called, in locks and in errors."""
     options: LogOptions

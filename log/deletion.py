@@ -2,7 +2,7 @@
 
 The lock is taken first, so a living writer refuses it; the epoch is raised, so a dead one cannot come back.
 Then the log's end is made certain and noted, before its first segment goes: whoever was reading it must be
-able to tell whether that was all, also long after (`tombstone.py`). A log of more segments than one
+able to tell whether that was all, also long after (`graveyard.py`). A log of more segments than one
 transaction holds goes front first; the name goes last, so that a deletion that was cut short is finished by
 asking again.
 """
@@ -10,17 +10,10 @@ asking again.
 import logging
 
 from ..metadata.interface import Metadata, prefix_end
-from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
-from ..runtime.errors import (
-    CorruptData,
-    DistributedLogError,
-    LogNotFound,
-    UnsupportedFormat,
-    VersionConflict,
-    WriterFenced,
-)
-from ..runtime.schema import NUMBER_MAX
+from ..metadata.transaction import Compare, Delete, Put, Transaction
+from ..runtime.errors import DistributedLogError, LogNotFound, VersionConflict, WriterFenced
 from .context import LogContext
+from .graveyard import burial
 from .keys import (
     all_workers_prefix,
     lock_key,
@@ -38,17 +31,8 @@ from .ownership import OwnedLog
 from .purge import SEGMENTS_AT_ONCE
 from .retention import stamps_key
 from .settings import conf_key
-from .state import LogState
 from .takeover import read_segment, recover_patiently
-from .tombstone import (
-    KEPT_A_BUCKET,
-    KEPT_A_NAME,
-    Tombstone,
-    bucket_prefix,
-    decode,
-    encode,
-    gone_key,
-)
+from .tombstone import Tombstone
 from .unlinked import delete_unlinked, list_unlinked
 
 ATTEMPTS = 5
@@ -128,9 +112,8 @@ async def delete_claimed(context: LogContext, owned: OwnedLog, namespace: str) -
                     Delete(name_key(namespace, state.name)),
                 ),
             )
-            share += await burial(
-                owned.metadata, namespace, state.name, _tombstone(state, context.wall_ms())
-            )
+            tombstone = Tombstone.of(state, context.wall_ms())
+            share += await burial(owned.metadata, namespace, state.name, tombstone)
         reply = await owned.metadata.transact(own + share)
         if reply.succeeded and last == state.last_segment:
             await sweep(owned.metadata, ledgers, owned.log_id)
@@ -141,79 +124,3 @@ async def delete_claimed(context: LogContext, owned: OwnedLog, namespace: str) -
                 raise LogNotFound(f'log "{state.name}" has been deleted by somebody else')
             if attempts == ATTEMPTS:
                 raise VersionConflict(f'log "{state.name}": its ledgers change while it is deleted')
-
-
-def _tombstone(state: LogState, now_ms: int) -> Tombstone:
-    assert state.end is not None, "the end is noted before anything goes"
-    return Tombstone(state.log_id, state.end, state.truncated_sequence_id, now_ms)
-
-
-async def find_tombstones(metadata: Metadata, namespace: str, name: str) -> list[Tombstone]:
-    """The logs that had this name and were deleted, as far as they are remembered, in that order.
-
-    A value that is damaged is as good as forgotten. Raises `UnsupportedFormat`.
-    """
-    found = await metadata.get(gone_key(namespace, name))
-    return [] if found is None else _readable(found)
-
-
-async def find_deleted(
-    metadata: Metadata, namespace: str, name: str, log_id: int
-) -> list[Tombstone] | None:
-    """As `find_tombstones`, with the log of this id where it is being deleted at this moment.
-
-    None: it is, and where it ends is not noted yet.
-    """
-    # The state first: what is not deleted by then may be by the next question, never the reverse.
-    found = await metadata.get(state_key(log_id))
-    gone = await find_tombstones(metadata, namespace, name)
-    if found is None or any(one.log_id == log_id for one in gone):
-        return gone
-    state = LogState.decode(found.value)
-    if state.end is None:
-        return None
-    return [*gone, _tombstone(state, 0)]
-
-
-async def burial(
-    metadata: Metadata, namespace: str, name: str, tombstone: Tombstone
-) -> Transaction:
-    """The share of the transaction that deletes a log: its tombstone after those of its name.
-
-    Makes room first, where the bucket is full: the names whose last deletion is the longest ago go.
-    """
-    key = gone_key(namespace, name)
-    await _make_room(metadata, namespace, name)
-    found = await metadata.get(key)
-    before = [] if found is None else _readable(found)
-    listed = [one for one in before if one.log_id != tombstone.log_id] + [tombstone]
-    version = 0 if found is None else found.version
-    return Transaction((Compare.version(key, version),), (Put(key, encode(listed[-KEPT_A_NAME:])),))
-
-
-async def _make_room(metadata: Metadata, namespace: str, name: str) -> None:
-    start = bucket_prefix(namespace, name)
-    page = await metadata.range(start, prefix_end(start), limit=4 * KEPT_A_BUCKET)
-    others = [item for item in page.items if item.key != gone_key(namespace, name)]
-    spare = len(others) - (KEPT_A_BUCKET - 1)
-    if spare <= 0:
-        return
-    for item in sorted(others, key=_last_deleted_ms)[:spare]:
-        compare = Compare.version(item.key, item.version)
-        await metadata.transact(Transaction((compare,), (Delete(item.key),)))
-
-
-def _last_deleted_ms(item: KeyValue) -> int:
-    try:
-        return max((one.deleted_ms for one in _readable(item)), default=-1)
-    except UnsupportedFormat:
-        return NUMBER_MAX  # a newer program's: not ours to give up first
-
-
-def _readable(item: KeyValue) -> list[Tombstone]:
-    """A value that cannot be read is worth nothing, and must not keep a log from being deleted."""
-    try:
-        return decode(item.value)
-    except CorruptData as error:
-        log.warning("%r: %s", item.key, error)
-        return []

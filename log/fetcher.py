@@ -19,7 +19,7 @@ from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     LedgerStateUnknown,
-    LogRecreated,
+    LogDeleted,
     LogTruncated,
     NoSuchEntry,
     NoSuchLedger,
@@ -28,9 +28,10 @@ from .containment import broken, contained
 from .context import LogContext
 from .dlsn import DLSN
 from .follower import StateFollower
-from .keys import incarnation_text
+from .graveyard import explain_gone
 from .ledgers import EntryRecord, LedgerReader
-from .locate import find_time, find_txid, is_cut_off, last_readable
+from .lifecycle import FoundLog, HeldPosition, Met, lifecycle
+from .locate import find_time, find_txid, held_at, last_readable
 from .position import Position
 from .range_reader import RangeReader
 from .record import Columns, decode, decode_header
@@ -68,7 +69,7 @@ class Fetcher:
         on_skipped: Callable[[Skipped], object] | None = None,
     ) -> None:
         self.name = follower.state.name
-        self.incarnation = incarnation_text(follower.state.log_id)
+        self.incarnation = follower.incarnation
         """Which log of this name it is."""
         self.start = position
         """Where it begins, if that is known before anything is read."""
@@ -188,18 +189,18 @@ class Fetcher:
         while not self.ended:
             before = (self._at_segment, self._at_entry)
             try:
-                if self._far:
-                    await self._catch_up()
-                else:
-                    await self._read_segment()
-                continue
-            except (NoSuchLedger, NoSuchEntry) as error:
-                self._miss(await self._explained(error, self._at_segment))
+                try:
+                    if self._far:
+                        await self._catch_up()
+                    else:
+                        await self._read_segment()
+                except (NoSuchLedger, NoSuchEntry, LogTruncated, LogDeleted) as error:
+                    await self._meet(error)
                 continue
             except DistributedLogError as error:
                 if not error.retryable:
-                    self._miss(error)
-                    continue
+                    self._end(error)
+                    return
                 if (self._at_segment, self._at_entry) != before or self._trouble_since is None:
                     self._trouble_since = trio.current_time()
                     backoff.reset()
@@ -225,6 +226,10 @@ class Fetcher:
             # here: wait until it is, as everybody who comes from there does (H11).
             await self._follower.until(lambda state: state.open_from >= number)
             record = await self._follower.segment(number)
+        if self._next_id is None and self._at_entry == 0:
+            self._next_id = record.start_sequence_id
+        elif self._next_id is None and record.closed and self._at_entry > record.last_user_entry:
+            self._next_id = record.end_sequence_id
         self._ledger = ledger = await self._ledgers.open(record.ledger_id)
         try:
             await self._drain(record, ledger)
@@ -433,8 +438,6 @@ class Fetcher:
         if not why:  # somebody who is away may have it
             raise LedgerStateUnknown(f"{error}; not all replicas deny it") from error
         self._follower.check_position(number, entry)
-        if self._next_id is None and entry == 0:
-            self._next_id = record.start_sequence_id
         self.skips.on_broken(DLSN(number, entry, 0), why)
         now = trio.current_time()
         if now >= self._skip_told_at + SKIP_LINE_S:  # a whole disk may be gone: not a line an entry
@@ -490,30 +493,34 @@ class Fetcher:
         if self.on_news is not None:
             self.on_news()
 
-    def _miss(self, error: DistributedLogError) -> None:
-        """End with the error, unless the segment at hand is gone and all before its truncation was had.
+    async def _meet(self, error: DistributedLogError) -> None:
+        """Something is not there: end by what has become of the log (H30), or go on where that does.
 
         A reader that stands after a segment's last record loses nothing with it (G6).
         """
-        state, at = self._follower.state, DLSN(self._at_segment, self._at_entry, 0)
-        if at[:2] == self._start[:2]:
-            at = self._start
-        if not (
-            isinstance(error, LogTruncated)
-            and at.segment < state.first_segment
-            and at >= state.truncated_to
-        ):
-            self._end(error)
-        elif self._to is not None and self._to.segment < state.first_segment:
+        held = self._held()
+        verdict = await self._follower.meet(held)
+        if verdict.met is not Met.GO_ON:
+            self._end(verdict.error(self.name, held))
+            return
+        assert verdict.at is not None, "it says where"
+        if verdict.at == held.dlsn:
+            if not isinstance(error, LogDeleted):  # that has begun, and all is there yet
+                self._end(error)  # the log says that it is there: a loss
+        elif self._to is not None and self._to < verdict.at:
             self._end()
         else:
-            self._at_segment, self._at_entry = state.first_segment, 0
+            self._at_segment, self._at_entry, _ = verdict.at
 
-    async def _explained(self, error: DistributedLogError, segment: int) -> DistributedLogError:
-        try:
-            return await self._follower.explain(error, segment)
-        except DistributedLogError as second:
-            return second
+    def _held(self) -> HeldPosition:
+        """What comes next."""
+        at = DLSN(self._at_segment, self._at_entry, 0)
+        if at[:2] == self._start[:2]:
+            at = self._start
+        known = self._next_id
+        if known is None or (self.skips is not None and self.skips.pending):
+            return self._follower.held(at)
+        return self._follower.held(at, known + at.slot)
 
 
 async def open_fetcher(
@@ -529,28 +536,27 @@ async def open_fetcher(
     skip: bool,
     on_skipped: Callable[[Skipped], object] | None,
 ) -> Fetcher:
-    """Find where to begin and end. Raises `LogNotFound`, `LogRecreated`, `LogTruncated`."""
+    """Find where to begin and end. Raises `LogDeleted`, `LogRecreated`, `LogTruncated`."""
     metadata, ledgers, state = context.metadata, context.ledgers, follower.state
     start = earliest = state.earliest
     end = await last_readable(metadata, follower, ledgers) if to == "end" else to
-    if position is not None:
-        ours = incarnation_text(state.log_id)
-        if position.incarnation != ours:
-            raise LogRecreated(
-                f'log "{state.name}" was deleted and made again: the position is of incarnation '
-                f"{position.incarnation}, this one is {ours}"
-            )
-        lost = state.truncated_sequence_id - position.sequence_id
-        if lost > 0:
-            raise follower.truncated(f"; {lost} records after the position were given up")
-        start = max(position.dlsn, earliest)
-        if start != position.dlsn:  # the same place by another name
-            position = Position(ours, start, position.sequence_id)
-    elif dlsn is not None:
-        # The log's first position is one like any other: "from the beginning" is no position.
-        if await is_cut_off(metadata, ledgers, state, dlsn):
-            raise follower.truncated()
-        start = max(dlsn, earliest)
+    if position is not None or dlsn is not None:
+        if position is not None:
+            held = HeldPosition.of(position)
+            if position.incarnation != follower.incarnation:
+                raise await explain_gone(metadata, context.namespace, state.name, held)
+        else:
+            # The log's first position is one like any other: "from the beginning" is no position.
+            assert dlsn is not None
+            held = await held_at(metadata, ledgers, state, dlsn)
+        verdict = lifecycle(held, FoundLog.of(state))
+        if verdict.met is not Met.GO_ON:
+            told = verdict.told(state.name, held)
+            raise verdict.error_of(f'{told}; at="earliest" begins there')
+        assert verdict.at is not None, "it says where"
+        start = verdict.at
+        if position is not None:  # perhaps the same place by another name
+            position = Position(position.incarnation, start, position.sequence_id)
     elif txid is not None:
         # What is written from here on may have lower ones, where it is not there yet: `from_txid`.
         start = await find_txid(metadata, follower, ledgers, txid)
@@ -560,7 +566,7 @@ async def open_fetcher(
         last = await last_readable(metadata, follower, ledgers)
         start = earliest if last is None else DLSN(last.segment, last.entry + 1, 0)
     else:
-        position = Position(incarnation_text(state.log_id), earliest, state.truncated_sequence_id)
+        position = Position(follower.incarnation, earliest, state.truncated_sequence_id)
     nothing = (to == "end" and end is None) or (end is not None and start > end)
     return Fetcher(
         context,

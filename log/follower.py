@@ -1,7 +1,8 @@
 """A log's state as its readers follow it: loaded once, then pushed by a watch.
 
 Level-triggered (H29): what counts is the newest state, never the steps to it; a watch that fell behind the
-history reads the state and goes on from there.
+history reads the state and goes on from there. What a reader that cannot go on has met is `lifecycle`'s to
+say, by the state as it is then (H30).
 """
 
 from collections.abc import Callable
@@ -10,8 +11,11 @@ import trio
 
 from ..metadata.interface import Metadata
 from ..metadata.transaction import KeyValue
-from ..runtime.errors import Compacted, DistributedLogError, LogNotFound, LogTruncated, NoSuchLedger
-from .keys import segment_key, state_key
+from ..runtime.errors import Compacted, DistributedLogError, LogDeleted, NoSuchLedger
+from .dlsn import DLSN
+from .graveyard import look_up
+from .keys import incarnation_text, segment_key, state_key
+from .lifecycle import FoundLog, HeldPosition, Met, Verdict, lifecycle
 from .segments import SegmentRecord
 from .state import LogState
 
@@ -21,20 +25,32 @@ RETRY_S = 0.2
 class StateFollower:
     """The newest state of one log, as far as it is known here. Made by `follow`."""
 
-    def __init__(self, metadata: Metadata, name: str, state: LogState, revision: int) -> None:
+    def __init__(
+        self, metadata: Metadata, namespace: str | None, name: str, state: LogState, revision: int
+    ) -> None:
         self._metadata = metadata
+        self._namespace = namespace
         self._log_id = state.log_id
         self._name = name
         self._revision = revision
         self._changed = trio.Event()
+        self._gone = False
+        """Is its state's key deleted?"""
         self.state = state
-        self.error: DistributedLogError | None = _deleted(state) if state.deleting else None
-        """`LogNotFound` once the log is deleted, or being so."""
+        self.error: DistributedLogError | None = None
+        """`LogDeleted` once the log is deleted, or is being so and its end is noted: until then all that it
+        has is there."""
+
+    @property
+    def incarnation(self) -> str:
+        """Which log of its name it is."""
+        return incarnation_text(self._log_id)
 
     async def load(self) -> None:
-        """Read the state again. Raises `LogNotFound`."""
-        found = await self._metadata.get(state_key(self._log_id))
-        self._take(found)
+        """Read the state again. Raises `LogDeleted`, also where that has only begun."""
+        self._take(await self._metadata.get(state_key(self._log_id)))
+        if self.error is None and self.state.deleting:
+            raise _deleted(self.state)
         if self.error is not None:
             raise self.error.again()
 
@@ -51,44 +67,49 @@ class StateFollower:
                 await trio.sleep(RETRY_S)
 
     async def until(self, holds: Callable[[LogState], bool]) -> LogState:
-        """Wait for a state. Raises `LogNotFound` when the log is deleted meanwhile."""
-        while True:
+        """Wait for a state. Raises `LogDeleted` when the log is deleted and it did not come before."""
+        while not holds(self.state):
             if self.error is not None:
                 raise self.error.again()
-            if holds(self.state):
-                return self.state
             await self._changed.wait()
+        return self.state
 
     def wake(self) -> None:
         """Have whoever waits look again."""
         self._tell()
 
     async def segment(self, number: int) -> SegmentRecord:
-        """One segment's record. Raises `LogNotFound` or `LogTruncated` when it is gone (H30)."""
+        """One segment's record. Raises `LogDeleted` or `LogTruncated` when it is gone (H30)."""
         found = await self._metadata.get(segment_key(self._log_id, number))
         if found is None:
-            raise await self.explain(
-                NoSuchLedger(f'log "{self._name}" has no segment {number}'), number
-            )
+            held = self.held(DLSN(number, 0, 0))
+            verdict = await self.meet(held)
+            if verdict.met is Met.GO_ON and verdict.at == held.dlsn:
+                raise NoSuchLedger(f'log "{self._name}" has no segment {number}')
+            if verdict.met is Met.GO_ON:
+                raise self.truncated(held.dlsn)  # nothing is lost: who knows where he is goes on
+            raise verdict.error(self._name, held)
         return SegmentRecord.decode(found.value)
 
-    async def explain(self, error: DistributedLogError, segment: int) -> DistributedLogError:
-        """What a miss at a bookie or in the store means under the log's *current* state (H30).
+    def held(self, dlsn: DLSN, sequence_id: int | None = None) -> HeldPosition:
+        """A position of this log."""
+        return HeldPosition(dlsn, self.incarnation, sequence_id)
 
-        Deleted and truncated are definite answers; what is left is the miss itself, and data loss.
-        """
-        found = await self._metadata.get(state_key(self._log_id))
-        self._take(found)
-        if self.error is not None:
-            return self.error
-        if segment < self.state.first_segment:
-            return self.truncated()
-        return error
+    async def meet(self, held: HeldPosition) -> Verdict:
+        """What has become of the log, and of the records from this position on, by its *current* state."""
+        self._take(await self._metadata.get(state_key(self._log_id)))
+        if self._gone and self.state.end is None:  # it went faster than was told
+            found, namespace = FoundLog(), self._namespace
+            if namespace is not None:
+                name = self.state.name
+                found = await look_up(self._metadata, namespace, name, self._log_id)
+            return lifecycle(held, found)
+        return lifecycle(held, FoundLog.of(self.state))
 
     def check_position(self, segment: int, entry: int, slot: int | None = None) -> None:
-        """Raise `LogTruncated` when the entry at this position, or its slot, has been cut off meanwhile.
+        """Raise `LogTruncated` or `LogDeleted` where the entry here may be cut off: it is time to `meet`.
 
-        In a log that is being deleted segments go front first too: that is `LogNotFound`.
+        Or its slot, if one is given. Called for each entry that is read.
         """
         if self.error is not None:
             raise self.error.again()
@@ -96,16 +117,12 @@ class StateFollower:
         if segment < self.state.first_segment or (
             (segment, entry) < first[:2] if slot is None else (segment, entry, slot) < first
         ):
-            raise self.truncated()
+            raise self.truncated(DLSN(segment, entry, slot or 0))
 
-    def truncated(self, more: str = "") -> LogTruncated:
+    def truncated(self, wanted: DLSN) -> DistributedLogError:
         """The error that names the first position that is left."""
-        first = self.state.earliest
-        return LogTruncated(
-            f'log "{self._name}" was truncated: its first position is {first}; at="earliest" begins there'
-            f"{more}",
-            str(first),
-        )
+        held = self.held(wanted)
+        return Verdict(Met.TRUNCATED, self.state.earliest, None).error(self._name, held)
 
     async def _follow(self) -> None:
         """One watch. What raises here, reading the state anew as well, is `run`'s to judge."""
@@ -123,11 +140,12 @@ class StateFollower:
 
     def _take(self, found: KeyValue | None) -> None:
         if found is None:
-            self.error = _gone(self._name)
+            self._gone = True
+            self.error = self.error or _gone(self._name)
         elif found.mod_revision > self._revision:
             try:
                 self.state = LogState.decode(found.value)
-                if self.state.deleting:
+                if self.state.end is not None:
                     self.error = _deleted(self.state)
             except DistributedLogError as error:
                 self.error = error
@@ -139,26 +157,32 @@ class StateFollower:
         self._changed = trio.Event()
 
 
-async def follow(metadata: Metadata, log_id: int, name: str) -> StateFollower:
-    """Read a log's state; who wants to know of its changes runs what this gives. Raises `LogNotFound`."""
+async def follow(
+    metadata: Metadata, log_id: int, name: str, namespace: str | None = None
+) -> StateFollower:
+    """Read a log's state; who wants to know of its changes runs what this gives. Raises `LogDeleted`.
+
+    Without ``namespace`` nobody looks where a log ended that is gone.
+    """
     found = await metadata.get(state_key(log_id))
     if found is None:
         raise _gone(name)
-    follower = StateFollower(metadata, name, LogState.decode(found.value), found.mod_revision)
-    if follower.error is not None:
-        raise follower.error
-    return follower
+    state = LogState.decode(found.value)
+    if state.deleting:
+        raise _deleted(state)
+    return StateFollower(metadata, namespace, name, state, found.mod_revision)
 
 
-def _gone(name: str) -> LogNotFound:
-    return LogNotFound(f'log "{name}" has been deleted')
+def _gone(name: str) -> LogDeleted:
+    return LogDeleted(f'log "{name}" has been deleted')
 
 
-def _deleted(state: LogState) -> LogNotFound:
+def _deleted(state: LogState) -> LogDeleted:
     said = f'log "{state.name}" is being deleted by {state.owner or "nobody any more"}'
     if state.end is None:
-        return LogNotFound(f"{said}; where that was cut short, deleting it again finishes it")
-    at = "exactly" if state.end.exact else "at least"
-    return LogNotFound(
-        f"{said}: it had {at} {state.end.sequence_id} records, up to {state.end.dlsn}"
+        return LogDeleted(f"{said}; where that was cut short, deleting it again finishes it")
+    at, end = "exactly" if state.end.exact else "at least", state.end
+    return LogDeleted(
+        f"{said}: it had {at} {end.sequence_id} records, up to {end.dlsn}",
+        LogDeleted.packed(str(end.dlsn), None, end.exact),
     )

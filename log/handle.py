@@ -5,14 +5,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from ..runtime.errors import InvalidRequest, LogEmpty, LogNotFound, LogRecreated
+from ..runtime.errors import DistributedLogError, InvalidRequest, LogEmpty, LogNotFound
 from .app_versions import AppVersion, LinkContent, last_version
 from .compression import Compression
 from .context import LogContext
 from .dlsn import DLSN, check_dlsn
 from .fetcher import open_fetcher
 from .follower import StateFollower, follow
+from .graveyard import explain_gone, look_up
 from .keys import incarnation_id, incarnation_text
+from .lifecycle import HeldPosition, lifecycle
 from .link import Linking, LinkResult
 from .locate import (
     count_before,
@@ -33,7 +35,6 @@ from .range_reader import RangeReader, open_ranges
 from .ranges import LogSnapshot, SegmentRange, SegmentToken
 from .reader import LogReader
 from .record import LogRecord
-from .rename import name_now
 from .seal import seal
 from .segment_watch import SegmentWatch
 from .segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
@@ -164,7 +165,7 @@ class Log:
         `LogReader.skipped` has them. ``idle_error_s``: a read that waits raises `ReaderIdle` when no entry
         has come for so long, and again after as long; the reader goes on.
 
-        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest,
+        Raises: LogTruncated, LogNotFound, LogDeleted, LogRecreated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
         if broken not in ("raise", "skip"):
@@ -495,7 +496,7 @@ class Log:
 
         In any process; nothing is searched for, and nothing beyond the ranges is read.
 
-        Raises: LogNotFound, LogRecreated, LogTruncated, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogDeleted, LogRecreated, LogTruncated, QuorumUnreachable, AlreadyClosed.
         """
         return Opening(lambda: self._open_ranges(ranges))
 
@@ -639,9 +640,18 @@ class Log:
         on_skipped: Callable[[Skipped], object] | None,
         idle_error_s: float | None,
     ) -> LogReader:
+        try:
+            follower = await self._follower()
+        except LogNotFound as error:
+            if position is None:
+                raise
+            context, held = self._context, HeldPosition.of(position)
+            raise await explain_gone(
+                context.metadata, context.namespace, self.name, held
+            ) from error
         fetcher = await open_fetcher(
             self._context,
-            await self._follower(),
+            follower,
             position=position,
             dlsn=dlsn,
             txid=txid,
@@ -702,7 +712,16 @@ class Log:
         return await find_time(metadata, follower, ledgers, since_ms)
 
     async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
-        return await open_ranges(self._context, self.name, await self._find(), ranges)
+        try:
+            log_id = await self._find()
+        except LogNotFound as error:
+            if not ranges:
+                raise
+            context, held = self._context, ranges[0].held
+            raise await explain_gone(
+                context.metadata, context.namespace, self.name, held
+            ) from error
+        return await open_ranges(self._context, self.name, log_id, ranges)
 
     async def _open_segment_writer(
         self,
@@ -732,27 +751,36 @@ class Log:
         """The log's id. Raises `LogNotFound`, `LogRecreated`."""
         try:
             log_id = await self._find_name(self.name)
-        except LogNotFound:
+        except LogNotFound as error:
             if self._log_id is None:
                 raise
-            name = await name_now(self._context.metadata, self._log_id)
-            if name:
-                raise LogNotFound(
-                    f'log "{self.name}" ({self.incarnation}) is called "{name}" now'
-                ) from None
-            raise
+            raise await self._gone(str(error)) from None
         if self._log_id is not None and log_id != self._log_id:
-            name = await name_now(self._context.metadata, self._log_id)
+            raise await self._gone("")
+        return log_id
+
+    async def _gone(self, otherwise: str) -> DistributedLogError:
+        """What has become of the log of this handle's incarnation."""
+        assert self._log_id is not None, "one was meant"
+        context = self._context
+        found = await look_up(context.metadata, context.namespace, self.name, self._log_id)
+        held = HeldPosition(DLSN.INITIAL, incarnation_text(self._log_id), None)
+        verdict = replace(lifecycle(held, found), lost=None)  # no position is held
+        if verdict.successor:
             became = (
-                f'is called "{name}" now and another one made'
-                if name
+                f'is called "{verdict.renamed}" now and another one made'
+                if verdict.renamed
                 else "was deleted and made again"
             )
-            raise LogRecreated(
+            return verdict.error_of(
                 f'log "{self.name}" {became}: {self.incarnation} was meant, it is '
-                f"{incarnation_text(log_id)} now"
+                f"{verdict.successor} now"
             )
-        return log_id
+        if verdict.renamed:
+            return verdict.error_of(
+                f'log "{self.name}" ({self.incarnation}) is called "{verdict.renamed}" now'
+            )
+        return verdict.error_of(otherwise or f'log "{self.name}" ({self.incarnation}) was deleted')
 
     async def _find_or_create(self) -> int:
         try:
@@ -763,7 +791,8 @@ class Log:
         return await self._create(self.name)
 
     async def _follower(self) -> StateFollower:
-        return await follow(self._context.metadata, await self._find(), self.name)
+        context = self._context
+        return await follow(context.metadata, await self._find(), self.name, context.namespace)
 
 
 def _bytes_from(state: LogState, oldest: list[SegmentRecord], newest: list[SegmentRecord]) -> int:

@@ -7,6 +7,7 @@ reads until `PAGE` are left, which are one page; in the segment that is found en
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, InvalidRequest, NoSuchEntry, NoSuchLedger
@@ -14,8 +15,9 @@ from .control import last_record
 from .dlsn import DLSN
 from .follower import StateFollower
 from .interpolation import first_reaching
-from .keys import segment_key
+from .keys import incarnation_text, segment_key
 from .ledgers import EntryRecord, LedgerReader, Ledgers
+from .lifecycle import FoundLog, HeldPosition, Met, lifecycle
 from .record import Columns, EntryHeader, LogRecord, decode, decode_header
 from .segments import UNKNOWN, SegmentRecord
 from .state import LogState
@@ -158,8 +160,11 @@ async def count_before(
     Reads at most one segment's record and one entry. Raises `LogTruncated` where it is not left.
     """
     state = follower.state
-    if at is not None and await is_cut_off(metadata, ledgers, state, at):
-        raise follower.truncated()
+    if at is not None:
+        held = await held_at(metadata, ledgers, state, at)
+        verdict = lifecycle(held, FoundLog.of(state))
+        if verdict.met is not Met.GO_ON:
+            raise verdict.error(state.name, held)
     if at is not None and at <= state.truncated_to:
         return state.truncated_sequence_id
     if at is None or at.segment >= state.open_from:
@@ -371,21 +376,27 @@ async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> i
     return record.start_sequence_id + min(header.records_before + at.slot, header.records_through)
 
 
-async def is_cut_off(metadata: Metadata, ledgers: Ledgers, state: LogState, dlsn: DLSN) -> bool:
-    """Has anything at or after this position been truncated? Different positions may name one place: the
-    last one's successor, the next entry's first, the next segment's first."""
+async def held_at(
+    metadata: Metadata, ledgers: Ledgers, state: LogState, dlsn: DLSN
+) -> HeldPosition:
+    """An address as a position of this log: below the truncation point with its sequence id, if known.
+
+    For different positions may name one place: the last one's successor, the next entry's first, the next
+    segment's first.
+    """
+    held = HeldPosition(dlsn, incarnation_text(state.log_id), None)
     if dlsn >= state.truncated_to or state.truncated_sequence_id == 0:
-        return False
+        return held
     found = await metadata.get(segment_key(state.log_id, dlsn.segment))
     if found is None:
-        return True
+        return held
     record = SegmentRecord.decode(found.value)
     if record.start_sequence_id == UNKNOWN:
-        return True
+        return held
     try:
-        return await sequence_id_at(ledgers, record, dlsn) < state.truncated_sequence_id
+        return replace(held, sequence_id=await sequence_id_at(ledgers, record, dlsn))
     except (NoSuchLedger, NoSuchEntry):
-        return True
+        return held
 
 
 async def _first(

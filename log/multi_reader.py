@@ -31,7 +31,9 @@ from .containment import contained
 from .context import LogContext
 from .fetcher import Fetcher, open_fetcher
 from .follower import follow
+from .graveyard import explain_gone
 from .keys import incarnation_id
+from .lifecycle import HeldPosition
 from .position import Position
 from .reader import position_after
 from .record import Columns
@@ -425,14 +427,21 @@ class MultiReader:
         self._tell()
 
     async def _opened(self, name: str, log_id: int | None) -> Fetcher:
-        context = self._context
-        if log_id is None:
-            log_id = await self._find(name)
-        follower = await follow(context.metadata, log_id, name)
+        context, position = self._context, self._starts.pop(name, None)
+        try:
+            if log_id is None:
+                log_id = await self._find(name)
+            follower = await follow(context.metadata, log_id, name, context.namespace)
+        except LogNotFound as error:
+            if position is None:
+                raise
+            raise await explain_gone(
+                context.metadata, context.namespace, name, HeldPosition.of(position)
+            ) from error
         return await open_fetcher(
             context,
             follower,
-            position=self._starts.pop(name, None),
+            position=position,
             dlsn=None,
             txid=None,
             since_ms=None,

@@ -101,6 +101,7 @@ class Namespace:
             wall_ms,
             random,
             SettingsWatch(metadata, path, self.start),
+            path,
             owner,
             options,
             Turn(ledgers.gather, ledgers.send_gathered),

@@ -4,7 +4,7 @@ at once.
 No search and no following: where the entries lie is in the range. Ranges are cut into parts of some MiB, and
 a few of them are fetched at a time. What is fetched and not taken is bounded in bytes, but the part whose
 turn it is always gets on. A log's state is read once at the beginning and again on any miss, so that a log
-which was deleted or truncated meanwhile says so (H30).
+which was deleted or truncated meanwhile says so (H30); until a miss, what is there is given.
 """
 
 import logging
@@ -21,7 +21,6 @@ from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     LogNotFound,
-    LogRecreated,
     LogTruncated,
     NoSuchEntry,
     NoSuchLedger,
@@ -29,7 +28,9 @@ from ..runtime.errors import (
 from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN
+from .graveyard import explain_gone, look_up
 from .keys import incarnation_id, incarnation_text, state_key
+from .lifecycle import FoundLog, HeldPosition, Met, lifecycle
 from .ranges import WHOLE, SegmentRange
 from .record import Columns, decode, decode_header
 from .state import LogState
@@ -58,6 +59,14 @@ class Part:
 
     next_id: int | None = None
     """The sequence id of the record that comes next; None: whatever comes is the first."""
+
+    def held(self, slot: int) -> HeldPosition:
+        """The next position to fetch, in this slot of the next entry."""
+        one, before = self.range, self.next_id
+        if before is None and self.at == 0:
+            before = one.start_sequence_id
+        sequence_id = None if before is None else before + slot
+        return HeldPosition(DLSN(one.segment, self.at, slot), one.incarnation, sequence_id)
 
     def fail(self, error: DistributedLogError) -> None:
         """Nothing more of it comes."""
@@ -117,14 +126,15 @@ class RangeReader:
         self._taken = trio.Event()
         self._over: DistributedLogError | None = None
         """Why nothing can be taken any more."""
-        self._states: dict[str, LogState | LogNotFound] = {}
+        self._found: dict[str, FoundLog] = {}
+        """Of each incarnation, as it was looked at last."""
 
     # --- for the caller ---------------------------------------------------------------------------
 
     async def read_columns(self) -> Columns | None:
         """The records of the next entry; None after the last one.
 
-        Raises `LogTruncated` (naming the first position that is left), `LogNotFound`, `CorruptData`, or what
+        Raises `LogTruncated` (naming the first position that is left), `LogDeleted`, `CorruptData`, or what
         kept the entries from being read for ``read_retry_s``; after an error the reader is over.
         """
         part = await self._wait_ready()
@@ -138,7 +148,7 @@ class RangeReader:
     async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
         """As `read_columns`, then further entries that are here, up to ``bytes_max``; [] at the end.
 
-        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, AlreadyClosed.
+        Raises: LogTruncated, LogDeleted, LogRecreated, LedgerStateUnknown, CorruptData, AlreadyClosed.
         """
         return [one for _, some in await self.read_by_log(bytes_max=bytes_max) for one in some]
 
@@ -224,7 +234,7 @@ class RangeReader:
     async def check(self) -> None:
         """Before `run`: is each range there? Raises `LogNotFound`, `LogTruncated`."""
         for one in self._parts:
-            await self._still_there(one.range, one.at, one.range.first_slot)
+            await self._still_there(one, one.range.first_slot)
 
     async def run(self) -> None:
         """Fetch all ranges ahead of the caller. A task of the namespace."""
@@ -259,12 +269,12 @@ class RangeReader:
         backoff = Backoff()
         while part.at <= one.last_entry:
             try:
-                part.go_on_at(await self._still_there(one, part.at))
+                part.go_on_at(await self._still_there(part))
                 if part.at <= one.last_entry:
                     await self._fetch_from(number, part)
             except (NoSuchLedger, NoSuchEntry) as error:
-                self._states.pop(one.incarnation, None)
-                at = await self._still_there(one, part.at)
+                self._found.pop(one.incarnation, None)
+                at = await self._still_there(part)
                 if at == part.at:
                     raise error  # the log says it is there: a loss, not a truncation (H30)
                 part.go_on_at(at)
@@ -318,32 +328,37 @@ class RangeReader:
                 self._taken = trio.Event()
             await self._taken.wait()
 
-    async def _still_there(self, one: SegmentRange, at: int, slot: int | None = None) -> int:
-        """The entry to read on from: ``at``, or what is left after a truncation.
+    async def _still_there(self, part: Part, slot: int | None = None) -> int:
+        """The entry to read on from: the part's next one, or what is left after a truncation.
 
-        Raises `LogTruncated` or `LogNotFound` unless it may be left out.
+        Without ``slot`` an entry is there as long as a part of it is. Raises `LogTruncated` or `LogNotFound`
+        unless it may be left out.
         """
-        state = self._states.get(one.incarnation)
-        if state is None:
-            found = await self._context.metadata.get(state_key(incarnation_id(one.incarnation)))
-            state = _known(one, None if found is None else LogState.decode(found.value))
-            self._states[one.incarnation] = state
-        if isinstance(state, LogNotFound):
-            self._lose(state.again())
+        one = part.range
+        found = self._found.get(one.incarnation)
+        if found is None:
+            found = self._found[one.incarnation] = await self._look(one)
+        held = part.held(slot or 0)
+        verdict = lifecycle(held, found)
+        if slot is None and verdict.at is not None and verdict.at[:2] == held.dlsn[:2]:
+            return part.at
+        if verdict.met is not Met.GO_ON:
+            self._lose(verdict.error(one.log, held))
+        if verdict.at is None or verdict.at.segment != one.segment:
             return one.last_entry + 1
-        wanted, first = DLSN(one.segment, at, slot or 0), state.earliest
-        if (one.segment, at) >= first[:2] and (slot is None or (one.segment, at, slot) >= first):
-            return at
-        self._lose(
-            LogTruncated(
-                f'log "{one.log}" was truncated while it was read: wanted {wanted}, its '
-                f"first position is {first}",
-                str(first),
-            )
-        )
-        return first.entry if one.segment == first.segment else one.last_entry + 1
+        return verdict.at.entry
 
-    def _lose(self, error: LogTruncated | LogNotFound) -> None:
+    async def _look(self, one: SegmentRange) -> FoundLog:
+        context, log_id = self._context, incarnation_id(one.incarnation)
+        found = await context.metadata.get(state_key(log_id))
+        if found is not None:
+            state = LogState.decode(found.value)
+            if state.end is None:  # all that it has is there
+                return FoundLog.of(state)
+        return await look_up(context.metadata, context.namespace, one.log, log_id)
+
+    def _lose(self, error: DistributedLogError) -> None:
+        assert isinstance(error, LogTruncated | LogNotFound), "nothing else becomes of a log"
         if self._on_loss is None:
             raise error
         self._on_loss(error)
@@ -373,20 +388,11 @@ async def open_ranges(
     ours = incarnation_text(log_id)
     for one in ranges:
         if one.incarnation != ours:
-            raise LogRecreated(
-                f'log "{name}" was deleted and made again: a range is of incarnation {one.incarnation}, '
-                f"this one is {ours}"
-            )
+            raise await explain_gone(context.metadata, context.namespace, name, one.held)
     reader = RangeReader(context, [replace(one, log=name) for one in ranges])
     await reader.check()
     context.start(reader.run)
     return reader
-
-
-def _known(one: SegmentRange, state: LogState | None) -> LogState | LogNotFound:
-    if state is None or state.deleting:
-        return LogNotFound(f'log "{one.log}" was deleted while it was read')
-    return state
 
 
 def _cut(one: SegmentRange) -> Iterator[SegmentRange]:

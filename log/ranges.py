@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from ..runtime.errors import InvalidRequest
 from .dlsn import DLSN
+from .lifecycle import HeldPosition
 from .position import Position
 from .record import TXIDS_OWN, EntryHeader, Origin
 from .segments import UNKNOWN, SegmentRecord
@@ -71,6 +72,13 @@ class SegmentRange(_Shipped):
     def start(self) -> DLSN:
         """The first position."""
         return DLSN(self.segment, self.first_entry, self.first_slot)
+
+    @property
+    def held(self) -> HeldPosition:
+        """Its first position, as somebody holds it."""
+        known = self.first_entry == 0
+        sequence_id = self.start_sequence_id + self.first_slot if known else None
+        return HeldPosition(self.start, self.incarnation, sequence_id)
 
     def origin(self, entry: int, header: EntryHeader) -> Origin:
         """Of the records of one of its entries."""

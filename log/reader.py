@@ -60,10 +60,10 @@ class LogReader:
         """The next record; None when ``wait_s`` is over (None: no limit; 0: takes only what is here),
         or at the end that ``to`` set.
 
-        Raises `EndOfStream` at the end of a sealed log, `LogTruncated`, `LogNotFound`, `CorruptData`;
+        Raises `EndOfStream` at the end of a sealed log, `LogTruncated`, `LogDeleted`, `CorruptData`;
         after an error the reader is over.
 
-        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed.
         """
         for record in self._records:
             return record
@@ -78,7 +78,7 @@ class LogReader:
 
         Fewer, also none, at the end that ``to`` set. Raises as `read_next`, and only when it has no record.
 
-        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed,
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed,
         InvalidRequest.
         """
         if number < 1:
@@ -120,7 +120,7 @@ class LogReader:
 
         They pin their whole entry. None and errors as `read_next`.
 
-        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed.
         """
         left = length_hint(self._records)
         if left:

@@ -50,9 +50,9 @@ class SegmentWatch:
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here), or
         after the end of a sealed log was told.
 
-        Raises `LogNotFound` when the log is deleted, `AlreadyClosed`.
+        Raises `LogDeleted` when the log is deleted, `AlreadyClosed`.
 
-        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        Raises: LogDeleted, QuorumUnreachable, AlreadyClosed.
         """
         await trio.lowlevel.checkpoint()
         end = trio.current_time() + (float("inf") if wait_s is None else wait_s)

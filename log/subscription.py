@@ -158,7 +158,7 @@ async def subscribe(
     taking = _Taking(context, log_id, log_name, check_position_name(name), hold)
     committed, presence = await taking.take(at, takeover, wait_s)
     try:
-        follower = await follow(context.metadata, log_id, log_name)
+        follower = await follow(context.metadata, log_id, log_name, context.namespace)
         record = committed.written
         position = None
         if record.sequence_id != UNPROVEN:

@@ -17,7 +17,7 @@ from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
 from ..runtime.schema import fit, list_of_any, number, row
 from .keys import incarnation_text
-from .state import LogEnd, decode_fields
+from .state import LogEnd, LogState, decode_fields
 
 FORMAT = 1
 GONE_PREFIX = b"gone/"
@@ -39,6 +39,12 @@ class Tombstone:
     """Of the first record that was not truncated when it was deleted."""
     deleted_ms: int
     """Wall clock of who deleted it; says only which name of a bucket goes first."""
+
+    @classmethod
+    def of(cls, state: LogState, deleted_ms: int) -> "Tombstone":
+        """Of a log that is being deleted, whose end is noted."""
+        assert state.end is not None, "the end is noted before anything goes"
+        return cls(state.log_id, state.end, state.truncated_sequence_id, deleted_ms)
 
     @property
     def identity(self) -> str:

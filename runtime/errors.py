@@ -3,8 +3,8 @@
     DistributedLogError
     ├── the caller's mistake           InvalidRequest, InvalidUri, InvalidLogName, RecordTooLarge,
     │                                  TransactionIdOutOfOrder, TransactionTooLarge, AlreadyClosed
-    ├── what is there, or is not       LogNotFound, LogRecreated, LogExists, LogEmpty, EndOfStream,
-    │                                  LogTruncated, NoSuchLedger, NoSuchEntry, LedgerClosed
+    ├── what is there, or is not       LogNotFound, LogDeleted, LogRecreated, LogExists, LogEmpty,
+    │                                  EndOfStream, LogTruncated, NoSuchLedger, NoSuchEntry, LedgerClosed
     ├── another one owns it            OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
     │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost
@@ -133,8 +133,41 @@ class EndOfStream(DistributedLogError):
     exit_code = 5
 
 
-class LogRecreated(LogNotFound):
-    """The log that was meant is deleted; there is another one of the same name."""
+class LogDeleted(LogNotFound):
+    """The log that was meant has been deleted, and left behind where it ended, as far as anybody knows.
+
+    A reader raises it after all that it could give: ``lost`` says whether that was all.
+    """
+
+    code = 2077
+
+    @classmethod
+    def packed(cls, end: str, lost: int | None, exact: bool) -> str:
+        """The three fields as the `detail`."""
+        return f"{end}/{'' if lost is None else lost}/{'exact' if exact else ''}"
+
+    @property
+    def end(self) -> str:
+        """The position after the last record, as text (``4.0.0``); "" where it is forgotten."""
+        return self.detail.partition("/")[0]
+
+    @property
+    def lost(self) -> int | None:
+        """Records after the position that was held, which nobody will ever read there; 0: all was had.
+
+        None: not known, as where `exact` is not, or where no position was held.
+        """
+        return _number(self.detail.partition("/")[2].partition("/")[0])
+
+    @property
+    def exact(self) -> bool:
+        """Is `end` certain? False: bookies were away when it was deleted, it may have gone further."""
+        return self.detail.endswith("/exact")
+
+
+class LogRecreated(LogDeleted):
+    """The log that was meant is deleted (or called otherwise now, then nothing is known of its end); there is
+    another one of the same name."""
 
     code = 2071
 
@@ -145,10 +178,20 @@ class LogTruncated(DistributedLogError):
     code = 511
     exit_code = 3
 
+    @classmethod
+    def packed(cls, first: str, lost: int | None) -> str:
+        """The two fields as the `detail`."""
+        return first if lost is None else f"{first}/{lost}"
+
     @property
     def first(self) -> str:
         """As text (``1.12.3``), or ""."""
-        return self.detail
+        return self.detail.partition("/")[0]
+
+    @property
+    def lost(self) -> int | None:
+        """Records from the position asked for up to `first`; None: not known how many."""
+        return _number(self.detail.partition("/")[2])
 
 
 class NoSuchLedger(DistributedLogError):
@@ -494,6 +537,10 @@ class AddressInUse(DistributedLogError):
 
     code = 2047
     exit_code = 5
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
 
 
 def _walk(cls: type[DistributedLogError]) -> list[type[DistributedLogError]]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..log.dlsn import DLSN
+from ..log.lifecycle import HeldPosition
 from ..log.view import LogView
 from ..runtime.errors import InvalidRequest, LogNotFound
 from .client import SparkClient, run
-from .lifecycle import Do, HeldPosition, decide
+from .lifecycle import Do, decide
 from .offsets import Offset, wanted_positions
 from .options import SourceOptions
 from .patience import PATIENCE_S

@@ -8,10 +8,11 @@ from dataclasses import Field
 from typing import Any
 
 from ..log.dlsn import DLSN
+from ..log.lifecycle import FoundLog, HeldPosition, There
 from ..log.state import LogEnd
 from ..log.tombstone import Tombstone
 from ..runtime.options import Columns, table, with_tables
-from .lifecycle import Decision, Do, FoundLog, HeldPosition, Rules, There, decide
+from .lifecycle import Decision, Do, Rules, decide
 from .options import SinkOptions, SourceOptions
 
 TABLES: dict[str, type[Any]] = {"source": SourceOptions, "sink": SinkOptions}

@@ -1,52 +1,20 @@
 """What a query does about a log that it was reading and that was truncated, deleted, or made again (pure).
 
-One function, `decide`, of what the checkpoint holds and what is found; nothing else decides. It knows neither
-whether the query was running meanwhile, nor which question of Spark's asks, nor whether the log was named or
-matched a pattern (but for what is kept of a log that is gone): so one event has one outcome. The table in
-docs/spark.md is made of it (`doc_tables.py`).
+What has become of the log says `log/lifecycle.py`, as to every other reader; here it is decided what a query
+makes of it: by its options, and by the logs of the same name that came and went meanwhile, for a query
+follows a name. It knows neither whether the query was running meanwhile, nor which question of Spark's asks,
+nor whether the log was named or matched a pattern (but for what is kept of a log that is gone): so one event
+has one outcome. The table in docs/spark.md is made of it (`doc_tables.py`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ..log.dlsn import DLSN
+from ..log.lifecycle import FoundLog, HeldPosition, Met, There, Verdict, lifecycle
 from ..log.tombstone import Tombstone
-from ..runtime.errors import DistributedLogError, LogNotFound, LogRecreated, LogTruncated
-
-
-@dataclass(frozen=True, slots=True)
-class HeldPosition:
-    """Of one log, what an offset holds: the next position to read."""
-
-    dlsn: DLSN
-    identity: str
-    sequence_id: int | None
-    """Of the record there; None where it was not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class There:
-    """The log of this name that is there now."""
-
-    identity: str
-    first: DLSN
-    """The first position that is left."""
-    first_sequence_id: int
-    end: DLSN
-
-
-@dataclass(frozen=True, slots=True)
-class FoundLog:
-    """What the cluster says of a name."""
-
-    there: There | None = None
-    gone: Sequence[Tombstone] = ()
-    """The logs of this name that were deleted, as far as they are remembered, in that order."""
-    deleting: bool = False
-    """The log that is held is being deleted, and where it ends is not noted yet."""
-    renamed: str = ""
-    """What the log that is held is called now; "": it is gone."""
+from ..runtime.errors import DistributedLogError
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,32 +62,26 @@ def decide(name: str, held: HeldPosition | None, found: FoundLog, rules: Rules) 
             Do.LEAVE,
             warning=f'log "{name}" of the checkpoint is not among the options: its position is dropped',
         )
-    there = found.there
-    if there is not None and there.identity == held.identity:
-        return _go_on(name, held, there, rules)
-    if found.deleting:
+    verdict, there = lifecycle(held, found), found.there
+    if verdict.met is Met.GO_ON:
+        return Decision(Do.READ, verdict.at)
+    if verdict.met is Met.TRUNCATED:
+        said = verdict.told(name, held)
+        if rules.fail_on_data_loss:
+            error = verdict.error_of(f'{said}; "failOnDataLoss"=false goes on from there')
+            return Decision(Do.FAIL, None, verdict.lost, error=error)
+        return Decision(Do.READ, verdict.at, verdict.lost, f"{said} (failOnDataLoss=false)")
+    if verdict.met is Met.DELETING:
+        return Decision(Do.KEEP, warning=verdict.told(name, held))
+    if verdict.met is Met.RENAMED and there is None:
+        said = verdict.told(name, held)
         return Decision(
-            Do.KEEP,
-            warning=f'log "{name}" is being deleted: whether all of it was read is not known yet',
+            Do.KEEP, warning=f"{said}: nothing more is read from it, its position is kept"
         )
-    if found.renamed and there is None:
-        return Decision(
-            Do.KEEP,
-            warning=f'log "{name}" is called "{found.renamed}" now: nothing more is read from it, its '
-            "position is kept",
-        )
-    lost = lost_by_deletion(held, found.gone, rules)
-    went = f'is called "{found.renamed}" now' if found.renamed else "was deleted"
-    what = f'log "{name}" {went}' + ("" if there is None else " and made again")
-    if lost == 0:
-        said = f"{what}; all of it had been read"
-    elif lost is None:
-        said = f"{what}: read up to {held.dlsn}; whether that was all of it is not known"
-    else:
-        said = f"{what}: read up to {held.dlsn}, {_records(lost)}"
+    verdict = replace(verdict, lost=_lost(verdict, held, found.gone, rules))
+    said, lost = verdict.told(name, held), verdict.lost
     if lost != 0 and rules.fail_on_data_loss:
-        kind = LogNotFound if there is None else LogRecreated
-        error = kind(f'{said}; "failOnDataLoss"=false goes on without them')
+        error = verdict.error_of(f'{said}; "failOnDataLoss"=false goes on without them')
         return Decision(Do.FAIL, None, lost, error=error)
     if lost != 0:
         said += " (failOnDataLoss=false)"
@@ -132,12 +94,12 @@ def decide(name: str, held: HeldPosition | None, found: FoundLog, rules: Rules) 
     return Decision(then.do, then.at, lost, said)
 
 
-def lost_by_deletion(held: HeldPosition, gone: Sequence[Tombstone], rules: Rules) -> int | None:
+def _lost(
+    verdict: Verdict, held: HeldPosition, gone: Sequence[Tombstone], rules: Rules
+) -> int | None:
     """Records of the log that is held, and of those that came and went after it, that were never read."""
-    at = next((n for n, one in enumerate(gone) if one.identity == held.identity), None)
-    if at is None:
-        return None
-    lost = _left(held, gone[at])
+    lost = verdict.lost
+    at = next((n for n, one in enumerate(gone) if one.identity == held.identity), len(gone))
     between = gone[at + 1 :] if rules.new_logs == "earliest" else ()
     for one in between:
         if lost is None or not one.end.exact:
@@ -146,39 +108,8 @@ def lost_by_deletion(held: HeldPosition, gone: Sequence[Tombstone], rules: Rules
     return lost
 
 
-def _left(held: HeldPosition, one: Tombstone) -> int | None:
-    """How much of a deleted log lies after a position."""
-    if not one.end.exact:
-        return None
-    if held.sequence_id is not None:
-        return max(0, one.end.sequence_id - held.sequence_id)
-    return 0 if held.dlsn >= one.end.dlsn else None
-
-
-def _go_on(name: str, held: HeldPosition, there: There, rules: Rules) -> Decision:
-    """The same log: is the position still there?"""
-    first = there.first
-    if held.dlsn >= first:
-        return Decision(Do.READ, held.dlsn)
-    lost = None if held.sequence_id is None else max(0, there.first_sequence_id - held.sequence_id)
-    if lost == 0 or there.first_sequence_id == 0:
-        return Decision(Do.READ, first)  # nothing but control records, or an empty segment
-    number = "its records up to there are lost" if lost is None else _records(lost)
-    said = (
-        f'log "{name}" was truncated: wanted {held.dlsn}, its first position is {first}, {number}'
-    )
-    if rules.fail_on_data_loss:
-        error = LogTruncated(f'{said}; "failOnDataLoss"=false goes on from there', str(first))
-        return Decision(Do.FAIL, None, lost, error=error)
-    return Decision(Do.READ, first, lost, f"{said} (failOnDataLoss=false)")
-
-
 def _begin(there: There | None, rules: Rules) -> Decision:
     """A log that was not read before, by ``newLogs``."""
     if there is None or rules.new_logs == "ignore":
         return Decision(Do.LEAVE)
     return Decision(Do.READ, there.first if rules.new_logs == "earliest" else there.end)
-
-
-def _records(number: int) -> str:
-    return f"{number} record{' is' if number == 1 else 's are'} lost"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..log.dlsn import DLSN
+from ..log.lifecycle import HeldPosition
 from ..runtime.errors import DistributedLogError, InvalidRequest, UnsupportedFormat
-from .lifecycle import HeldPosition
 
 FORMAT = 1
 

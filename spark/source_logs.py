@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import trio
 
-from ..log.deletion import find_deleted
 from ..log.dlsn import DLSN
+from ..log.graveyard import look_up
 from ..log.keys import incarnation_id
+from ..log.lifecycle import FoundLog, HeldPosition, There
 from ..log.namespace import Namespace
-from ..log.rename import name_now
 from ..log.view import LogView, view_log
 from ..runtime.errors import (
     DistributedLogError,
@@ -22,7 +22,7 @@ from ..runtime.errors import (
     LogNotFound,
     LogRecreated,
 )
-from .lifecycle import Decision, FoundLog, HeldPosition, Rules, There, decide
+from .lifecycle import Decision, Rules, decide
 from .offsets import Wanted, Word, wanted_positions
 from .options import SourceOptions, Start
 
@@ -153,10 +153,7 @@ class SourceLogs:
         if (there is not None and there.identity == held.identity) or not self.wanted(name):
             return FoundLog(there)
         namespace, log_id = self._namespace, incarnation_id(held.identity)
-        if renamed := await name_now(namespace.metadata, log_id):
-            return FoundLog(there, renamed=renamed)
-        gone = await find_deleted(namespace.metadata, namespace.path, name, log_id)
-        return FoundLog(there, gone or (), deleting=gone is None)
+        return await look_up(namespace.metadata, namespace.path, name, log_id, there)
 
     def rules(self, name: str) -> Rules:
         """The options, as far as they decide about a log."""
@@ -232,8 +229,7 @@ class SourceLogs:
 
 def seen(view: LogView) -> There:
     """A log that is there, as far as `decide` asks."""
-    sequence_id = view.state.truncated_sequence_id
-    return There(view.incarnation, view.earliest, sequence_id, view.end)
+    return There.of(view.state, view.end)
 
 
 def _meant(name: str) -> str:

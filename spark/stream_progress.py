@@ -14,13 +14,14 @@ import trio
 
 from ..log.dlsn import DLSN
 from ..log.keys import incarnation_id
+from ..log.lifecycle import FoundLog, HeldPosition
 from ..log.namespace import Namespace
 from ..log.ranges import SegmentRange
 from ..log.state import LogEnd
 from ..log.tombstone import Tombstone
 from ..log.view import LogView
 from ..runtime.errors import DistributedLogError
-from .lifecycle import Do, FoundLog, HeldPosition, decide
+from .lifecycle import Do, decide
 from .limit_shares import shares, turn_of
 from .offsets import Offset
 from .options import SourceOptions

@@ -80,6 +80,7 @@ PURE = {
         "recovery_actions", "evidence", "lateness", "placement", "holes", "process_bounds",
     },
     "log": {
+        "lifecycle",
         "admission", "codecs", "control", "dlsn", "interpolation", "keys", "lock_record", "log_time", "names",
         "options", "packed", "position", "ranges", "record", "retention", "segments", "settings", "skips",
         "state", "tombstone", "txids", "work",

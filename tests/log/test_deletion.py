@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.log import deletion
-from distributedlog.log.deletion import find_tombstones
 from distributedlog.log.dlsn import DLSN
+from distributedlog.log.graveyard import find_tombstones
 from distributedlog.log.keys import segment_key, state_key
 from distributedlog.log.reader import LogReader
 from distributedlog.log.record import LogRecord
@@ -163,7 +163,7 @@ async def test_a_reader_of_a_half_deleted_log_is_told_of_the_deletion(
             await trio.sleep(1)
             await change_state(world, await ns.find("l"), deleting=True, end=end, first_segment=3)
 
-            with trio.fail_after(5), pytest.raises(LogNotFound, match="exactly 9 records, up to 4"):
+            with trio.fail_after(5), pytest.raises(LogNotFound, match=r"read up to .*lost"):
                 await read_on(reader)
         with pytest.raises(LogNotFound, match="being deleted"):
             await log.open_reader()

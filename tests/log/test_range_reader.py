@@ -16,6 +16,7 @@ from distributedlog.log.view import view_log
 from distributedlog.metadata.transaction import Delete, Transaction
 from distributedlog.runtime.errors import (
     AlreadyClosed,
+    LogDeleted,
     LogNotFound,
     LogTruncated,
     NoSuchLedger,
@@ -139,9 +140,7 @@ async def test_what_was_truncated_since_the_plan(world: World, autojump_clock: M
         plan = await planned(ns, "cut")
         await ns.open_log("cut").truncate(DLSN(1, 4, 0))
 
-        with pytest.raises(
-            LogTruncated, match=r'"cut" was truncated .* wanted 1\.0\.0, .* 1\.4\.0'
-        ):
+        with pytest.raises(LogTruncated, match=r'"cut" was truncated: wanted 1\.0\.0, .* 1\.4\.0'):
             await taken(reader_of(ns, plan))
         told: list[Exception] = []
         left = await taken(reader_of(ns, plan, on_loss=told.append))
@@ -157,12 +156,12 @@ async def test_what_was_deleted_since_the_plan(world: World, autojump_clock: Moc
         plan = await planned(ns, "gone") + await planned(ns, "here")
         await ns.delete_log("gone")
 
-        with pytest.raises(LogNotFound, match='log "gone" was deleted while it was read'):
+        with pytest.raises(LogNotFound, match='log "gone" was deleted'):
             await taken(reader_of(ns, plan))
         told: list[Exception] = []
         left = await taken(reader_of(ns, plan, on_loss=told.append))
         assert left == [("here", n) for n in range(5)]
-        assert [type(one) for one in told] == [LogNotFound]
+        assert [type(one) for one in told] == [LogDeleted]
 
 
 @pytest.mark.parametrize("told_of_it", [True, False])

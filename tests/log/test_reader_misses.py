@@ -39,7 +39,11 @@ async def test_a_purge_between_planning_and_reading(
         async with log.open_reader() as reader:
             await trio.sleep(1)
             await change_state(
-                world, await ns.find("l"), truncated_to=DLSN(3, 0, 0), first_segment=3
+                world,
+                await ns.find("l"),
+                truncated_to=DLSN(3, 0, 0),
+                truncated_sequence_id=6,
+                first_segment=3,
             )
             if ledger_goes:
                 original = world.ledgers.open

@@ -10,18 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.log.dlsn import DLSN
+from distributedlog.log.lifecycle import FoundLog, HeldPosition, There
 from distributedlog.log.state import LogEnd
 from distributedlog.log.tombstone import Tombstone
-from distributedlog.runtime.errors import LogNotFound, LogRecreated, LogTruncated
-from distributedlog.spark.lifecycle import (
-    Decision,
-    Do,
-    FoundLog,
-    HeldPosition,
-    Rules,
-    There,
-    decide,
-)
+from distributedlog.runtime.errors import LogDeleted, LogRecreated, LogTruncated
+from distributedlog.spark.lifecycle import Decision, Do, Rules, decide
 from tests.examples import examples
 
 
@@ -186,7 +179,7 @@ def test_errors_say_what_is_lost_and_what_to_do() -> None:
     remade = decide("a", held, FoundLog(again, gone), Rules()).error
     truncated = decide("a", held, FoundLog(shorter), Rules()).error
 
-    assert type(deleted) is LogNotFound
+    assert type(deleted) is LogDeleted
     assert "read up to 1.9.0, 500 records are lost" in str(deleted)
     assert "whether that was all of it is not known" in str(forgotten)
     assert type(remade) is LogRecreated

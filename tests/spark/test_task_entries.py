@@ -115,9 +115,7 @@ def test_truncated_since_the_plan(held: SparkClient) -> None:
 
     held.run(truncate)
 
-    with pytest.raises(
-        LogTruncated, match=r'log "cut" was truncated .* wanted 1\.0\.0, .* 1\.4\.0'
-    ):
+    with pytest.raises(LogTruncated, match=r'log "cut" was truncated: wanted 1\.0\.0, .* 1\.4\.0'):
         taken(held, plan)
     assert taken(held, plan, fail_on_data_loss=False) == [("cut", n) for n in range(200, 500)]
 
@@ -128,7 +126,7 @@ def test_deleted_since_the_plan(held: SparkClient) -> None:
     plan = ranges(held, "gone")
     held.run(held.namespace.delete_log, "gone")
 
-    with pytest.raises(LogNotFound, match='log "gone" was deleted while it was read'):
+    with pytest.raises(LogNotFound, match='log "gone" was deleted'):
         taken(held, plan)
     assert taken(held, plan, fail_on_data_loss=False) == []
 
