@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from .cluster.local import local_cluster
     from .log.app_versions import AppVersion, LinkContent
     from .log.batch import PendingBulk, PendingWrite
+    from .log.byte_stream import ByteReader, ByteWriter
     from .log.dlsn import DLSN
     from .log.handle import Log
     from .log.link import LinkResult
@@ -92,6 +93,8 @@ _HOMES = {
     "LinkContent": ".log.app_versions",
     "PendingBulk": ".log.batch",
     "PendingWrite": ".log.batch",
+    "ByteReader": ".log.byte_stream",
+    "ByteWriter": ".log.byte_stream",
     "DLSN": ".log.dlsn",
     "Log": ".log.handle",
     "LinkResult": ".log.link",
@@ -132,6 +135,8 @@ __all__ = [
     "DLSN",
     "AlreadyClosed",
     "AppVersion",
+    "ByteReader",
+    "ByteWriter",
     "ClaimLost",
     "CorruptData",
     "DistributedLogError",

@@ -25,6 +25,8 @@ from . import open_namespace as open_trio_namespace
 from .bridge import GIVE_UP_S, Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over
 from .log.app_versions import AppVersion, LinkContent
 from .log.batch import state_of
+from .log.byte_stream import ByteReader as TrioByteReader
+from .log.byte_stream import ByteWriter as TrioByteWriter
 from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
@@ -61,9 +63,9 @@ from .runtime.host import Buffer
 from .write_buffer import BufferedBulk, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
-    "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "MultiReader", "Namespace",
-    "PendingBulk", "PendingWrite", "RangeReader", "SegmentWatch", "SegmentWriter", "Subscription",
-    "WorkClaim", "WorkQueue", "local_cluster", "open_namespace",
+    "DLSN", "ByteReader", "ByteWriter", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter",
+    "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "RangeReader", "SegmentWatch",
+    "SegmentWriter", "Subscription", "WorkClaim", "WorkQueue", "local_cluster", "open_namespace",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=Owned)
@@ -241,21 +243,22 @@ class LogWriter(_Closable):
     async def submit(self, record: LogRecord | Buffer) -> PendingWrite:
         """Take one record; waits for room only. ``await`` what it returns for the DLSN.
 
-        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
+        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest`, `TooBusy` (the writer goes on),
         `AlreadyClosed`, or the first error of this writer, for good.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        if self._buffer.full:
-            await run(self._background, self._buffer.room)
-        chunk, slot = self._append(record)
+        taken = self._append(record)
+        if taken is None:
+            taken = await run(self._background, self._buffer.append_when_room, record)
+        chunk, slot = taken
         return PendingWrite(chunk, slot)
 
     async def write(self, record: LogRecord | Buffer) -> DLSN:
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
         return await (await self.submit(record))
@@ -264,7 +267,7 @@ class LogWriter(_Closable):
         """Take many records, in order; waits for room only. ``await`` what it returns for the DLSNs.
 
         Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
-        those after it are not taken.
+        those after it are not taken. Where ``at_limit`` refuses, all from there on are `TooBusy`.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -280,9 +283,11 @@ class LogWriter(_Closable):
         bulk, taken = self._buffer.offered(txids, payloads)
         at = 0
         while at < taken.number:
-            if self._buffer.full:
-                await run(self._background, self._buffer.room)
-            at = self._buffer.append_many(bulk, txids, taken, at)
+            stop = self._buffer.append_many(bulk, txids, taken, at)
+            if stop == at:
+                room = self._buffer.append_many_when_room
+                stop = await run(self._background, room, bulk, txids, taken, at)
+            at = stop
         return PendingBulk(bulk)
 
     async def submit_packed(
@@ -293,17 +298,36 @@ class LogWriter(_Closable):
         A hop to the loop: hand over whole entries, of some 256 KiB. All of them are taken, or none. Raises
         `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder`, `AlreadyClosed`, or the first error.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
         taken = await run(self._background, self._buffer.take_packed, txids, offsets, payloads)
         return PendingBulk(taken)
 
+    async def submit_set(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
+        """Take records that belong together, all or none; see `distributedlog.LogWriter`. A hop to the loop.
+
+        They are next to each other in one entry and have one txid. Raises `RecordTooLarge`,
+        `TransactionIdOutOfOrder`, `InvalidRequest`, `TooBusy`, `AlreadyClosed`, or the first error.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
+        """
+        return PendingBulk(await run(self._background, self._buffer.take_set, records))
+
+    async def write_set(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
+        """As `submit_set`; returns their DLSNs when all are durable.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
+        """
+        return await (await self.submit_set(records))
+
     async def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
         """Write many records; returns their DLSNs when all are durable. Raises the first error.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteCancelled,
-        WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed,
+        WriteCancelled, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return await (await self.submit_bulk(records))
 
@@ -316,6 +340,11 @@ class LogWriter(_Closable):
     def position(self) -> Position:
         """After the last record that is acknowledged: ``open_reader(position=…)`` goes on there."""
         return self._buffer.writer.position
+
+    @property
+    def over_rate(self) -> int:
+        """As `distributedlog.LogWriter.over_rate`."""
+        return self._buffer.writer.over_rate
 
     @property
     def last_txid(self) -> int:
@@ -372,6 +401,98 @@ class LogWriter(_Closable):
         self._ended()
 
 
+class ByteWriter(_Closable):
+    """Appends bytes to a log; see `distributedlog.ByteWriter`. Each call is a hop to the loop."""
+
+    def __init__(self, background: Background, writer: TrioByteWriter) -> None:
+        super().__init__(background, repr(writer), writer.abort)
+        self._writer = writer
+
+    def __repr__(self) -> str:
+        return repr(self._writer)
+
+    async def write(self, data: Buffer) -> int:
+        """Take bytes; waits for room only. How many were taken: all, but where ``at_limit`` refuses the rest.
+
+        Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
+        return await run(self._background, self._writer.write, bytes(data))
+
+    async def flush(self) -> int:
+        """Wait until all that was taken is durable and readable; the offset after it.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
+        return await run(self._background, self._writer.flush)
+
+    async def tell(self) -> int:
+        """The offset up to which all is durable.
+
+        Raises: AlreadyClosed.
+        """
+        return await run(self._background, self._writer.tell)
+
+    async def aclose(self) -> None:
+        """As `flush`, then complete the segment and give the lock back. Idempotent.
+
+        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
+        """
+        await run(self._background, self._writer.aclose)
+        self._ended()
+
+    async def abort(self) -> None:
+        """Send nothing more; what is not durable yet is unknown (G7).
+
+        Raises: nothing.
+        """
+        with suppress(AlreadyClosed):  # with its namespace
+            await run(self._background, self._writer.abort)
+        self._ended()
+
+
+class ByteReader(_Closable):
+    """Reads a log as bytes; see `distributedlog.ByteReader`."""
+
+    def __init__(self, background: Background, reader: TrioByteReader) -> None:
+        super().__init__(background, repr(reader), reader.aclose)
+        self._reader = reader
+
+    def __repr__(self) -> str:
+        return repr(self._reader)
+
+    async def read(self, size: int = -1) -> bytes:
+        """Up to ``size`` bytes, at least one; -1: all up to the end. ``b""`` at the end.
+
+        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
+        QuorumUnreachable, AlreadyClosed.
+        """
+        return await run(self._background, self._reader.read, size)
+
+    async def tell(self) -> int:
+        """The offset of the next byte that is read.
+
+        Raises: AlreadyClosed.
+        """
+        return await run(self._background, self._reader.tell)
+
+    async def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to an offset, from the beginning (0), from here (1), or from the end of what is readable (2).
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest, QuorumUnreachable,
+        AlreadyClosed.
+        """
+        return await run(self._background, self._reader.seek, offset, whence)
+
+    async def aclose(self) -> None:
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
+        with suppress(AlreadyClosed):  # with its namespace
+            await run(self._background, self._reader.aclose)
+        self._ended()
+
+
 class LogReader(_Closable):
     """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
 
@@ -399,6 +520,14 @@ class LogReader(_Closable):
             await run(self._background, self._cursor.fetch, wait_s)
             record = self._cursor.next()
         return record
+
+    async def read_set(self, wait_s: float | None = None) -> list[LogRecord]:
+        """The next record and those of its set; a record of no set is alone. [] as `read_next`'s None.
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        """
+        first = await self.read_next(wait_s)
+        return [] if first is None else [first, *self._cursor.rest_of_set(first)]
 
     async def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
         """Up to ``number`` records: waits for the first, then takes what comes until ``wait_s`` after
@@ -1000,6 +1129,25 @@ class Log:
             idle_error_s=idle_error_s,
         )
         return Opening(lambda: opened(self._background, LogReader, opening.open))
+
+    def open_byte_writer(
+        self, *, takeover: bool = False, wait_s: float | None = None
+    ) -> Opening[ByteWriter]:
+        """Append to a log of ``txids="bytes"`` as to a file; ``async with`` or ``await`` what this returns.
+
+        Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
+        NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        opening = self._log.open_byte_writer(takeover=takeover, wait_s=wait_s)
+        return Opening(lambda: opened(self._background, ByteWriter, opening.open))
+
+    def open_byte_reader(self, *, offset: int = 0, follow: bool = False) -> Opening[ByteReader]:
+        """Read a log of ``txids="bytes"`` as a file, from ``offset`` on; ``async with`` or ``await`` it.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
+        opening = self._log.open_byte_reader(offset=offset, follow=follow)
+        return Opening(lambda: opened(self._background, ByteReader, opening.open))
 
     async def last_dlsn(self) -> DLSN:
         """The position of the last readable record.

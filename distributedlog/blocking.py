@@ -13,6 +13,7 @@ to 0.5 ms, for the whole process (H27). After ``fork()`` open anew.
 What stands in a class after the line "made" is made from `aio.py` by ``python -m distributedlog.faces``.
 """
 
+import io
 import logging
 import time
 import warnings
@@ -28,6 +29,8 @@ from . import open_namespace as open_trio_namespace
 from .bridge import GIVE_UP_S, Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over
 from .log.app_versions import AppVersion, LinkContent
 from .log.batch import state_of
+from .log.byte_stream import ByteReader as TrioByteReader
+from .log.byte_stream import ByteWriter as TrioByteWriter
 from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
@@ -69,9 +72,9 @@ from .runtime.host import Buffer
 from .write_buffer import LONE_WRITES_MAX, BufferedBulk, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
-    "DLSN", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter", "MultiReader", "Namespace",
-    "PendingBulk", "PendingWrite", "RangeReader", "SegmentWatch", "SegmentWriter", "Subscription",
-    "WorkClaim", "WorkQueue", "local_cluster", "open_namespace",
+    "DLSN", "ByteReader", "ByteWriter", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter",
+    "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "RangeReader", "SegmentWatch",
+    "SegmentWriter", "Subscription", "WorkClaim", "WorkQueue", "local_cluster", "open_namespace",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=Owned)
@@ -279,7 +282,7 @@ class LogWriter(_Closable):
 
         Who writes more than 1,000 a second so is warned once: `submit` pipelines.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
         if self._buffer.lone.too_many(time.monotonic()):
@@ -294,10 +297,18 @@ class LogWriter(_Closable):
     def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
         """Write many records; returns their DLSNs when all are durable. Raises the first error.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteCancelled,
-        WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed,
+        WriteCancelled, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return self.submit_bulk(records).result()
+
+    def write_set(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
+        """As `submit_set`; returns their DLSNs when all are durable.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
+        """
+        return self.submit_set(records).result()
 
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
@@ -312,22 +323,23 @@ class LogWriter(_Closable):
     def submit(self, record: LogRecord | Buffer) -> PendingWrite:
         """Take one record; waits for room only. `result` of what it returns gives the DLSN.
 
-        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the writer goes on),
+        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest`, `TooBusy` (the writer goes on),
         `AlreadyClosed`, or the first error of this writer, for good.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        if self._buffer.full:
-            self._background.run(self._buffer.room)
-        chunk, slot = self._append(record)
+        taken = self._append(record)
+        if taken is None:
+            taken = self._background.run(self._buffer.append_when_room, record)
+        chunk, slot = taken
         return PendingWrite(chunk, slot)
 
     def submit_bulk(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
         """Take many records, in order; waits for room only. `result` of what it returns gives the DLSNs.
 
         Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
-        those after it are not taken.
+        those after it are not taken. Where ``at_limit`` refuses, all from there on are `TooBusy`.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -343,9 +355,11 @@ class LogWriter(_Closable):
         bulk, taken = self._buffer.offered(txids, payloads)
         at = 0
         while at < taken.number:
-            if self._buffer.full:
-                self._background.run(self._buffer.room)
-            at = self._buffer.append_many(bulk, txids, taken, at)
+            stop = self._buffer.append_many(bulk, txids, taken, at)
+            if stop == at:
+                room = self._buffer.append_many_when_room
+                stop = self._background.run(room, bulk, txids, taken, at)
+            at = stop
         return PendingBulk(bulk)
 
     def submit_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> PendingBulk:
@@ -354,11 +368,22 @@ class LogWriter(_Closable):
         A hop to the loop: hand over whole entries, of some 256 KiB. All of them are taken, or none. Raises
         `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder`, `AlreadyClosed`, or the first error.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
         taken = self._background.run(self._buffer.take_packed, txids, offsets, payloads)
         return PendingBulk(taken)
+
+    def submit_set(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
+        """Take records that belong together, all or none; see `distributedlog.LogWriter`. A hop to the loop.
+
+        They are next to each other in one entry and have one txid. Raises `RecordTooLarge`,
+        `TransactionIdOutOfOrder`, `InvalidRequest`, `TooBusy`, `AlreadyClosed`, or the first error.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
+        """
+        return PendingBulk(self._background.run(self._buffer.take_set, records))
 
     @property
     def txid_rule(self) -> str:
@@ -369,6 +394,11 @@ class LogWriter(_Closable):
     def position(self) -> Position:
         """After the last record that is acknowledged: ``open_reader(position=…)`` goes on there."""
         return self._buffer.writer.position
+
+    @property
+    def over_rate(self) -> int:
+        """As `distributedlog.LogWriter.over_rate`."""
+        return self._buffer.writer.over_rate
 
     @property
     def last_txid(self) -> int:
@@ -423,6 +453,140 @@ class LogWriter(_Closable):
         self._ended()
 
 
+class ByteWriter(_Closable, io.RawIOBase):
+    """Appends bytes to a log of ``txids="bytes"``, as a raw file for ``io.BufferedWriter`` and the like.
+
+    `write` is a hop to the loop, and waits for room only; `flush` returns when all is durable and readable.
+    """
+
+    def __init__(self, background: Background, writer: TrioByteWriter) -> None:
+        super().__init__(background, repr(writer), writer.abort)
+        self._writer = writer
+
+    def __repr__(self) -> str:
+        return repr(self._writer)
+
+    def __del__(self) -> None:
+        """What is dropped is given up by the loop, and not waited for."""
+
+    def writable(self) -> bool:
+        """True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Take bytes; how many were taken: all, but where ``at_limit`` refuses the rest.
+
+        Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
+        return self._background.run(self._writer.write, data)
+
+    def flush(self) -> None:
+        """Wait until all that was taken is durable and readable.
+
+        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        """
+        if not self.closed:
+            self._background.run(self._writer.flush)
+
+    def tell(self) -> int:
+        """The offset up to which all is durable.
+
+        Raises: AlreadyClosed.
+        """
+        return self._background.run(self._writer.tell)
+
+    def close(self) -> None:
+        """As `flush`, then complete the segment and give the lock back. Idempotent.
+
+        Raises: WriterFenced, WriteFailed, NotEnoughBookies.
+        """
+        if not self.closed:
+            try:
+                self._background.run(self._writer.aclose)
+            finally:
+                self._gone()
+
+    def abort(self) -> None:
+        """Send nothing more; what is not durable yet is unknown (G7).
+
+        Raises: nothing.
+        """
+        with suppress(AlreadyClosed):  # with its namespace
+            self._background.run(self._writer.abort)
+        self._gone()
+
+    def _gone(self) -> None:
+        self.flush = lambda: None  # type: ignore[method-assign]  # which the next line calls
+        io.RawIOBase.close(self)
+        self._ended()
+
+
+class ByteReader(_Closable, io.RawIOBase):
+    """Reads a log of ``txids="bytes"``, as a raw file: for ``io.BufferedReader`` and what is above."""
+
+    def __init__(self, background: Background, reader: TrioByteReader) -> None:
+        super().__init__(background, repr(reader), reader.aclose)
+        self._reader = reader
+
+    def __repr__(self) -> str:
+        return repr(self._reader)
+
+    def __del__(self) -> None:
+        """What is dropped is given up by the loop, and not waited for."""
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to ``size`` bytes, at least one; -1: all up to the end. ``b""`` at the end.
+
+        Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
+        QuorumUnreachable, AlreadyClosed.
+        """
+        return self._background.run(self._reader.read, -1 if size is None else size)
+
+    def readall(self) -> bytes:
+        """As `read` without a size."""
+        return self.read()
+
+    def readinto(self, buffer: Any) -> int:
+        """As `read`, into a buffer; how many bytes."""
+        room = memoryview(buffer).cast("B")
+        found = self.read(len(room))
+        room[: len(found)] = found
+        return len(found)
+
+    def tell(self) -> int:
+        """The offset of the next byte that is read.
+
+        Raises: AlreadyClosed.
+        """
+        return self._background.run(self._reader.tell)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to an offset, from the beginning (0), from here (1), or from the end of what is readable (2).
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest, QuorumUnreachable,
+        AlreadyClosed.
+        """
+        return self._background.run(self._reader.seek, offset, whence)
+
+    def close(self) -> None:
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
+        with suppress(AlreadyClosed):  # with its namespace
+            self._background.run(self._reader.aclose)
+        io.RawIOBase.close(self)
+        self._ended()
+
+
 class LogReader(_Closable):
     """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
 
@@ -452,6 +616,14 @@ class LogReader(_Closable):
             self._background.run(self._cursor.fetch, wait_s)
             record = self._cursor.next()
         return record
+
+    def read_set(self, wait_s: float | None = None) -> list[LogRecord]:
+        """The next record and those of its set; a record of no set is alone. [] as `read_next`'s None.
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        """
+        first = self.read_next(wait_s)
+        return [] if first is None else [first, *self._cursor.rest_of_set(first)]
 
     def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
         """Up to ``number`` records: waits for the first, then takes what comes until ``wait_s`` after
@@ -1051,6 +1223,25 @@ class Log:
             idle_error_s=idle_error_s,
         )
         return opened(self._background, LogReader, opening.open)
+
+    def open_byte_writer(
+        self, *, takeover: bool = False, wait_s: float | None = None
+    ) -> ByteWriter:
+        """Append to a log of ``txids="bytes"`` as to a file, open; use it in a ``with``.
+
+        Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
+        NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        opening = self._log.open_byte_writer(takeover=takeover, wait_s=wait_s)
+        return opened(self._background, ByteWriter, opening.open)
+
+    def open_byte_reader(self, *, offset: int = 0, follow: bool = False) -> ByteReader:
+        """Read a log of ``txids="bytes"`` as a file, from ``offset`` on, open; use it in a ``with``.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
+        opening = self._log.open_byte_reader(offset=offset, follow=follow)
+        return opened(self._background, ByteReader, opening.open)
 
     def last_dlsn(self) -> DLSN:
         """The position of the last readable record.

@@ -258,6 +258,14 @@ class Cursor:
         self._at = 1
         return self._records[0]
 
+    def rest_of_set(self, first: LogRecord) -> list[LogRecord]:
+        """What follows the record that `next` gave, of its set."""
+        found = [first]
+        while found[-1].more and self._at < len(self._records):
+            found.append(self._records[self._at])
+            self._at += 1
+        return found[1:]
+
     def take(self, number: int) -> list[LogRecord]:
         """Up to ``number`` records that are here."""
         found: list[LogRecord] = []

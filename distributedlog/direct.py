@@ -12,12 +12,13 @@ from .ledger.options import LedgerOptions
 from .ledger.pool import BookiePool
 from .log.namespace import Namespace
 from .log.options import LogOptions
+from .log.process_bytes import PROCESS_BYTES_MAX
 from .log.settings import refuse_stored_only
 from .metadata.client import MetadataClient
 from .runtime.hello import Hello
 from .runtime.host import Host
 from .runtime.machine import process_name, real_host
-from .runtime.options import Options, check, names, option, overlaid, unknown
+from .runtime.options import MIB, Options, check, names, option, overlaid, unknown
 from .runtime.rpc import Endpoint
 from .uri import NamespaceUri
 
@@ -34,6 +35,13 @@ class ClientOptions:
     )
     owner: str = option(
         "", "", "how this process is named to others; none: its host and process id"
+    )
+    process_bytes_max: int = option(
+        PROCESS_BYTES_MAX,
+        "bytes",
+        "taken and not yet durable, of all logs that one namespace object writes, and 64 KiB more of each; "
+        "above, see `at_limit`",
+        at_least=4 * MIB,
     )
 
     def __post_init__(self) -> None:
@@ -101,6 +109,7 @@ async def _assemble(
         owner=owner,
         options=log,
         quorums=(ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum),
+        process_bytes_max=client.process_bytes_max,
     )
 
 

@@ -1,8 +1,11 @@
 """The buffer between a caller outside of the trio run and the writer in it.
 
 A record costs its caller an append to a chunk, under a mutex; the first one of a burst wakes the loop once.
-One task there hands whole chunks to the writer. Who waits for an outcome leaves a callback, no task. What is
-buffered is bounded in bytes: above that the caller waits.
+One task there hands whole chunks to the writer. Who waits for an outcome leaves a callback, no task.
+
+The buffer keeps the limits for its writer, which takes whatever comes from it. How much the caller may append
+without asking is given out by the loop: little while nothing is written, so that a thousand idle logs hold
+nothing of what the process may (`log/process_bytes.py`). Who meets that bound has the loop append for him.
 """
 
 from bisect import bisect_right
@@ -19,23 +22,33 @@ from .log.dlsn import DLSN
 from .log.handle import Log
 from .log.namespace import Namespace
 from .log.opening import Opening
+from .log.process_bytes import FREE_BYTES
 from .log.record import (
     RECORD_BYTES_MAX,
     RECORD_COLUMN_BYTES,
     TXID_MAX,
     LogRecord,
+    columns_of,
     txid_and_payload,
 )
 from .log.state import AUTO, GIVEN
 from .log.txids import decided_by, rule_of
 from .log.writer import LogWriter
 from .runtime.background import Background, Mutex, Promise
-from .runtime.errors import AlreadyClosed, DistributedLogError, WriteCancelled, WriteFailed
+from .runtime.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    TooBusy,
+    WriteCancelled,
+    WriteFailed,
+)
 from .runtime.forked import watch_forks
 from .runtime.host import Buffer
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
 """Between the caller and the writer, beside the writer's own bound."""
+GROWTH = 4
+"""Of the bound of a buffer that is used, until it is the one above."""
 
 
 LONE_WRITES_MAX = 1000
@@ -64,15 +77,25 @@ class LoneWrites:
 class Chunk:
     """Records on their way to the loop, and their outcome there. Filled under the buffer's mutex."""
 
-    __slots__ = ("_asking", "buffer", "bulk", "error", "left_bytes", "posted", "records")
+    __slots__ = (
+        "_asking",
+        "buffer",
+        "bulk",
+        "bytes_max",
+        "error",
+        "left_bytes",
+        "posted",
+        "records",
+    )
 
-    def __init__(self, buffer: "WriteBuffer", left_bytes: int) -> None:
+    def __init__(self, buffer: "WriteBuffer", bytes_max: int) -> None:
         self.buffer = buffer
         self.records: list[Any] = []
         """Txid, payload, txid, payload, ... Two at a time, so that an interrupt leaves a record whole, or
         out."""
-        self.left_bytes = left_bytes
-        """How much more may be buffered; below 0 the caller waits."""
+        self.bytes_max = bytes_max
+        self.left_bytes = bytes_max
+        """How much more may be put in."""
         self.posted = False
         """The loop was told that there is something, or will be."""
         self.bulk: PendingBulk | None = None
@@ -81,6 +104,11 @@ class Chunk:
         """Set when the writer refused it whole."""
         self._asking: list[tuple[int, Callable[[], object]]] = []
         """Slot, and who is to be told, until the writer has taken it or not."""
+
+    @property
+    def bytes(self) -> int:
+        """Of what is in it."""
+        return self.bytes_max - self.left_bytes
 
     @property
     def settled(self) -> bool:
@@ -155,11 +183,11 @@ class BufferedBulk:
         self._spans.append((index, chunk, slot))
 
     def refused(self, index: int, error: DistributedLogError) -> None:
-        """Record ``index`` was not taken, and so none after it."""
+        """Record ``index`` was not taken, and so none after it; a limit is what all of them met."""
         chunk = Chunk(self.buffer, 0)
         chunk.bulk = PendingBulk(self.length - index)
         chunk.bulk.refused(0, error)
-        if index + 1 < self.length:
+        if index + 1 < self.length and not isinstance(error, TooBusy):
             why = f"record {index} of the call was refused: {error}"
             chunk.bulk.refused(1, WriteCancelled(why))
         self.took(index, chunk, 0)
@@ -248,15 +276,18 @@ class WriteBuffer:
     def __init__(self, writer: LogWriter, background: Background, name: str, ordered: bool) -> None:
         self.writer = writer
         self.name = name
-        self.full = False
-        """The caller should wait with `room` before it appends more."""
         self.lone = LoneWrites()
         self._background = background
         self._pipeline = writer.pipeline
         self._strict = ordered
         self._take_rule(writer.txid_rule)
         self._mutex = Mutex()
-        self._chunk = Chunk(self, BUFFER_BYTES_MAX)
+        self._handed_bytes = 0  # of the chunk that the writer is about to take
+        self._in_order = trio.Lock()  # who waits for room, first come first served
+        self._pipeline.part.free_bytes += FREE_BYTES
+        self._pipeline.buffered = True
+        self._chunk = Chunk(self, 0)
+        self._allow(0)
         self._closed = False
         self._over = False
         """Nothing is handed over any more."""
@@ -264,7 +295,6 @@ class WriteBuffer:
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
-        self._room = trio.Event()
         watch_forks(self)
 
     def _take_rule(self, rule: str) -> None:
@@ -282,16 +312,20 @@ class WriteBuffer:
             self._take_rule(decided)
         return self._rule, self._floor if self._ordered else 0
 
-    def _admit(self, txid: object, payload: object) -> bytes:
-        """Under the mutex: a record that is not plainly fine."""
+    def _admit(self, txid: object, payload: object) -> bytes | None:
+        """Under the mutex: a record that is not plainly fine. None: no room."""
         rule, floor = self._known_rule()
         plain = admit(txid, payload, floor, self.name, rule)
+        if len(plain) + RECORD_COLUMN_BYTES > self._chunk.left_bytes:
+            return None
         if rule == AUTO:
             self._take_rule(decided_by(txid is not None))
         return plain
 
-    def append(self, record: LogRecord | Buffer) -> tuple[Chunk, int]:
-        """Take one record; its chunk and slot. Raises as `LogWriter.submit`."""
+    def append(self, record: LogRecord | Buffer) -> tuple[Chunk, int] | None:
+        """Take one record; its chunk and slot. None: no room, see `append_when_room`. Raises as
+        `LogWriter.submit`.
+        """
         try:
             txid, payload = record.txid, record.payload  # type: ignore[union-attr]
         except AttributeError:  # a payload alone
@@ -307,14 +341,17 @@ class WriteBuffer:
             if self._closed or self._pipeline.over is not None:
                 self._raise_if_over()
             chunk = self._chunk
+            if (
+                payload is None
+                or (left := chunk.left_bytes - len(payload) - RECORD_COLUMN_BYTES) < 0
+            ):
+                return None
             if not chunk.posted:
                 self._background.post(self._on_append)
                 chunk.posted = True
             if self._ordered:
                 self._floor = txid
-            chunk.left_bytes -= len(payload) + RECORD_COLUMN_BYTES
-            if chunk.left_bytes < 0:
-                self.full = True
+            chunk.left_bytes = left
             records = chunk.records
             slot = len(records) >> 1
             records += (txid, payload)
@@ -346,16 +383,11 @@ class WriteBuffer:
     def append_many(
         self, bulk: BufferedBulk, txids: Sequence[int | None] | None, taken: Taken, at: int
     ) -> int:
-        """Take records from ``at`` on, as many as go in at once; which one is next. Waits for nothing.
+        """Take records from ``at`` on, as many as there is room for; which one is next. Waits for nothing.
 
-        What is wrong with a record is its own outcome, and those after it are not taken. Raises what ended
-        the writer, where that is so before the first one is in.
+        ``at``: no room, see `append_many_when_room`. What is wrong with a record is its own outcome, and
+        those after it are not taken. Raises what ended the writer, where that is so before the first is in.
         """
-        stop = taken.stop(at, BUFFER_BYTES_MAX, 0)
-        records: list[Any] = [None] * (2 * (stop - at))
-        if txids is not None:
-            records[::2] = txids[at:stop]
-        records[1::2] = taken.payloads[at:stop]
         with self._mutex:
             if self._closed or self._pipeline.over is not None:
                 try:
@@ -365,24 +397,59 @@ class WriteBuffer:
                         raise
                     bulk.refused(at, error)
                     return taken.number
+            chunk = self._chunk
+            stop = taken.stop(at, chunk.left_bytes, 0)
+            size = taken.bytes_of(at, stop)
+            if size > chunk.left_bytes:
+                return at
+            records: list[Any] = [None] * (2 * (stop - at))
+            if txids is not None:
+                records[::2] = txids[at:stop]
+            records[1::2] = taken.payloads[at:stop]
             # Without txids they were taken by another rule than the one that is known by now.
             ordered = self._ordered and records[0] is not None
             if ordered and records[0] < self._floor:  # another thread's, meanwhile
                 bulk.refused(at, out_of_order(records[0], self._floor, self.name))
                 return taken.number
-            chunk = self._chunk
             if not chunk.posted:
                 self._background.post(self._on_append)
                 chunk.posted = True
             if ordered:
                 self._floor = records[-2]
-            chunk.left_bytes -= taken.bytes_of(at, stop)
-            if chunk.left_bytes < 0:
-                self.full = True
+            chunk.left_bytes -= size
             bulk.took(at, chunk, len(chunk.records) >> 1)
             chunk.records += records
         if stop == taken.number and taken.refusal is not None:
             bulk.refused(stop, taken.refusal)
+        return stop
+
+    async def append_when_room(self, record: LogRecord | Buffer) -> tuple[Chunk, int]:
+        """In the loop: `append`, as soon as there is room. Raises as that, and `TooBusy` by ``at_limit``."""
+        size = memoryview(txid_and_payload(record)[1]).nbytes + RECORD_COLUMN_BYTES
+        async with self._in_order:
+            while True:
+                found = self.append(record)
+                if found is not None:
+                    return found
+                await self._until(lambda: self._make_room(1, lambda _: size))
+
+    async def append_many_when_room(
+        self, bulk: BufferedBulk, txids: Sequence[int | None] | None, taken: Taken, at: int
+    ) -> int:
+        """In the loop: `append_many`, as soon as there is room for one. Who is refused by ``at_limit`` has
+        `TooBusy` for an outcome, and so have all that follow.
+        """
+        async with self._in_order:
+            while (stop := self.append_many(bulk, txids, taken, at)) == at:
+                try:
+                    await self._until(
+                        lambda: self._make_room(
+                            taken.number - at, lambda number: taken.bytes_of(at, at + number)
+                        )
+                    )
+                except TooBusy as error:
+                    bulk.refused(at, error)
+                    return taken.number
         return stop
 
     async def take_packed(
@@ -393,12 +460,38 @@ class WriteBuffer:
         with self._mutex:
             if self._closed:
                 self._raise_if_over()
+        try:
+            records = max(1, memoryview(offsets).nbytes // 4 - 1)
+            size = memoryview(payloads).nbytes + records * RECORD_COLUMN_BYTES
+        except TypeError:
+            records, size = 0, 0  # the writer says what is wrong with them
+        async with self._in_order:
+            await self._until(lambda: self._room_aside(records, size))
+        return self._taken_aside(await self.writer.submit_packed(txids, offsets, payloads))
+
+    async def take_set(self, records: Sequence[LogRecord | Buffer]) -> BufferedBulk:
+        """In the loop: `LogWriter.submit_set`, after all that was appended before. Raises as that."""
+        await self._drained()
+        with self._mutex:
+            if self._closed:
+                self._raise_if_over()
+        try:
+            size = sum([memoryview(one).nbytes for one in columns_of(records)[1]])
+        except TypeError:
+            size = 0  # the writer says what is wrong with them
+        size += len(records) * RECORD_COLUMN_BYTES
+        async with self._in_order:
+            await self._until(lambda: self._room_aside(len(records), size))
+        return self._taken_aside(await self.writer.submit_set(records))
+
+    def _taken_aside(self, taken: PendingBulk) -> BufferedBulk:
+        """What the writer took without a chunk, as a face has it."""
         chunk = Chunk(self, 0)
-        chunk.bulk = await self.writer.submit_packed(txids, offsets, payloads)
+        chunk.bulk = taken
         if self._ordered:
             with self._mutex:
                 self._floor = max(self._floor, self.writer.last_txid)
-        bulk = BufferedBulk(self, len(chunk.bulk))
+        bulk = BufferedBulk(self, len(taken))
         bulk.took(0, chunk, 0)
         return bulk
 
@@ -430,8 +523,7 @@ class WriteBuffer:
             self._close()
             self._over = True
             self._refuse(self._swap())
-            self.full = False
-            self._room.set()
+            self._pipeline.let_in()
             self._idle.set()  # who waits for what was appended is told by the writer why it ended
 
     async def _hand_over(self, chunk: Chunk) -> None:
@@ -447,14 +539,13 @@ class WriteBuffer:
         finally:
             self._refuse(chunk)
         with self._mutex:
-            self._chunk.left_bytes += BUFFER_BYTES_MAX - chunk.left_bytes
-            self.full = False
+            self._handed_bytes = 0
+            self._allow(0)
             empty = not self._chunk.records
             rule = self.writer.txid_rule
             if self._rule != rule and (rule != AUTO or empty):
                 self._take_rule(rule)  # what was assumed of the first record did not come true
-        self._room.set()
-        self._room = trio.Event()
+        self._pipeline.let_in()
         if empty:
             self._idle.set()
         else:
@@ -464,6 +555,7 @@ class WriteBuffer:
         with self._mutex:
             chunk = self._chunk
             self._chunk = Chunk(self, chunk.left_bytes)
+            self._handed_bytes = chunk.bytes
         return chunk
 
     def _refuse(self, chunk: Chunk) -> None:
@@ -475,11 +567,81 @@ class WriteBuffer:
             )
         chunk.settle()
 
-    async def room(self) -> None:
-        """Until the buffer is below its bound."""
-        while self.full and self.writer.over is None:
-            self._wake.set()
-            await self._room.wait()
+    # --- limits, in the loop ----------------------------------------------------------------------
+
+    async def _until(self, ask: Callable[[], tuple[float, int]]) -> None:
+        """Until ``ask`` says 0: for how long to wait, and for how much of what the process may hold.
+
+        Or until the writer is over. Raises `TooBusy` where the log refuses what is above a limit.
+        """
+        pipeline = self._pipeline
+        try:
+            while self.writer.over is None and not self._closed:
+                limits = pipeline.look_at_limits()
+                wait_s, held = ask()
+                if wait_s <= 0:
+                    return
+                if limits.at_limit == "reject":
+                    raise TooBusy(
+                        f'log "{self.name}": over its limits, or the process is over its own; nothing was '
+                        "taken, the writer goes on"
+                    )
+                if held:
+                    pipeline.part.wait(held)
+                self._look()  # what is here makes room when it is taken
+                with trio.move_on_after(wait_s):
+                    await pipeline.wait_room()
+        finally:
+            pipeline.part.leave()
+
+    def _make_room(self, records: int, bytes_of: Callable[[int], int]) -> tuple[float, int]:
+        """For ``records``, or some of them, to be appended now; see `_until`."""
+        pipeline = self._pipeline
+        with self._mutex:
+            used = self._handed_bytes + self._chunk.bytes
+            while True:
+                size = bytes_of(records)
+                fits = used + size <= BUFFER_BYTES_MAX or not used
+                if fits:
+                    wait_s = float("inf")
+                    held = pipeline.held_bytes + used + size
+                    fits = pipeline.part.fits(held)
+                    if fits:
+                        wait_s = pipeline.charge(records, size, divisible=True)
+                    if wait_s <= 0:
+                        self._allow(size)
+                        return 0.0, 0
+                else:
+                    wait_s, held = float("inf"), 0  # the loop is about to take what is here
+                if records == 1:
+                    return wait_s, 0 if fits else held
+                records //= 2
+
+    def _room_aside(self, records: int, size: int) -> tuple[float, int]:
+        """For what goes to the writer without a chunk; see `_until`."""
+        pipeline = self._pipeline
+        held = pipeline.held_bytes + pipeline.outside_bytes + size
+        if not pipeline.part.fits(held):
+            return float("inf"), held
+        return pipeline.charge(records, size, divisible=False), 0
+
+    def _allow(self, size: int) -> None:
+        """Under the mutex: ``size`` more bytes may be appended, for which there is room, or more than that
+        where that costs nobody anything. A log with rates is asked about each record."""
+        pipeline, chunk = self._pipeline, self._chunk
+        if pipeline.over is not None:
+            return  # nothing more is granted to it
+        used = self._handed_bytes + chunk.bytes
+        limit = used + size
+        if not pipeline.rated:
+            more = min(max(limit, GROWTH * used, FREE_BYTES), BUFFER_BYTES_MAX)
+            if pipeline.part.fits(pipeline.held_bytes + more):
+                limit = max(limit, more)
+            else:
+                limit = max(limit, min(more, pipeline.part.left(pipeline.held_bytes)))
+        chunk.left_bytes, chunk.bytes_max = limit - used, limit - self._handed_bytes
+        pipeline.outside_bytes = limit
+        pipeline.reserve()
 
     async def commit(self) -> DLSN | None:
         """As `LogWriter.commit`, for all that was appended before."""
@@ -521,6 +683,7 @@ class WriteBuffer:
     def _close(self) -> bool:
         with self._mutex:
             before, self._closed = self._closed, True
+        self._pipeline.let_in()
         return before
 
     async def _drained(self) -> None:

@@ -17,6 +17,7 @@ Writing, in the order a record meets it:
 
     writer.py, admission.py         what the user holds; which records are taken
     batch.py, pipeline.py           one outcome an entry; batches open, ready, in flight
+    process_bytes.py, rates.py      what all logs hold; how much a second (pure)
     open_segment.py                 a batch becomes an entry (`record.py`), its clock's time in it
     compression.py                  and smaller, where the log has a codec
     keep_alive.py, control.py       who has nothing to write says so; entries without records (pure)
@@ -33,6 +34,7 @@ Reading:
     subscription.py, commits.py     one holder from a named position on; what holders commit, written together
     work.py, work_queue.py          how far many workers are (pure); who of them gets what
     presence.py                     that a holder or a worker is there
+    byte_stream.py                  a log as bytes: written, read and sought by offset
     segment_watch.py                segments as they are opened, closed, cut off
     follower.py                     the state as a watch pushes it
     lifecycle.py, graveyard.py      what a held position meets (pure); where deleted logs lie

@@ -15,8 +15,11 @@ from ..runtime.errors import (
     TransactionIdOutOfOrder,
 )
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX
-from .state import AUTO, GIVEN
+from .state import AUTO, BYTES, GIVEN
 from .txids import misfit
+
+SET_RECORD_BYTES = RECORD_COLUMN_BYTES + 1
+"""What a record of a set costs beside its payload: one with flags."""
 
 
 def admit(txid: object, payload: object, floor: int, name: str, rule: str = GIVEN) -> bytes:
@@ -46,6 +49,34 @@ def admit(txid: object, payload: object, floor: int, name: str, rule: str = GIVE
 def out_of_order(txid: int, floor: int, name: str) -> TransactionIdOutOfOrder:
     """The error of a txid that is lower than one before it."""
     return TransactionIdOutOfOrder(f'log "{name}": txid {txid} is lower than {floor} before it')
+
+
+def admit_set(
+    txids: Sequence[object], payloads: Sequence[object], floor: int, name: str, rule: str
+) -> list[bytes]:
+    """The payloads of a set, as `admit` gives each. Raises as that; all are taken, or none."""
+    if not payloads:
+        raise InvalidRequest("a set has at least one record")
+    if any(txid != txids[0] for txid in txids):
+        raise InvalidRequest(
+            f"the records of a set have one txid, these have {txids[0]!r:.40} and others"
+        )
+    if rule == BYTES:
+        raise InvalidRequest(
+            f'log "{name}" is a stream of bytes (txids="{BYTES}"): it takes no sets of records'
+        )
+    plain = [admit(txids[0], payload, floor, name, rule) for payload in payloads]
+    if set_bytes(plain) > RECORD_BYTES_MAX:
+        raise RecordTooLarge(
+            f"a set of {len(plain)} records and {set_bytes(plain)} bytes with {SET_RECORD_BYTES} a record; "
+            f"the most are {RECORD_BYTES_MAX}"
+        )
+    return plain
+
+
+def set_bytes(payloads: Sequence[bytes]) -> int:
+    """What a set counts in its entry."""
+    return sum(map(len, payloads)) + len(payloads) * SET_RECORD_BYTES
 
 
 class Taken:

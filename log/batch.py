@@ -14,6 +14,7 @@ from ..runtime.errors import (
 )
 from .dlsn import DLSN
 from .packed import PackedColumns
+from .record import RECORD_MORE
 
 _new_tuple = tuple.__new__
 """What makes a `DLSN` of its three numbers, without the call in Python that `DLSN` itself is."""
@@ -23,8 +24,8 @@ class Batch:
     """The records of one entry, from the first that is buffered until the entry's outcome is known."""
 
     __slots__ = (
-        "_callbacks", "_event", "bytes", "columns", "count", "done", "entry", "error", "payloads",
-        "segment", "stored_bytes", "txids",
+        "_callbacks", "_event", "bytes", "bytes_max", "columns", "count", "done", "entry", "error",
+        "payloads", "segment", "sets", "stored_bytes", "txids",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -32,10 +33,14 @@ class Batch:
         self.payloads: list[bytes] = []
         self.columns: PackedColumns | None = None
         """Instead of `payloads`, where they came as the columns of an entry (`take_packed`)."""
+        self.sets: list[tuple[int, int]] | None = None
+        """First slot and number of records of each set; None: there is none."""
         self.bytes = 0
         """Columns and payloads; what counts against the writer's bound."""
         self.stored_bytes = 0
         """Of its entry, once it was sent."""
+        self.bytes_max = 0
+        """What it may grow to, before `Pipeline.fit` is asked."""
         self.segment = 0
         self.entry = -1
         """Where it was sent; may change while it is not done (a roll after an error)."""
@@ -51,6 +56,24 @@ class Batch:
         assert not self.txids, "columns are an entry of their own"
         self.txids, self.columns = columns.txids, columns
         self.bytes = columns.column_bytes - 4
+
+    def take_set(self, txid: int, payloads: Sequence[bytes]) -> int:
+        """Put a set into it; its first slot."""
+        first, number = len(self.txids), len(payloads)
+        if number > 1:
+            self.sets = [*(self.sets or ()), (first, number)]
+        self.txids += [txid] * number
+        self.payloads += payloads
+        return first
+
+    def record_flags(self) -> bytearray | None:
+        """A byte a record; None where no record has any."""
+        if self.sets is None:
+            return None
+        flags = bytearray(len(self.txids))
+        for first, number in self.sets:
+            flags[first : first + number - 1] = bytes([RECORD_MORE]) * (number - 1)
+        return flags
 
     def finish(self, error: DistributedLogError | None = None) -> None:
         """The outcome is known: stored at (segment, entry), or an error."""

@@ -10,6 +10,7 @@ from .commits import Commits
 from .ledgers import Ledgers
 from .lock_session import LockSessions, Start
 from .options import LogOptions
+from .process_bytes import ProcessBytes
 from .recovery_turns import RecoveryTurns
 from .roll_permits import RollPermits
 from .settings_watch import FollowedLog, SettingsWatch
@@ -44,6 +45,8 @@ class LogContext:
     """Looks who of those that are to say so has written nothing."""
     permits: RollPermits
     """To end them for size or age."""
+    process_bytes: ProcessBytes
+    """What all writers hold that is not durable yet."""
     followed: FollowedLog | None = None
     """Of an open log: its options as they are now, where ``options`` has them as they were at its opening."""
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ..runtime.errors import DistributedLogError, InvalidRequest, LogEmpty, LogNotFound
 from .app_versions import AppVersion, LinkContent, last_version
+from .byte_stream import ByteReader, ByteWriter, check_offset, check_stream
 from .compression import Compression
 from .context import LogContext
 from .dlsn import DLSN, check_dlsn
@@ -199,6 +200,30 @@ class Log:
                 position, dlsn, txid, since_ms, at, to, *skipping, idle_error_s
             )
         )
+
+    def open_byte_writer(
+        self, *, takeover: bool = False, wait_s: float | None = None
+    ) -> Opening[ByteWriter]:
+        """Append to a log of ``txids="bytes"`` as to a file; ``async with`` or ``await`` what this returns.
+
+        ``takeover`` and ``wait_s`` as for `open_writer`. It goes on where the log ends, so that bytes whose
+        write failed before leave no gap.
+
+        Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
+        NotEnoughBookies, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        opening = self.open_writer(takeover=takeover, wait_s=wait_s)
+        return Opening(lambda: self._open_byte_writer(opening))
+
+    def open_byte_reader(self, *, offset: int = 0, follow: bool = False) -> Opening[ByteReader]:
+        """Read a log of ``txids="bytes"`` as a file, from ``offset`` on; ``async with`` or ``await`` it.
+
+        ``follow``: a read at the end of what is readable waits for more, where it gives ``b""`` otherwise.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
+        check_offset(offset)
+        return Opening(lambda: self._open_byte_reader(offset, follow))
 
     async def last_dlsn(self) -> DLSN:
         """The position of the last readable record.
@@ -696,6 +721,25 @@ class Log:
         return await open_work_queue(
             self._context, follower, name, at=at, hold=hold, tries_max=tries_max, claim_s=claim_s
         )
+
+    async def _open_byte_writer(self, opening: Opening[LogWriter]) -> ByteWriter:
+        check_stream((await self._follower()).state)  # before a log is made of another kind
+        writer = await opening
+        return ByteWriter(writer)
+
+    async def _open_byte_reader(self, offset: int, follow: bool) -> ByteReader:
+        check_stream((await self._follower()).state)
+
+        async def open_at(txid: int, to_end: bool) -> LogReader:
+            return await self.open_reader(txid=txid, to="end" if to_end else None)
+
+        return ByteReader(self.name, offset, follow=follow, open_at=open_at, end=self._byte_end)
+
+    async def _byte_end(self) -> int:
+        try:
+            return (await self.last_record()).txid
+        except LogEmpty:
+            return max(0, (await self._follower()).state.last_txid)
 
     async def _watch_segments(self, first: int | None) -> SegmentWatch:
         watch = SegmentWatch(await self._follower(), first)

@@ -39,6 +39,7 @@ from .names import check_log_name
 from .opening import Opening
 from .options import LogOptions
 from .position import Position
+from .process_bytes import PROCESS_BYTES_MAX, ProcessBytes
 from .recovery_turns import RecoveryTurns
 from .rename import rename
 from .roll_permits import RollPermits
@@ -86,6 +87,7 @@ class Namespace:
         owner: str,
         options: LogOptions | None = None,
         quorums: tuple[int, int, int] = (3, 3, 2),
+        process_bytes_max: int = PROCESS_BYTES_MAX,
     ) -> None:
         self.path = path
         self.metadata = metadata
@@ -109,6 +111,7 @@ class Namespace:
             Commits(metadata, wall_ms, self.start),
             Rounds(LOOK_S),
             RollPermits(options.rolls_at_once),
+            ProcessBytes(process_bytes_max),
         )
         nursery.start_soon(self.context.turn.run)
         nursery.start_soon(self.context.rounds.run)

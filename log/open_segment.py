@@ -77,7 +77,11 @@ class OpenSegment:
             buffers, length = batch.columns.build(records_before=self.sent_records, wall_ms=wall_ms)
         else:
             buffers, length = build(
-                batch.txids, batch.payloads, records_before=self.sent_records, wall_ms=wall_ms
+                batch.txids,
+                batch.payloads,
+                records_before=self.sent_records,
+                wall_ms=wall_ms,
+                record_flags=batch.record_flags(),
             )
         if self._compression.number:
             buffers, length = self._compression.compress(buffers, length)

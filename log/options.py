@@ -20,7 +20,18 @@ class LogOptions:
     entry_bytes_max: int = option(
         256 * KIB - 256, "bytes", "of one entry under load: a frame of 256 KiB (H35)"
     )
-    in_flight_bytes_max: int = option(8 * MIB, "bytes", "not yet durable; above, submit waits")
+    in_flight_bytes_max: int = option(8 * MIB, "bytes", "not yet durable; above, see `at_limit`")
+    bytes_per_s_max: int = option(
+        0, "bytes/s", "of payloads and 12 bytes a record; 0: no limit", at_least=0
+    )
+    records_per_s_max: int = option(0, "records/s", "0: no limit", at_least=0)
+    at_limit: str = option(
+        "wait",
+        "",
+        "what a record above a limit meets: it waits, is refused (`TooBusy`), or, above a rate, is only "
+        "counted (`LogWriter.over_rate`)",
+        one_of=("wait", "reject", "count"),
+    )
     eager_entries: int = option(
         2, "entries", "while fewer are in flight a batch goes out at once, else it grows"
     )

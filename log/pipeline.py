@@ -2,8 +2,11 @@
 
 Batching adapts without a timer: while few entries are in flight, what gathered is sent at the end of the
 loop turn; while the pipeline is busy the batch grows up to ``entry_bytes_max``. One task sends for all
-pipelines of a process, once a turn (`runtime/turns.py`). What is not yet durable is bounded in bytes; above
-the bound the caller waits. The first error sticks.
+pipelines of a process, once a turn (`runtime/turns.py`). The first error sticks.
+
+What is not yet durable is bounded in bytes, of the log and of the process (`process_bytes.py`), and a log may
+have rates; above a limit the caller waits, or is refused. A record is compared with one number, up to where
+the open batch may grow, which is low where a limit is near: then `Pipeline.fit` decides.
 """
 
 from collections import deque
@@ -11,7 +14,7 @@ from collections.abc import Callable
 
 import trio
 
-from ..runtime.errors import AlreadyClosed, DistributedLogError, WriteFailed
+from ..runtime.errors import AlreadyClosed, DistributedLogError, TooBusy, WriteFailed
 from ..runtime.turns import Due
 from .batch import Batch
 from .containment import broken
@@ -21,7 +24,9 @@ from .keeper import SegmentKeeper
 from .ledgers import NewLedger
 from .log_time import LogClock
 from .open_segment import OpenSegment
+from .options import LogOptions
 from .ownership import OwnedLog
+from .rates import Rate
 from .segments import SegmentRecord
 
 
@@ -47,8 +52,6 @@ class Pipeline:
             on_failed=self.fail,
         )
         """Where the entries go."""
-        self.batch = Batch()
-        """The open one: `LogWriter.submit` appends to it."""
         self.pause = False
         """The next submit must look up: no room, a turn is due to others, closed, failed."""
         self.direct = False
@@ -61,7 +64,21 @@ class Pipeline:
         """Of the batches before the open one, or of the log before."""
         self.sent_bytes = 0
         """Of batches that went to a segment; those that went again count again."""
-        self._options = context.options
+        self.limits = context.options
+        """Those that hold now: looked up with each entry."""
+        self.part = context.process_bytes.for_log(self.let_in)
+        """What this log may hold of the process."""
+        self.outside_bytes = 0
+        """What a `WriteBuffer` before this one has taken, or may without asking; counts as held."""
+        self.buffered = False
+        """There is such a buffer. It keeps the limits: what comes here was taken."""
+        self.over_rate = 0
+        """Records that were taken above a rate that is only counted."""
+        self._context = context
+        self._entry_bytes_max = context.options.entry_bytes_max
+        self._byte_rate, self._record_rate = Rate(), Rate()
+        self._in_order = trio.Lock()  # who waits to fit, first come first served
+        self._waiting = 0  # how many do
         self._now_ms = LogClock(context.wall_ms, self.name, owned.state.time_ms).now_ms
         self._on_failed = on_failed
         self._due = Due(context.turn, self.send, self._broken)
@@ -70,6 +87,8 @@ class Pipeline:
         self._in_flight: deque[Batch] = deque()  # in the segment in progress, in entry order
         self._held_bytes = 0  # of ready and in flight
         self._last: Batch | None = None  # the newest one that was closed
+        self.batch = self._new_batch()
+        """The open one: `LogWriter.submit` appends to it, up to its ``bytes_max``."""
 
     # --- from the caller --------------------------------------------------------------------------
 
@@ -78,25 +97,142 @@ class Pipeline:
         batch = self.batch
         self._last = batch
         self.last_txid = batch.txids[-1]
-        self.batch = Batch()
         self._ready.append(batch)
         self._held_bytes += batch.bytes
+        self.batch = self._new_batch()
         self.pause = True  # the next submit yields once, so that the sender gets its turn
         self._send_ready()
         return self.batch
 
     async def before_submit(self) -> None:
-        """The slow way in: yields at least once; raises when the writer is over; waits for room."""
+        """The slow way in: yields at least once; raises when the writer is over; waits for room.
+
+        Raises `TooBusy` where the log refuses what is above a limit.
+        """
         self.raise_if_over()
         await trio.lowlevel.checkpoint()
         while True:
             self.raise_if_over()
-            if self._held_bytes < self._options.in_flight_bytes_max:
+            full = self._held_bytes >= self.limits.in_flight_bytes_max
+            if not full and not self._waiting:
                 self.pause = False
                 return
-            if self._room is None:
-                self._room = trio.Event()
-            await self._room.wait()
+            if full and self._refuses:
+                raise self._too_busy(f"{self._held_bytes} bytes are not durable yet")
+            await self.wait_room()
+
+    def fit(self, records: int, size: int, *, divisible: bool = False) -> bool:
+        """Make room in the open batch for so much; False: `wait_fit` first. Waits for nothing.
+
+        The open batch is closed where the entry would be too large. What fits is charged to the log's rates:
+        put it in, at once. Raises what ended the writer.
+        """
+        batch = self.batch
+        if batch.txids and batch.bytes + size > self._entry_bytes_max:
+            batch = self.close_batch()
+            self.raise_if_over()  # what it sent may have met the writer's end
+        wanted = batch.bytes + size
+        if self.buffered:
+            batch.bytes_max = max(wanted, self._entry_bytes_max)
+            return True
+        if not self.part.fits(self._held_bytes + wanted):
+            return False
+        if self.rated:
+            batch.bytes_max = 0  # each call comes here
+            return self.charge(records, size, divisible=divisible) <= 0
+        left = self.part.left(self._held_bytes)
+        batch.bytes_max = max(wanted, min(self._entry_bytes_max, left))
+        return True
+
+    async def wait_fit(self, records: int, size: int) -> None:
+        """Until `fit` may say yes, in the order of the calls: ask it again without a checkpoint between.
+
+        Others may have written meanwhile. Raises what ended the writer, and `TooBusy` where the log refuses
+        what is above a limit.
+        """
+        self.direct = False  # this waits, and others may submit meanwhile
+        self.pause = True  # they look up, and wait after this one
+        self._waiting += 1
+        try:
+            if self._refuses:
+                await trio.lowlevel.checkpoint()
+                raise self._too_busy(self._why_not(records, size))
+            async with self._in_order:
+                await self._until_fit(records, size)
+        finally:
+            self._waiting -= 1
+            self.let_in()
+
+    async def _until_fit(self, records: int, size: int) -> None:
+        try:
+            while True:
+                self.raise_if_over()
+                counts = self.look_at_limits().at_limit == "count"
+                patience_s = 0.0 if counts else self.rate_wait_s(records, size)
+                held = self.held_bytes + size
+                if not self.part.fits(held):
+                    self.part.wait(held)
+                elif patience_s <= 0:
+                    self.part.leave()
+                    return
+                with trio.move_on_after(patience_s if patience_s > 0 else float("inf")):
+                    await self.wait_room()
+        except BaseException:
+            self.part.leave()
+            self.reserve()
+            raise
+
+    def charge(self, records: int, size: int, *, divisible: bool) -> float:
+        """So much is to be taken now: 0, or in how many seconds to ask again; then nothing is charged.
+
+        ``divisible``: of more than a second's worth a part should be asked for.
+        """
+        limits = self.limits
+        if divisible and records > 1 and self._deeper(records, size):
+            return float("inf")
+        wait_s = self.rate_wait_s(records, size)
+        if wait_s > 0:
+            if limits.at_limit != "count":
+                return wait_s
+            self.over_rate += records
+            return 0.0
+        self._byte_rate.take(size, limits.bytes_per_s_max)
+        self._record_rate.take(records, limits.records_per_s_max)
+        return 0.0
+
+    def _deeper(self, records: int, size: int) -> bool:
+        limits = self.limits
+        return (0 < limits.records_per_s_max < records) or (0 < limits.bytes_per_s_max < size)
+
+    def rate_wait_s(self, records: int, size: int) -> float:
+        """When so much is within the log's rates, in seconds from now."""
+        limits, now = self.limits, trio.current_time()
+        return max(
+            self._byte_rate.wait_s(size, limits.bytes_per_s_max, now),
+            self._record_rate.wait_s(records, limits.records_per_s_max, now),
+        )
+
+    def look_at_limits(self) -> LogOptions:
+        """As they are now."""
+        self.limits = self._context.latest
+        return self.limits
+
+    @property
+    def rated(self) -> bool:
+        """Has the log a rate, so that each call must be looked at?"""
+        return bool(self.limits.bytes_per_s_max or self.limits.records_per_s_max)
+
+    @property
+    def held_bytes(self) -> int:
+        """Taken and not yet durable, the open batch included."""
+        return self._held_bytes + self.batch.bytes
+
+    def reserve(self) -> None:
+        """Give the process back what this log need not hold."""
+        part = self.part
+        part.holds(self.held_bytes + self.outside_bytes)
+        if not self.buffered and self.batch.bytes_max:
+            self.batch.bytes_max = min(self._entry_bytes_max, part.left(self._held_bytes))
 
     async def settle(self) -> DLSN | None:
         """Wait for the newest batch, publish the LAC; the last DLSN, None for none. Raises its error."""
@@ -115,9 +251,31 @@ class Pipeline:
         if self.over is not None:
             raise self.over.again()
 
+    def _new_batch(self) -> Batch:
+        self.look_at_limits()
+        batch = Batch()
+        if self.buffered:
+            batch.bytes_max = self._entry_bytes_max
+        elif not self.rated:
+            batch.bytes_max = min(self._entry_bytes_max, self.part.left(self._held_bytes))
+        return batch
+
+    @property
+    def _refuses(self) -> bool:
+        return self.limits.at_limit == "reject" and not self.buffered
+
+    def _too_busy(self, why: str) -> TooBusy:
+        return TooBusy(f'log "{self.name}": {why}; nothing was taken, the writer goes on')
+
+    def _why_not(self, records: int, size: int) -> str:
+        if self.rate_wait_s(records, size) > 0:
+            return f"{records} records of {size} bytes are above the log's rate"
+        return f"this process has {self.part.of.bytes} bytes that are not durable yet"
+
     def close(self, why: str) -> None:
         """Take no more records; what was taken goes on."""
         self.pause = True
+        self.let_in()
         if self.over is None:
             self.over = AlreadyClosed(f'log "{self.name}": {why}')
 
@@ -151,13 +309,13 @@ class Pipeline:
         if (
             self.batch.txids
             and not self._ready
-            and len(self._in_flight) < self._options.eager_entries
+            and len(self._in_flight) < self.limits.eager_entries
             and self.keeper.sendable
         ):
             pause = self.pause
             self.close_batch()
             # It was not a caller that closed it: nobody has to yield, unless the bound is reached.
-            self.pause = pause or self._held_bytes >= self._options.in_flight_bytes_max
+            self.pause = pause or self._held_bytes >= self.limits.in_flight_bytes_max
         elif self._ready:
             self._send_ready()
         return self.sent_bytes - before
@@ -192,8 +350,10 @@ class Pipeline:
             segment.confirm(batch)
             in_flight.popleft()
             self._held_bytes -= batch.bytes
+        if self.part.granted:
+            self.reserve()
         if self._room is not None:
-            self._let_in()
+            self.let_in()
         # What gathered while the pipeline was busy goes now: its entry carries the LAC.
         if self.batch.txids or self._ready or not self.keeper.settled:
             self.send()
@@ -227,12 +387,19 @@ class Pipeline:
                 batch.finish(self.error)
         self._in_flight.clear()
         self._ready.clear()
-        self.batch = Batch()
         self._held_bytes = 0
-        self._let_in()
+        self.batch = self._new_batch()
+        self.part.end()
+        self.let_in()
         self._on_failed()
 
-    def _let_in(self) -> None:
+    async def wait_room(self) -> None:
+        """Until `let_in`."""
+        if self._room is None:
+            self._room = trio.Event()
+        await self._room.wait()
+
+    def let_in(self) -> None:
         """Whoever waits for room looks again."""
         if self._room is not None:
             self._room.set()

@@ -72,6 +72,23 @@ class LogReader:
             return None
         return next(self._records)
 
+    async def read_set(self, wait_s: float | None = None) -> list[LogRecord]:
+        """The next record and those of its set (`LogWriter.submit_set`); a record of no set is alone.
+
+        [] where `read_next` gives None, and errors as that. Where the reader begins or ends within a set, it
+        is what the reader has of it.
+
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        """
+        first = await self.read_next(wait_s)
+        found = [] if first is None else [first]
+        while found and found[-1].more:  # a set is in one entry: the rest is here
+            record = next(self._records, None)
+            if record is None:
+                break
+            found.append(record)
+        return found
+
     async def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
         """Up to ``number`` records: waits for the first one, then takes what comes until ``wait_s`` after
         the call (None: what is here; 0: does not wait for the first either).

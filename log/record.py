@@ -13,9 +13,10 @@ A record has no time of its own, its entry has one, ``wall time``: when the entr
 (`OpenSegment.send`, `SegmentWriter.flush`), in ms since 1970 by the clock of the writer's machine, never
 below the entry before (`log_time.py`). Who wants a record's own time puts it into the txid or the payload.
 ``uncompressed size`` counts the columns alone. A control entry holds no user record and advances no
-sequence id; an end-of-stream entry seals the log. With flag 0x0080 the txids are zeros: they were given when
-the segment was linked, and its record in the metadata says them. Unknown sections are
-skipped unless marked critical.
+sequence id; an end-of-stream entry seals the log. A record's flag 0x01 says that the next slot belongs to the
+same set (`LogWriter.submit_set`); who does not know sets reads its records one by one. With flag 0x0080 the
+txids are zeros: they were given when the segment was linked, and its record in the metadata says them.
+Unknown sections are skipped unless marked critical.
 """
 
 import struct
@@ -54,6 +55,11 @@ FLAG_TXID_AT_LINK = 0x0080
 FLAGS_KNOWN = CODEC_MASK | FLAG_CONTROL | FLAG_RECORD_FLAGS | FLAG_TXID_AT_LINK
 SECTION_CRITICAL = 0x0001
 
+RECORD_MORE = 0x01
+"""A record's flag: the next slot belongs to the same set. 0x02 is reserved, for a key and headers before the
+payload (docs/decisions/0028); whoever meets a flag that he does not know must not take the payload for it."""
+RECORD_FLAGS_KNOWN = RECORD_MORE
+
 RECORD_BYTES_MAX = 1024 * 1024 - 8 * 1024
 """A record's payload, bytes (DistributedLog's persistent size)."""
 TXID_MAX = 2**63 - 2
@@ -84,6 +90,8 @@ class Origin:
     """Log time."""
     written_ms: int = 0
     """The writer's stamp."""
+    flags: bytes | None = None
+    """A byte a record of the entry, by slot; None: none has any."""
 
 
 @dataclass(slots=True, repr=False)
@@ -127,6 +135,16 @@ class LogRecord:
     def written_ms(self) -> int:
         """The clock of its writer's machine then, ms since 1970. Raises `InvalidRequest` as `dlsn` does."""
         return self._read_from().written_ms
+
+    @property
+    def more(self) -> bool:
+        """Does the next record belong to the same set? False of one that was not read."""
+        origin = self.origin
+        return bool(
+            origin is not None
+            and origin.flags is not None
+            and origin.flags[self.slot] & RECORD_MORE
+        )
 
     def _read_from(self) -> Origin:
         if self.origin is None:
@@ -422,6 +440,7 @@ def decode(entry: Buffer, header: EntryHeader, origin: Origin, log_name: str = "
     if header.flags & FLAG_RECORD_FLAGS:
         flags = view[at : at + number]
         at += number
+        origin.flags = _checked_flags(bytes(flags), origin)
     ends = offsets.tolist()
     # Arrow trusts offsets; an unsorted one would read foreign memory. Sorting what is sorted is cheap.
     if ends[0] != 0 or ends[-1] != header.payload_bytes or sorted(ends) != ends:
@@ -452,6 +471,17 @@ def _decompressed(
         size += header.count
     whose = f'log "{log_name}" entry {origin.segment}.{origin.entry}'
     return memoryview(codec(header.flags & CODEC_MASK, whose).decompress(data, size))
+
+
+def _checked_flags(flags: bytes, origin: Origin) -> bytes:
+    if max(flags) > RECORD_FLAGS_KNOWN:
+        raise UnsupportedFormat(
+            f"log entry {origin.segment}.{origin.entry} has records with flags {max(flags):#04x}, which are "
+            "not known"
+        )
+    if flags[-1] & RECORD_MORE:
+        raise CorruptData(f"log entry {origin.segment}.{origin.entry} ends within a set of records")
+    return flags
 
 
 def _check_sections(area: memoryview) -> None:

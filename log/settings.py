@@ -37,8 +37,11 @@ OVERLAID = (
     "codec",
     "rolling",
     "keep_alive_s",
+    "bytes_per_s_max",
+    "records_per_s_max",
+    "at_limit",
 )
-"""Sizes and the like, of `LogOptions`, which one process may have otherwise for itself."""
+"""Sizes, limits and the like, of `LogOptions`, which one process may have otherwise for itself."""
 SHARED = (*OVERLAID, "max_txid_check")
 """The options of `LogOptions` that may be stored."""
 QUORUMS = ("ensemble_size", "write_quorum", "ack_quorum")

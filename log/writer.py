@@ -12,9 +12,16 @@ from typing import Any
 
 import trio
 
-from ..runtime.errors import DistributedLogError, WriteCancelled, WriteFailed
+from ..runtime.errors import DistributedLogError, TooBusy, WriteCancelled, WriteFailed
 from ..runtime.host import Buffer
-from .admission import Taken, admit, admit_columns, admit_payloads, out_of_order
+from .admission import (
+    Taken,
+    admit,
+    admit_columns,
+    admit_payloads,
+    admit_set,
+    out_of_order,
+)
 from .batch import PendingBulk, PendingWrite
 from .containment import contained
 from .context import LogContext
@@ -88,11 +95,11 @@ class LogWriter:
         """Take one record; waits for room only. ``await`` what it returns for the DLSN.
 
         A payload alone is a record without txid. The first of a log whose rule is ``auto`` waits for the rule
-        to be stored. Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (the
-        writer goes on), `AlreadyClosed`, or the first error, for good. Cancelled, the record may or may not
-        be in.
+        to be stored. Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest`, `TooBusy`
+        (``at_limit``; the writer goes on), `AlreadyClosed`, or the first error, for good. Cancelled, the
+        record may or may not be in.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
         pipeline = self.pipeline
@@ -106,16 +113,13 @@ class LogWriter:
             type(payload) is not bytes
             or type(txid) is not int
             or not self._floor <= txid <= TXID_MAX
+            or (size := (batch := pipeline.batch).bytes + len(payload) + RECORD_COLUMN_BYTES)
+            > batch.bytes_max
             or len(payload) > RECORD_BYTES_MAX
         ):
-            txid, payload = await self._admit(txid, payload)
+            return await self._submit_slowly(txid, payload)
         if self._ordered:
             self._floor = txid
-        batch = pipeline.batch
-        size = batch.bytes + len(payload) + RECORD_COLUMN_BYTES
-        if size > self._entry_bytes_max and batch.txids:
-            batch = pipeline.close_batch()
-            size = len(payload) + RECORD_COLUMN_BYTES
         batch.bytes = size
         txids = batch.txids
         slot = len(txids)
@@ -125,10 +129,32 @@ class LogWriter:
             pipeline.wake()
         return PendingWrite(batch, slot)
 
+    async def _submit_slowly(self, txid: object, payload: object) -> PendingWrite:
+        """A record that is not plainly fine, whose txid the log gives, or for which there is no room yet."""
+        pipeline = self.pipeline
+        while True:
+            own, plain = await self._admit(txid, payload)
+            size = len(plain) + RECORD_COLUMN_BYTES
+            if pipeline.fit(1, size):
+                break
+            await pipeline.wait_fit(1, size)
+            payload = plain  # others may have written meanwhile: it is looked at again
+        if own is None:
+            own = self._source.draw([len(plain)])[0]
+        if self._ordered:
+            self._floor = own
+        batch = pipeline.batch
+        if not batch.txids:
+            pipeline.wake()
+        batch.txids.append(own)
+        batch.payloads.append(plain)
+        batch.bytes += size
+        return PendingWrite(batch, len(batch.txids) - 1)
+
     async def write(self, record: LogRecord | Buffer) -> DLSN:
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
         pipeline = self.pipeline
@@ -148,7 +174,7 @@ class LogWriter:
         """Take many records, in order; waits for room only. ``await`` what it returns for the DLSNs.
 
         Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
-        those after it are not taken.
+        those after it are not taken. Where ``at_limit`` refuses, all from there on are `TooBusy`.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -172,11 +198,18 @@ class LogWriter:
         else:
             bulk = PendingBulk(len(payloads) if txids is None else len(txids))
             taken, own = await self._admit_columns(txids, payloads)
-        at = 0
+        at = wanted = 0  # where it is, and for how many bytes there was no room there
         while at < taken.number:
-            if pipeline.pause:
+            if pipeline.pause or wanted:
                 try:
-                    await pipeline.before_submit()
+                    if wanted:
+                        await pipeline.wait_fit(1, wanted)
+                        wanted = 0
+                    else:
+                        await pipeline.before_submit()
+                except TooBusy as error:
+                    bulk.refused(at, error)  # and so are all that follow
+                    return bulk
                 except DistributedLogError as error:
                     if at == 0:
                         raise
@@ -193,13 +226,22 @@ class LogWriter:
             if stop == at:
                 pipeline.close_batch()
                 continue
+            size = taken.bytes_of(at, stop)
+            if batch.bytes + size > batch.bytes_max:
+                while not (fits := pipeline.fit(stop - at, size, divisible=True)) and stop - at > 1:
+                    stop = at + (stop - at) // 2  # as many as there is room for
+                    size = taken.bytes_of(at, stop)
+                if not fits:
+                    wanted = size
+                    continue
+                batch = pipeline.batch
             if not batch.txids:
                 pipeline.wake()
             bulk.took(at, batch, len(batch.txids))
             span = taken.payloads[at:stop]
             batch.txids += own[at:stop] if own else self._source.draw(list(map(len, span)))
             batch.payloads += span
-            batch.bytes += taken.bytes_of(at, stop)
+            batch.bytes += size
             if self._ordered:
                 self._floor = own[stop - 1]
             at = stop
@@ -224,7 +266,7 @@ class LogWriter:
         Raises `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder` (nothing is taken, the writer
         goes on), `AlreadyClosed`, or the first error, for good.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriterFenced,
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
         pipeline = self.pipeline
@@ -240,15 +282,20 @@ class LogWriter:
             raise out_of_order(falls, max(columns.txids[: columns.txids.index(falls)]), self._name)
         if pipeline.pause:
             await pipeline.before_submit()
-        if self._ordered and first < self._floor:
-            if self._strict:
-                raise out_of_order(first, self._floor, self._name)
-            await self._note_unordered()
+        size = columns.column_bytes - 4
+        while True:
+            if self._ordered and first < self._floor:
+                if self._strict:
+                    raise out_of_order(first, self._floor, self._name)
+                await self._note_unordered()
+            if pipeline.batch.txids:
+                pipeline.close_batch()
+                pipeline.raise_if_over()  # what it sent may have met the writer's end
+            if pipeline.fit(len(columns.txids), size):
+                break
+            await pipeline.wait_fit(len(columns.txids), size)
         if self._ordered:
             self._floor = last
-        if pipeline.batch.txids:
-            pipeline.close_batch()
-            pipeline.raise_if_over()  # what it sent may have met the writer's end
         if not given:
             columns = columns.with_txids(self._source.draw(columns.sizes))
         batch = pipeline.batch
@@ -259,11 +306,57 @@ class LogWriter:
         pipeline.close_batch()
         return bulk
 
+    async def submit_set(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
+        """Take records that belong together, all or none; waits for room only. ``await`` what it returns for
+        the DLSNs.
+
+        They are next to each other in one entry, so that whatever fails readers see all of them or none, and
+        have one txid: each is given the same, or none where the log gives it (which counts one for the set).
+        `LogRecord.more` and `LogReader.read_set` tell them. At least one, at most 1,040,384 bytes in sum with
+        13 bytes a record. Not in a log of ``txids="bytes"``.
+
+        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest`, `TooBusy` (nothing is taken, the
+        writer goes on), `AlreadyClosed`, or the first error, for good.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
+        """
+        pipeline = self.pipeline
+        pipeline.raise_if_over()
+        txids, payloads = columns_of(records)
+        if pipeline.pause:
+            await pipeline.before_submit()
+        while True:
+            txid, plain = await self._admit_set(txids, payloads)
+            size = sum(map(len, plain)) + len(plain) * RECORD_COLUMN_BYTES
+            if pipeline.fit(len(plain), size):
+                break
+            await pipeline.wait_fit(len(plain), size)
+        if txid is None:
+            txid = self._source.draw([sum(map(len, plain))])[0]
+        if self._ordered:
+            self._floor = txid
+        batch = pipeline.batch
+        if not batch.txids:
+            pipeline.wake()
+        bulk = PendingBulk(len(plain))
+        bulk.took(0, batch, batch.take_set(txid, plain))
+        batch.bytes += size
+        return bulk
+
+    async def write_set(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
+        """As `submit_set`; returns their DLSNs when all are durable.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies.
+        """
+        return await (await self.submit_set(records))
+
     async def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
         """Write many records; returns their DLSNs when all are durable. Raises the first error.
 
-        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteCancelled,
-        WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed,
+        WriteCancelled, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return await (await self.submit_bulk(records))
 
@@ -306,6 +399,11 @@ class LogWriter:
         """Who gives the txids: ``given`` (whoever writes), ``count``, ``ms``, ``bytes`` (the log); ``auto``:
         that is not decided yet."""
         return self._source.rule
+
+    @property
+    def over_rate(self) -> int:
+        """Records that were taken above a rate of the log, where ``at_limit`` is ``"count"``."""
+        return self.pipeline.over_rate
 
     @property
     def error(self) -> DistributedLogError | None:
@@ -364,8 +462,8 @@ class LogWriter:
         # Where the log gives them no record is plainly fine, so that `submit` need not ask whether it does.
         self._floor = max(0, state.last_txid if self._ordered else 0) if own else TXID_MAX + 1
 
-    async def _admit(self, txid: object, payload: object) -> tuple[int, bytes]:
-        """A record that is not plainly fine, or whose txid the log gives."""
+    async def _admit(self, txid: object, payload: object) -> tuple[int | None, bytes]:
+        """A record that is not plainly fine; its txid is None where the log gives it."""
         rule = self._source.rule
         floor = self._floor if rule == GIVEN and self._strict else 0
         plain = admit(txid, payload, floor, self._name, rule)
@@ -373,11 +471,20 @@ class LogWriter:
             await self._decide(decided_by(txid is not None))
             return await self._admit(txid, plain)  # another task may have decided otherwise
         if rule != GIVEN:
-            return self._source.draw([len(plain)])[0], plain
+            return None, plain
         assert isinstance(txid, int), "it was admitted"
         if txid < self._floor:
             await self._note_unordered()
         return txid, plain
+
+    async def _admit_set(
+        self, txids: Sequence[object], payloads: Sequence[object]
+    ) -> tuple[int | None, list[bytes]]:
+        """As `_admit`, of a set."""
+        rule = self._source.rule
+        floor = self._floor if rule == GIVEN and self._strict else 0
+        plain = admit_set(txids, payloads, floor, self._name, rule)
+        return (await self._admit(txids[0], plain[0]))[0], plain
 
     async def _admit_columns(
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]

@@ -1,5 +1,8 @@
 """The blocking face: buffering, waiting, errors, threads. Over a model of the ledger part."""
 
+import gc
+import io
+import shutil
 import sys
 import threading
 import warnings
@@ -298,6 +301,39 @@ def test_a_bulk_larger_than_the_buffer_goes_in_part_by_part(namespace: Namespace
     assert dlsns == sorted(set(dlsns))
     assert len(dlsns) == number
     assert lone.result() < dlsns[0]
+
+
+def test_a_log_of_bytes_is_a_file_for_whatever_takes_one(namespace: Namespace) -> None:
+    """Buffers, text, copies: all that ``io`` and ``shutil`` have above a raw file."""
+    namespace.create_log("l", txids="bytes")
+    log = namespace.open_log("l")
+    lines = [f"line {number}\n" for number in range(10_000)]
+    with io.TextIOWrapper(io.BufferedWriter(log.open_byte_writer(), 50_000)) as text:
+        text.writelines(lines)
+    with io.TextIOWrapper(io.BufferedReader(log.open_byte_reader())) as text:
+        assert list(text) == lines
+    raw = log.open_byte_reader(offset=5)
+    copy = io.BytesIO()
+    with io.BufferedReader(raw) as source:
+        shutil.copyfileobj(source, copy)
+    assert copy.getvalue() == "".join(lines).encode()[5:]
+    assert raw.closed
+    with pytest.raises(AlreadyClosed):
+        raw.read()
+    with log.open_byte_writer() as stream:
+        assert (stream.writable(), stream.readable(), stream.seekable()) == (True, False, False)
+        stream.write(b"more")
+    stream.close()
+    assert stream.closed
+    lost = log.open_byte_writer()
+    lost.write(b"lost")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        del lost
+        gc.collect()
+    assert any("dropped" in str(one.message) for one in said)
+    with log.open_byte_writer(wait_s=5) as stream:  # it was given up, and its lock is free
+        assert stream.tell() in (len("".join(lines)) + 4, len("".join(lines)) + 8)
 
 
 def test_bulks_and_lone_writes_of_threads_keep_each_ones_order(namespace: Namespace) -> None:

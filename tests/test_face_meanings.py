@@ -31,6 +31,7 @@ from distributedlog.runtime.errors import (
     RecordTooLarge,
     RequestTimeout,
     SubscriptionLost,
+    TooBusy,
     TransactionIdOutOfOrder,
     WriteCancelled,
     WriterFenced,
@@ -391,6 +392,95 @@ def test_txids_do_not_go_down_and_a_refusal_is_of_one_record(face: Face) -> None
                 assert [record.txid for record in await collect(reader)] == [0, 7, 7, 8, 3]
 
     face.play(scenario, f"txids-{face.name}")
+
+
+def test_a_set_is_one_entry_and_is_read_as_one(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
+            log = namespace.open_log(name)
+            async with opened(log.open_writer()) as writer:
+                lone = await face.submit(writer, rec(1, b"a"))
+                bulk = await done(writer.submit_set([rec(2, b"b"), rec(2, b"c"), rec(2, b"d")]))
+                places = await done(writer.write_set([rec(3, b"e"), rec(3, b"f")]))
+                assert len(bulk) == 3
+                assert await face.result(lone) < await face.result(bulk[0])
+                assert [dlsn[:2] for dlsn in places] == [places[0][:2]] * 2
+                for bad, error in (
+                    ([rec(3), rec(4)], InvalidRequest),
+                    ([], InvalidRequest),
+                    ([rec(4, bytes(600_000))] * 2, RecordTooLarge),
+                    ([rec(2), rec(2)], TransactionIdOutOfOrder),
+                ):
+                    with pytest.raises(error):
+                        await done(writer.write_set(bad))
+                await face.write(writer, rec(3, b"g"))
+            async with opened(log.open_reader(to="end")) as reader:
+                found = []
+                while one := await done(reader.read_set(5)):
+                    found.append(b"".join(bytes(record.payload) for record in one))
+                assert found == [b"a", b"bcd", b"ef", b"g"]
+                assert await done(reader.read_set(wait_s=0)) == []
+
+    face.play(scenario, f"sets-{face.name}")
+
+
+def test_a_log_of_bytes_is_written_read_and_sought_as_a_file(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
+            await done(namespace.create_log(name, txids="bytes"))
+            log = namespace.open_log(name)
+            data = os.urandom(600_000)
+            async with opened(log.open_byte_writer()) as stream:
+                assert await done(stream.write(data[:5])) == 5
+                assert await done(stream.write(memoryview(data)[5:])) == len(data) - 5
+                await done(stream.flush())
+                assert await done(stream.tell()) == len(data)
+            async with opened(log.open_byte_reader(offset=2)) as stream:
+                assert await done(stream.tell()) == 2
+                assert await done(stream.read(3)) == data[2:5]
+                assert await done(stream.read()) == data[5:]
+                assert await done(stream.read(9)) == b""
+                assert await done(stream.seek(-4, 2)) == len(data) - 4
+                assert await done(stream.read(9)) == data[-4:]
+            lost = await opened(log.open_byte_writer()).__aenter__()
+            await done(lost.abort())
+            async with opened(log.open_byte_reader(follow=True)) as stream:
+                assert await done(stream.read(1)) == data[:1]
+
+    face.play(scenario, f"bytes-{face.name}")
+
+
+def test_what_is_above_a_limit_waits_or_is_refused_or_counted(face: Face) -> None:
+    """H168, and the rates of a log."""
+
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace(process_bytes_max=4 << 20)) as namespace:
+            log = namespace.open_log(name)
+            async with opened(log.open_writer()) as writer:
+                for at in range(40):
+                    await face.submit(writer, rec(at, bytes(500_000)))
+                await done(writer.write_bulk([rec(40, bytes(300_000))] * 20))
+            refuses = namespace.open_log(
+                name, config={"at_limit": "reject", "records_per_s_max": 5}
+            )
+            async with opened(refuses.open_writer()) as writer:
+                for at in range(41, 46):
+                    await face.write(writer, rec(at))
+                refused = 0
+                for _ in range(100):
+                    try:
+                        await face.submit(writer, rec(46))
+                    except TooBusy:
+                        refused += 1
+                assert refused > 50
+                bulk = await done(writer.submit_bulk([rec(46)] * 50))
+                assert TooBusy in [type(one) for one in await done(bulk.outcomes())]
+            counts = namespace.open_log(name, config={"at_limit": "count", "records_per_s_max": 5})
+            async with opened(counts.open_writer()) as writer:
+                await done(writer.write_bulk([rec(50)] * 40))
+                assert 20 <= writer.over_rate <= 40
+
+    face.play(scenario, f"limits-{face.name}")
 
 
 def test_a_log_gives_txids_and_is_read_and_cut_by_time(face: Face) -> None:

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from distributedlog.log.handle import Log
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.options import LogOptions
+from distributedlog.log.process_bytes import PROCESS_BYTES_MAX
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.runtime.options import overlaid
 from tests.log.model_ledger import ModelLedgers
@@ -52,7 +53,10 @@ class World:
             random=random.Random(self._seed),
             wall_ms=lambda: 1_700_000_000_000 + int(trio.current_time() * 1000),
             owner=owner,
-            options=overlaid(LogOptions(), options),
+            options=overlaid(
+                LogOptions(), {k: v for k, v in options.items() if k != "process_bytes_max"}
+            ),
+            process_bytes_max=options.get("process_bytes_max", PROCESS_BYTES_MAX),
         )
 
 

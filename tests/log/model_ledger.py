@@ -296,6 +296,8 @@ class ModelLedgers:
         self.window = 1000
         self.held = False
         """What is sent now reaches no disk."""
+        self.dead: set[int] = set()
+        """Ledgers whose entries reach no disk, until they are taken out."""
         self.away = False
         """Recoveries and creations find no bookies."""
         self.silent = False
@@ -328,6 +330,9 @@ class ModelLedgers:
         sent, self._sent = self._sent, []
         confirmed: dict[ModelWriter, int] = {}
         for writer, payload in sent:
+            if writer.ledger_id in self.dead:
+                self._sent.append((writer, payload))
+                continue
             if writer.store.fenced:
                 writer.fail(LedgerFenced(f"ledger {writer.ledger_id} is fenced"))
                 continue

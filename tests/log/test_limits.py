@@ -1,0 +1,576 @@
+"""What a writer may hold, of its log's bounds and its process', and how much it takes a second (H168)."""
+
+from array import array
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from distributedlog.log.batch import PendingBulk
+from distributedlog.log.options import LogOptions
+from distributedlog.log.process_bytes import FREE_BYTES, STEP_BYTES, ProcessBytes
+from distributedlog.log.rates import Rate
+from distributedlog.log.record import LogRecord
+from distributedlog.log.writer import LogWriter
+from distributedlog.runtime.errors import AlreadyClosed, InvalidRequest, TooBusy
+from distributedlog.runtime.options import overlaid
+from distributedlog.write_buffer import WriteBuffer, open_buffer
+from tests.examples import examples
+from tests.log.conftest import World
+from tests.log.records import everything, rec
+
+MIB = 1024 * 1024
+
+# --- the counters ---------------------------------------------------------------------------------
+
+steps = st.lists(
+    st.tuples(st.integers(0, 4), st.sampled_from(["take", "give", "leave"]), st.integers(0, 300)),
+    max_size=60,
+)
+
+
+@settings(max_examples=examples(200))
+@given(steps)
+def test_the_sum_is_kept_and_who_waits_longest_is_first(done: list[tuple[int, str, int]]) -> None:
+    """Against a model: what is granted is what logs need above what is free, in steps."""
+    process = ProcessBytes(8 * STEP_BYTES)
+    told: list[int] = []
+    logs = [process.for_log(lambda at=at: told.append(at)) for at in range(5)]  # type: ignore[misc]
+    held = [0] * 5
+    queue: list[tuple[int, int]] = []
+    for at, what, kib in done:
+        told.clear()
+        waits = at in [one for one, _ in queue]
+        if what == "take" and not waits:
+            wanted = held[at] + kib * 1024
+            if logs[at].fits(wanted):
+                held[at] = wanted
+            else:
+                assert wanted > FREE_BYTES, "what is a log's own is never refused"
+                logs[at].wait(wanted)
+                queue.append((at, wanted))
+        elif what == "give":
+            held[at] = max(0, held[at] - kib * 1024)
+            logs[at].holds(held[at])
+        elif what == "leave" and waits:
+            queue = [(one, wanted) for one, wanted in queue if one != at]
+            logs[at].leave()
+        for one in told:
+            first, wanted = queue.pop(0)
+            assert one == first, "nobody overtakes"
+            held[one] = wanted
+            logs[one].leave()
+        assert process.bytes == sum(one.granted for one in logs)
+        assert process.bytes <= process.bytes_max or sum(one.granted > 0 for one in logs) == 1
+        assert all(h <= FREE_BYTES + one.granted for h, one in zip(held, logs, strict=True))
+    for each in logs:
+        each.end()
+    assert process.bytes == 0
+    assert not process.waiting
+
+
+def test_what_is_more_than_there_is_goes_to_the_only_one() -> None:
+    """Else it would wait for ever."""
+    process = ProcessBytes(MIB)
+    one, other = (process.for_log(lambda: None) for _ in range(2))
+    assert other.fits(FREE_BYTES + 1)
+    assert not one.fits(3 * MIB)
+    one.wait(3 * MIB)
+
+    other.holds(FREE_BYTES)
+
+    assert one.granted >= 3 * MIB - FREE_BYTES
+
+
+def test_a_rate_is_kept_over_any_time_and_is_one_second_deep() -> None:
+    rate, now, gone = Rate(), 100.0, []
+    for _ in range(300):
+        while (wait_s := rate.wait_s(3, 30, now)) > 0:
+            now += wait_s
+        rate.take(3, 30)
+        gone.append(now)
+
+    assert gone[9] == 100.0, "one second's worth at once"
+    assert all(later - first >= 0.999 for first, later in zip(gone, gone[20:], strict=False))
+    assert gone[-1] == pytest.approx(100 + 29, abs=0.1)
+
+
+def test_more_than_a_second_s_worth_goes_when_the_bucket_is_full_and_is_paid_for() -> None:
+    rate = Rate()
+    assert rate.wait_s(500, 100, 1.0) == 0
+    rate.take(500, 100)
+    assert rate.wait_s(1, 100, 1.0) == pytest.approx(4.01)
+    assert rate.wait_s(500, 100, 3.0) == pytest.approx(3.0)
+    assert rate.wait_s(10**9, 0, 3.0) == 0, "no limit"
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+
+async def fill(writer: LogWriter, payload: bytes, how: str = "submit") -> int:
+    """Write until it waits; how many records went in."""
+    taken = 0
+    with trio.move_on_after(1):
+        while True:
+            txid = writer.last_txid + 1
+            if how == "submit":
+                await writer.submit(rec(txid, payload))
+                taken += 1
+            elif how == "bulk":
+                await writer.submit_columns([txid] * 100, [payload] * 100)
+                taken += 100
+            else:
+                ends = array("i", range(0, 10 * len(payload) + 1, len(payload)))
+                ids = array("q", [txid] * 10)
+                await writer.submit_packed(ids.tobytes(), ends.tobytes(), payload * 10)
+                taken += 10
+    return taken
+
+
+def held(writers: list[LogWriter]) -> int:
+    return sum(one.pipeline.held_bytes for one in writers)
+
+
+@pytest.mark.parametrize("how", ["submit", "bulk", "packed"])
+async def test_logs_that_are_written_faster_than_stored_stay_within_one_bound(
+    world: World, autojump_clock: MockClock, how: str
+) -> None:
+    """H168: 200 logs, each of which alone would hold 8 MiB."""
+    number, bound = 200, 4 * MIB
+    async with world.process(process_bytes_max=bound) as ns:
+        writers = [await ns.open_log(f"l{n}").open_writer() for n in range(number)]
+        world.ledgers.held = True
+        taken: dict[LogWriter, int] = {}
+
+        async def write(writer: LogWriter) -> None:
+            taken[writer] = await fill(writer, bytes(10_000), how)
+
+        async with trio.open_nursery() as nursery:
+            for writer in writers:
+                nursery.start_soon(write, writer)
+
+        least = 0 if how == "packed" else FREE_BYTES - 11_000
+        assert bound <= held(writers) + number * 11_000
+        assert held(writers) <= bound + number * FREE_BYTES
+        assert all(one.pipeline.held_bytes >= least for one in writers)
+        assert ns.context.process_bytes.bytes <= bound
+        world.ledgers.release()
+        for writer in writers:
+            await writer.commit()
+        assert ns.context.process_bytes.bytes == 0
+        for writer in writers[:3]:
+            await writer.aclose()
+            assert len(await everything(ns.open_log(writer._name))) >= taken[writer]
+
+
+@pytest.mark.parametrize("how", ["write", "bulk"])
+async def test_a_log_that_can_be_written_is_written_while_others_are_stuck(
+    world: World, autojump_clock: MockClock, how: str
+) -> None:
+    """H168: a hundred logs on dead bookies hold all that the process may, one writes on."""
+    async with world.process(process_bytes_max=4 * MIB) as ns:
+        stuck = [await ns.open_log(f"l{n}").open_writer() for n in range(100)]
+        world.ledgers.dead = {one._keeper.current.ledger.ledger_id for one in stuck}
+        async with trio.open_nursery() as nursery:
+            for writer in stuck:
+                nursery.start_soon(fill, writer, bytes(1000))
+        assert ns.context.process_bytes.bytes == 4 * MIB
+        log = ns.open_log("live")
+        async with log.open_writer() as writer:
+            with trio.fail_after(60):
+                if how == "write":
+                    for txid in range(300):
+                        await writer.write(rec(txid, bytes(1000)))
+                else:
+                    await writer.write_bulk([rec(txid, bytes(1000)) for txid in range(300)])
+        assert [one.txid for one in await everything(log)] == list(range(300))
+
+
+async def test_a_large_record_waits_in_order_and_small_ones_do_not(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """What is a log's own lets in what fits it; corrections: 1,000 logs with a record of 1 MiB each."""
+    async with world.process(process_bytes_max=4 * MIB) as ns:
+        stuck = await ns.open_log("stuck").open_writer()
+        world.ledgers.dead = {stuck._keeper.current.ledger.ledger_id}
+        await fill(stuck, bytes(100_000))
+        went: list[str] = []
+
+        async def write(name: str, size: int) -> None:
+            async with ns.open_log(name).open_writer() as writer:
+                await writer.write(rec(1, bytes(size)))
+                went.append(name)
+
+        async with trio.open_nursery() as nursery:
+            for name in ("large-1", "large-2"):
+                nursery.start_soon(write, name, MIB // 2)
+                await trio.sleep(0.1)
+            nursery.start_soon(write, "small", 60_000)
+            await trio.sleep(5)
+            assert went == ["small"]
+            with trio.move_on_after(
+                1
+            ) as scope:  # who gives up leaves the queue, and what it was granted
+                await write("large-3", MIB // 2)
+            assert scope.cancelled_caught
+            world.ledgers.dead = set()
+            world.ledgers.flush()
+        assert (went[0], sorted(went[1:])) == ("small", ["large-1", "large-2"])
+        await stuck.aclose()
+        assert ns.context.process_bytes.bytes == 0
+        assert not ns.context.process_bytes.waiting
+
+
+@pytest.mark.parametrize("end", ["abort", "aclose", "fail"])
+async def test_a_writer_that_ends_gives_back_what_it_held_and_tells_who_waits(
+    world: World, autojump_clock: MockClock, end: str
+) -> None:
+    async with world.process(process_bytes_max=4 * MIB) as ns:
+        first = await ns.open_log("first").open_writer()
+        second = await ns.open_log("second").open_writer()
+        world.ledgers.held = True
+        await fill(first, bytes(100_000))
+        outcomes: list[object] = []
+
+        async def write() -> None:
+            try:
+                outcomes.append(await second.submit(rec(1, bytes(MIB // 2))))
+            except AlreadyClosed as error:
+                outcomes.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            await trio.sleep(1)
+            assert outcomes == []
+            if end == "abort":
+                await first.abort()
+            elif end == "fail":
+                first.pipeline.fail(TooBusy("planted"))
+            else:
+                await second.aclose()
+        assert isinstance(outcomes[0], AlreadyClosed) == (end == "aclose")
+
+
+async def test_tasks_of_one_log_that_wait_go_on_in_order(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A large record that waits is not passed for ever by small ones of its own log."""
+    async with world.process(process_bytes_max=4 * MIB) as ns:
+        stuck = await ns.open_log("stuck").open_writer()
+        world.ledgers.dead = {stuck._keeper.current.ledger.ledger_id}
+        await fill(stuck, bytes(100_000))
+        log = ns.open_log("l", config={"max_txid_check": False})
+        writer = await log.open_writer()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.submit, rec(0, bytes(MIB // 2)))
+            await trio.sleep(0.1)
+            for number in range(1, 30):
+                nursery.start_soon(writer.submit, rec(number, bytes(10_000)))
+                await trio.sleep(0.1)
+            assert writer.pipeline.held_bytes == 0
+            world.ledgers.dead = set()
+            world.ledgers.flush()
+        await writer.aclose()
+        found = [one.txid for one in await everything(log)]
+        assert (found[0], sorted(found)) == (0, list(range(30)))
+
+
+# --- refused --------------------------------------------------------------------------------------
+
+
+async def until_refused(writer: LogWriter, payload: bytes) -> tuple[int, TooBusy]:
+    """How many records went in before one did not."""
+    taken = 0
+    while True:
+        try:
+            await writer.submit(rec(writer.last_txid + 1, payload))
+        except TooBusy as error:
+            return taken, error
+        taken += 1
+
+
+async def test_what_is_above_a_bound_is_refused_where_the_log_says_so(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Definite: nothing was taken, and the writer goes on."""
+    async with world.process(in_flight_bytes_max=20_000, entry_bytes_max=5000) as ns:
+        log = ns.open_log("l", config={"at_limit": "reject"})
+        async with log.open_writer() as writer:
+            await writer.write(rec(0))
+            world.ledgers.held = True
+            taken, error = await until_refused(writer, bytes(1000))
+            assert error.definite
+            assert "the writer goes on" in str(error)
+            assert 15 <= taken <= 30
+            bulk = await writer.submit_bulk([rec(taken + 1)] * 3)
+            assert [type(one) for one in await bulk.outcomes()] == [TooBusy] * 3
+            with pytest.raises(TooBusy):
+                await writer.submit_set([rec(taken + 1)] * 2)
+            world.ledgers.release()
+            await writer.commit()
+            await writer.write(rec(taken + 1))
+        assert [one.txid for one in await everything(log)] == list(range(taken + 2))
+
+
+async def test_what_the_process_has_no_room_for_is_refused_where_the_log_says_so(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process(process_bytes_max=4 * MIB, at_limit="reject") as ns:
+        world.ledgers.held = True
+        first, second = [await ns.open_log(name).open_writer() for name in "ab"]
+        _, error = await until_refused(first, bytes(50_000))
+        assert "not durable yet" in str(error)
+        with pytest.raises(TooBusy, match="this process has"):
+            await second.submit(rec(1, bytes(100_000)))
+        await second.submit(rec(1, bytes(50_000)))
+        bulk = await second.submit_bulk([rec(2, bytes(5000))] * 30)
+        world.ledgers.release()
+        kinds = [type(one) for one in await bulk.outcomes()]
+        assert kinds == sorted(kinds, key=lambda kind: kind is TooBusy)
+        assert 1 <= kinds.count(TooBusy) < 30
+
+
+# --- rates ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["submit", "bulk", "packed", "given by the log"])
+@pytest.mark.parametrize("rate", [{"records_per_s_max": 50}, {"bytes_per_s_max": 5600}])
+async def test_a_log_takes_so_much_a_second(
+    world: World, autojump_clock: MockClock, how: str, rate: dict[str, Any]
+) -> None:
+    """One second's worth at once, then by the clock."""
+    async with world.process(**rate) as ns:
+        rule: Any = "count" if how == "given by the log" else "given"
+        await ns.create_log("l", txids=rule)
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            began = trio.current_time()
+            if rule == "count":
+                for _ in range(200):
+                    await writer.submit(bytes(100))
+            elif how == "submit":
+                for txid in range(200):
+                    await writer.submit(rec(txid, bytes(100)))
+            elif how == "bulk":
+                await writer.submit_columns(list(range(200)), [bytes(100)] * 200)
+            else:
+                for first in range(0, 200, 10):
+                    ids, ends = (
+                        array("q", range(first, first + 10)),
+                        array("i", range(0, 1001, 100)),
+                    )
+                    await writer.submit_packed(ids.tobytes(), ends.tobytes(), bytes(1000))
+            assert 2.7 <= trio.current_time() - began <= 3.3
+            await trio.sleep(5)
+            before = trio.current_time()
+            for _ in range(40):
+                await writer.submit(bytes(100) if rule == "count" else rec(200, bytes(100)))
+            assert trio.current_time() - before < 0.1
+        assert [one.txid for one in await everything(log)][:200] == list(range(200))
+
+
+async def test_what_is_above_a_rate_is_refused_or_only_counted(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process(records_per_s_max=10) as ns:
+        log = ns.open_log("l", config={"at_limit": "reject"})
+        async with log.open_writer() as writer:
+            for txid in range(10):
+                await writer.write(rec(txid))
+            with pytest.raises(TooBusy, match="rate"):
+                await writer.submit(rec(10))
+            assert [
+                type(one) for one in await (await writer.submit_bulk([rec(10)])).outcomes()
+            ] == [TooBusy]
+            await trio.sleep(0.11)
+            await writer.write(rec(10))
+        counts = ns.open_log("l", config={"at_limit": "count"})
+        async with counts.open_writer() as writer:
+            await writer.write_bulk([rec(11)] * 10)
+            assert writer.over_rate == 0
+            await writer.write_bulk([rec(12)] * 25)
+            await writer.write(rec(13))
+            assert writer.over_rate == 26
+        assert len(await everything(log)) == 11 + 10 + 26
+
+
+async def test_a_rate_that_is_stored_reaches_writers_that_are_open(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Scenario 27, and garbage is not taken for a limit."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            for option in ({"records_per_s_max": -1}, {"at_limit": "never"}):
+                with pytest.raises(InvalidRequest):
+                    await log.set(option)
+            await writer.write_bulk([rec(0)] * 100)
+            await log.set({"records_per_s_max": 20})
+            await trio.sleep(10)
+            await writer.write(rec(0))  # the entry that finds it
+            before = trio.current_time()
+            await writer.write_bulk([rec(0)] * 100)
+            assert 3.5 <= trio.current_time() - before <= 4.5
+            await log.set({"records_per_s_max": None})
+            await trio.sleep(10)
+            await writer.write(rec(0))
+            before = trio.current_time()
+            await writer.write_bulk([rec(0)] * 100)
+            assert trio.current_time() - before < 0.1
+
+
+def test_a_limit_says_what_it_takes() -> None:
+    with pytest.raises(InvalidRequest, match="`wait`, `reject`, `count`"):
+        overlaid(LogOptions(), {"at_limit": "drop"})
+
+
+# --- the buffer of the blocking and asyncio faces ---------------------------------------------------
+
+
+class Here:
+    """A background loop that is this one."""
+
+    def post(self, callback: Any) -> None:
+        callback()
+
+    def check_running(self) -> None:
+        pass
+
+
+async def buffered(ns: Any, name: str, **config: Any) -> WriteBuffer:
+    log = ns.open_log(name, config=config)
+    background: Any = Here()
+    return await open_buffer(background, ns, log, log.open_writer())
+
+
+async def put(buffer: WriteBuffer, record: LogRecord) -> Any:
+    """As the faces' ``submit``."""
+    return buffer.append(record) or await buffer.append_when_room(record)
+
+
+async def put_many(buffer: WriteBuffer, txids: list[int], payloads: list[bytes]) -> PendingBulk:
+    """As the faces' ``submit_columns``; waits for the outcomes."""
+    bulk, taken = buffer.offered(txids, payloads)
+    at = 0
+    while at < taken.number:
+        stop = buffer.append_many(bulk, txids, taken, at)
+        at = stop if stop > at else await buffer.append_many_when_room(bulk, txids, taken, at)
+    told = trio.Event()
+    bulk.when_done(told.set)
+    await told.wait()
+    return bulk.whole()
+
+
+def in_all(buffer: WriteBuffer) -> int:
+    """What one holds: appended, being handed over, and in the writer."""
+    return buffer._handed_bytes + buffer._chunk.bytes + buffer.writer.pipeline.held_bytes
+
+
+@pytest.mark.parametrize("how", ["one", "many"])
+async def test_buffers_count_within_the_bound_of_the_process(
+    world: World, autojump_clock: MockClock, how: str
+) -> None:
+    """H168: a face's own buffer holds 4 MiB, of a thousand logs 4 GiB."""
+    number, bound = 60, 4 * MIB
+    async with world.process(process_bytes_max=bound) as ns:
+        buffers = [await buffered(ns, f"l{n}") for n in range(number)]
+        world.ledgers.held = True
+        taken: dict[WriteBuffer, int] = {}
+
+        async def write(buffer: WriteBuffer) -> None:
+            taken[buffer] = 0
+            with trio.move_on_after(1):
+                while True:
+                    txid = taken[buffer]
+                    if how == "one":
+                        await put(buffer, rec(txid, bytes(5000)))
+                        taken[buffer] += 1
+                    else:
+                        await put_many(buffer, [txid] * 100, [bytes(5000)] * 100)
+
+        async with trio.open_nursery() as nursery:
+            for buffer in buffers:
+                nursery.start_soon(write, buffer)
+
+        # What is being handed over counts twice, while it is.
+        most = max(buffer._handed_bytes for buffer in buffers)
+        assert sum(map(in_all, buffers)) <= bound + number * (2 * FREE_BYTES + most)
+        assert all(in_all(buffer) >= FREE_BYTES // 2 for buffer in buffers)
+        assert ns.context.process_bytes.bytes <= bound
+        world.ledgers.release()
+        for buffer in buffers:
+            await buffer.commit()
+        await trio.sleep(1)
+        assert ns.context.process_bytes.bytes == 0
+        for buffer in buffers[:3]:
+            await buffer.aclose()
+            assert len(await everything(ns.open_log(buffer.name))) >= taken[buffer]
+
+
+async def test_a_buffer_of_stuck_logs_leaves_room_for_one_that_can_be_written(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process(process_bytes_max=4 * MIB) as ns:
+        stuck = [await buffered(ns, f"l{n}") for n in range(20)]
+        world.ledgers.dead = {one.writer._keeper.current.ledger.ledger_id for one in stuck}
+
+        async def write(buffer: WriteBuffer) -> None:
+            with trio.move_on_after(1):
+                while True:
+                    await put(buffer, rec(1, bytes(5000)))
+
+        async with trio.open_nursery() as nursery:
+            for buffer in stuck:
+                nursery.start_soon(write, buffer)
+        live = await buffered(ns, "live")
+        with trio.fail_after(30):
+            await put_many(live, list(range(300)), [bytes(1000)] * 300)
+            await live.commit()
+
+
+async def test_a_record_is_not_taken_before_there_is_room_for_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Of 1 MiB into a small rest; and the rule of an ``auto`` log is not decided by what is refused."""
+    async with world.process(process_bytes_max=4 * MIB) as ns:
+        stuck = await buffered(ns, "stuck")
+        world.ledgers.dead = {stuck.writer._keeper.current.ledger.ledger_id}
+        with trio.move_on_after(1):
+            while True:
+                await put(stuck, rec(1, bytes(50_000)))
+        other = await buffered(ns, "other", at_limit="reject")
+        with pytest.raises(TooBusy):
+            await put(other, rec(7, bytes(MIB // 2)))
+        chunk, slot = await put(other, LogRecord(payload=b"without"))
+        await other.commit()
+        assert chunk.result(slot)
+        assert other.writer.txid_rule == "ms"
+
+
+async def test_a_rate_holds_in_the_buffer(world: World, autojump_clock: MockClock) -> None:
+    async with world.process(records_per_s_max=50) as ns:
+        waits, refuses = await buffered(ns, "a"), await buffered(ns, "b", at_limit="reject")
+        began = trio.current_time()
+        for txid in range(75):
+            await put(waits, rec(txid))
+        await put_many(waits, list(range(75, 150)), [b""] * 75)
+        assert 1.8 <= trio.current_time() - began <= 2.3
+        await waits.aclose()
+        assert [one.txid for one in await everything(ns.open_log("a"))] == list(range(150))
+
+        for txid in range(50):
+            await put(refuses, rec(txid))
+        with pytest.raises(TooBusy):
+            await put(refuses, rec(90))
+        bulk = await put_many(refuses, [90, 91], [b"", b""])
+        assert [type(one) for one in bulk.known()] == [TooBusy] * 2
+        with pytest.raises(TooBusy):
+            await refuses.take_set([rec(90)] * 2)
+        await trio.sleep(0.1)
+        await put(refuses, rec(60))  # what was refused is not before it
+        await refuses.aclose()
+        last = [one.txid for one in await everything(ns.open_log("b"))]
+        assert last == [*range(50), 60]
