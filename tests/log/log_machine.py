@@ -672,7 +672,9 @@ def play(seed: int, steps: list[tuple[Any, ...]], counts: Counter[str] | None = 
     simulation = Simulation(seed, virtual_seconds_max=3000.0)
 
     async def main(simulation: Simulation) -> None:
-        await Play(simulation, Counter() if counts is None else counts).run(steps)
+        one = Play(simulation, Counter() if counts is None else counts)
+        with one.cluster.oracles.watching_state_machines():
+            await one.run(steps)
 
     try:
         simulation.run(main)
@@ -768,7 +770,11 @@ class LogMachine(RuleBasedStateMachine):
         """Play it, while there is time."""
         if self.steps and time.monotonic() < BUDGET.until:
             BUDGET.played += 1
-            play(self.seed, self.steps, COUNTS)
+            try:
+                play(self.seed, self.steps, COUNTS)
+            except Exception:
+                BUDGET.until = float("inf")  # it is shrunk, whatever the time
+                raise
 
 
 @dataclass
