@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
+from ..log.codecs import NAMES
 from ..log.dlsn import DLSN
 from ..log.log_time import iso_of
 from ..log.record import (
@@ -92,7 +93,7 @@ def _header(segment: SegmentRecord, payload: Any) -> dict[str, Any]:
         return {"bytes": len(payload), "error": str(error)}
     flags = [said for flag, said in _FLAGS if header.flags & flag]
     if codec := header.flags & CODEC_MASK:
-        flags.append(f"codec {codec}")
+        flags.append(NAMES[codec] if codec < len(NAMES) else f"codec {codec}")
     counted = segment.start_sequence_id >= 0 and not header.control
     # Txids that were given at the link are in the segment's record; in the entry they are zeros.
     origin = segment.origin(0, header)

@@ -91,6 +91,16 @@ def test_the_entries_of_a_log_are_shown_and_what_is_truncated_is_not_counted(
     ]
     assert last.split()[0] == b"2.0"
     cluster.fails(3, "log", "inspect", "missing")
+    cluster.ok("log", "create", "packed")
+    cluster.ok("log", "config", "packed", "set", "codec=lz4")
+    cluster.ok("log", "write", "packed", stdin=b"the same\n" * 500)
+    (packed,) = cluster.ok("log", "inspect", "packed", "--json").splitlines()
+    assert json.loads(packed)["flags"] == ["lz4"]
+    assert (
+        json.loads(packed)["bytes"]
+        < 500 * len("the same")
+        < json.loads(packed)["payload_bytes"] + 1
+    )
 
     cluster.ok("log", "truncate", "seen", "--to", "2.0.0", "--yes")
     after = json.loads(cluster.ok("log", "show", "seen", "--json"))

@@ -342,14 +342,16 @@ class Play:
 
         await self._insist(self.processes[process], call)
 
-    async def _set(self, process: int, size: int | None) -> None:
-        change = {"segment_bytes_max": size}
+    async def _set(self, process: int, name: str, value: Any) -> None:
+        change = {name: value}
 
         async def call(namespace: Namespace) -> None:
             await self._log(namespace).set(change)
 
         await self._insist(self.processes[process], call)
-        self.settings = {} if size is None else {"segment_bytes_max": size}
+        self.settings.pop(name, None)
+        if value is not None:
+            self.settings[name] = value
 
     async def _seal(self, process: int, takeover: bool) -> str:
         async def call(namespace: Namespace) -> None:
@@ -688,6 +690,13 @@ COUNTS: Counter[str] = Counter()
 PROCESS = st.integers(0, 1)
 PART = st.integers(0, 9)
 OLDER = st.sampled_from((False, False, False, True))
+SETTINGS = (
+    ("segment_bytes_max", 300),
+    ("segment_bytes_max", None),
+    ("codec", "lz4"),
+    ("codec", "zstd"),
+    ("codec", None),
+)
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -744,16 +753,19 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(
         process=PROCESS,
-        what=st.sampled_from(("rename", "rename", "remake", "set", "unset", "seal", "sleep")),
+        what=st.sampled_from(("rename", "rename", "remake", "set", "set", "seal", "sleep")),
         takeover=st.booleans(),
+        setting=st.sampled_from(SETTINGS),
     )
-    def change(self, process: int, what: str, takeover: bool) -> None:
+    def change(
+        self, process: int, what: str, takeover: bool, setting: tuple[str, str | int | None]
+    ) -> None:
         if what == "sleep":
             self._then("sleep", 30)
         elif what == "seal":
             self._then("seal", process, takeover)
-        elif what in ("set", "unset"):
-            self._then("set", process, 300 if what == "set" else None)
+        elif what == "set":
+            self._then("set", process, *setting)
         else:
             self._then(what, process)
 
