@@ -1,6 +1,8 @@
 """Errors of ours through Spark: their class, message and fields, out of whatever text comes back."""
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from distributedlog.runtime.errors import (
     BY_CODE,
@@ -11,6 +13,7 @@ from distributedlog.runtime.errors import (
 )
 from distributedlog.spark import cause, plain_errors
 from distributedlog.spark.spark_errors import told, told_rows
+from tests.examples import examples
 
 
 def raised(error: DistributedLogError) -> DistributedLogError:
@@ -94,6 +97,23 @@ def test_a_cause_is_found_below_other_exceptions_and_by_what_older_programs_said
     with pytest.raises(LogTruncated) as plain, plain_errors():
         raise raised(LogTruncated("cut", "3.0.1"))
     assert (str(plain.value), plain.value.first) == ("cut", "3.0.1")
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.text(max_size=40), st.text(max_size=40), st.sampled_from(["", "[dlog ", '[dlog {"code": '])
+)
+@example("", "1e400}]", '[dlog {"code": ')
+@example("", "[" * 100_000, "[dlog ")
+def test_whatever_stands_in_a_text_is_an_error_of_ours_or_none(
+    before: str, after: str, mark: str
+) -> None:
+    """It comes back through a JVM, and anybody may have written a part of it."""
+    text = f"distributedlog.runtime.errors.LogTruncated: {before}{mark}{after}"
+
+    found = cause(RuntimeError(text))
+
+    assert found is None or isinstance(found, DistributedLogError)
 
 
 @pytest.mark.extra
