@@ -1,7 +1,7 @@
 """Rolls under tail readers on real processes: ``python -m tests.cluster.roll_story --minutes 10``.
 
 Three metadata nodes and three bookies; a writer of 1,000 records a second in a process of its own, in
-segments that end each second or so; eight readers at the log's end, in two processes. Each reads each record
+segments that end each second or two; eight readers at the log's end, in two processes. Each reads each record
 once, in order. Printed is the longest time between two records, as acknowledged to the writer and as seen by
 readers, apart for those between which a segment ends: a roll's pause is what is longer than within a segment.
 """

@@ -340,8 +340,8 @@ async def test_a_writers_position_is_after_what_is_acknowledged(
 
 
 async def test_what_a_roll_asks_of_the_metadata(world: World, autojump_clock: MockClock) -> None:
-    """The writer: a ledger registered, its segment read back; the next one's record read, and both closed. A
-    reader that follows: one record. No record written or read waits for more."""
+    """A ledger registered and its segment read back; the next one's record read, and this one closed. No
+    record that is written waits for any of it."""
     calls: dict[str, int] = {"get": 0, "transact": 0}
 
     def count(name: str) -> None:
