@@ -75,6 +75,7 @@ async def _segment(logs: Any, segment: SegmentRecord, log: LogDescription) -> di
     return {
         "segment": segment.segment,
         "ledger": segment.ledger_id,
+        "first_entry": segment.base_entry,
         "state": "closed" if segment.closed else "in progress",
         "status": status,
         "ledger_state": state,

@@ -19,4 +19,5 @@ is how each of them waits, `held_up.py` how it says why):
     audit.py                        what nobody noted is noted
     deletion.py, purging.py, collecting.py  deleted ledgers, truncated segments, segments never linked
     retention.py, closing.py        what is older, or more, than a log is to keep is truncated
+    merging.py                      small segments share a ledger
 """

@@ -13,7 +13,15 @@ from ..ledger.metadata import LedgerMetadata
 from ..ledger.registration import BookieRegistration
 from ..log import tombstone
 from ..log.app_versions import AppVersion
-from ..log.keys import PURGE_PREFIX, UNLINKED_PREFIX, decode_log_id, ids_of_unlinked, log_id_of
+from ..log.keys import (
+    PURGE_PREFIX,
+    RETIRED_PREFIX,
+    UNLINKED_PREFIX,
+    decode_log_id,
+    ids_of_retired,
+    ids_of_unlinked,
+    log_id_of,
+)
 from ..log.lock_record import LockRecord
 from ..log.positions import PositionRecord
 from ..log.retention import CLOCK_KEY, Stamps, decode_clock
@@ -80,6 +88,7 @@ FEW: Mapping[bytes, Decode] = {
     SEEN_PREFIX: Reach.decode,
     keys.NEXT_LEDGER: lambda _, value: ids.next_of(value),
     UNLINKED_PREFIX: lambda key, value: (ids_of_unlinked(key), UnlinkedLedger.decode(value)),
+    RETIRED_PREFIX: lambda key, _: ids_of_retired(key),
     PURGE_PREFIX: lambda key, _: log_id_of(key),
     BIND_PREFIX: lambda _, value: StoredSettings.decode(value),
     CLOCK_KEY: lambda _, value: decode_clock(value),

@@ -33,6 +33,7 @@ from .config import format_address, overlay
 from .cookie import cookie_guard, take_identity
 from .deletion import Deletion
 from .membership import Membership
+from .merging import Merge, Merging
 from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from .purging import Purger
 from .reach import ReachNotes, known_reach
@@ -217,6 +218,13 @@ async def _serve_bookie(
                     closing=partial(closing, host, endpoint, metadata, config.name),
                 )
                 nursery.start_soon(retention.run)
+                merger = Merging(
+                    metadata,
+                    election,
+                    purger.deletion_share,
+                    opening=partial(merging, host, endpoint, metadata, config.name),
+                )
+                nursery.start_soon(merger.run)
                 collector = Collector(metadata, election, unlinked_s=config.unlinked_s)
                 nursery.start_soon(collector.run)
                 if config.repair:
@@ -275,6 +283,15 @@ def closing(
     from .closing import open_closing
 
     return open_closing(host, endpoint, metadata, name)
+
+
+def merging(
+    host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
+) -> AbstractAsyncContextManager[Merge]:
+    """What merges segments, likewise."""
+    from .closing import open_merging
+
+    return open_merging(host, endpoint, metadata, name)
 
 
 async def leave_when_told(store: Store, metadata: Metadata, bookie_id: str) -> None:

@@ -90,7 +90,7 @@ class Purger:
         due = max((number for number, since in seen if now - since >= self._grace_s), default=0)
         if not due:
             return
-        removed = await purge(self._metadata, log_id, due, self._deletion_share)
+        removed = await purge(self._metadata, log_id, due, self.deletion_share)
         self._seen[log_id] = [one for one in seen if one[0] > due]
         if removed:
             self.purged_segments += removed
@@ -115,7 +115,8 @@ class Purger:
             )
         )
 
-    async def _deletion_share(self, ledger_id: int) -> Transaction:
+    async def deletion_share(self, ledger_id: int) -> Transaction:
+        """The share that turns a ledger to DELETING, whoever it belongs to; empty where it is gone."""
         found = await self._metadata.get(keys.ledger_key(ledger_id))
         if found is None:
             return Transaction()

@@ -1251,6 +1251,14 @@ class Log:
         """
         return await run(self._background, self._log.find, txid=txid, since=since, wall_ms=wall_ms)
 
+    async def compact(self) -> int:
+        """Put small closed segments that lie side by side into common ledgers; how many were moved.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, NotEnoughBookies, WriteFailed, CorruptData,
+        QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        return await run(self._background, self._log.compact)
+
     def subscribe(
         self,
         name: str,

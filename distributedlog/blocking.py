@@ -1345,6 +1345,14 @@ class Log:
         """
         return self._background.run(self._log.find, txid=txid, since=since, wall_ms=wall_ms)
 
+    def compact(self) -> int:
+        """Put small closed segments that lie side by side into common ledgers; how many were moved.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, NotEnoughBookies, WriteFailed, CorruptData,
+        QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        return self._background.run(self._log.compact)
+
     def subscribe(
         self,
         name: str,

@@ -1,7 +1,7 @@
 """Ledgers: create, write, read, recover, delete. One `LedgerClient` a process."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
@@ -20,6 +20,7 @@ from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
 from ..runtime.turns import Rounds, Turn
 from . import transactions
+from .copies import different_copy
 from .ids import LedgerIds
 from .ledger_records import LedgerRecords
 from .metadata import Fragment, LedgerMetadata, LedgerState
@@ -234,6 +235,11 @@ class LedgerClient:
         if not reader.closed:
             await reader.refresh_lac()
         return reader
+
+    async def different_copy(self, ledger_id: int, digests: Sequence[int]) -> str:
+        """Which copy of a closed ledger is absent, damaged or other than meant; see `copies.py`."""
+        metadata, _ = await self.metadata(ledger_id)
+        return await different_copy(metadata, self.pool, self.options, digests)
 
     # --- recovering -------------------------------------------------------------------------------
 

@@ -67,6 +67,12 @@ class StoredLedger:
         return self.metadata.length
 
     @property
+    def quorums(self) -> tuple[int, int, int]:
+        """Ensemble, write quorum, ack quorum."""
+        made = self.metadata
+        return made.ensemble_size, made.write_quorum, made.ack_quorum
+
+    @property
     def custom(self) -> Mapping[str, bytes]:
         """What its creator, and who closed it, wrote beside it."""
         return self.metadata.custom

@@ -38,11 +38,13 @@ Reading:
     segment_watch.py                segments as they are opened, closed, cut off
     follower.py                     the state as a watch pushes it
     lifecycle.py, graveyard.py      what a held position meets (pure); where deleted logs lie
+    segment_reader.py               a segment's entries, wherever they lie
     locate.py, interpolation.py     the last record, positions by txid and time; a search in few looks (pure)
 
 What breaks in one log's task stays that log's: `containment.py`.
 Ends and positions: `truncation.py`, `purge.py`, `seal.py`, `positions.py`, `deletion.py`, `tombstone.py`.
 For pipelines: `view.py`, `ranges.py` and `snapshot.py` (plans), `range_reader.py`; `segment_writer.py`,
 `link.py`, `app_versions.py`, `unlinked.py` (segments written outside a log, and linked to it).
+Small segments share a ledger: `merge.py`; what that leaves, `retired.py`.
 Both kinds of writers: `packed.py`, entries whose columns are there already.
 """

@@ -20,7 +20,6 @@ from .keys import (
     name_key,
     position_key,
     purge_key,
-    segment_key,
     state_key,
     subscriber_key,
     txn_key,
@@ -28,10 +27,11 @@ from .keys import (
 )
 from .ledgers import Ledgers
 from .ownership import OwnedLog
-from .purge import SEGMENTS_AT_ONCE
+from .purge import SEGMENTS_AT_ONCE, removal_share
 from .retention import stamps_key
+from .retired import sweep_retired
 from .settings import conf_key
-from .takeover import read_segment, recover_patiently
+from .takeover import recover_patiently
 from .tombstone import Tombstone
 from .unlinked import delete_unlinked, list_unlinked
 
@@ -46,7 +46,7 @@ log = logging.getLogger("distributedlog.log.deletion")
 
 async def sweep(metadata: Metadata, ledgers: Ledgers, log_id: int) -> None:
     """Delete what hangs on a log beside its segments: positions and work queues, who is at them,
-    applications' notes, unlinked ledgers.
+    applications' notes, unlinked ledgers, what merges have left.
 
     Called before the log goes, so that a deletion that is cut short is repeated, and after, when nothing
     new can come: each of these is made on condition that the log is there.
@@ -62,6 +62,7 @@ async def sweep(metadata: Metadata, ledgers: Ledgers, log_id: int) -> None:
             await metadata.transact(Transaction((), tuple(Delete(item.key) for item in page.items)))
     for ledger_id, _ in await list_unlinked(metadata, log_id):
         await delete_unlinked(metadata, ledgers, log_id, ledger_id)
+    await sweep_retired(metadata, ledgers.deletion_share, log_id)
 
 
 async def note_end(context: LogContext, owned: OwnedLog) -> None:
@@ -90,11 +91,7 @@ async def delete_claimed(context: LogContext, owned: OwnedLog, namespace: str) -
         await owned.refresh()
         state = owned.state
         last = min(state.first_segment + SEGMENTS_AT_ONCE - 1, state.last_segment)
-        share = Transaction()
-        for segment in range(state.first_segment, last + 1):
-            record = await read_segment(owned.metadata, state, segment)
-            share += await ledgers.deletion_share(record.ledger_id)
-            share += Transaction((), (Delete(segment_key(state.log_id, segment)),))
+        share = await removal_share(owned.metadata, state, last, ledgers.deletion_share)
         key = state_key(state.log_id)
         compare = Compare.version(key, owned.version)
         if last < state.last_segment:

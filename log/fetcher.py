@@ -35,6 +35,7 @@ from .locate import find_time, find_txid, held_at, last_readable
 from .position import Position
 from .range_reader import RangeReader
 from .record import Columns, decode, decode_header
+from .segment_reader import open_segment
 from .segments import UNKNOWN, SegmentRecord
 from .skips import SkipNotes, Skipped
 from .snapshot import take_snapshot
@@ -118,6 +119,8 @@ class Fetcher:
         self._plainly = 0
         """The segment that is read from one bookie, for reading it from several failed."""
         self._skip_told_at = -float("inf")
+        self._lies_in = 0
+        """The ledger where the segment at hand was looked for."""
 
     # --- for the reader ---------------------------------------------------------------------------
 
@@ -230,7 +233,8 @@ class Fetcher:
             self._next_id = record.start_sequence_id
         elif self._next_id is None and record.closed and self._at_entry > record.last_user_entry:
             self._next_id = record.end_sequence_id
-        self._ledger = ledger = await self._ledgers.open(record.ledger_id)
+        self._lies_in = record.ledger_id
+        self._ledger = ledger = await open_segment(self._ledgers, record)
         try:
             await self._drain(record, ledger)
         finally:
@@ -505,8 +509,11 @@ class Fetcher:
             return
         assert verdict.at is not None, "it says where"
         if verdict.at == held.dlsn:
-            if not isinstance(error, LogDeleted):  # that has begun, and all is there yet
-                self._end(error)  # the log says that it is there: a loss
+            # The log says that it is there: merged into another ledger since it was opened, or a loss, or
+            # that a deletion has begun, and all is there yet.
+            moved = (await self._follower.segment(held.dlsn.segment)).ledger_id != self._lies_in
+            if not moved and not isinstance(error, LogDeleted):
+                self._end(error)
         elif self._to is not None and self._to < verdict.at:
             self._end()
         else:

@@ -29,6 +29,7 @@ from .locate import (
 )
 from .lock import claim, owner_of
 from .log_time import ms_of
+from .merge import compact
 from .opening import Opening
 from .position import Position
 from .positions import Positions
@@ -412,6 +413,20 @@ class Log:
             _check_txid(txid)
         since_ms = wall_ms if since is None else ms_of(since, "since")
         return await self._find_in(await self._follower(), txid, since_ms)
+
+    async def compact(self) -> int:
+        """Put small closed segments that lie side by side into common ledgers; how many were moved.
+
+        Nothing that is read changes: every position, sequence id, txid and byte stays, and readers go on.
+        Entries are copied, at most 32 MiB a second, read back from each bookie and compared, before anything
+        is given up. Left where they are: segments above 64 MiB, those that share a ledger already, and those
+        that were linked without ``app``. Beside a writer too; two at once do no harm. What it cannot read or
+        store is raised, and stays as it was. The stored setting ``merging`` has the cluster do it by itself.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, NotEnoughBookies, WriteFailed, CorruptData,
+        QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        return await compact(self._context, await self._find())
 
     @property
     def positions(self) -> Positions:

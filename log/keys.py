@@ -129,6 +129,24 @@ def unlinked_prefix(log_id: int) -> bytes:
     return b"loose/%016x/" % log_id
 
 
+RETIRED_PREFIX = b"retired/"
+
+
+def retired_key(log_id: int, ledger_id: int) -> bytes:
+    """A ledger of a log whose segments lie elsewhere since they were merged."""
+    return b"retired/%016x/%016x" % (log_id, ledger_id)
+
+
+def retired_prefix(log_id: int) -> bytes:
+    """All that merges have left of a log."""
+    return b"retired/%016x/" % log_id
+
+
+def ids_of_retired(key: bytes) -> tuple[int, int]:
+    """The log id and the ledger id in a ``retired/`` key. Raises `CorruptData`."""
+    return ids_of_unlinked(key)
+
+
 PURGE_PREFIX = b"purge/"
 
 

@@ -195,6 +195,11 @@ class StoredLedger(Protocol):
         ...
 
     @property
+    def quorums(self) -> tuple[int, int, int]:
+        """Ensemble, write quorum, ack quorum."""
+        ...
+
+    @property
     def custom(self) -> Mapping[str, bytes]:
         """What its creator, and who closed it, wrote beside it."""
         ...
@@ -261,6 +266,13 @@ class Ledgers(LedgerFinder, Protocol):
 
     async def recover(self, ledger_id: int) -> ClosedLedger:
         """Fence, find the end, close. Raises `RecoveryIncomplete`, `NoSuchLedger`."""
+        ...
+
+    async def different_copy(self, ledger_id: int, digests: Sequence[int]) -> str:
+        """Which copy of a closed ledger is absent, damaged or other than meant, in words; "": none is.
+
+        ``digests``: xxh3_64 of each entry's payload, in order. Raises what keeps a bookie from being asked.
+        """
         ...
 
     async def deletion_share(self, ledger_id: int) -> Transaction:

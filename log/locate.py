@@ -19,6 +19,7 @@ from .keys import incarnation_text, segment_key
 from .ledgers import EntryRecord, LedgerReader, Ledgers
 from .lifecycle import FoundLog, HeldPosition, Met, lifecycle
 from .record import Columns, EntryHeader, LogRecord, decode, decode_header
+from .segment_reader import open_segment
 from .segments import UNKNOWN, SegmentRecord
 from .state import LogState
 from .takeover import read_header
@@ -114,7 +115,7 @@ async def record_with_id(
             if not 0 <= record.start_sequence_id <= sequence_id:
                 return None  # after one in progress (H11)
             wanted = sequence_id - record.start_sequence_id
-            reader = await ledgers.open(record.ledger_id)
+            reader = await open_segment(ledgers, record)
             try:
                 _, entry = await _first(
                     reader,
@@ -136,7 +137,7 @@ async def record_with_id(
 
 async def record_at(ledgers: Ledgers, name: str, record: SegmentRecord, at: DLSN) -> LogRecord:
     """The record at this position of a segment, which the caller has seen that it can be read."""
-    reader = await ledgers.open(record.ledger_id)
+    reader = await open_segment(ledgers, record)
     try:
         if not reader.closed:
             reader.note_lac(at.entry)  # the bookies may have forgotten it since (H24)
@@ -178,7 +179,7 @@ async def count_before(
     if record.closed:
         end = record.end_sequence_id
         return end if at is None else await sequence_id_at(ledgers, record, at)
-    reader = await ledgers.open(record.ledger_id)
+    reader = await open_segment(ledgers, record)
     try:
         if reader.lac < 0:
             return record.start_sequence_id
@@ -193,7 +194,7 @@ async def count_before(
 
 async def _last_of(ledgers: Ledgers, record: SegmentRecord) -> DLSN | None:
     """The last record of a segment in progress, as far as it is confirmed."""
-    reader = await ledgers.open(record.ledger_id)
+    reader = await open_segment(ledgers, record)
     try:
         entry = reader.lac
         if entry < 0:
@@ -306,7 +307,7 @@ async def _search(
         async for record in segments:
             if record.start_sequence_id == UNKNOWN:
                 break  # after one in progress: not readable yet (H11)
-            reader = await ledgers.open(record.ledger_id)
+            reader = await open_segment(ledgers, record)
             try:
                 if not reader.closed:
                     reader.note_lac(record.last_entry)
@@ -366,7 +367,7 @@ async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> i
         return record.start_sequence_id + record.records
     if at.entry == 0 and at.slot == 0:
         return record.start_sequence_id
-    reader = await ledgers.open(record.ledger_id)
+    reader = await open_segment(ledgers, record)
     try:
         if not reader.closed:
             reader.note_lac(at.entry)  # the bookies may have forgotten it since (H24)

@@ -4,21 +4,17 @@ The state is read again in the transaction that does it: a living writer, anothe
 come in between, and nobody is stopped by it.
 """
 
-from collections.abc import Awaitable, Callable
-
-from ..metadata.interface import Metadata
+from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import OutcomeUnknown
 from .keys import purge_key, segment_key, state_key
+from .retired import DeletionShare
 from .segments import SegmentRecord
 from .state import LogState
 
 SEGMENTS_AT_ONCE = 200
 """A ledger's share is a handful of operations; a transaction has at most 4,096."""
 ATTEMPTS = 5
-
-DeletionShare = Callable[[int], Awaitable[Transaction]]
-"""Of a ledger, by id: the share that turns it to DELETING; empty where it is gone."""
 
 
 async def last_below(metadata: Metadata, state: LogState) -> int:
@@ -77,10 +73,26 @@ async def _remove(
         (Compare.version(found.key, found.version),),
         (Put(found.key, state.without_segments_to(last).encode()),),
     )
-    for number in range(state.first_segment, last + 1):
-        key = segment_key(state.log_id, number)
-        record = await metadata.get(key)
-        if record is not None:
-            share += await deletion_share(SegmentRecord.decode(record.value).ledger_id)
-            share += Transaction((), (Delete(key),))
+    share += await removal_share(metadata, state, last, deletion_share)
     return (await metadata.transact(share)).succeeded
+
+
+async def removal_share(
+    metadata: Metadata, state: LogState, last: int, deletion_share: DeletionShare
+) -> Transaction:
+    """The share of a transaction that removes a log's segments up to number ``last``, with their ledgers.
+
+    A ledger that several share goes with the last of them. The log's state is to be compared beside it, which
+    a merge writes.
+    """
+    start, end = segment_key(state.log_id, state.first_segment), segment_key(state.log_id, last + 1)
+    share, ledgers = Transaction(), dict[int, None]()
+    async for item in Scan(metadata, start, end):
+        ledgers[SegmentRecord.decode(item.value).ledger_id] = None
+        share += Transaction((), (Delete(item.key),))
+    following = await metadata.get(end)
+    if following is not None:
+        ledgers.pop(SegmentRecord.decode(following.value).ledger_id, None)
+    for ledger_id in ledgers:
+        share += await deletion_share(ledger_id)
+    return share

@@ -29,10 +29,11 @@ from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN
 from .graveyard import explain_gone, look_up
-from .keys import incarnation_id, incarnation_text, state_key
+from .keys import incarnation_id, incarnation_text, segment_key, state_key
 from .lifecycle import FoundLog, HeldPosition, Met, lifecycle
 from .ranges import WHOLE, SegmentRange
 from .record import Columns, decode, decode_header
+from .segments import SegmentRecord
 from .state import LogState
 
 PART_BYTES = 8 * 1024 * 1024
@@ -263,7 +264,7 @@ class RangeReader:
                 self._filled.set()
 
     async def _fetch(self, number: int, part: Part) -> None:
-        one = part.range
+        one = part.range  # but for where it lies
         trouble_since: float | None = None
         before = -1
         backoff = Backoff()
@@ -275,7 +276,7 @@ class RangeReader:
             except (NoSuchLedger, NoSuchEntry) as error:
                 self._found.pop(one.incarnation, None)
                 at = await self._still_there(part)
-                if at == part.at:
+                if at == part.at and not await self._moved(part):
                     raise error  # the log says it is there: a loss, not a truncation (H30)
                 part.go_on_at(at)
             except DistributedLogError as error:
@@ -289,7 +290,7 @@ class RangeReader:
                 await trio.sleep(backoff.next_s())
 
     async def _fetch_from(self, number: int, part: Part) -> None:
-        one = part.range
+        one, base = part.range, part.range.base_entry
         # A part of a ledger is another bookie's, whoever reads it, than the part before it.
         turn = one.first_entry // one.entries
         ledger = await self._context.ledgers.open(one.ledger_id, turn=turn)
@@ -297,17 +298,17 @@ class RangeReader:
         most = self._options.read_ahead_bytes + self._options.read_bytes
         try:
             if not ledger.closed:
-                ledger.note_lac(one.last_entry)  # the planner saw that it can be read (H24)
+                ledger.note_lac(base + one.last_entry)  # the planner saw that it can be read (H24)
             while part.at <= one.last_entry:
                 found = await ledger.read(
-                    part.at, one.last_entry, bytes_max=self._options.read_bytes
+                    base + part.at, base + one.last_entry, bytes_max=self._options.read_bytes
                 )
                 for entry in found:
                     if self._held_bytes > most:
                         self._tell(number, part)
                         await self._wait_room(number, part)
-                    columns = part.decoded(entry.entry, entry.payload)
-                    part.at = entry.entry + 1
+                    columns = part.decoded(entry.entry - base, entry.payload)
+                    part.at = entry.entry - base + 1
                     if columns is not None:
                         part.ready.append(columns)
                         self._held_bytes += columns.held_bytes
@@ -347,6 +348,20 @@ class RangeReader:
         if verdict.at is None or verdict.at.segment != one.segment:
             return one.last_entry + 1
         return verdict.at.entry
+
+    async def _moved(self, part: Part) -> bool:
+        """Does its segment lie in another ledger by now, since it was merged? Then it is read there."""
+        one = part.range
+        found = await self._context.metadata.get(
+            segment_key(incarnation_id(one.incarnation), one.segment)
+        )
+        if found is None:
+            return False
+        record = SegmentRecord.decode(found.value)
+        if record.ledger_id == one.ledger_id:
+            return False
+        part.range = replace(one, ledger_id=record.ledger_id, base_entry=record.base_entry)
+        return True
 
     async def _look(self, one: SegmentRange) -> FoundLog:
         context, log_id = self._context, incarnation_id(one.incarnation)

@@ -46,6 +46,7 @@ class SegmentRange(_Shipped):
     incarnation: str
     segment: int
     ledger_id: int
+    """Where the segment lay when it was looked at, as `base_entry`. A hint: it may lie elsewhere now."""
     start_sequence_id: int
     """Of the segment."""
     first_entry: int
@@ -62,6 +63,8 @@ class SegmentRange(_Shipped):
     """Of its entries, about; 0: not known."""
     log: str = ""
     """The log's name, for whoever reads ranges of several."""
+    base_entry: int = 0
+    """The entry of the ledger that is the segment's first."""
 
     @property
     def entries(self) -> int:
@@ -143,6 +146,8 @@ class SegmentInfo(_Shipped):
     time_floor_ms: int = 0
     first_slot: int = 0
     """The first of ``first_entry`` that is not truncated."""
+    base_entry: int = 0
+    """As in the segment's record."""
 
     @property
     def state(self) -> str:
@@ -168,6 +173,7 @@ class SegmentInfo(_Shipped):
             self.txid_base, self.txid_rule, self.time_floor_ms,
             self.first_slot if first == self.first_entry else 0,
             size_bytes=self.size_bytes * (last - first + 1) // max(1, self.last_entry + 1),
+            base_entry=self.base_entry,
         )  # fmt: skip
 
 
@@ -258,6 +264,7 @@ def ranges_between(
             SegmentRange(
                 incarnation, one.segment, one.ledger_id, one.start_sequence_id, first, last,
                 one.txid_base, one.txid_rule, one.time_floor_ms, first_slot, stop_slot, size, log,
+                one.base_entry,
             )
         )  # fmt: skip
     return found

@@ -29,7 +29,7 @@ from .app_versions import LinkContent
 from .compression import Compression
 from .context import LogContext
 from .keys import incarnation_text, state_key, unlinked_key
-from .ledgers import Ledgers, LedgerWriter
+from .ledgers import Ledgers, LedgerWriter, NewLedger
 from .log_time import LogClock
 from .packed import PACKED_BYTES_MAX, check_packed
 from .ranges import SegmentToken
@@ -377,22 +377,40 @@ async def create_unlinked(
         "app": app.encode(),
         "version": b"%d" % version,
     }
+    prepared = await create_unlinked_ledger(
+        context, state, unlinked, custom=custom, quorums=state.quorums
+    )
+    writer = context.ledgers.writer(prepared)
+    return SegmentWriter(context, state, writer, entry_bytes, compression, digest=digest)
+
+
+async def create_unlinked_ledger(
+    context: LogContext,
+    state: LogState,
+    note: UnlinkedLedger,
+    *,
+    custom: Mapping[str, bytes],
+    quorums: tuple[int, int, int] | None,
+) -> NewLedger:
+    """Create a ledger for a log, and the note under the log that it is not linked.
+
+    Raises `LogNotFound`, `NotEnoughBookies`.
+    """
     log_at = state_key(state.log_id)
     for _ in range(CREATE_ATTEMPTS):
         prepared = await context.ledgers.prepare(
-            custom=custom, quorums=state.quorums, incarnation=state.log_id
+            custom=custom, quorums=quorums, incarnation=state.log_id
         )
-        note = Put(unlinked_key(state.log_id, prepared.ledger_id), unlinked.encode())
+        put = Put(unlinked_key(state.log_id, prepared.ledger_id), note.encode())
         try:
             reply = await context.metadata.transact(
-                Transaction((Compare.exists(log_at),), (note,)) + prepared.transaction()
+                Transaction((Compare.exists(log_at),), (put,)) + prepared.transaction()
             )
             created, gone = reply.succeeded, not reply.succeeded and reply.current[0] is None
         except OutcomeUnknown:
             created, gone = await _exists(context.ledgers, prepared.ledger_id), False
         if created:
-            writer = context.ledgers.writer(prepared)
-            return SegmentWriter(context, state, writer, entry_bytes, compression, digest=digest)
+            return prepared
         if gone:
             raise LogNotFound(f'log "{state.name}" was deleted')
     raise NotEnoughBookies(

@@ -19,11 +19,16 @@ from .state import Added, LogState, format_and_fields
 
 FORMAT = 3
 """1: without what is after `SegmentRecord.last_slot`; 2: one field after it, the txid of all its records."""
+FORMAT_SHARED = 4
+"""Of a segment that shares its ledger with others: one more field, `SegmentRecord.base_bytes`. Who does not
+know that would read its neighbours' entries as its own."""
 UNKNOWN = -1
-FIELDS_1, FIELDS = 14, 20
-_TYPES = [int] * 5 + [bool] + [int] * 14
+FIELDS_1, FIELDS, FIELDS_SHARED = 14, 20, 21
+_TYPES = [int] * 5 + [bool] + [int] * 15
 """Of the fields of a `SegmentRecord`, in order."""
-_LENGTHS = {1: FIELDS_1 + 1, 2: FIELDS_1 + 2, FORMAT: FIELDS + 1}
+_LENGTHS = {
+    1: FIELDS_1 + 1, 2: FIELDS_1 + 2, FORMAT: FIELDS + 1, FORMAT_SHARED: FIELDS_SHARED + 1,
+}  # fmt: skip
 
 END_FORMAT = 2
 """1: without time and order."""
@@ -63,8 +68,15 @@ class SegmentRecord:
     """Whether they are in its entries, or all the base, or the base and the record's index in the segment."""
     base_entry: int = 0
     """Its entry 0 is this one of its ledger. Other than 0 only in a ledger that holds several segments."""
+    base_bytes: int = UNKNOWN
+    """Entry bytes of the ledger before it, where the ledger holds several segments (`merge.py`); else -1."""
     later: tuple[Any, ...] = ()
     """Fields of a newer program, as they were read."""
+
+    @property
+    def shared(self) -> bool:
+        """Does its ledger hold other segments too? Then it goes with the last of them."""
+        return self.base_bytes >= 0
 
     @property
     def first_dlsn(self) -> DLSN:
@@ -147,9 +159,10 @@ class SegmentRecord:
 
     def encode(self) -> bytes:
         """As a packed list with a format number."""
+        written_in, more = (FORMAT_SHARED, [self.base_bytes]) if self.shared else (FORMAT, [])
         return pack(
             [
-                FORMAT,
+                written_in,
                 self.segment,
                 self.ledger_id,
                 self.epoch,
@@ -170,6 +183,7 @@ class SegmentRecord:
                 self.txid_base,
                 self.txid_rule,
                 self.base_entry,
+                *more,
                 *self.later,
             ]
         )
@@ -178,22 +192,33 @@ class SegmentRecord:
     def decode(cls, value: Buffer) -> "SegmentRecord":
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
         written_in, fields = format_and_fields(value, _LENGTHS, "a segment's record")
-        known = fields[:FIELDS]
+        known = [*fields[:FIELDS], UNKNOWN]
+        if written_in == FORMAT_SHARED:
+            known = fields[:FIELDS_SHARED]
         if written_in < FORMAT:
             given = fields[FIELDS_1] if written_in == 2 else UNKNOWN
             rule = TXIDS_OWN if given == UNKNOWN else TXIDS_SAME
-            known = [*fields[:FIELDS_1], UNKNOWN, 0, 0, given, rule, 0]
+            known = [*fields[:FIELDS_1], UNKNOWN, 0, 0, given, rule, 0, UNKNOWN]
         # Not by a form: a log may have a hundred thousand of these.
         if [*map(type, known)] != _TYPES or min(known) < -1 or max(known) > NUMBER_MAX:
             raise CorruptData("a segment's record has a field that is not a number in range")
-        known.append(tuple(fields[FIELDS:]) if written_in == FORMAT else ())
+        kept = {FORMAT: FIELDS, FORMAT_SHARED: FIELDS_SHARED}.get(written_in, len(fields))
+        known.append(tuple(fields[kept:]))
         record = cls(*known)
-        if record.base_entry or not TXIDS_OWN <= record.txid_rule <= TXIDS_INDEX:
+        if (record.base_entry and not record.shared) or not record.txid_rule <= TXIDS_INDEX:
             raise UnsupportedFormat(
                 f"segment {record.segment} begins at entry {record.base_entry} of its ledger, with txids by "
                 f"rule {record.txid_rule}: this program does not read that"
             )
-        if (record.txid_rule == TXIDS_OWN) != (record.txid_base < 0):
+        if record.base_entry < 0 or (
+            written_in == FORMAT_SHARED and not (record.shared and record.closed)
+        ):
+            raise CorruptData(
+                f"segment {record.segment} shares a ledger, and is not closed or has no base"
+            )
+        if record.txid_rule < TXIDS_OWN or (record.txid_rule == TXIDS_OWN) != (
+            record.txid_base < 0
+        ):
             raise CorruptData(f"segment {record.segment} has txid base and no rule, or the reverse")
         return record
 

@@ -85,8 +85,21 @@ class RetentionOptions:
         return self.retention and (self.retention_s > 0 or self.retention_bytes > 0)
 
 
+@dataclass(frozen=True, slots=True)
+class MergingOptions:
+    """Whether a log's small segments are merged. Stored only, as `RetentionOptions`."""
+
+    merging: bool = option(
+        False, "", "small closed segments share a ledger; what is read, and where, stays as it is"
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
 RETENTION = tuple(names(RetentionOptions))
-KNOWN = (*SHARED, *RETENTION, *QUORUMS)
+MERGING = tuple(names(MergingOptions))
+KNOWN = (*SHARED, *RETENTION, *MERGING, *QUORUMS)
 LOCAL = tuple(name for name in names(LogOptions) if name not in SHARED)
 """The other ones of `LogOptions`: of the process that opens the log, and never stored."""
 
@@ -94,7 +107,7 @@ LOCAL = tuple(name for name in names(LogOptions) if name not in SHARED)
 def refuse_stored_only(config: Mapping[str, Any] | None) -> None:
     """What bookies go by has no effect in one process's config. Raises `InvalidRequest`."""
     for name in config or ():
-        if name in RETENTION:
+        if name in RETENTION + MERGING:
             raise InvalidRequest(
                 f"option {name} is stored with a log or its namespace: "
                 "create_log(config=), Log.set, Namespace.set"
@@ -139,6 +152,7 @@ class StoredSettings:
         """Raise `InvalidRequest` that names what is not legal."""
         overlaid(LogOptions(), self.only(SHARED))
         overlaid(RetentionOptions(), self.only(RETENTION))
+        overlaid(MergingOptions(), self.only(MERGING))
         _ = self.quorums
         for name, value in self.metadata.items():
             if not (isinstance(name, str) and len(name) <= NAME_CHARS_MAX and type(value) is bytes):
@@ -223,6 +237,11 @@ def effective(
 def retention_of(bind: StoredSettings, own: StoredSettings) -> RetentionOptions:
     """By what a log's records go."""
     return overlaid(RetentionOptions(), {**bind.only(RETENTION), **own.only(RETENTION)})
+
+
+def merging_of(bind: StoredSettings, own: StoredSettings) -> MergingOptions:
+    """Whether a log's segments are merged."""
+    return overlaid(MergingOptions(), {**bind.only(MERGING), **own.only(MERGING)})
 
 
 def conf_key(log_id: int) -> bytes:

@@ -15,6 +15,7 @@ from .locate import segments_page
 from .lock import owner_of
 from .ranges import LogSnapshot, SegmentInfo
 from .record import decode_header
+from .segment_reader import open_segment
 from .segments import UNKNOWN, SegmentRecord
 from .state import LogState
 from .takeover import read_header
@@ -69,7 +70,7 @@ async def take_snapshot(
 
 
 async def _open(ledgers: Ledgers, record: SegmentRecord, state: LogState) -> SegmentInfo:
-    reader = await ledgers.open(record.ledger_id)
+    reader = await open_segment(ledgers, record)
     try:
         last_entry = reader.lac
         records, size_bytes, first_txid, last_txid = 0, 0, UNKNOWN, state.last_txid
@@ -110,6 +111,7 @@ def _info(record: SegmentRecord, state: LogState) -> SegmentInfo:
         txid_base=record.txid_base,
         txid_rule=record.txid_rule,
         time_floor_ms=record.time_floor_ms,
+        base_entry=record.base_entry,
     )
 
 

@@ -14,6 +14,7 @@ from .follower import StateFollower
 from .keys import purge_key
 from .ledgers import Ledgers
 from .locate import sequence_id_at
+from .segment_reader import open_segment
 from .segments import SegmentRecord
 from .shared_change import change_shared
 from .state import LogState
@@ -72,7 +73,7 @@ async def _place(ledgers: Ledgers, follower: StateFollower, to: DLSN) -> tuple[D
 
 
 async def _readable_end(ledgers: Ledgers, record: SegmentRecord) -> tuple[DLSN, int]:
-    reader = await ledgers.open(record.ledger_id)
+    reader = await open_segment(ledgers, record)
     try:
         lac, records = reader.lac, 0
         if lac >= 0:

@@ -1,7 +1,8 @@
 """One log as it can be read now, for planners: its segments, how far it is confirmed, what lies where.
 
 `refresh` is a read of the log's state and, where a segment is in progress, one question to its bookies;
-closed segments are read once and kept. Between refreshes everything is answered from memory.
+closed segments are read once and kept, until one is not where it was (`merge.py`). Between refreshes
+everything is answered from memory.
 """
 
 from bisect import bisect_left
@@ -9,6 +10,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
 from ..metadata.interface import Metadata, Scan
+from ..runtime.errors import NoSuchLedger
 from .dlsn import DLSN
 from .follower import StateFollower, follow
 from .keys import incarnation_text, segment_key
@@ -16,6 +18,7 @@ from .ledgers import LedgerReader, Ledgers
 from .locate import check_ordered, search_time, search_txid
 from .ranges import SegmentRange, ranges_between
 from .record import EntryHeader, decode_header
+from .segment_reader import open_segment
 from .segments import SegmentRecord
 from .state import LogState
 
@@ -211,7 +214,11 @@ class LogView:
         Raises `InvalidRequest` where txids ever went back, as far as closed segments tell.
         """
         check_ordered(self.state)
-        found = await search_txid(self.state, self._ledgers, self._with_txid(txid), txid)
+        try:
+            found = await search_txid(self.state, self._ledgers, self._with_txid(txid), txid)
+        except NoSuchLedger:
+            await self._look_anew()
+            found = await search_txid(self.state, self._ledgers, self._with_txid(txid), txid)
         return min(found, self.end)
 
     async def _with_txid(self, txid: int) -> AsyncGenerator[SegmentRecord, None]:
@@ -223,7 +230,11 @@ class LogView:
 
     async def first_with_time(self, time_ms: int) -> DLSN:
         """The first position whose log time is at least this, ms since 1970; the end where there is none."""
-        found = await search_time(self.state, self._ledgers, self._with_time(time_ms), time_ms)
+        try:
+            found = await search_time(self.state, self._ledgers, self._with_time(time_ms), time_ms)
+        except NoSuchLedger:
+            await self._look_anew()
+            found = await search_time(self.state, self._ledgers, self._with_time(time_ms), time_ms)
         return min(found, self.end)
 
     async def _with_time(self, time_ms: int) -> AsyncGenerator[SegmentRecord, None]:
@@ -268,6 +279,11 @@ class LogView:
         self.closed = kept + new
         return True
 
+    async def _look_anew(self) -> None:
+        """A ledger is gone: its segment was merged into another one, or truncated. Read all records again."""
+        self.closed = []
+        await self.refresh()
+
     async def _read_tail(self, state: LogState, number: int) -> SegmentRecord | None:
         """The segment in progress, as far as its bookies say that it is confirmed."""
         before = self.tail if self.tail is not None and self.tail.segment == number else None
@@ -277,11 +293,18 @@ class LogView:
                 return None
             # It may have been closed since the state was read: what counts is where it lies.
             record = SegmentRecord.decode(found.value)
-            before = SegmentRecord(
-                number, record.ledger_id, record.epoch, record.created_ms
-            ).numbered(state)
+            before = replace(
+                SegmentRecord(
+                    number,
+                    record.ledger_id,
+                    record.epoch,
+                    record.created_ms,
+                ).numbered(state),
+                base_entry=record.base_entry,
+                base_bytes=record.base_bytes,
+            )
             self.close()
-            self._reader = await self._ledgers.open(record.ledger_id)
+            self._reader = await open_segment(self._ledgers, record)
         elif not self._reader.closed:
             await self._reader.refresh_lac()
         reader = self._reader
@@ -300,14 +323,21 @@ class LogView:
         )
 
     async def _open(self, one: SegmentRecord) -> LedgerReader:
-        reader = await self._ledgers.open(one.ledger_id)
+        reader = await open_segment(self._ledgers, one)
         if not reader.closed:
             reader.note_lac(one.last_entry)
         return reader
 
     async def _header(self, one: SegmentRecord, entry: int) -> tuple[EntryHeader, int]:
         """An entry's header, and the entry bytes of its segment up to and with it."""
-        reader = await self._open(one)
+        try:
+            reader = await self._open(one)
+        except NoSuchLedger:
+            await self._look_anew()
+            again = self._segment(one.segment)
+            if again is None:
+                raise
+            reader = await self._open(again)
         try:
             found = (await reader.read(entry, entry, bytes_max=1))[0]
             return decode_header(found.payload), found.length_so_far

@@ -24,9 +24,9 @@ from distributedlog.cluster.retention import EVERY_S, SHARE_OF_AGE, Retention
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.keys import state_key
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.purge import DeletionShare
 from distributedlog.log.reader import LogReader
 from distributedlog.log.record import LogRecord
+from distributedlog.log.retired import DeletionShare
 from distributedlog.log.state import LogState
 from distributedlog.metadata.transaction import Delete, Transaction
 from distributedlog.runtime.errors import LogTruncated
@@ -158,7 +158,7 @@ async def _janitors(world: World, one: Played, share: DeletionShare, chance: Ran
         for number in range(one.kills + 1):
             election = Elected()
             purger = Purger(world.metadata, election, grace_s=GRACE_S)
-            purger._deletion_share = share  # type: ignore[assignment,method-assign]
+            purger.deletion_share = share  # type: ignore[assignment,method-assign]
             janitor = await nursery.start(_janitor, Retention(world.metadata, election), purger)
             if number == one.kills:
                 break

@@ -142,7 +142,7 @@ async def test_who_changes_the_log_in_between_keeps_what_he_wrote(
     await truncate(metadata, DLSN(3, 1, 0))
     metadata.meddling = True
     purger = Purger(metadata, Elected(), grace_s=0)
-    removed = await purge(metadata, LOG, 2, purger._deletion_share)
+    removed = await purge(metadata, LOG, 2, purger.deletion_share)
     found = await metadata.get(state_key(LOG))
     assert found is not None
     state = LogState.decode(found.value)

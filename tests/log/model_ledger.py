@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import trio
+import xxhash
 
 from distributedlog.log.ledgers import EntryRecord
 from distributedlog.metadata.local import LocalMetadata
@@ -94,6 +95,7 @@ class ModelFound:
         state, last, length, owner, self.incarnation, self.custom = fields
         self.owner = None if owner is None else (owner[0], owner[1])
         self.closed = state == "closed"
+        self.quorums = (3, 3, 2)
         self.last_entry = last if self.closed else None
         self.length = length if self.closed else None
 
@@ -430,6 +432,13 @@ class ModelLedgers:
             raise VersionConflict(f"ledger {ledger_id} was changed while it was recovered")
         store.learn_lac(last)
         return ModelClosed(last, length)
+
+    async def different_copy(self, ledger_id: int, digests: Sequence[int]) -> str:
+        await trio.lowlevel.checkpoint()
+        if self.away:
+            raise RecoveryIncomplete("the model's bookies are away")
+        held = [xxhash.xxh3_64_intdigest(one) for one in self.stores[ledger_id].entries]
+        return "" if held == list(digests) else f"b1: ledger {ledger_id} has other bytes"
 
     async def deletion_share(self, ledger_id: int) -> Transaction:
         key = b"ledger/%016x" % ledger_id
