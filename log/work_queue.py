@@ -39,6 +39,7 @@ from .presence import Presence, show
 from .range_reader import RangeReader, open_ranges
 from .ranges import SegmentInfo, ranges_between
 from .retention import UNHELD
+from .segment_reader import open_segment
 from .segments import SegmentRecord
 from .snapshot import take_snapshot
 from .work import Stretch, WorkState, end_of_next
@@ -578,7 +579,7 @@ class WorkQueue:
             with suppress(DistributedLogError):
                 record = await self._follower.segment(state.open_from)
                 after = cursor.entry - 1 if record.segment == cursor.segment else -1
-                ledger = await self._context.ledgers.open(record.ledger_id)
+                ledger = await open_segment(self._context.ledgers, record)
                 try:
                     await ledger.wait(after, wait_s=LOOK_S)
                 finally:

@@ -732,3 +732,24 @@ def test_workers_share_a_log_by_a_queue(face: Face) -> None:
                 await done(queue.claim())
 
     face.play(scenario, f"worked-{face.name}")
+
+
+def test_small_segments_are_put_together(face: Face) -> None:
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
+            log = namespace.open_log(name)
+            with pytest.raises(LogNotFound, match=name):
+                await done(log.compact())
+            for n in range(3):
+                async with opened(log.open_writer()) as writer:
+                    await face.write(writer, rec(n, b"%d" % n))
+            async with opened(log.open_reader(to="end")) as reader:
+                before = await collect(reader)
+            assert await done(log.compact()) == 3
+            assert len({one.ledger_id for one in await done(log.segments())}) == 1
+            async with opened(log.open_reader(to="end")) as reader:
+                assert await collect(reader) == before
+            assert [record.txid for record in before] == [0, 1, 2]
+            assert await done(log.compact()) == 0
+
+    face.play(scenario, f"compacted-{face.name}")

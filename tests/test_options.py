@@ -9,7 +9,7 @@ from distributedlog.cluster.options import BookieNodeConfig
 from distributedlog.direct import ClientOptions
 from distributedlog.ledger.options import LedgerOptions
 from distributedlog.log.options import LogOptions
-from distributedlog.log.settings import RetentionOptions
+from distributedlog.log.settings import MergingOptions, RetentionOptions
 from distributedlog.metadata.options import RaftOptions
 from distributedlog.runtime.options import described, legal, table, with_tables
 
@@ -18,6 +18,7 @@ PARTS: dict[str, type] = {
     "client": ClientOptions,
     "log": LogOptions,
     "retention": RetentionOptions,
+    "merging": MergingOptions,
     "ledger": LedgerOptions,
     "bookie": BookieNodeConfig,
     "store": BookieOptions,
@@ -46,7 +47,7 @@ def test_a_client_gives_each_option_to_one_part() -> None:
     """One mapping configures three parts: no name may stand in two of them."""
     names = [
         one.name
-        for part in ("client", "log", "retention", "ledger")
+        for part in ("client", "log", "retention", "merging", "ledger")
         for one in described(PARTS[part])
     ]
 

@@ -676,6 +676,7 @@ CODECS = [
         [
             SegmentRecord(1, 7, 3, 9).encode(),
             SegmentRecord(1, 7, 3, 9, 0, True, 8, txid_base=4, txid_rule=1).encode(),
+            SegmentRecord(1, 7, 3, 9, 0, True, 8, base_entry=5, base_bytes=6).encode(),
         ],
         STORED,
         ("log/segments.py SegmentRecord.decode",),
@@ -772,6 +773,7 @@ CODECS = [
             (b"cookie/", keys.cookie_key("b1"), keys.bookie_id_of),
             (b"purge/", log_keys.purge_key(7), log_keys.log_id_of),
             (b"loose/", log_keys.unlinked_key(7, 8), log_keys.ids_of_unlinked),
+            (b"retired/", log_keys.retired_key(7, 8), log_keys.ids_of_retired),
             (b"name/", log_keys.name_key("ns", "log"), lambda b: log_keys.name_of("ns", b)),
         ]
     ),

@@ -34,11 +34,13 @@ STATE = LogState(
 SEGMENT = SegmentRecord(
     3, 8, 4, 9, 40, True, 12, 50, 51, 2, 300, 1, 1, 0, 600, 900, 1000, 50, TXIDS_INDEX
 )
+SHARED = replace(SEGMENT, base_entry=7, base_bytes=15)
 END = SegmentEnd(1, 300, 2, -1, -1, 1, 0, 1000, True)
 GOLDEN: list[tuple[Any, str]] = [
     (STATE, "dc001a0205a5612f6c6f67110503a26d65a2773102040508289302010003c2c293030302c0cd03e8cd0384a5636f"
             "756e74c3020393030701"),
     (SEGMENT, "dc0015030308040928c30c323302cd012c010100cd0258cd0384cd03e8320200"),
+    (SHARED, "dc0016040308040928c30c323302cd012c010100cd0258cd0384cd03e83202070f"),
     (END, "9a0201cd012c02ffff0100cd03e8c3"),
     (LockRecord("me", "w1", 9), "9401a26d65a2773109"),
     (UnlinkedLedger("etl", 4, 9), "9401a365746c0409"),
@@ -87,12 +89,16 @@ def test_what_the_first_formats_said_is_read() -> None:
     assert end == replace(END, last_time_ms=0, unordered=False)
 
 
-@pytest.mark.parametrize("value", [STATE, SEGMENT, END], ids=lambda one: type(one).__name__)
-def test_a_newer_format_is_refused_and_a_short_one_is_damaged(value: Any) -> None:
+@pytest.mark.parametrize(
+    ("value", "newest"),
+    [(STATE, 2), (SEGMENT, 4), (SHARED, 4), (END, 2)],
+    ids=["state", "segment", "shared", "end"],
+)
+def test_a_newer_format_is_refused_and_a_short_one_is_damaged(value: Any, newest: int) -> None:
     fields = unpack(value.encode(), "a value")
 
     with pytest.raises(UnsupportedFormat):
-        type(value).decode(pack([fields[0] + 1, *fields[1:]]))
+        type(value).decode(pack([newest + 1, *fields[1:]]))
     with pytest.raises(CorruptData):
         type(value).decode(pack(fields[:-1]))
 
