@@ -486,9 +486,9 @@ class Raft:
             self._send(peer, ask)
 
     def _campaign(self, now: float, transfer: bool = False) -> None:
-        self._await_leader(now)
-        self.role, self.leader_id = Role.CANDIDATE, ""
         self._set_term(self.term + 1, self.node_id)
+        self._await_leader(now)  # its votes take their time, in the first term as in any
+        self.role, self.leader_id = Role.CANDIDATE, ""
         self._votes = {self.node_id: True}
         if tally(self._votes, self.voters) is VoteResult.WON:
             self._become_leader(now)

@@ -226,6 +226,19 @@ def test_the_first_election_is_asked_for_again_soon_while_the_others_are_not_up(
     assert core.deadline == pytest.approx(10.5)
 
 
+def test_the_first_candidate_has_as_long_for_its_votes_as_any() -> None:
+    """They are synced before they are told; paper 5.6: broadcast time is far below the election timeout."""
+    core = node()
+    core.on_time(core.deadline)
+    settle(core)
+    began = 0.06
+
+    core.on_message(PreVoteReply(1, "b", True), began)
+
+    assert (core.role, core.term) == (Role.CANDIDATE, 1)
+    assert core.deadline == pytest.approx(began + 0.5)
+
+
 def test_the_leader_leaves_its_part_of_the_interval_to_the_others() -> None:
     core = node(1, voters="abc")
     core.on_message(Heartbeat(1, "b", 0, 1), 10.0)
