@@ -159,7 +159,8 @@ class Positions:
             record = PositionRecord(wanted, self._wall_ms(), proof, held_ms, generation)
             put = Put(key, record.encode())
             compares = (
-                Compare.version(key, 0 if found is None else found.version),
+                # Not its version, which begins anew where it is deleted and made again (H155).
+                Compare.mod_revision(key, 0 if found is None else found.mod_revision),
                 Compare.exists(state_key(log_id)),
             )
             try:
@@ -221,7 +222,7 @@ class Positions:
             if found is None:
                 return was_there  # gone by this call or another one
             was_there = True
-            delete = Transaction((Compare.version(key, found.version),), (Delete(key),))
+            delete = Transaction((Compare.mod_revision(key, found.mod_revision),), (Delete(key),))
             with suppress(OutcomeUnknown):
                 if (await self._metadata.transact(delete)).succeeded:
                     return True

@@ -270,6 +270,34 @@ async def test_a_position_that_is_moved_by_hand_stays_and_one_that_is_deleted_en
         await first.abort()
 
 
+async def test_a_move_by_hand_that_is_late_is_of_the_position_that_it_saw(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Not of one of the same name, made since and changed as often, which stands further (H155)."""
+    async with world.log("orders") as log:
+        await put(log, *range(9))
+        first = await log.subscribe("a")
+        transact, now = world.metadata.transact, trio.Event()
+
+        async def late(transaction: Transaction) -> TransactionReply:
+            world.metadata.transact = transact  # type: ignore[method-assign]
+            now.set()
+            await trio.sleep(5)
+            return await transact(transaction)
+
+        world.metadata.transact = late  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(log.positions.advance, "a", DLSN(1, 2, 0))
+            await now.wait()
+            await log.positions.delete("a")
+            async with log.subscribe("a", at="latest", takeover=True) as second:
+                stands = second.committed
+                assert stands > DLSN(1, 2, 0)
+                await trio.sleep(10)
+                assert await log.positions.get("a") == stands
+        await first.abort()
+
+
 async def test_what_a_subscriber_is_told_of_its_log(
     world: World, autojump_clock: MockClock
 ) -> None:
