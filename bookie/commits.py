@@ -45,9 +45,9 @@ class Commits:
         self._index = index
         self._waiters = waiters
         self._options = options
-        self._owed_lacs: list[tuple[Ledger, int]] = []
-        """Told since the last look; also such as are owed no more."""
-        self._older_lacs: list[tuple[Ledger, int]] = []
+        self._owed_lacs: dict[Ledger, int] = {}
+        """Told since the last look, of each ledger the last one; also such as are owed no more."""
+        self._older_lacs: dict[Ledger, int] = {}
         self._lacs_due = -inf
         """When the older ones are written."""
         self._late: deque[tuple[Callable[[GatheringBlock], None], bool]] = deque()
@@ -117,7 +117,7 @@ class Commits:
         """The writer says what is confirmed: published at once, durable a little later (H24)."""
         ledger.lac = lac
         ledger.lac_owed = True
-        self._owed_lacs.append((ledger, lac))
+        self._owed_lacs[ledger] = lac
         self._index.note_state(ledger)
         self.something_to_prove.set()
         if ledger.waiters:
@@ -130,8 +130,8 @@ class Commits:
 
     def lacs_are_due(self) -> None:
         """Nothing is added that would say them: they go with the next block."""
-        self._older_lacs += self._owed_lacs
-        self._owed_lacs = []
+        self._older_lacs |= self._owed_lacs
+        self._owed_lacs = {}
         self._lacs_due = -inf
 
     def before_take(self) -> None:
@@ -143,14 +143,14 @@ class Commits:
             return
         older = self._older_lacs
         while older:
-            ledger, lac = older[-1]
-            if ledger.lac_owed and ledger.lac == lac:
+            ledger = next(reversed(older))
+            if ledger.lac_owed and ledger.lac == older[ledger]:
                 block = self._ring.control_block()
                 if block is None:
                     return
                 ledger.lac_owed = False
                 block.controls.append(ledger.state_record())
-            older.pop()
+            del older[ledger]
         self._older_lacs, self._owed_lacs = self._owed_lacs, older
         self._lacs_due = now + LACS_WAIT_S
 

@@ -358,6 +358,21 @@ async def test_an_add_that_says_the_lac_saves_the_record_of_it(
         assert store.ledgers.look_up(7, KEY).lac == 28
 
 
+async def test_lacs_that_wait_for_an_add_are_one_a_ledger(autojump_clock: Clock) -> None:
+    """Whatever a peer sends, what waits is bounded by what is stored (H24)."""
+    async with running(CutDisk(sync_s=0.001)) as store:
+        adder = Adder(store, 7)
+        adder.send(record(7, 0))
+        await adder.all_acked()
+        for lac in range(1000):
+            store.write_lac(adder.stream, lac)
+        commits = store.commits
+        assert len(commits._owed_lacs) + len(commits._older_lacs) <= 2
+        assert store.ledgers.look_up(7, KEY).lac == 999
+        await trio.sleep(1)
+        assert not commits.has_dirty_lacs
+
+
 async def test_a_bookie_that_lost_its_journal_gives_no_negative_answers(
     autojump_clock: Clock,
 ) -> None:
