@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+import xxhash
 
+from distributedlog.bookie import entry as entries
 from distributedlog.bookie import messages as m
 from distributedlog.bookie.adds import Adds
 from distributedlog.bookie.client import (
@@ -17,6 +19,7 @@ from distributedlog.bookie.client import (
     AddStream,
     BookieClient,
 )
+from distributedlog.bookie.journal_blocks import DELETED, FENCED, LIMBO
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
@@ -28,7 +31,7 @@ from distributedlog.runtime.hello import FEATURES, Hello
 from distributedlog.runtime.rpc import Endpoint
 from tests.runtime.pipe import PipeNetwork
 
-from .kit import KEY, OPTIONS, CutDisk, read_all, record
+from .kit import KEY, OPTIONS, Adder, CutDisk, read_all, record, running
 
 Clock = trio.testing.MockClock
 TIGHT = replace(
@@ -336,6 +339,120 @@ async def test_what_is_taken_alone_is_what_would_be_taken_in_order(
     assert [(await outcome(seed, in_common, options))[0] for seed in range(10)] == short
     assert taken.count(True) > 20
     assert taken.count(False) > 50
+
+
+def _bent(body: bytes, **fields: int) -> bytes:
+    """A record with other fields, and a digest that fits."""
+    names = (
+        "digest",
+        "length",
+        "payload",
+        "version",
+        "flags",
+        "rest",
+        "ledger",
+        "entry",
+        "so_far",
+        "lac",
+    )
+    header = dict(zip(names, entries.HEADER.unpack_from(body), strict=True)) | fields
+    bent = bytearray(entries.HEADER.pack(*header.values()) + body[entries.HEADER_BYTES :])
+    if "digest" not in fields:
+        bent[:8] = xxhash.xxh3_64_intdigest(memoryview(bent)[8:]).to_bytes(8, "little")
+    return bytes(bent)
+
+
+def _offers(ledger: int) -> dict[str, bytes]:
+    """Bodies of one ADD to a ledger that has entries 0 to 2, whose LAC is 1."""
+    following = record(ledger, 3)
+    return {
+        "the next": following,
+        "a gap": record(ledger, 9),
+        "one that is here": record(ledger, 2),
+        "another in its place": record(ledger, 2, b"other"),
+        "an older LAC": record(ledger, 3, lac=0),
+        "the LAC that is known": record(ledger, 3, lac=1),
+        "no LAC": record(ledger, 3, lac=-1),
+        "a LAC that is not below it": _bent(following, lac=3),
+        "a LAC below none": _bent(following, lac=-2),
+        "of another ledger": record(ledger + 1000, 3),
+        "an id beyond all": _bent(following, entry=entries.ENTRY_ID_MAX + 1),
+        "the last id": _bent(following, entry=entries.ENTRY_ID_MAX),
+        "another version": _bent(following, version=2),
+        "a wrong digest": _bent(following, digest=7),
+        "a length beyond the frame": _bent(following, length=len(following) + 8),
+        "a length within the frame": _bent(following, length=len(following) - 8),
+        "a payload that does not fit": _bent(following, payload=1),
+        "a part of a header": following[:40],
+        "something after it": following + bytes(8),
+        "two": following + record(ledger, 4),
+        "too large": record(ledger, 3, bytes(OPTIONS.gather_bytes)),
+        "nothing": b"",
+    }  # fmt: skip
+
+
+async def _offered(state: str, *, short: bool) -> tuple[dict[str, object], int]:
+    """What becomes of each offer, each to a ledger of its own in that state; how many went the short way."""
+    said: dict[str, object] = {}
+    lone = 0
+    async with running(CutDisk()) as store:
+        names = list(_offers(0))
+        adders = []
+        for number in range(1, len(names) + 1):
+            adder = Adder(store, number, recovery=state == "recovery")
+            if state != "unknown":
+                adder.send(record(number, 0), record(number, 1), record(number, 2))
+                await adder.all_acked()
+                store.write_lac(adder.stream, 1)
+            adders.append(adder)
+        if state == "read-only":
+            store.space.asked = True
+        elif state == "no next file":
+            store.space.note_next_file(missing=True)
+        elif state == "index behind":
+            store._index.runs_in_memory += 1 << 40
+        store.space.look()
+        for adder, name in zip(adders, names, strict=True):
+            ledger, body = adder.stream.ledger, _offers(adder.ledger)[name]
+            flags = {"fenced": FENCED, "limbo": LIMBO | FENCED, "deleted": DELETED}
+            ledger.flags |= flags.get(state, 0)
+            if state == "closed":
+                store.adds.close_stream(adder.stream)
+            frame = memoryview(b"before" + body + b"after")[: 6 + len(body)]
+            taken = short and store.adds.take_lone(adder.stream, frame, 6, len(frame))
+            lone += taken
+            if not taken:
+                assert store.adds.take(adder.stream, frame[6:], adder.resume) == len(body)
+            store.commits.gathered(adder)
+            owed, refused = ledger.lac_owed, [(type(one), at) for one, at in adder.refused]
+            await trio.sleep(0.01)
+            there = ledger.stored and not ledger.deleted
+            holds = list((await read_all(store, ledger.id)).values()) if there else []
+            stats = store.stats
+            said[name] = (
+                refused, adder.stream.taken, adder.acked, owed, ledger.top, ledger.lac, holds,
+                (stats.entries, stats.bytes, stats.payload_bytes, stats.duplicates, stats.refusals),
+            )  # fmt: skip
+        store._index.runs_in_memory %= 1 << 40
+    return said, lone
+
+
+@pytest.mark.parametrize(
+    ("state", "lone"),
+    [
+        ("open", 6), ("recovery", 6), ("unknown", 0), ("fenced", 0), ("limbo", 0), ("deleted", 0),
+        ("closed", 0), ("read-only", 0), ("no next file", 0), ("index behind", 0),
+    ],
+)  # fmt: skip
+async def test_what_is_taken_alone_is_decided_as_all_else_is(
+    autojump_clock: Clock, state: str, lone: int
+) -> None:
+    """H165: each record that may come, in each state that a ledger and its bookie may be in."""
+    apart, none = await _offered(state, short=False)
+    short, taken = await _offered(state, short=True)
+
+    assert short == apart
+    assert (taken, none) == (lone, 0)
 
 
 async def test_what_is_gathered_leaves_in_one_call(
