@@ -145,6 +145,7 @@ class ByteReader:
         self._follow = follow
         self._open_at = open_at
         self._end = end
+        self._in_order = trio.Lock()  # a call that was given up may be about to end
         self._reader: LogReader | None = None
         self._here = memoryview(b"")
         """From the offset on, of the entry at hand."""
@@ -158,16 +159,33 @@ class ByteReader:
 
         ``b""`` at the end of what is readable. With ``follow`` it is waited for more there, and -1 gives what
         comes next; then only the end of a sealed log is one. Raises `LogTruncated` for an offset that is not
-        left.
+        left. Cancelled, or after an error, the next call begins where this one did.
 
         Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
+        async with self._in_order:
+            return await self._read(size)
+
+    async def read_from(self, offset: int, size: int) -> bytes:
+        """As `read`, from ``offset`` on. For a face, whose caller may not have had what the last one gave."""
+        async with self._in_order:
+            if offset != self._offset:
+                await self._go_to(offset)
+            return await self._read(size)
+
+    async def _read(self, size: int) -> bytes:
         if size >= 0 or self._follow:
             return await self._read_some(size)
-        found = []
-        while some := await self._read_some(-1):
-            found.append(some)
+        found, start = [], self._offset
+        try:
+            while some := await self._read_some(-1):
+                found.append(some)
+        except BaseException:  # nobody is given what was found
+            with trio.CancelScope(shield=True):
+                await self._give_up_reader()
+            self._offset = start
+            raise
         return b"".join(found)
 
     async def tell(self) -> int:
@@ -190,15 +208,16 @@ class ByteReader:
         await trio.lowlevel.checkpoint()
         if whence not in (0, 1, 2):
             raise InvalidRequest(f"whence is 0, 1 or 2, not {whence!r:.40}")
-        base = (0, self._offset)[whence] if whence < 2 else await self._end()
-        target = check_offset(base + offset)
-        ahead = target - self._offset
-        if 0 <= ahead <= len(self._here):
-            self._here = self._here[ahead:]
-        else:
-            await self._give_up_reader()
-        self._offset = target
-        return target
+        async with self._in_order:
+            base = (0, self._offset)[whence] if whence < 2 else await self._end()
+            target = check_offset(base + offset)
+            await self._go_to(target)
+            return target
+
+    @property
+    def offset(self) -> int:
+        """As `tell`."""
+        return self._offset
 
     async def aclose(self) -> None:
         """Stop fetching. Idempotent.
@@ -230,9 +249,17 @@ class ByteReader:
         self._offset += len(some)
         return bytes(some)
 
+    async def _go_to(self, target: int) -> None:
+        ahead = target - self._offset
+        if 0 <= ahead <= len(self._here):
+            self._here = self._here[ahead:]
+        else:
+            await self._give_up_reader()
+        self._offset = target
+
     async def _fill(self) -> None:
         """Have bytes of the offset at hand, or none where that is the end."""
-        begun = self._reader is not None
+        begun, told = self._reader is not None, False
         while not self._here:
             if self._reader is None:
                 self._reader = await self._open_at(self._offset + 1, not self._follow)
@@ -240,8 +267,16 @@ class ByteReader:
                 columns = await self._reader.read_columns()
             except EndOfStream:
                 columns = None
+            except LogTruncated:  # of a position: which offset is left is seen where that is read
+                await self._give_up_reader()
+                if told:
+                    raise
+                begun, told = False, True
+                continue
             if columns is None:
                 await self._give_up_reader()
+                if told and (end := await self._end()) > self._offset:
+                    raise self._truncated(end)
                 if not begun or self._follow:
                     return
                 begun = False  # more may be there than when that one was opened
@@ -249,10 +284,7 @@ class ByteReader:
             end = columns.txids[columns.count - 1]
             start = end - columns.payload_bytes
             if start > self._offset and not begun:
-                raise LogTruncated(
-                    f'log "{self._name}": its bytes before {start} are gone, {self._offset} was asked for',
-                    str(start),
-                )
+                raise self._truncated(start)
             if not start <= self._offset <= end:
                 raise CorruptData(
                     f'log "{self._name}": an entry of bytes {start} to {end} where {self._offset} is next'
@@ -260,6 +292,12 @@ class ByteReader:
             begun = True
             rows = columns.payload[columns.offsets[0] : columns.offsets[columns.count]]
             self._here = rows[self._offset - start :]
+
+    def _truncated(self, start: int) -> LogTruncated:
+        return LogTruncated(
+            f'log "{self._name}": its bytes before {start} are gone, {self._offset} was asked for',
+            str(start),
+        )
 
     async def _give_up_reader(self) -> None:
         reader, self._reader, self._here = self._reader, None, memoryview(b"")

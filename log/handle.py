@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
-from ..runtime.errors import DistributedLogError, InvalidRequest, LogEmpty, LogNotFound
+from ..runtime.errors import (
+    DistributedLogError,
+    InvalidRequest,
+    LogDeleted,
+    LogEmpty,
+    LogNotFound,
+)
 from .app_versions import AppVersion, LinkContent, last_version
 from .byte_stream import ByteReader, ByteWriter, check_offset, check_stream
 from .compression import Compression
@@ -742,19 +748,45 @@ class Log:
         writer = await opening
         return ByteWriter(writer)
 
-    async def _open_byte_reader(self, offset: int, follow: bool) -> ByteReader:
-        check_stream((await self._follower()).state)
+    async def _open_byte_reader(self, offset: int, follows: bool) -> ByteReader:
+        context, log_id = self._context, await self._find()
+
+        async def follower() -> StateFollower:
+            """Of this very log, whatever it is called by now, and whose ever its name is."""
+            try:
+                return await follow(context.metadata, log_id, self.name, context.namespace)
+            except LogDeleted as error:
+                held = HeldPosition(DLSN.INITIAL, incarnation_text(log_id), None)
+                raise await explain_gone(
+                    context.metadata, context.namespace, self.name, held
+                ) from error
 
         async def open_at(txid: int, to_end: bool) -> LogReader:
-            return await self.open_reader(txid=txid, to="end" if to_end else None)
+            fetcher = await open_fetcher(
+                context,
+                await follower(),
+                position=None,
+                dlsn=None,
+                txid=txid,
+                since_ms=None,
+                at="earliest",
+                to="end" if to_end else None,
+                skip=False,
+                on_skipped=None,
+            )
+            context.start(fetcher.run)
+            return LogReader(fetcher)
 
-        return ByteReader(self.name, offset, follow=follow, open_at=open_at, end=self._byte_end)
+        async def end() -> int:
+            now = await follower()
+            last = await last_readable(context.metadata, now, context.ledgers)
+            if last is None:
+                return max(0, now.state.last_txid)
+            record = await now.segment(last.segment)
+            return (await record_at(context.ledgers, self.name, record, last)).txid
 
-    async def _byte_end(self) -> int:
-        try:
-            return (await self.last_record()).txid
-        except LogEmpty:
-            return max(0, (await self._follower()).state.last_txid)
+        check_stream((await follower()).state)
+        return ByteReader(self.name, offset, follow=follows, open_at=open_at, end=end)
 
     async def _watch_segments(self, first: int | None) -> SegmentWatch:
         watch = SegmentWatch(await self._follower(), first)

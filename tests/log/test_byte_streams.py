@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from distributedlog.log.byte_stream import RECORD_BYTES
+from distributedlog.log.byte_stream import RECORD_BYTES, ByteReader
 from distributedlog.log.handle import Log
 from distributedlog.log.namespace import Namespace
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     InvalidRequest,
+    LogDeleted,
     LogNotFound,
     LogTruncated,
     TooBusy,
@@ -249,3 +250,94 @@ def test_random_writes_crashes_and_seeks_against_a_bytearray(
             nursery.cancel_scope.cancel()
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+async def test_a_byte_reader_stays_with_its_log(world: World, autojump_clock: MockClock) -> None:
+    """It opens a reader at each seek: never another log's that has the name now; a rename it does not see."""
+    async with world.process() as ns:
+        for follow in (False, True):
+            log = await stream(ns)
+            async with log.open_byte_writer() as writer:
+                await writer.write(b"old" * 10)
+            reader = await log.open_byte_reader(follow=follow)
+            assert await reader.read(3) == b"old"
+            await ns.rename_log("l", "m")
+            assert await reader.seek(6) == 6
+            assert await reader.seek(0) == 0
+            assert await reader.read(30) == b"old" * 10
+
+            await ns.delete_log("m")
+            log = await stream(ns)
+            async with log.open_byte_writer() as writer:
+                await writer.write(b"new" * 20)
+            for whence in (0, 2):
+                with pytest.raises(LogDeleted):
+                    await seek_and_read(reader, whence)
+            await reader.aclose()
+            await ns.delete_log("l")
+
+
+async def seek_and_read(reader: ByteReader, whence: int) -> None:
+    await reader.seek(30, whence)
+    await reader.read(3)
+
+
+async def read_on(reader: ByteReader) -> None:
+    while await reader.read(1000):
+        pass
+
+
+async def test_a_byte_reader_that_is_open_is_told_of_offsets(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """``first`` of `LogTruncated` is an offset for it, also where the log was truncated meanwhile."""
+    async with world.process(segment_bytes_max=300, read_ahead_bytes=150, read_bytes=50) as ns:
+        log = await stream(ns)
+        async with log.open_byte_writer() as writer:
+            for n in range(10):
+                await writer.write(b"%d" % n * 100)
+                await writer.flush()
+        async with log.open_byte_reader(follow=True) as follower, log.open_byte_reader() as reader:
+            assert await follower.read(50) == await reader.read(50) == b"0" * 50
+            await log.truncate(txid=950)
+            await trio.sleep(1)
+            for one in (follower, reader):
+                with pytest.raises(LogTruncated) as caught:
+                    await read_on(one)
+                assert caught.value.first == "900"
+                assert await one.seek(900) == 900
+                assert await one.read(1000) == b"9" * 100
+
+
+async def test_cancelled_reads_lose_no_byte(world: World, autojump_clock: MockClock) -> None:
+    """Cancelled at the n-th step, n = 1, 2, 3 …: the next call begins where this one did."""
+    whole = random.Random(2).randbytes(3 * RECORD_BYTES)
+    async with world.process() as ns:
+        log = await stream(ns)
+        async with log.open_byte_writer() as writer:
+            for at in range(0, len(whole), RECORD_BYTES // 2):
+                await writer.write(whole[at : at + RECORD_BYTES // 2])
+                await writer.flush()
+        for size in (-1, 100_000):
+            cancelled = 0
+            for steps in range(1, 60):
+                async with log.open_byte_reader() as reader:
+                    found = b""
+                    with trio.CancelScope() as scope:
+                        async with trio.open_nursery() as nursery:
+
+                            async def cancel(
+                                count: int = steps, scope: trio.CancelScope = scope
+                            ) -> None:
+                                for _ in range(count):
+                                    await trio.lowlevel.checkpoint()
+                                scope.cancel()
+
+                            nursery.start_soon(cancel)
+                            while some := await reader.read(size):
+                                found += some
+                            nursery.cancel_scope.cancel()
+                    cancelled += scope.cancelled_caught
+                    assert await reader.tell() == len(found)
+                    assert found + await reader.read() == whole
+            assert cancelled > 3
