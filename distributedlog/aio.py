@@ -22,7 +22,16 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
 import trio
 
 from . import open_namespace as open_trio_namespace
-from .bridge import GIVE_UP_S, Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over
+from .bridge import (
+    GIVE_UP_S,
+    Cursor,
+    HeldContext,
+    Inbox,
+    LocalCluster,
+    Owned,
+    hand_over,
+    hand_over_claim,
+)
 from .log.app_versions import AppVersion, LinkContent
 from .log.batch import state_of
 from .log.byte_stream import ByteReader as TrioByteReader
@@ -456,6 +465,8 @@ class ByteReader(_Closable):
     def __init__(self, background: Background, reader: TrioByteReader) -> None:
         super().__init__(background, repr(reader), reader.aclose)
         self._reader = reader
+        self._offset = reader.offset
+        """After what the caller was given: a call that was given up may have read further."""
 
     def __repr__(self) -> str:
         return repr(self._reader)
@@ -466,14 +477,17 @@ class ByteReader(_Closable):
         Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
-        return await run(self._background, self._reader.read, size)
+        found = await run(self._background, self._reader.read_from, self._offset, size)
+        self._offset += len(found)
+        return found
 
     async def tell(self) -> int:
         """The offset of the next byte that is read.
 
         Raises: AlreadyClosed.
         """
-        return await run(self._background, self._reader.tell)
+        await run(self._background, self._reader.tell)
+        return self._offset
 
     async def seek(self, offset: int, whence: int = 0) -> int:
         """Go to an offset, from the beginning (0), from here (1), or from the end of what is readable (2).
@@ -481,7 +495,10 @@ class ByteReader(_Closable):
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
         """
-        return await run(self._background, self._reader.seek, offset, whence)
+        if whence == 1:
+            offset, whence = self._offset + offset, 0
+        self._offset = await run(self._background, self._reader.seek, offset, whence)
+        return self._offset
 
     async def aclose(self) -> None:
         """Stop fetching. Idempotent.
@@ -964,8 +981,13 @@ class WorkQueue(_Closable):
         Raises: LogNotFound, InvalidRequest, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
         call = partial(self._queue.claim, bytes_max=bytes_max, wait_s=wait_s)
-        found = await run(self._background, call)
-        return None if found is None else WorkClaim(self._background, found)
+        handover = hand_over_claim(self._background, call)
+        try:
+            found = await outcome_of(handover.begin())
+            return None if found is None else WorkClaim(self._background, found)
+        except BaseException:
+            handover.give_up()
+            raise
 
     def __aiter__(self) -> Self:
         return self

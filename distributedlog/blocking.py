@@ -26,7 +26,16 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from . import open_namespace as open_trio_namespace
-from .bridge import GIVE_UP_S, Cursor, HeldContext, Inbox, LocalCluster, Owned, hand_over
+from .bridge import (
+    GIVE_UP_S,
+    Cursor,
+    HeldContext,
+    Inbox,
+    LocalCluster,
+    Owned,
+    hand_over,
+    hand_over_claim,
+)
 from .log.app_versions import AppVersion, LinkContent
 from .log.batch import state_of
 from .log.byte_stream import ByteReader as TrioByteReader
@@ -527,6 +536,8 @@ class ByteReader(_Closable, io.RawIOBase):
     def __init__(self, background: Background, reader: TrioByteReader) -> None:
         super().__init__(background, repr(reader), reader.aclose)
         self._reader = reader
+        self._offset = reader.offset
+        """After what the caller was given: a call that was given up may have read further."""
 
     def __repr__(self) -> str:
         return repr(self._reader)
@@ -548,7 +559,10 @@ class ByteReader(_Closable, io.RawIOBase):
         Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
-        return self._background.run(self._reader.read, -1 if size is None else size)
+        wanted = -1 if size is None else size
+        found = self._background.run(self._reader.read_from, self._offset, wanted)
+        self._offset += len(found)
+        return found
 
     def readall(self) -> bytes:
         """As `read` without a size."""
@@ -566,7 +580,8 @@ class ByteReader(_Closable, io.RawIOBase):
 
         Raises: AlreadyClosed.
         """
-        return self._background.run(self._reader.tell)
+        self._background.run(self._reader.tell)
+        return self._offset
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """Go to an offset, from the beginning (0), from here (1), or from the end of what is readable (2).
@@ -574,7 +589,10 @@ class ByteReader(_Closable, io.RawIOBase):
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
         """
-        return self._background.run(self._reader.seek, offset, whence)
+        if whence == 1:
+            offset, whence = self._offset + offset, 0
+        self._offset = self._background.run(self._reader.seek, offset, whence)
+        return self._offset
 
     def close(self) -> None:
         """Stop fetching. Idempotent.
@@ -1060,8 +1078,13 @@ class WorkQueue(_Closable):
         Raises: LogNotFound, InvalidRequest, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
         call = partial(self._queue.claim, bytes_max=bytes_max, wait_s=wait_s)
-        found = self._background.run(call)
-        return None if found is None else WorkClaim(self._background, found)
+        handover = hand_over_claim(self._background, call)
+        try:
+            found = outcome_of(handover.begin())
+            return None if found is None else WorkClaim(self._background, found)
+        except BaseException:
+            handover.give_up()
+            raise
 
     def __iter__(self) -> Self:
         return self

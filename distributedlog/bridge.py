@@ -16,6 +16,7 @@ import trio
 from .log.position import Position
 from .log.reader import LogReader, position_after
 from .log.record import Columns, LogRecord
+from .log.work_queue import WorkClaim
 from .runtime.background import Background, Handover, Promise
 from .runtime.errors import AlreadyClosed, DistributedLogError
 
@@ -84,6 +85,18 @@ def hand_over(
         await owned._give_up()
 
     return Handover(background, open_and_wrap, give_up)
+
+
+def hand_over_claim(
+    background: Background, claim: Callable[[], Awaitable[WorkClaim | None]]
+) -> Handover[WorkClaim | None]:
+    """A stretch of a work queue on its way to a caller."""
+
+    async def give_up(claimed: WorkClaim | None) -> None:
+        if claimed is not None:
+            claimed.ungiven()
+
+    return Handover(background, claim, give_up)
 
 
 class LocalCluster:

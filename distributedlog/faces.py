@@ -45,8 +45,8 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (LogWatch, "_watch", "run"),
     (SegmentWatch, "_watch", "run"),
     (Subscription, "_subscription", "commit_at"),
-    (WorkClaim, "_claim", "leave"),
-    (WorkQueue, "_queue", "begin finish put_back extend open_stretch run"),
+    (WorkClaim, "_claim", "leave ungiven"),
+    (WorkQueue, "_queue", "begin finish ungiven put_back extend open_stretch run"),
     (MultiReader, "_reader", "next_many ended run"),
 )
 """Each trio class; where its asyncio class has the object that lives in the loop; what that leaves out."""

@@ -69,14 +69,13 @@ class Committed:
             or (found.create_revision, record.generation)
             != (self.create_revision, self.written.generation)
         ):
-            now = "its position was deleted"
+            why = "has no position any more: it was deleted, alone or with its log"
             if record is not None:
-                now = f"{record.generation} subscribed since, it stands at {record.dlsn}"
-            self.fail(
-                SubscriptionLost(
-                    f"{self.what} has another holder: this one is number {self.written.generation}, {now}"
+                why = (
+                    f"has another holder: this one is number {self.written.generation}, "
+                    f"{record.generation} subscribed since, it stands at {record.dlsn}"
                 )
-            )
+            self.fail(SubscriptionLost(f"{self.what} {why}"))
         elif found.mod_revision >= self.revision:
             self.revision, self.written = found.mod_revision, record
 

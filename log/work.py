@@ -146,6 +146,14 @@ class WorkState:
                 return changed  # else it holds the floor up, and is tried on
         return self._with(found, back)
 
+    def unclaimed(self, number: int) -> "WorkState | None":
+        """Nobody ever began with it: it waits as before its claim; None as `done`."""
+        found = self._claim(number)
+        if found is None:
+            return None
+        tries = max(0, found.tries - 1)
+        return self._with(found, replace(found, status=Status.WAITS, worker=NOBODY, tries=tries))
+
     def without_workers(self, gone: Iterable[int], *, tries_max: int) -> "WorkState":
         """These have died: what they had claimed is given back."""
         state, dead = self, frozenset(gone)

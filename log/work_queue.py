@@ -146,6 +146,10 @@ class WorkClaim:
         self._queue.extend(self.number)
         await trio.lowlevel.checkpoint()
 
+    def ungiven(self) -> None:
+        """For a face, whose caller did not get it."""
+        self._queue.ungiven(self.number)
+
     async def __aenter__(self) -> "WorkClaim":
         return self
 
@@ -202,6 +206,10 @@ class WorkQueue:
         """Claims that somebody here handles, and when they are given back."""
         self._later: dict[int, float] = {}
         """Claims that nobody handles, and when they are given back."""
+        self._spare: dict[int, float] = {}
+        """Claims that nobody was given: the next one here who asks has them, or they go back, and when."""
+        self._unsure = False
+        """May the state have claims that are not known here? It is looked at."""
         self._known: tuple[WorkState, int] | None = None
         """The state and the revision that wrote it, as last seen. (A version begins anew with a queue.)"""
         self._segments: tuple[SegmentInfo, ...] = ()
@@ -247,7 +255,7 @@ class WorkQueue:
             if wanted in self._wanted:
                 self._wanted.remove(wanted)
             if wanted.got is not None:
-                self._mine.pop(wanted.got.number, None)  # the next one who asks has it
+                self.ungiven(wanted.got.number)
             raise
         if wanted.error is not None:
             raise wanted.error.again()
@@ -322,6 +330,12 @@ class WorkQueue:
             raise
         self._mine.pop(number, None)
 
+    def ungiven(self, number: int) -> None:
+        """Nobody got it, and so nobody handles it: the next one here who asks does, or somebody else."""
+        if self._mine.pop(number, None) is not None:
+            self._spare[number] = trio.current_time() + LOOK_S
+            self._wake.set()
+
     async def put_back(self, number: int, delay_s: float) -> None:
         """Give a claim back, later."""
         if delay_s == 0:
@@ -386,8 +400,12 @@ class WorkQueue:
             self._mine.pop(number, None)
             self._later.pop(number, None)
             self._asked.append(self._late(number))
+        spare = [number for number, at in self._spare.items() if at <= now]
+        for number in spare:
+            del self._spare[number]
+            self._asked.append(self._unclaimed(number))
         asked, self._asked = self._asked, []
-        if asked or self._wanted:
+        if asked or self._wanted or self._unsure:
             try:
                 await self._answer(asked)
             except DistributedLogError as error:
@@ -395,6 +413,11 @@ class WorkQueue:
                     one.error = error
                     one.told.set()
                 self._give_nothing(error)
+                # Nobody asks for these again.
+                again_at = trio.current_time() + LOOK_S
+                self._later.update(dict.fromkeys(late, again_at))
+                self._spare.update(dict.fromkeys(spare, again_at))
+                self._unsure = not isinstance(error, LogNotFound)
             except BaseException:
                 self._asked[:0] = asked  # `_end` tells them
                 raise
@@ -403,7 +426,7 @@ class WorkQueue:
 
     async def _answer(self, asked: list[_Asked]) -> None:
         """Make all that is asked one change, and tell those who asked."""
-        known = None if self._wanted else self._known
+        known = None if self._wanted or self._unsure else self._known
         refused: list[_Asked] = []
         looked: list[_Wanted] = []
         granted: list[tuple[_Wanted, Stretch]] = []
@@ -450,7 +473,7 @@ class WorkQueue:
                 self._unheld = False
                 break
             known = self._seen(reply.current[0])
-        self._known = state, revision
+        self._known, self._unsure = (state, revision), False
         for one in refused:
             one.error = one.refused()
             if put is not None and state != put:
@@ -460,15 +483,25 @@ class WorkQueue:
         for wanted, stretch in granted:
             if wanted in self._wanted:  # else it gave up: the next one who asks has it
                 self._mine[stretch.number] = trio.current_time() + self._claim_s
+                self._spare.pop(stretch.number, None)
                 wanted.got = stretch
                 self._wanted.remove(wanted)
                 wanted.told.set()
+        self._note_spare(state)
         handled = self._at_end and not state.line and len(state.parked) == len(state.aside)
         for wanted in looked:
             late = wanted.until <= trio.current_time()
             if wanted in self._wanted and (handled or late):
                 self._wanted.remove(wanted)
                 wanted.told.set()
+
+    def _note_spare(self, state: WorkState) -> None:
+        """Claims that nobody here has: of answers that were lost, of tasks that gave up."""
+        mine = {one.number for one in state.claims if one.worker == self._worker}
+        self._spare = {number: at for number, at in self._spare.items() if number in mine}
+        at = trio.current_time() + LOOK_S
+        for number in mine - self._mine.keys() - self._later.keys():
+            self._spare.setdefault(number, at)
 
     async def _grant(
         self, state: WorkState, looked: list[_Wanted]
@@ -548,10 +581,15 @@ class WorkQueue:
         """Until somebody asks, or there may be something to give, or a claim is late."""
         now = trio.current_time()
         due = min(
-            (*self._mine.values(), *self._later.values(), *(one.until for one in self._wanted)),
+            (
+                *self._mine.values(),
+                *self._later.values(),
+                *self._spare.values(),
+                *(one.until for one in self._wanted),
+            ),
             default=float("inf"),
         )
-        if self._wanted:
+        if self._wanted or self._unsure:
             due = min(due, now + LOOK_S)
         with trio.move_on_at(due):
             if self._wanted and self._starved:
@@ -611,6 +649,10 @@ class WorkQueue:
     def _late(self, number: int) -> _Asked:
         """It is given back, and nobody waits for that."""
         return _Asked(lambda state: self._back(state, number), lambda: self._lost(number))
+
+    def _unclaimed(self, number: int) -> _Asked:
+        """As `_late`, of what nobody was given."""
+        return _Asked(lambda state: state.unclaimed(number), lambda: self._lost(number))
 
     def _all_back(self, state: WorkState) -> WorkState:
         return state.without_workers({self._worker}, tries_max=self._tries_max)

@@ -681,3 +681,43 @@ if __name__ == "__main__":
             print(f"{test.__name__.rsplit('_', 2)[-2]}: {OPENS} opens of a {kind}: nothing is left")
     test_ten_thousand_interrupted_writes_leave_none_hanging()
     print(f"{WRITES} interrupted writes: none hangs")
+
+
+async def let_it_end(call: Any) -> None:
+    """Begin a call, and cancel it when the loop has done it and nobody was told yet."""
+    task = asyncio.create_task(call)
+    await asyncio.sleep(0)
+    time.sleep(0.2)  # noqa: ASYNC251 the event loop must not see the outcome
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_cancelled_call_keeps_no_claim_and_loses_no_byte_in_the_asyncio_face() -> None:
+    """What the loop found for it is the next one's, here or, a second later, anywhere."""
+
+    async def main() -> None:
+        async with aio._Opened(model_namespace(), "test", aio.Namespace) as namespace:
+            await namespace.create_log("b", txids="bytes")
+            log = namespace.open_log("b")
+            async with log.open_byte_writer() as writer:
+                await writer.write(bytes(range(100)))
+            async with (
+                log.open_byte_reader() as reader,
+                log.work_queue("q") as mine,
+                log.work_queue("q") as theirs,
+            ):
+                await let_it_end(reader.read(10))
+                assert await reader.tell() == 0
+                assert await reader.read(10) == bytes(range(10))
+                await let_it_end(reader.read())
+                assert await reader.seek(10, 1) == 20
+                assert await reader.read() == bytes(range(20, 100))
+
+                await let_it_end(mine.claim(wait_s=0))
+                claim = await theirs.claim(wait_s=5)
+                assert claim is not None
+                assert claim.tries == 1
+                await claim.done()
+
+    asyncio.run(main())

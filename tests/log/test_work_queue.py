@@ -529,3 +529,62 @@ async def test_workers_that_die_under_lost_answers_handle_every_record(
         assert set(handled) == set(range(40))
         assert (state.line, state.claims) == ((), [])
         assert state.floor == DLSN(3, 0, 0)
+
+
+async def test_a_claim_that_nobody_takes_goes_back_to_others(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Of who gave up while it was granted, and asks no more: within a second, as if never claimed."""
+    async with world.process("alpha") as a, world.process("beta") as b:
+        log = await some_log(world, a)
+        cancelled = 0
+        for steps in range(1, 30):
+            name = f"q{steps}"
+            async with (
+                log.work_queue(name) as mine,
+                b.open_log("orders").work_queue(name) as theirs,
+            ):
+                with trio.CancelScope() as scope:
+                    async with trio.open_nursery() as nursery:
+
+                        async def cancel(
+                            count: int = steps, scope: trio.CancelScope = scope
+                        ) -> None:
+                            for _ in range(count):
+                                await trio.lowlevel.checkpoint()
+                            scope.cancel()
+
+                        nursery.start_soon(cancel)
+                        await claimed(mine)
+                        nursery.cancel_scope.cancel()
+                if scope.cancelled_caught:
+                    cancelled += 1
+                    await trio.sleep(3)
+                    again = await claimed(theirs)
+                    assert (again.first, again.tries) == (DLSN(1, 0, 0), 1)
+        assert cancelled > 3
+
+
+async def test_what_is_late_goes_back_though_the_store_was_away(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Nobody asks for it a second time: the queue does, when somebody answers again."""
+    async with world.process("alpha") as a, world.process("beta") as b:
+        log = await some_log(world, a)
+        theirs = await b.open_log("orders").work_queue("q")
+        async with log.work_queue("q", claim_s=10.0) as queue:
+            late, delayed = await claimed(queue), await claimed(queue)
+            await delayed.give_back(delay_s=12.0)
+            original = world.metadata.transact
+
+            async def away(transaction: Transaction) -> TransactionReply:
+                raise QuorumUnreachable("nobody answers")
+
+            world.metadata.transact = away  # type: ignore[method-assign]
+            with pytest.raises(QuorumUnreachable):
+                await claimed(queue)
+            await trio.sleep(30)
+            world.metadata.transact = original  # type: ignore[method-assign]
+            await trio.sleep(5)
+            again = {(await claimed(theirs)).first for _ in range(2)}
+            assert again == {late.first, delayed.first}
