@@ -22,6 +22,7 @@ from .log.dlsn import DLSN
 from .log.handle import Log
 from .log.namespace import Namespace
 from .log.opening import Opening
+from .log.pipeline import LOOK_S
 from .log.process_bytes import FREE_BYTES
 from .log.record import (
     RECORD_BYTES_MAX,
@@ -47,6 +48,8 @@ from .runtime.host import Buffer
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
 """Between the caller and the writer, beside the writer's own bound."""
+SIZE_MAX = 2 * RECORD_BYTES_MAX
+"""Of columns or a set, more than the writer ever takes."""
 GROWTH = 4
 """Of the bound of a buffer that is used, until it is the one above."""
 
@@ -465,9 +468,14 @@ class WriteBuffer:
             size = memoryview(payloads).nbytes + records * RECORD_COLUMN_BYTES
         except TypeError:
             records, size = 0, 0  # the writer says what is wrong with them
+        if size > SIZE_MAX:
+            records, size = 0, 0  # so it does: nobody waits for such room
         async with self._in_order:
             await self._until(lambda: self._room_aside(records, size))
-        return self._taken_aside(await self.writer.submit_packed(txids, offsets, payloads))
+        try:
+            return self._taken_aside(await self.writer.submit_packed(txids, offsets, payloads))
+        finally:
+            self._pipeline.reserve()  # of what was refused nothing is held
 
     async def take_set(self, records: Sequence[LogRecord | Buffer]) -> BufferedBulk:
         """In the loop: `LogWriter.submit_set`, after all that was appended before. Raises as that."""
@@ -480,9 +488,14 @@ class WriteBuffer:
         except TypeError:
             size = 0  # the writer says what is wrong with them
         size += len(records) * RECORD_COLUMN_BYTES
+        if size > SIZE_MAX:
+            size = 0  # as in `take_packed`
         async with self._in_order:
             await self._until(lambda: self._room_aside(len(records), size))
-        return self._taken_aside(await self.writer.submit_set(records))
+        try:
+            return self._taken_aside(await self.writer.submit_set(records))
+        finally:
+            self._pipeline.reserve()  # of what was refused nothing is held
 
     def _taken_aside(self, taken: PendingBulk) -> BufferedBulk:
         """What the writer took without a chunk, as a face has it."""
@@ -589,10 +602,13 @@ class WriteBuffer:
                 if held:
                     pipeline.part.wait(held)
                 self._look()  # what is here makes room when it is taken
-                with trio.move_on_after(wait_s):
+                with trio.move_on_after(wait_s if held else min(wait_s, LOOK_S)):
                     await pipeline.wait_room()
-        finally:
+        except BaseException:
             pipeline.part.leave()
+            pipeline.reserve()  # what it was granted for this
+            raise
+        pipeline.part.leave()
 
     def _make_room(self, records: int, bytes_of: Callable[[int], int]) -> tuple[float, int]:
         """For ``records``, or some of them, to be appended now; see `_until`."""

@@ -29,6 +29,9 @@ from .ownership import OwnedLog
 from .rates import Rate
 from .segments import SegmentRecord
 
+LOOK_S = 1.0
+"""So often who waits looks whether a limit is another one."""
+
 
 class Pipeline:
     """What one writer has taken and not yet seen durable. Everything but the waits is synchronous."""
@@ -155,6 +158,7 @@ class Pipeline:
         self._waiting += 1
         try:
             if self._refuses:
+                self.reserve()  # what it was granted before its rate refused it
                 await trio.lowlevel.checkpoint()
                 raise self._too_busy(self._why_not(records, size))
             async with self._in_order:
@@ -175,7 +179,10 @@ class Pipeline:
                 elif patience_s <= 0:
                     self.part.leave()
                     return
-                with trio.move_on_after(patience_s if patience_s > 0 else float("inf")):
+                # A rate may be another one by then: nobody waits for what it was.
+                with trio.move_on_after(
+                    min(patience_s, LOOK_S) if patience_s > 0 else float("inf")
+                ):
                     await self.wait_room()
         except BaseException:
             self.part.leave()

@@ -575,6 +575,7 @@ class LogWriter:
             await self.abort()
             raise
         self._closed = True
+        pipeline.part.end()
         self._scope.cancel()
         await self._claim.give_back()
 

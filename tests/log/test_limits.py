@@ -15,7 +15,7 @@ from distributedlog.log.process_bytes import FREE_BYTES, STEP_BYTES, ProcessByte
 from distributedlog.log.rates import Rate
 from distributedlog.log.record import LogRecord
 from distributedlog.log.writer import LogWriter
-from distributedlog.runtime.errors import AlreadyClosed, InvalidRequest, TooBusy
+from distributedlog.runtime.errors import AlreadyClosed, InvalidRequest, RecordTooLarge, TooBusy
 from distributedlog.runtime.options import overlaid
 from distributedlog.write_buffer import WriteBuffer, open_buffer
 from tests.examples import examples
@@ -574,3 +574,93 @@ async def test_a_rate_holds_in_the_buffer(world: World, autojump_clock: MockCloc
         await refuses.aclose()
         last = [one.txid for one in await everything(ns.open_log("b"))]
         assert last == [*range(50), 60]
+
+
+async def test_what_was_refused_holds_nothing_of_the_process(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """By a rate, by the record itself, or cancelled: however large, and whatever becomes of the writer."""
+    async with world.process(process_bytes_max=4 * MIB) as ns:
+        granted = ns.context.process_bytes
+        limits: dict[str, Any] = {"bytes_per_s_max": 100_000}
+        plain = await ns.open_log("p", config={**limits, "at_limit": "reject"}).open_writer()
+        buffer = await buffered(ns, "b", **limits, at_limit="reject")
+        waits = await ns.open_log("w", config=limits).open_writer()
+        waiting = await buffered(ns, "v", **limits)
+        for number in range(3):
+            await plain.write(rec(number, bytes(99_000)))
+            with pytest.raises(TooBusy):
+                await plain.submit(rec(number, bytes(900_000)))
+            with pytest.raises(TooBusy):
+                await plain.submit_set([rec(number, bytes(300_000))] * 2)
+            bulk = await plain.submit_bulk([rec(number, bytes(900_000))])
+            assert isinstance(bulk.known()[0], TooBusy)
+            await put(buffer, rec(number, bytes(99_000)))
+            await buffer.commit()
+            with pytest.raises(TooBusy):
+                await put(buffer, rec(number, bytes(900_000)))
+            with pytest.raises(TooBusy):
+                await buffer.take_set([rec(number, bytes(300_000))] * 2)
+            await waits.write(rec(number, bytes(99_000)))
+            await put(waiting, rec(number, bytes(99_000)))
+            await waiting.commit()
+            with trio.move_on_after(0.1):
+                await waits.submit(rec(number, bytes(900_000)))
+            with trio.move_on_after(0.1):
+                await put(waiting, rec(number, bytes(900_000)))
+            assert granted.bytes == 0
+            await trio.sleep(10)
+        await waiting.abort()
+        await buffer.aclose()
+        assert granted.bytes == 0
+
+
+async def test_what_no_writer_takes_waits_for_no_room_in_the_buffer(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Else columns of more than there is wait until nobody holds anything, and all others after them."""
+    async with world.process(process_bytes_max=4 * MIB) as ns:
+        stuck, other = await buffered(ns, "stuck"), await buffered(ns, "other")
+        world.ledgers.dead = {stuck.writer._keeper.current.ledger.ledger_id}
+        with trio.move_on_after(1):
+            while True:
+                await put(stuck, rec(1, bytes(50_000)))
+        with trio.fail_after(5):
+            with pytest.raises(RecordTooLarge):
+                await other.take_packed(
+                    array("q", [1]).tobytes(), array("i", [0, 8 * MIB]).tobytes(), bytes(8 * MIB)
+                )
+            with pytest.raises(RecordTooLarge):
+                await other.take_set([rec(1, bytes(MIB // 2))] * 20)
+            with pytest.raises(InvalidRequest):
+                await other.take_set([rec(1, bytes(50_000)), rec(2, bytes(50_000))])
+            await put(other, rec(1))
+            await other.commit()
+
+
+async def test_who_waits_for_a_rate_goes_on_when_it_is_lifted(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """At 1,000 bytes a second 100,000 are paid for in 99 s; nobody waits for that once there is no rate."""
+    async with world.process() as ns:
+        for how in ("writer", "buffer"):
+            log = ns.open_log(how)
+            buffer = await buffered(ns, how) if how == "buffer" else None
+            writer = await log.open_writer() if buffer is None else buffer.writer
+
+            async def one(buffer: Any = buffer, writer: LogWriter = writer) -> None:
+                record = rec(1, bytes(100_000))
+                await (writer.write(record) if buffer is None else put(buffer, record))
+
+            await one()
+            await log.set({"bytes_per_s_max": 1000})
+            await trio.sleep(10)
+            with trio.move_on_after(3):
+                while True:
+                    await one()
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one)
+                await trio.sleep(5)
+                await log.set({"bytes_per_s_max": None})
+            assert trio.current_time() - began < 20, how
