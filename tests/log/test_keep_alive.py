@@ -114,6 +114,24 @@ async def test_it_is_a_setting_that_is_changed_while_the_log_is_open(
             assert world.ledgers.writers[0].added == added
 
 
+async def test_a_writer_whose_bookies_are_slow_is_not_idle(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """What it sent is not confirmed: nothing could say yet where the last record is."""
+    async with world.process(keep_alive_s=EVERY_S) as ns, ns.open_log("l").open_writer() as writer:
+        await writer.write(rec(1))
+        world.ledgers.held = True
+        pending = await writer.submit(rec(2))
+        await trio.sleep(5 * EVERY_S)
+        (ledger,) = world.ledgers.writers
+        assert ledger.added == 2
+        world.ledgers.release()
+        assert await pending == DLSN(1, 1, 0)
+        await trio.sleep(EVERY_S / 2)  # that was long ago
+        assert ledger.added == 3
+        assert await writer.write(rec(3)) == DLSN(1, 3, 0)
+
+
 async def test_a_segment_without_records_does_not_end_for_its_age(
     world: World, autojump_clock: MockClock
 ) -> None:

@@ -45,8 +45,9 @@ def test_the_sum_is_kept_and_who_waits_longest_is_first(done: list[tuple[int, st
         told.clear()
         waits = at in [one for one, _ in queue]
         if what == "take" and not waits:
-            wanted = held[at] + kib * 1024
+            wanted, own = held[at] + kib * 1024, FREE_BYTES + logs[at].granted
             if logs[at].fits(wanted):
+                assert wanted <= own or not queue, "nobody overtakes"
                 held[at] = wanted
             else:
                 assert wanted > FREE_BYTES, "what is a log's own is never refused"
