@@ -319,10 +319,17 @@ class Adder:
         if self.late:
             self.late.append(body)
             return
-        taken = self.store.adds.take(self.stream, memoryview(body), self.resume)
+        taken = self._take(body)
         self.store.commits.gathered(self)
         if taken < len(body):
             self.late.append(body[taken:])
+
+    def _take(self, body: bytes) -> int:
+        """As a session does: what is plain by the short way, the rest by the other."""
+        adds, view = self.store.adds, memoryview(body)
+        if adds.take_lone(self.stream, view, 0, len(view)):
+            return len(view)
+        return adds.take(self.stream, view, self.resume)
 
     def resume(self) -> None:
         late, self.late = self.late, []

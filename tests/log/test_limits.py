@@ -67,6 +67,11 @@ def test_the_sum_is_kept_and_who_waits_longest_is_first(done: list[tuple[int, st
         assert process.bytes == sum(one.granted for one in logs)
         assert process.bytes <= process.bytes_max or sum(one.granted > 0 for one in logs) == 1
         assert all(h <= FREE_BYTES + one.granted for h, one in zip(held, logs, strict=True))
+        if queue:
+            first, wanted = queue[0]
+            wanted += process.bytes - logs[first].granted - FREE_BYTES
+            assert process.bytes, "who is alone waits for nobody"
+            assert wanted > process.bytes_max, "who is first waits for room only"
     for each in logs:
         each.end()
     assert process.bytes == 0
