@@ -293,13 +293,15 @@ async def test_a_fence_survives_the_kill_right_after_its_reply(
         assert store.ledgers.look_up(7, KEY).last_entry == entries_before - 1
 
 
-async def test_an_explicit_lac_survives_a_restart(autojump_clock: Clock) -> None:
-    """H24: published at once, durable with the idle block."""
+@pytest.mark.parametrize("rested_s", [0, 1])
+async def test_an_explicit_lac_survives_a_restart(rested_s: float, autojump_clock: Clock) -> None:
+    """H24: published at once, durable with the idle block; also where that was written already."""
     disk = CutDisk(sync_s=0.001)
     async with running(disk) as store:
         adder = Adder(store, 7)
         adder.send(record(7, 0), record(7, 1))
         await adder.all_acked()
+        await trio.sleep(rested_s)
         assert store.ledgers.look_up(7, KEY).lac == 0
         store.write_lac(adder.stream, 1)
         assert store.ledgers.look_up(7, KEY).lac == 1

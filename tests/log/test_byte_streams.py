@@ -133,6 +133,7 @@ async def test_bytes_that_failed_leave_no_gap(world: World, autojump_clock: Mock
                 await writer.flush()
             with pytest.raises((AlreadyClosed, WriteFailed)):
                 await writer.write(b"x")
+            assert await writer.tell() == 5
             world.ledgers.held = False
             async with log.open_byte_writer() as after:
                 at = await after.tell()

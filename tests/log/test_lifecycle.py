@@ -104,6 +104,7 @@ def test_a_position_without_a_number_is_compared_by_place() -> None:
 
     assert lifecycle(held, there(DLSN(4, 0, 0), 930)) == Verdict(Met.TRUNCATED, DLSN(4, 0, 0), None)
     assert lifecycle(held, FoundLog(gone=[gone(950)])).lost is None
+    assert lifecycle(held, there(held.dlsn, 930, NEXT)) == Verdict(Met.GO_ON, NEXT)
     behind = HeldPosition(DLSN(5, 0, 0), OLD, None)
     assert lifecycle(behind, FoundLog(gone=[gone(950)])).lost == 0
 

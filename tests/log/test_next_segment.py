@@ -279,6 +279,23 @@ async def test_an_error_asks_for_no_permit(world: World, autojump_clock: MockClo
             assert not a._keeper._permit.held
 
 
+async def test_a_ledger_that_fails_keeps_no_permit(world: World, autojump_clock: MockClock) -> None:
+    """The next segment was ready, and is the one that is written on."""
+    async with (
+        world.process(rolls_at_once=1, **ONE_EACH) as ns,
+        ns.open_log("a").open_writer() as a,
+    ):
+        await send(a, range(AHEAD_ENTRIES - 1))
+        world.ledgers.held = True
+        await send(a, range(AHEAD_ENTRIES - 1, AHEAD_ENTRIES + 1))
+        assert a._keeper._permit.held
+        world.ledgers.writers[0].fail(WriteFailed("a bookie went"))
+        await trio.sleep(1)
+        assert a.segment == 2
+        assert not a._keeper._permit.held
+        world.ledgers.release()
+
+
 async def test_logs_that_are_opened_together_do_not_roll_together(
     world: World, autojump_clock: MockClock
 ) -> None:

@@ -12,7 +12,7 @@ from distributedlog.log.position import Position
 from distributedlog.log.positions import UNPROVEN, PositionRecord
 from distributedlog.log.subscription import Subscription
 from distributedlog.metadata.interface import prefix_end
-from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
+from distributedlog.metadata.transaction import Delete, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     InvalidRequest,
@@ -161,6 +161,32 @@ async def test_a_holder_that_lost_its_lease_takes_its_lock_again_unless_another_
                         await taken.reader.read_next(wait_s=5)
                 with pytest.raises(SubscriptionLost):
                     await taken.aclose()
+
+
+async def test_a_lock_that_is_put_in_the_moment_of_a_subscribe_is_respected(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """As of a holder whose lease was gone, and who takes its lock again."""
+    async with world.process("alpha") as a, world.process("beta") as b:
+        log = a.open_log("orders")
+        await a.create_log("orders")
+        async with log.subscribe("s"):
+            log_id = await a.find("orders")
+            key = subscriber_key(log_id, "s")
+            lock = await world.metadata.get(key)
+            assert lock is not None
+            await world.metadata.transact(Transaction((), (Delete(key),)))
+            original = world.metadata.transact
+
+            async def transact(transaction: Transaction) -> TransactionReply:
+                world.metadata.transact = original  # type: ignore[method-assign]
+                await original(Transaction((), (Put(key, lock.value, lock.lease),)))
+                return await original(transaction)
+
+            world.metadata.transact = transact  # type: ignore[method-assign]
+            with pytest.raises(OwnershipAcquireFailed, match="alpha"):
+                await b.open_log("orders").subscribe("s", wait_s=0)
+            assert await log.positions.holders() == {"s": "alpha"}
 
 
 async def test_300_commits_cost_a_write_a_second(world: World, autojump_clock: MockClock) -> None:

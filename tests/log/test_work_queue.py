@@ -435,6 +435,22 @@ async def test_a_worker_that_shows_again_before_its_work_is_given_away_keeps_it(
             await mine.done()
 
 
+async def test_a_worker_of_a_queue_that_is_gone_shows_no_more(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Whose lease was lost meanwhile: else its key lies there for ever, for nobody reads it."""
+    async with world.process("alpha") as ns:
+        log = await some_log(world, ns)
+        async with log.work_queue("q") as queue:
+            key = worker_key(await ns.find("orders"), "q", queue._worker)
+            shown = await world.metadata.get(key)
+            assert shown is not None
+            await log.delete_work_queue("q")
+            await world.metadata.revoke_lease(shown.lease)
+            await trio.sleep(10)
+            assert await world.metadata.get(key) is None
+
+
 class Flaky:
     """A store of which some answers are lost, of what was done and of what was not, until it heals."""
 
