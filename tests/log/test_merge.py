@@ -222,6 +222,46 @@ async def test_a_view_that_is_kept_looks_anew(world: World, autojump_clock: Mock
         fresh.close()
 
 
+@pytest.mark.parametrize("step", range(4))
+async def test_a_work_queue_goes_on(world: World, autojump_clock: MockClock, step: int) -> None:
+    """With claims that were made before, by what it knew of the segments then, and new ones."""
+    async with world.process() as ns:
+        log = await filled(world, ns)
+        expected = [(r.dlsn, r.payload) for r in await everything(log)]
+        await log.seal()
+        found = []
+        with trio.fail_after(60):
+            async with log.work_queue("q") as queue:
+                held = [await queue.claim(bytes_max=1) for _ in range(step)]
+                assert await log.compact() == 7
+                await forget_old(world)
+                while (one := held.pop() if held else await queue.claim(bytes_max=1)) is not None:
+                    async with one, one.open_reader() as reader:
+                        found += [(r.dlsn, r.payload) async for c in reader for r in c.records()]
+        assert sorted(found) == expected
+
+
+async def test_a_log_of_bytes_is_read_at_every_offset(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """An open one over its old ledgers too."""
+    async with world.process(read_ahead_bytes=1, read_bytes=1) as ns:
+        await ns.create_log("l", txids="bytes")
+        log, whole = ns.open_log("l"), b""
+        for number in range(1, 4):
+            async with log.open_byte_writer() as writer:
+                await writer.write(bytes([number]) * number)
+                whole += bytes([number]) * number
+        async with log.open_byte_reader() as begun:
+            first = await begun.read(1)
+            assert await log.compact() == 3
+            await forget_old(world)
+            assert first + await begun.read() == whole
+        for offset in range(len(whole)):
+            async with log.open_byte_reader(offset=offset) as reader:
+                assert await reader.read() == whole[offset:]
+
+
 Between = Callable[[int], Awaitable[None]]
 
 
