@@ -94,5 +94,9 @@ def _takes_apart(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     called = node.func
+    if isinstance(called, ast.Attribute) and called.attr == "fit":
+        return (
+            isinstance(called.value, ast.Name) and called.value.id == "schema"
+        )  # not a pipeline's
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     return name in TAKES_APART
