@@ -297,13 +297,14 @@ class WorkQueue:
 
         Raises: nothing.
         """
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S):
-            if self._over is None:
-                with suppress(DistributedLogError):
-                    await self._ask(self._all_back, lambda: self._lost(0))
-            self._end(AlreadyClosed(f'work queue "{self.name}" of log "{self.log}" is closed'))
-            self._scope.cancel()
-            await self._presence.give_back()
+        if self._over is None:
+            goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
+            with goodbye, suppress(DistributedLogError):
+                await self._ask(self._all_back, lambda: self._lost(0))
+        # However that went: while its key is there nobody else is given what it had.
+        self._end(AlreadyClosed(f'work queue "{self.name}" of log "{self.log}" is closed'))
+        self._scope.cancel()
+        await self._presence.give_back()
         await trio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> "WorkQueue":

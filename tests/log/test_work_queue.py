@@ -604,3 +604,27 @@ async def test_what_is_late_goes_back_though_the_store_was_away(
             await trio.sleep(5)
             again = {(await claimed(theirs)).first for _ in range(2)}
             assert again == {late.first, delayed.first}
+
+
+async def test_a_queue_that_is_closed_while_nobody_answers_is_gone(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Its task ends, and its key goes: what it had claimed is another one's."""
+    async with world.process("alpha") as a, world.process("beta") as b:
+        log = await some_log(world, a)
+        theirs = await b.open_log("orders").work_queue("q")
+        original = world.metadata.transact
+
+        async def silent(transaction: Transaction) -> TransactionReply:
+            await trio.sleep(20)
+            return await original(transaction)
+
+        queue = await log.work_queue("q")
+        mine = await claimed(queue)
+        world.metadata.transact = silent  # type: ignore[method-assign]
+        await queue.aclose()
+        world.metadata.transact = original  # type: ignore[method-assign]
+        with pytest.raises(AlreadyClosed):
+            await queue.claim(wait_s=0)
+        await trio.sleep(30)
+        assert (await claimed(theirs)).first == mine.first
