@@ -590,10 +590,15 @@ def queues(
     wanted = (retry is not None) + (drop is not None) + forget
     if wanted > 1 or (queue is None) != (wanted == 0):
         raise click.UsageError("give --of and one of --retry, --drop, --forget, or none of them")
+    from ..runtime.errors import InvalidRequest
     from .connect import ask
 
     async def call(logs: Any) -> Any:
         log = logs.open_log(name)
+        if queue is not None and queue not in await log.work_queues():
+            raise InvalidRequest(  # to open it would make it
+                f'log "{name}" has no work queue {queue!r}; those it has: "dlog log queues {name}"'
+            )
         if forget:
             await log.delete_work_queue(queue)
         elif queue is not None:

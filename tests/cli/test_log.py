@@ -35,6 +35,10 @@ def test_who_shares_a_log_is_shown(cluster: Cluster) -> None:
     cluster.ok("log", "queues", "shared", "--of", "q", "--retry", number)
     assert b"1.0.0 to" not in cluster.ok("log", "queues", "shared")
     cluster.fails(2, "log", "queues", "shared", "--of", "q", "--drop", number)
+    for typo in (["--retry", number], ["--drop", number], ["--forget"]):
+        assert "no work queue" in cluster.fails(2, "log", "queues", "shared", "--of", "p", *typo)
+    (left,) = json.loads(cluster.ok("log", "queues", "shared", "--json"))["queues"]
+    assert left["queue"] == "q"  # and a name that was mistyped makes none
     assert cluster.ok("log", "queues", "shared", "--of", "q", "--forget") == b"no work queues\n"
 
 
