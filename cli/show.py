@@ -16,10 +16,11 @@ async def describe(logs: Any, name: str) -> dict[str, Any]:
     log = logs.open_log(name)
     found: LogDescription = await log.describe()
     readable = await log.snapshot(limit=1)
-    # Of the segment in progress: the one that can be read has what comes after the closed ones.
+    # What comes after the closed ones is in the first one in progress: the next is made ready ahead, empty,
+    # and nobody reads it before this one is closed.
     open_records = readable.end_sequence_id - found.state.next_sequence_id
     segments = [await _segment(logs, segment, found) for segment in found.segments]
-    for segment in reversed(segments):
+    for segment in segments:
         if segment["state"] == "in progress" and open_records > 0:
             segment["records"] = open_records
             segment["last_dlsn"] = str(found.last_dlsn)

@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.cli.show import describe
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.roll_permits import RollPermit, RollPermits
@@ -380,3 +381,21 @@ async def test_what_a_roll_asks_of_the_metadata(world: World, autojump_clock: Mo
             await trio.sleep(1)
             assert writer.segment == 2
             assert calls == {"get": 2, "transact": 2}
+
+
+async def test_what_is_shown_of_a_log_counts_no_record_in_a_segment_made_ready(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """`dlog log show`, from 15/16 of a segment on."""
+    async with world.process(**ONE_EACH) as ns:
+        async with ns.open_log("l").open_writer() as writer:
+            await send(writer, range(AHEAD_ENTRIES - 1))
+            world.ledgers.held = True
+            await send(writer, range(AHEAD_ENTRIES - 1, AHEAD_ENTRIES + 1))
+
+            shown = await describe(ns, "l")
+
+            assert [one["state"] for one in shown["segments"]] == ["in progress"] * 2
+            assert [one["records"] for one in shown["segments"]] == [AHEAD_ENTRIES - 1, 0]
+            assert shown["segments"][1]["last_dlsn"] is None
+            world.ledgers.release()
