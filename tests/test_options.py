@@ -9,7 +9,7 @@ from distributedlog.cluster.options import BookieNodeConfig
 from distributedlog.direct import ClientOptions
 from distributedlog.ledger.options import LedgerOptions
 from distributedlog.log.options import LogOptions
-from distributedlog.log.settings import MergingOptions, RetentionOptions
+from distributedlog.log.settings import QUORUMS, SHARED, MergingOptions, RetentionOptions
 from distributedlog.metadata.options import RaftOptions
 from distributedlog.runtime.options import described, legal, table, with_tables
 
@@ -52,6 +52,13 @@ def test_a_client_gives_each_option_to_one_part() -> None:
     ]
 
     assert len(set(names)) == len(names)
+
+
+def test_the_document_names_each_option_that_may_be_stored() -> None:
+    _, after = DOCUMENT.read_text().split("### Logs\n", 1)
+    said, _ = after.split("<!-- log -->", 1)
+
+    assert [name for name in (*SHARED, *QUORUMS) if f"`{name}`" not in said] == []
 
 
 if __name__ == "__main__":
