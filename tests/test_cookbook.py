@@ -1,14 +1,18 @@
 """Each program of docs/cookbook.md runs as it stands, all of them on one cluster."""
 
+import importlib.util
+import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from distributedlog.blocking import local_cluster
+from distributedlog import LogEmpty
+from distributedlog.blocking import local_cluster, open_namespace
 from distributedlog.cluster.processes import environment
 
 pytestmark = pytest.mark.processes
@@ -63,3 +67,60 @@ def test_the_cookbook_tells_of_each_program() -> None:
     assert [
         file.name for file in PROGRAMS if f"(../examples/cookbook/{file.name})" not in text
     ] == []
+
+
+def test_a_store_that_was_paused_in_a_checkpoint_takes_nothing_from_the_next_one(
+    uri: str, tmp_path: Path
+) -> None:
+    """The old process wakes in the middle of its checkpoint, when another one has gone on."""
+    store = program("write_ahead").Store
+    with open_namespace(uri) as namespace:
+        log, file = namespace.open_log("paused"), tmp_path / "checkpoint"
+        paused = store(log, file)
+        paused.put("before", "1")
+        current = store(log, file)
+        current.put("after", "2")
+
+        paused.checkpoint()
+
+        current.die()
+        started = store(log, file)
+        assert started.values == {"before": "1", "after": "2"}
+        started.die()
+
+
+def test_a_replica_that_begins_while_the_first_snapshot_is_made_misses_no_command(uri: str) -> None:
+    """It finds no snapshot; then there is one, and what comes before it is truncated."""
+    replica = program("state_machine").Replica
+    with open_namespace(uri) as namespace:
+        commands, snapshots = namespace.open_log("steps"), namespace.open_log("steps/snapshots")
+        with commands.open_writer() as writer, snapshots.open_writer() as snapshot_writer:
+            leader = replica(commands, snapshots)
+            leader.apply_up_to(writer.write(json.dumps(["", "ann", 100]).encode()))
+
+            class Slow:
+                looked = False
+
+                def last_record(self) -> Any:
+                    if self.looked:
+                        return snapshots.last_record()
+                    self.looked = True
+                    leader.store(snapshot_writer)
+                    snapshot_writer.commit()
+                    raise LogEmpty("there was none a moment ago")
+
+            late = replica(commands, Slow())
+            said = late.apply_up_to(writer.write(json.dumps(["ann", "bob", 30]).encode()))
+
+            assert (said, late.state.money) == ("done", {"ann": 70, "bob": 30})
+            late.close()
+            leader.close()
+
+
+def program(name: str) -> Any:
+    """A program of the cookbook as a module."""
+    spec = importlib.util.spec_from_file_location(f"cookbook_{name}", ROOT / f"examples/cookbook/{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -54,8 +54,10 @@ class Replica:
             else:
                 self.state.money, self.state.applied = stored["money"], stored["applied"]
                 position = Position.from_json(stored["position"])
+            # Without a snapshot from the first position of all, which "earliest" is not once one was made.
+            begin = None if position else DLSN.INITIAL
             try:
-                return self._commands.open_reader(position=position)
+                return self._commands.open_reader(position=position, dlsn=begin)
             except LogTruncated:
                 continue
 

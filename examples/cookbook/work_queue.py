@@ -43,6 +43,11 @@ def work(uri: str, name: str, number: int) -> None:
                     writer.commit()  # durable, and only then done
 
 
+def start(uri: str, name: str, number: int) -> subprocess.Popen[bytes]:
+    """A worker, as a process of its own."""
+    return subprocess.Popen([sys.executable, __file__, uri, name, str(number)])
+
+
 def run(uri: str) -> None:
     """The jobs, the workers, and what came of it."""
     name = f"work-{token_hex(3)}"
@@ -51,11 +56,9 @@ def run(uri: str) -> None:
             for job in range(JOBS):
                 writer.write(LogRecord(job, b"%d" % job))
             writer.mark_end_of_stream()  # so that the workers come to an end
-        workers = [
-            subprocess.Popen([sys.executable, __file__, uri, name, str(number)])
-            for number in range(WORKERS)
-        ]
-        codes = [worker.wait() for worker in workers]
+        codes = [start(uri, name, 0).wait()]  # first, or the others might leave it nothing
+        workers = [start(uri, name, number) for number in range(1, WORKERS)]
+        codes += [worker.wait() for worker in workers]
         assert codes == [-signal.SIGKILL] + [0] * (WORKERS - 1)
         squares: dict[int, int] = {}
         with namespace.open_reader(pattern=f"{name}/results/*") as reader:

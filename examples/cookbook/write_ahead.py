@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from secrets import token_hex
 
-from distributedlog import Position
+from distributedlog import DLSN, Position
 from distributedlog.blocking import Log, local_cluster, open_namespace
 
 
@@ -25,13 +25,15 @@ class Store:
     def __init__(self, log: Log, checkpoint: Path) -> None:
         self._checkpoint = checkpoint
         self.values: dict[str, str] = {}
+        self._writer = log.open_writer(takeover=True)  # from here on nobody else changes the log
         position = None
         if checkpoint.exists():
             stored = json.loads(checkpoint.read_text())
             self.values, position = stored["values"], Position.from_json(stored["position"])
-        self._writer = log.open_writer(takeover=True)  # from here on nobody else changes the log
+        # "earliest" would pass over in silence what a lost checkpoint had.
+        begin = None if position else DLSN.INITIAL
         self.replayed = 0
-        with log.open_reader(position=position, to="end") as reader:
+        with log.open_reader(position=position, dlsn=begin, to="end") as reader:
             for record in reader:
                 key, value = json.loads(record.payload)
                 self.values[key] = value
@@ -45,8 +47,7 @@ class Store:
 
     def checkpoint(self) -> None:
         """All values and where the log goes on, as one file; then the changes before it are given up."""
-        self._writer.commit()
-        end = self._log.snapshot(limit=1).position
+        end = self._writer.position  # after what this process wrote: another one may have gone on
         aside = self._checkpoint.with_suffix(".new")
         aside.write_text(json.dumps({"values": self.values, "position": end.to_json()}))
         with aside.open("rb") as file:
