@@ -1,8 +1,8 @@
 """Each program of docs/cookbook.md runs as it stands, all of them on one cluster."""
 
-import importlib.util
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def test_a_store_that_was_paused_in_a_checkpoint_takes_nothing_from_the_next_one
     uri: str, tmp_path: Path
 ) -> None:
     """The old process wakes in the middle of its checkpoint, when another one has gone on."""
-    store = program("write_ahead").Store
+    store = program("write_ahead")["Store"]
     with open_namespace(uri) as namespace:
         log, file = namespace.open_log("paused"), tmp_path / "checkpoint"
         paused = store(log, file)
@@ -91,7 +91,7 @@ def test_a_store_that_was_paused_in_a_checkpoint_takes_nothing_from_the_next_one
 
 def test_a_replica_that_begins_while_the_first_snapshot_is_made_misses_no_command(uri: str) -> None:
     """It finds no snapshot; then there is one, and what comes before it is truncated."""
-    replica = program("state_machine").Replica
+    replica = program("state_machine")["Replica"]
     with open_namespace(uri) as namespace:
         commands, snapshots = namespace.open_log("steps"), namespace.open_log("steps/snapshots")
         with commands.open_writer() as writer, snapshots.open_writer() as snapshot_writer:
@@ -117,10 +117,6 @@ def test_a_replica_that_begins_while_the_first_snapshot_is_made_misses_no_comman
             leader.close()
 
 
-def program(name: str) -> Any:
-    """A program of the cookbook as a module."""
-    spec = importlib.util.spec_from_file_location(f"cookbook_{name}", ROOT / f"examples/cookbook/{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def program(name: str) -> dict[str, Any]:
+    """What a program of the cookbook defines, by name."""
+    return runpy.run_path(str(ROOT / f"examples/cookbook/{name}.py"))
