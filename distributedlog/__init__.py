@@ -12,9 +12,9 @@ threads and for asyncio.
                 print(record.dlsn, record.txid, record.payload)
 
 Begin with ``help(open_namespace)``, then `Namespace` (make, list, rename, delete, watch logs), `Log` (open a
-writer or a reader, subscribe, share it as a work queue, truncate, seal, find, positions, segments), `LogWriter`,
-`LogReader`. ``local_cluster()`` is a whole cluster to try them on. Every error is a `DistributedLogError`, with
-``code``, ``retryable`` and ``definite``.
+writer or a reader, subscribe, share it as a work queue, truncate, seal, find, positions, segments),
+`LogWriter`, `LogReader`. ``local_cluster()`` is a whole cluster to try them on. Every error is a
+`DistributedLogError`, with ``code``, ``retryable`` and ``definite``.
 """
 
 from collections.abc import Mapping

@@ -389,19 +389,16 @@ async def test_what_is_shown_of_a_log_counts_no_record_in_a_segment_made_ready(
     world: World, autojump_clock: MockClock
 ) -> None:
     """`dlog log show`, from 15/16 of a segment on."""
-    async with world.process(**ONE_EACH) as ns:
-        async with ns.open_log("l").open_writer() as writer:
-            await send(writer, range(AHEAD_ENTRIES - 1))
-            world.ledgers.held = True
-            await send(writer, range(AHEAD_ENTRIES - 1, AHEAD_ENTRIES + 1))
+    async with world.process(**ONE_EACH) as ns, ns.open_log("l").open_writer() as writer:
+        await send(writer, range(AHEAD_ENTRIES - 1))
+        world.ledgers.held = True
+        await send(writer, range(AHEAD_ENTRIES - 1, AHEAD_ENTRIES + 1))
 
-            # The model keeps no records of ledgers as a cluster does.
-            there = SimpleNamespace(
-                open_log=ns.open_log, wall_ms=ns.wall_ms, metadata=LocalMetadata()
-            )
-            shown = await describe(there, "l")
+        # The model keeps no records of ledgers as a cluster does.
+        there = SimpleNamespace(open_log=ns.open_log, wall_ms=ns.wall_ms, metadata=LocalMetadata())
+        shown = await describe(there, "l")
 
-            assert [one["state"] for one in shown["segments"]] == ["in progress"] * 2
-            assert [one["records"] for one in shown["segments"]] == [AHEAD_ENTRIES - 1, 0]
-            assert shown["segments"][1]["last_dlsn"] is None
-            world.ledgers.release()
+        assert [one["state"] for one in shown["segments"]] == ["in progress"] * 2
+        assert [one["records"] for one in shown["segments"]] == [AHEAD_ENTRIES - 1, 0]
+        assert shown["segments"][1]["last_dlsn"] is None
+        world.ledgers.release()
