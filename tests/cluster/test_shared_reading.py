@@ -19,7 +19,7 @@ from tests.cluster.shared_reader import LOST
 pytestmark = pytest.mark.processes
 
 SCRIPT = Path(__file__).parent / "shared_reader.py"
-WAIT_S = 60.0
+WAIT_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_eight_workers_that_are_paused_and_killed_handle_every_record(
 ) -> None:
     """H156: each record at least once, the floor reaches the end, nothing is tried for ever."""
     uri, namespace = world
-    count = 600
+    count = 300
     log = write(namespace, "shared", count)
     last = log.last_dlsn()
     workers = [Reader(uri, "work", "shared", "q", tmp_path / f"{number}") for number in range(8)]
