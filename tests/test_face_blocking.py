@@ -224,7 +224,7 @@ def test_the_outcome_of_a_write_that_fails_is_told_everywhere(namespace: Namespa
         one.add_done_callback(called.put)
     future = pending.future()
     with pytest.raises(RequestTimeout):
-        bulk.result(0.01)
+        bulk.result(0.2)  # long enough for the loop to take all three
 
     writer.abort()
 

@@ -63,7 +63,7 @@ def replacing_breaks(writer: Any) -> None:
 
 
 WRITER_FAULTS: dict[str, Callable[[Any], None]] = {
-    "the sending task": lambda writer: setattr(writer.pipeline, "send", breaks),
+    "the sending task": lambda writer: setattr(writer.pipeline._due, "call", breaks),
     "the rolling task": roll_breaks,
     "an acknowledgement": lambda writer: setattr(writer._keeper.current, "confirm", breaks),
     "the replacing of a segment": replacing_breaks,
