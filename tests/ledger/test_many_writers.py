@@ -6,9 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.resting_lacs import LAC_REST_S
+from distributedlog.ledger.resting_lacs import LAC_REST_S, Resting, RestingLacs
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.runtime.errors import WriteFailed
+from distributedlog.runtime.turns import LOOKED_AT_A_TURN
 
 from .model_bookie import LATENCY_S, ModelCluster, add, confirmed, model_cluster
 
@@ -176,3 +177,22 @@ async def test_adds_that_nobody_acknowledges_fail_after_a_rest(autojump_clock: M
         assert isinstance(writer.error, WriteFailed)
         timeout, sweep = client.options.add_timeout_s, client.options.sweep_s
         assert timeout <= passed <= timeout + 3 * sweep
+
+
+async def test_each_lac_that_rests_is_told_whatever_breaks(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """H166: what breaks is its owner's; there may be more of them than are looked at in a turn."""
+    told, broken, sent = list[int](), list[Exception](), list[str]()
+    lacs = RestingLacs(lambda: sent.append("gather"), lambda: sent.append("send"))
+    nursery.start_soon(lacs.run)
+    breaks = Resting(lambda lac: told.remove(-lac), broken.append)
+    sound = Resting(told.append, broken.append)
+    for lac in range(1, 3 * LOOKED_AT_A_TURN):
+        lacs.rests(breaks if lac % 100 == 7 else sound, lac)
+
+    await trio.sleep(2 * LAC_REST_S)
+
+    assert told == [lac for lac in range(1, 3 * LOOKED_AT_A_TURN) if lac % 100 != 7]
+    assert {type(one) for one in broken} == {ValueError}
+    assert sent == ["gather", "send"] * 3

@@ -111,10 +111,14 @@ async def test_what_keeps_it_from_being_made_stops_no_writes(
                 raise error
 
             world.ledgers.prepare = none  # type: ignore[method-assign, assignment]
+            held = set[bool]()
             for txid in range(100):
                 await writer.write(rec(txid, PAYLOAD))
                 await trio.sleep(0.5)
+                if txid > AHEAD_ENTRIES:
+                    held.add(writer._keeper._permit.held)
             assert (writer.segment, writer.error) == (1, None)
+            assert False in held, "others may roll between two tries"
             world.ledgers.prepare = original  # type: ignore[method-assign]
             await trio.sleep(10)
             assert writer.segment == 2

@@ -1,5 +1,6 @@
 """Subscriptions: where they go on, who holds them, which commits count (H155), and what these cost."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -187,6 +188,61 @@ async def test_a_lock_that_is_put_in_the_moment_of_a_subscribe_is_respected(
             with pytest.raises(OwnershipAcquireFailed, match="alpha"):
                 await b.open_log("orders").subscribe("s", wait_s=0)
             assert await log.positions.holders() == {"s": "alpha"}
+
+
+async def test_a_subscribe_whose_answer_is_lost_is_not_taken_for_another_ones(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H155: both have raised the same generation, and one of them was not done."""
+    async with world.process("alpha") as a, world.process("beta") as b:
+        await a.create_log("orders")
+        await put(a.open_log("orders"), 1)
+        async with a.open_log("orders").subscribe("s"):
+            pass
+        original = world.metadata.transact
+        other: list[Subscription] = []
+
+        async def transact(transaction: Transaction) -> TransactionReply:
+            if any(b"/position/" in one.key for one in transaction.operations):
+                world.metadata.transact = original  # type: ignore[method-assign]
+                other.append(await b.open_log("orders").subscribe("s"))
+                raise OutcomeUnknown("no answer")
+            return await original(transaction)
+
+        world.metadata.transact = transact  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            await a.open_log("orders").subscribe("s")
+        assert await a.open_log("orders").positions.holders() == {"s": "beta"}
+        await take(other[0], 1)
+        await other[0].commit(now=True)
+        await other[0].aclose()
+
+
+async def test_what_is_committed_while_it_is_written_is_written_too(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    async with world.log("orders") as log:
+        await put(log, 1, 2)
+        original = world.metadata.transact
+
+        async def slow(transaction: Transaction) -> TransactionReply:
+            await trio.sleep(1)
+            return await original(transaction)
+
+        for way in ("later", "close"):
+            subscription = await log.subscribe(way)
+            world.metadata.transact = slow  # type: ignore[method-assign]
+            await take(subscription, 1)
+            nursery.start_soon(partial(subscription.commit, now=True))
+            await trio.sleep(0.5)
+            await take(subscription, 1)
+            await subscription.commit()
+            if way == "later":
+                await trio.sleep(4)
+                assert await log.positions.get(way) == DLSN(1, 1, 1)
+            await subscription.aclose()
+            world.metadata.transact = original  # type: ignore[method-assign]
+            assert await log.positions.get(way) == DLSN(1, 1, 1)
 
 
 async def test_300_commits_cost_a_write_a_second(world: World, autojump_clock: MockClock) -> None:

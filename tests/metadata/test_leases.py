@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -154,8 +155,9 @@ async def test_a_lease_belongs_to_the_connection_it_was_renewed_on_last(
             assert said.pop() is None
 
 
+@pytest.mark.parametrize("ended", [False, True])
 async def test_a_renewal_that_comes_late_on_the_older_connection_takes_no_lease_along(
-    autojump_clock: MockClock,
+    ended: bool, autojump_clock: MockClock
 ) -> None:
     """H19: it was sent before its holder left that connection, whose end then ends nothing."""
     replica = OneReplica()
@@ -166,8 +168,11 @@ async def test_a_renewal_that_comes_late_on_the_older_connection_takes_no_lease_
     async with running(replica) as leases:
         leases.on_granted(7, old)
         leases.renew(7, new, said.append)
+        if ended:
+            old.end(leases)
         leases.renew(7, old, said.append)
-        old.end(leases)
+        if not ended:
+            old.end(leases)
 
         await trio.sleep(TTL_S - 1)
         assert replica.proposed == []
