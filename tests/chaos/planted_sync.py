@@ -19,16 +19,17 @@ EVERY_S = 1.0
 
 def plant() -> None:
     """Journal files say that they are synced, and are not."""
-    for name in ("_sync", "_write"):
+    for name in ("_fdatasync", "_write"):
         assert hasattr(DirectoryFile, name), "the sync has moved: the bug is to be planted anew"
-    sync, write = DirectoryFile._sync, DirectoryFile._write
+    sync, write = DirectoryFile._fdatasync, DirectoryFile._write
 
-    def lie(self: Any) -> None:
+    def lie(self: Any, descriptor: int) -> None:
+        # Also of the zeros ahead: a sync by whatever descriptor takes all pages of the file along.
         now = time.monotonic()
         journal = self.name.startswith("journal-")
         if not journal or now - getattr(self, "synced_at", 0.0) >= EVERY_S:
             self.synced_at = now
-            sync(self)
+            sync(self, descriptor)
 
     def into_the_cache(self: Any, offset: int, buffers: Sequence[Any]) -> None:
         direct, self._direct_fd = self._direct_fd, None
@@ -37,7 +38,7 @@ def plant() -> None:
         finally:
             self._direct_fd = direct
 
-    DirectoryFile._sync = lie  # type: ignore[method-assign]
+    DirectoryFile._fdatasync = lie  # type: ignore[method-assign]
     DirectoryFile._write = into_the_cache  # type: ignore[method-assign]
 
 
