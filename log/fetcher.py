@@ -47,6 +47,10 @@ FAR_BYTES = 32 * 1024 * 1024
 """A reader that is further behind reads from several bookies at once."""
 FAR_HELD_BYTES = 8 * 1024 * 1024
 """Then fetched and not yet in its turn, beside ``read_ahead_bytes`` that are."""
+FAR_LOOK_S = 0.5
+"""For so long it is looked what one bookie is good for,"""
+FAR_STARVED = 0.9
+"""and this share of it the reader waited for that bookie: who decodes most of the time needs no second one."""
 SEGMENTS_AT_ONCE = 64
 
 log = logging.getLogger("distributedlog.log")
@@ -116,6 +120,10 @@ class Fetcher:
         self._context = context
         self._far = False
         """Is so much ahead that several bookies are read at once?"""
+        self._far_since: float | None = None
+        """Since when it is looked what one bookie is good for; None: it is not."""
+        self._starved_s = 0.0
+        """For how long the reader had to wait since then."""
         self._plainly = 0
         """The segment that is read from one bookie, for reading it from several failed."""
         self._skip_told_at = -float("inf")
@@ -131,7 +139,9 @@ class Fetcher:
         while not self.queue and not self.ended:
             if self._filled.is_set():
                 self._filled = trio.Event()
+            began = trio.current_time()
             await self._filled.wait()
+            self._starved_s += trio.current_time() - began
 
     def take(self) -> Columns:
         """The next entry of the queue, which is not empty."""
@@ -296,9 +306,10 @@ class Fetcher:
                 self._trouble_since = None
 
     def _is_far(self, record: SegmentRecord, found: Sequence[EntryRecord], lac: int) -> bool:
-        """Is there so much after what was found that it pays to read it from several bookies?
+        """Does it pay to read what is after what was found from several bookies?
 
-        Not where entries may be passed over, or where a few bytes are to be held.
+        There must be much, and the reader must have waited for the one it has. Not where entries may be
+        passed over, or where a few bytes are to be held.
         """
         if self.skips is not None or self._plainly == record.segment or self.ended:
             return False
@@ -310,7 +321,21 @@ class Fetcher:
         left = (lac - last.entry) * last.length_so_far // (last.entry + 1)
         if record.closed and min(total, record.bytes_before) >= 0:
             left += max(0, total - record.bytes_before - record.size_bytes)
-        return left > FAR_BYTES
+        if left <= FAR_BYTES:
+            self._far_since = None
+            return False
+        return self._is_starved()
+
+    def _is_starved(self) -> bool:
+        """Did the reader wait for its bookie nearly all the time that it was looked at?"""
+        now, since = trio.current_time(), self._far_since
+        if since is None:
+            self._far_since, self._starved_s = now, 0.0
+            return False
+        if now - since < FAR_LOOK_S:
+            return False
+        self._far_since = None
+        return self._starved_s >= FAR_STARVED * (now - since)
 
     async def _catch_up(self) -> None:
         """Read what is far before the end from several bookies at once, in order (`range_reader.py`).

@@ -26,6 +26,8 @@ def turns(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A log is far with 4 KB, and read in parts of 2 KB; with which turns ledgers were opened."""
     monkeypatch.setattr(fetcher, "FAR_BYTES", 2 * PART)
     monkeypatch.setattr(fetcher, "FAR_HELD_BYTES", 2 * PART)
+    monkeypatch.setattr(fetcher, "FAR_LOOK_S", 0.0)
+    monkeypatch.setattr(fetcher, "FAR_STARVED", 0.0)
     monkeypatch.setattr(range_reader, "PART_BYTES", PART)
     found: list[int] = []
     original: Callable[..., Awaitable[ModelReader]] = world.ledgers.open
@@ -113,6 +115,34 @@ async def test_what_is_fetched_and_not_taken_is_bounded(
                 # The queue, what waits for its turn, a read of each part beyond; and the plan.
                 assert fetched - taken < (1000 + 500 + 2 * PART + 4 * 500) // BYTES + 15
         assert len(set(turns)) >= 3
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["for its bookie", "for nobody"])
+async def test_only_who_waits_for_one_bookie_asks_several(
+    world: World,
+    autojump_clock: MockClock,
+    turns: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    waits: bool,
+) -> None:
+    """A second one costs a reader that is busy with what it has, and gives it nothing."""
+    monkeypatch.setattr(fetcher, "FAR_LOOK_S", 0.5)
+    monkeypatch.setattr(fetcher, "FAR_STARVED", 0.9)
+    original = ModelReader.read
+
+    async def slow(self: ModelReader, first: int, last: int, *, bytes_max: int) -> Any:
+        await trio.sleep(0.1 if waits else 0.001)
+        return await original(self, first, last, bytes_max=bytes_max)
+
+    async with world.process(**OPTIONS) as ns:
+        log, writer = await a_log(ns)
+        await writer.aclose()
+        monkeypatch.setattr(ModelReader, "read", slow)
+        async with log.open_reader() as reader:
+            for _ in range(RECORDS):
+                await reader.read_next()
+                await trio.sleep(0.001 if waits else 0.02)
+    assert (len(set(turns)) >= 3) == waits
 
 
 @pytest.mark.parametrize("what", ["truncated", "deleted", "damaged"])
