@@ -29,6 +29,7 @@ from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     DistributedLogError,
     EndOfStream,
+    LinkMismatch,
     LinkOutOfOrder,
     LogRecreated,
     OwnershipAcquireFailed,
@@ -67,6 +68,9 @@ log = logging.getLogger("distributedlog.spark")
 
 class Sink:
     """What batch and streaming writers share."""
+
+    streaming = False
+    """A batch that is in with other rows fails a batch job. A query, which would fail for ever, is told."""
 
     def __init__(self, options: SinkOptions, *, overwrite: bool) -> None:
         self.options = options
@@ -119,16 +123,16 @@ class Sink:
             contents = contents_of(messages)
             who = identity or Identity("", 0, "")
             names = {*by_log, *contents}
-            if self.overwrite and options.log is not None:
+            if (self.overwrite or self.streaming) and options.log is not None:
                 names.add(options.log)  # also by nothing, where no task had a row
             failed: dict[str, DistributedLogError] = {}
 
             async def link(name: str) -> None:
                 tokens, content = by_log.get(name, []), contents.get(name)
                 try:
-                    if content is not None and not tokens:
+                    if not tokens and (content is not None or self.streaming):
                         # Each task found that this batch is in. It is not overwritten by nothing.
-                        await self._compare(held, name, who, content)
+                        await self._compare(held, name, who, content or LinkContent(0, 0))
                     else:
                         nothing = LinkContent(0, 0)
                         await self._link(held, name, tokens, who, content if tokens else nothing)
@@ -146,11 +150,25 @@ class Sink:
     async def _compare(
         self, held: SparkClient, name: str, identity: Identity, content: LinkContent
     ) -> None:
-        """A batch that was linked before this job: was it the same one? Raises `LinkMismatch`."""
+        """A batch that was linked before this job: was it the same one? Raises `LinkMismatch`, or tells."""
         target = held.namespace.open_log(name)
         linked = await self._patiently(partial(target.linked_version, identity.app), name)
-        if linked is not None and linked.version == identity.version:
+        if linked is None or linked.version != identity.version:
+            return
+        try:
             check_content(name, identity.app, linked, content)
+        except LinkMismatch:
+            if not self.streaming:
+                raise
+            log.warning(
+                'log "%s": micro-batch %d of query %s is in with %s, and was repeated with %s: what is in '
+                "stays, the other rows are not written",
+                name,
+                identity.version,
+                identity.query or identity.app,
+                linked.content,
+                content,
+            )
 
     async def _link(
         self,
@@ -180,6 +198,12 @@ class Sink:
         )
         try:
             result = await self._patiently(link, name)
+        except LinkMismatch:
+            if not self.streaming or content is None:
+                raise
+            await self._compare(held, name, identity, content)
+            await self._clean(target, tokens)
+            return
         except LinkOutOfOrder:
             if not await self._patiently(partial(already_linked, target, identity), name):
                 raise
@@ -251,6 +275,8 @@ class BatchWriter(Sink, DataSourceArrowWriter):
 
 class StreamWriter(Sink, DataSourceStreamArrowWriter):
     """``df.writeStream``. The committing process makes a new one, which knows only the messages."""
+
+    streaming = True
 
     @told
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Message:

@@ -63,7 +63,7 @@ class Message(WriterCommitMessage):
     skipped: list[str] = field(default_factory=list)
     """Logs that hold this batch already."""
     contents: dict[str, LinkContent] = field(default_factory=dict)
-    """What there was for each log, of a batch job with an application's name: compared with what is in."""
+    """What there was for each log, of whoever counts versions: compared with what is in."""
 
 
 def identity_of(options: SinkOptions, context: TaskContext, *, streaming: bool) -> Identity:
@@ -89,7 +89,7 @@ def write_task(
         lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s, "a task"
     )
     held.users += 1
-    compared = not streaming and options.txn_app_id is not None
+    compared = options.mode == "segments" and (streaming or options.txn_app_id is not None)
     work = _Work(held, options, message, compared=compared)
     try:
         for batch in batches:

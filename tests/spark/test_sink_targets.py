@@ -30,7 +30,7 @@ from distributedlog.runtime.errors import (  # noqa: E402
 from distributedlog.spark import patience as waiting  # noqa: E402
 from distributedlog.spark.client import SparkClient, run  # noqa: E402
 from distributedlog.spark.options import SinkOptions  # noqa: E402
-from distributedlog.spark.sink import BatchWriter, contents_of  # noqa: E402
+from distributedlog.spark.sink import BatchWriter, StreamWriter, contents_of  # noqa: E402
 from distributedlog.spark.sink_columns import columns_of  # noqa: E402
 from distributedlog.spark.sink_task import (  # noqa: E402
     AppendTarget,
@@ -236,6 +236,43 @@ def test_a_batch_for_several_logs_links_them_all_at_once(
 
     assert counts(uri, names) == dict.fromkeys(names, 6)
     assert run(uri, 10.0, lambda held: left_over(held, names)) == 0
+
+
+def test_a_micro_batch_that_is_repeated_with_other_rows_is_told(
+    uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It passed unseen. Whether its tasks found it in, or wrote it again, or had no row at all this time: what
+    is in stays, the query goes on, a warning has both numbers."""
+    who = Identity("q-1", 6, "q-1")
+    options = SinkOptions.parse({"uri": uri, "log": "told"}, "stream")
+    writer = StreamWriter(options, overwrite=False)
+    same, other = LinkContent(3, 5), LinkContent(3, 6)
+
+    def again(content: LinkContent) -> Message:
+        return Message(0, who, skipped=["told"], contents={"told": content})
+
+    def again_written(content: LinkContent) -> Message:
+        message = written(uri, ["told"], who)
+        message.contents = {"told": content}
+        return message
+
+    def told(*messages: Message) -> list[str]:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "distributedlog.spark"):
+            writer.commit([*messages], who.version)
+        return caplog.messages
+
+    assert told(again_written(same)) == []
+    assert told(again(same)) == told(again_written(same)) == []
+    for message in (again(other), again_written(other)):
+        (said,) = told(message)
+        assert 'log "told": micro-batch 6 of query q-1 is in with 3 records of digest 0' in said
+        assert "repeated with 3 records of digest 0000000000000006" in said
+    (said,) = told(Message(0, who))
+    assert "repeated with 0 records" in said
+    assert told(Message(0, Identity("q-1", 7, "q-1"))) == []  # a batch without rows
+    assert counts(uri, ["told"]) == {"told": 3}
+    assert run(uri, 10.0, lambda held: left_over(held, ["told"])) == 0
 
 
 async def left_over(held: SparkClient, names: list[str]) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from distributedlog import Log, LogRecord, Namespace, WriterFenced, blocking
+from distributedlog.log.app_versions import LinkContent
 from distributedlog.log.keys import incarnation_id, unlinked_prefix
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.runtime.errors import InvalidRequest, OutcomeUnknown
@@ -67,7 +68,8 @@ def copy(
     for name in ("maxRecordsPerTrigger", "minPartitions"):
         if name in options:
             reader = reader.option(name, str(options.pop(name)))
-    writer = reader.load(uri).writeStream.format("distributedlog").option("uri", uri)
+    rows = reader.load(uri).where(str(options.pop("where", "true")))
+    writer = rows.writeStream.format("distributedlog").option("uri", uri)
     writer = writer.option("requestTimeout", "60s")
     for name, value in {"log": target, **options}.items():
         writer = writer.option(name, str(value))
@@ -112,6 +114,27 @@ def test_s10_a_replayed_batch_is_linked_once(spark: Any, uri: str, tmp_path: Pat
     copy(spark, uri, tmp_path, "in", "out")
 
     assert txids(uri, "out") == list(range(3_100))
+    assert orphans(uri, "out") == 0
+
+
+def test_s10_a_replay_with_other_rows_fails_no_query(
+    spark: Any, uri: str, tmp_path: Path
+) -> None:
+    """S10: what is in stays. That it is told of shows `test_sink_targets.py`; here, that there is something to
+    compare: each micro-batch notes what it linked."""
+    fill(uri, "in", range(300), entry=100)
+    make(uri, "out")
+    query = copy(spark, uri, tmp_path, "in", "out", maxRecordsPerTrigger=100)
+
+    linked = on(uri, lambda namespace: namespace.open_log("out").linked_version(str(query.id)))
+    assert linked is not None
+    assert linked.content == LinkContent.of(range(200, 300), map(payload, range(200, 300)))
+    assert forget_commit(tmp_path) == 2
+    copy(spark, uri, tmp_path, "in", "out", maxRecordsPerTrigger=100, where="txid != 250")
+    fill(uri, "in", range(300, 310))
+    copy(spark, uri, tmp_path, "in", "out")
+
+    assert txids(uri, "out") == list(range(310))
     assert orphans(uri, "out") == 0
 
 
