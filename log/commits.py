@@ -110,12 +110,18 @@ class Commits:
                 self._runs = True
             self._wake.set()
 
-    async def write(self, some: Sequence[Committed]) -> None:
-        """Write what has moved of these, now. Raises what the store raises; each one's `error` is its own."""
+    async def write(self, some: Sequence[Committed]) -> int:
+        """Write what has moved of these, now; how many had. Raises what the store raises; each one's `error`
+        is its own."""
         async with self._writing:
             moved = [one for one in some if one in self._moved]
             for at in range(0, len(moved), POSITIONS_AT_ONCE):
                 await self._write_some(moved[at : at + POSITIONS_AT_ONCE])
+            return len(moved)
+
+    async def look(self, one: Committed) -> None:
+        """Is it still its holder's? Sets its `error`. Raises what the store raises, and `CorruptData`."""
+        one.look(await self._metadata.get(one.key))
 
     def forget(self, one: Committed) -> None:
         """It is closed: nothing more of it is written."""

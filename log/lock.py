@@ -111,7 +111,7 @@ async def _try(
     claimed: Claim | None = None
     # Until it is answered the transaction may be done, or be done yet: what it puts is cleared away.
     left: Leftover | None = Leftover(
-        lock_key(state.log_id), record.encode(), found.key, found.version
+        lock_key(state.log_id), record.encode(), Compare.version(found.key, found.version)
     )
     try:
         reply = await metadata.transact(

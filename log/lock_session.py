@@ -84,9 +84,9 @@ class Claim:
                 await self._session.leave()
             else:
                 # Not known to be there: a try to take it again may be under way, for the version we know.
-                version = 0 if held_at else self.owned.version
-                log_id = self.owned.log_id
-                left = Leftover(lock_key(log_id), self._value, state_key(log_id), version)
+                log_id, version = self.owned.log_id, self.owned.version
+                guard = None if held_at else Compare.version(state_key(log_id), version)
+                left = Leftover(lock_key(log_id), self._value, guard)
                 await self._session.leave(left, held_at)
         finally:
             self._given_back.set()
@@ -151,9 +151,8 @@ class Leftover:
     key: bytes
     value: bytes
     """Of the key; a random number in it says whose it is."""
-    guard: bytes = b""
-    version: int = 0
-    """A transaction that nobody knows the outcome of asks for this version of the guard; 0: there is none."""
+    guard: Compare | None = None
+    """What a transaction that nobody knows the outcome of asks for: while it holds, the key may still come."""
 
 
 class LockSession:
@@ -266,12 +265,12 @@ class LockSession:
 
     async def _clear(self, left: Leftover) -> None:
         """Delete the leftover's key; what may still come is looked for at each renewal."""
-        guard = await self.metadata.get(left.guard) if left.version else None
+        guard = None if left.guard is None else await self.metadata.get(left.guard.key)
         found = await self.metadata.get(left.key)
         if found is not None and found.value == left.value:
             mine = Compare.mod_revision(found.key, found.mod_revision)
             await self.metadata.transact(Transaction((mine,), (Delete(found.key),)))
-        elif guard is not None and guard.version <= left.version:
+        elif left.guard is not None and left.guard.holds(guard):
             return  # its transaction may still be on its way
         self._forget(left)
 

@@ -17,7 +17,7 @@ from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Put, Transaction
 from ..runtime.errors import InvalidRequest, LogNotFound, LogRecreated, OutcomeUnknown
 from ..runtime.frames import pack
-from ..runtime.schema import fit, number, row
+from ..runtime.schema import NUMBER_MAX, fit, number, row
 from .dlsn import DLSN
 from .keys import incarnation_text, position_key, segment_key, state_key, subscriber_key
 from .lock_record import LockRecord
@@ -36,7 +36,8 @@ UNPROVEN = -1
 _POSITION = row(row(number(), number(), number()), number())
 _SEQUENCE_ID = number(UNPROVEN)
 _HELD = number(UNHELD)
-_GENERATION = number()
+_GENERATION = number(0, NUMBER_MAX // 2)
+"""Nobody counts so far; from a value that lies there is no next one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,10 @@ class StoredSettings:
                     f"sets it, it is not stored; what may be is {', '.join(KNOWN)}"
                 )
             if name not in KNOWN:
-                raise unknown(name, list(KNOWN))
+                raise InvalidRequest(
+                    f"{unknown(name, list(KNOWN))}; what is each process's own, its client's and its ledgers' "
+                    "options too, goes to open_namespace(config=) and is not stored"
+                )
         new = {**self.settings, **settings}
         notes = {**self.metadata, **metadata}
         found = replace(

@@ -71,8 +71,9 @@ class Subscription:
         """Everything before ``position`` was handled (None: what the reader has given). It never goes back.
 
         Noted, and written within ``commit_interval_s`` with those of this process's other subscriptions, or
-        when this one is closed; with ``now`` written when this returns. What was not written is given again
-        to whoever subscribes next. Raises `SubscriptionLost`, of what was noted before too.
+        when this one is closed; with ``now`` written when this returns, and where there is nothing to write
+        looked at: is it still this holder's? What was not written is given again to whoever subscribes next.
+        Raises `SubscriptionLost`, of what was noted before too.
 
         Raises: SubscriptionLost, InvalidRequest, LogRecreated, QuorumUnreachable, AlreadyClosed.
         """
@@ -91,7 +92,8 @@ class Subscription:
                 raise LogRecreated(f"{position} is a position of another log than {self.reader!r}")
             self._commits.note(self._committed, position)
         if now:
-            await self._commits.write([self._committed])
+            if not await self._commits.write([self._committed]):
+                await self._commits.look(self._committed)
             self._raise_if_lost()
         else:
             await trio.lowlevel.checkpoint()
@@ -263,10 +265,12 @@ class _Taking:
         session = await context.locks.enter(ttl_ms)
         lease = session.lease
         revision, held_at = 0, 0
-        left: Leftover | None = Leftover(self._lock_key, value, self._key, found.version)
+        # By its revision: a position that is deleted and made again counts its versions anew.
+        unmoved = Compare.mod_revision(self._key, found.mod_revision)
+        left: Leftover | None = Leftover(self._lock_key, value, unmoved)
         own = Transaction(
             (
-                Compare.mod_revision(self._key, found.mod_revision),
+                unmoved,
                 Compare.version(self._lock_key, 0 if lock is None else lock.version),
             ),
             (Put(self._key, raised.encode()), Put(self._lock_key, value, lease)),

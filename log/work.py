@@ -15,7 +15,7 @@ from typing import Any
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
-from ..runtime.schema import fit, number, row, rows
+from ..runtime.schema import NUMBER_MAX, fit, number, row, rows
 from .dlsn import DLSN
 from .ranges import SegmentInfo
 from .retention import UNHELD
@@ -25,6 +25,8 @@ FORMAT = 1
 CLAIMS_MAX = 128
 PARKED_MAX = 64
 BYTES_MAX = 16 * 1024
+COUNTED_MAX = NUMBER_MAX // 2
+"""Of claims and tries. Nobody counts so far; read from a value that lies, the next one would not fit."""
 NOBODY = 0
 
 
@@ -241,13 +243,13 @@ def _stretch(first: DLSN, end: DLSN, number_: int, status: int, worker: int, tri
 
 _NUMBER = number()
 _STATUS = number(0, max(Status).value)
-_REST = (_NUMBER, _STATUS, _NUMBER, _NUMBER)
+_REST = (_NUMBER, _STATUS, _NUMBER, number(0, COUNTED_MAX))
 _LINE = row(_NUMBER, _NUMBER, _NUMBER, *_REST)
 _ASIDE = row(*[_NUMBER] * 6, *_REST)
 _STATE = row(
     row(_NUMBER, _NUMBER, _NUMBER),
     _NUMBER,
-    number(1),
+    number(1, COUNTED_MAX),
     rows(_LINE, BYTES_MAX // 8),
     rows(_ASIDE, BYTES_MAX // 8),
     number(UNHELD),

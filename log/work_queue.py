@@ -20,6 +20,7 @@ from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import (
     AlreadyClosed,
     ClaimLost,
+    CorruptData,
     DistributedLogError,
     InvalidRequest,
     LogNotFound,
@@ -37,7 +38,7 @@ from .opening import Opening
 from .positions import check_position_name, clock_now, hold_share
 from .presence import Presence, show
 from .range_reader import RangeReader, open_ranges
-from .ranges import SegmentInfo, ranges_between
+from .ranges import LogSnapshot, SegmentInfo, ranges_between
 from .retention import UNHELD
 from .segment_reader import open_segment
 from .segments import SegmentRecord
@@ -105,8 +106,9 @@ class WorkClaim:
         """What it holds, entry by entry as columns; ``async with`` or ``await`` it. May hold no record.
 
         Raises `LogTruncated` where some of it is not left: `done` accepts that. With ``rest`` what is left.
+        `CorruptData` where the queue's stored value names places that the log does not have.
 
-        Raises: LogNotFound, LogTruncated, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogTruncated, CorruptData, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
         return Opening(lambda: self._queue.open_stretch(self._stretch, rest))
 
@@ -213,6 +215,8 @@ class WorkQueue:
         self._known: tuple[WorkState, int] | None = None
         """The state and the revision that wrote it, as last seen. (A version begins anew with a queue.)"""
         self._segments: tuple[SegmentInfo, ...] = ()
+        self._readable_to = DLSN.INITIAL
+        """Up to here the log could be read, when its bookies were asked last by this process."""
         self._unheld = hold
         """Is it still to be written that the floor holds?"""
         self._starved = False
@@ -360,6 +364,14 @@ class WorkQueue:
         context, follower = self._context, self._follower
         await follower.load()
         first, end = stretch.first, stretch.end
+        if end > self._readable_to:
+            # Cut by another process. A value that somebody wrote by hand proves nothing (H141).
+            snapshot = await self._look(first.segment, 1)
+            if end > self._readable_to:
+                raise CorruptData(
+                    f'work queue "{self.name}" of log "{self.log}": a stretch goes up to {end}, the log can '
+                    f"be read up to {snapshot.end_dlsn}"
+                )
         records = await segments_page(
             self._metadata, follower.state, first.segment, end.segment - first.segment + 1
         )
@@ -556,19 +568,21 @@ class WorkQueue:
         page: int | None = cursor.segment
         while end is None and page is not None:
             await self._follower.load()
-            snapshot = await take_snapshot(
-                self._metadata,
-                self._context.ledgers,
-                self._follower,
-                first=page,
-                limit=SEGMENTS_PLANNED,
-            )
+            snapshot = await self._look(page, SEGMENTS_PLANNED)
             self._segments, page = snapshot.segments, snapshot.next_segment
             if cursor < snapshot.first_dlsn:
                 return snapshot.first_dlsn
             end = end_of_next(self._segments, cursor, bytes_max)
             self._at_end = end is None and page is None and snapshot.sealed
         return end
+
+    async def _look(self, first: int, limit: int) -> LogSnapshot:
+        """The log's end, and some of its segments. Its state has just been loaded."""
+        snapshot = await take_snapshot(
+            self._metadata, self._context.ledgers, self._follower, first=first, limit=limit
+        )
+        self._readable_to = max(self._readable_to, snapshot.end_dlsn)
+        return snapshot
 
     async def _held(self, state: WorkState) -> tuple[WorkState, Transaction]:
         """The state as it holds retention, and what retention must see of it."""

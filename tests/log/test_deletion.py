@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from distributedlog.log import deletion
 from distributedlog.log.dlsn import DLSN
-from distributedlog.log.graveyard import find_tombstones
+from distributedlog.log.graveyard import burial, find_tombstones
 from distributedlog.log.keys import segment_key, state_key
 from distributedlog.log.reader import LogReader
 from distributedlog.log.record import LogRecord
@@ -26,7 +26,7 @@ from distributedlog.log.tombstone import (
     gone_key,
 )
 from distributedlog.metadata.interface import prefix_end
-from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     CorruptData,
     LogNotFound,
@@ -98,6 +98,32 @@ async def test_each_log_of_a_name_has_its_own_end(world: World, autojump_clock: 
         assert [one.log_id for one in found] == ids[-KEPT_A_NAME:]
         assert [one.end.sequence_id for one in found] == list(range(3, KEPT_A_NAME + 3))
         assert await find_tombstones(world.metadata, "ns", "payments") == []
+
+
+async def test_two_deletions_of_one_name_at_one_moment_are_both_remembered(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """The one is done between the other's look at its name's tombstones and its transaction."""
+    async with world.process() as ns:
+        await fill(ns.open_log("orders"), [[1, 2]])
+        log_id = await ns.find("orders")
+        key = gone_key("ns", "orders")
+        other = Tombstone(7, LogEnd(DLSN(3, 0, 0), 9, exact=True), 0, 5)
+        original = world.metadata.transact
+
+        async def overtaken(transaction: Transaction) -> TransactionReply:
+            if any(one.key == key for one in transaction.operations):
+                world.metadata.transact = original  # type: ignore[method-assign]
+                done = await original(await burial(world.metadata, "ns", "orders", other))
+                assert done.succeeded
+            return await original(transaction)
+
+        world.metadata.transact = overtaken  # type: ignore[method-assign]
+        await ns.delete_log("orders")
+
+        found = await find_tombstones(world.metadata, "ns", "orders")
+    assert [one.log_id for one in found] == [7, log_id]
+    assert found[0] == other
 
 
 async def test_an_end_that_cannot_be_made_certain_is_marked_so(

@@ -86,6 +86,9 @@ def test_an_option_of_a_process_is_known_and_not_stored() -> None:
     for name in ("lock_lease_s", "read_bytes"):
         with pytest.raises(InvalidRequest, match=f"{name} is each process's own"):
             NOTHING.changed({name: 1}, {})
+    for name in ("process_bytes_max", "owner", "add_timeout_s"):  # of its client, of its ledgers
+        with pytest.raises(InvalidRequest, match=r"each process's own.* open_namespace\(config=\)"):
+            NOTHING.changed({name: 1}, {})
     with pytest.raises(InvalidRequest, match="unknown option 'nope'"):
         NOTHING.changed({"nope": 1}, {})
 

@@ -16,6 +16,7 @@ from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.transaction import Delete, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     AlreadyClosed,
+    CorruptData,
     InvalidRequest,
     LogNotFound,
     LogRecreated,
@@ -25,6 +26,7 @@ from distributedlog.runtime.errors import (
     QuorumUnreachable,
     SubscriptionLost,
 )
+from distributedlog.runtime.schema import NUMBER_MAX
 from tests.log.conftest import World
 from tests.log.records import put
 
@@ -86,6 +88,73 @@ async def test_a_subscriber_goes_on_where_it_committed(
             await late.commit()
             await put(log, 9)
             assert await take(late, 1) == [9]
+
+
+async def test_a_commit_that_says_nothing_new_tells_who_was_taken_over(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H155: with ``now`` the answer is about this holder, also where there is nothing to write."""
+    async with world.process("alpha") as a, world.process("beta") as b:
+        log = a.open_log("orders")
+        await a.create_log("orders")
+        await put(log, *range(6))
+        first = await log.subscribe("a")
+        await take(first, 2)
+        await first.commit(now=True)
+        await first.commit(now=True)  # nothing new, and still its own
+        async with b.open_log("orders").subscribe("a", takeover=True):
+            with pytest.raises(SubscriptionLost, match="number 1"):
+                await first.commit(now=True)
+            with pytest.raises(SubscriptionLost):  # noqa: PT012
+                while True:
+                    await first.reader.read_next(wait_s=0)
+        second = await log.subscribe("a")
+        await log.positions.delete("a")
+        with pytest.raises(SubscriptionLost, match="deleted"):
+            await second.commit(now=True)
+        for one in (first, second):
+            await one.abort()
+
+
+async def test_a_subscribe_that_may_still_come_is_looked_for_while_it_may(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Its position is deleted and made again: the version is as before, it is another one all the same."""
+    async with world.process("alpha", lock_lease_s=3.0) as a:
+        log = a.open_log("orders")
+        await a.create_log("orders")
+        await put(log, 1)
+        kept = await log.subscribe("other")  # the session lives on
+        await log.positions.advance("a", DLSN(1, 0, 0))
+        original = world.metadata.transact
+        late: list[Transaction] = []
+
+        async def delayed(transaction: Transaction) -> TransactionReply:
+            world.metadata.transact = original  # type: ignore[method-assign]
+            late.append(transaction)
+            await trio.lowlevel.checkpoint()
+            raise OutcomeUnknown("no answer")
+
+        world.metadata.transact = delayed  # type: ignore[method-assign]
+        with pytest.raises(OutcomeUnknown):
+            await log.subscribe("a")
+        await trio.sleep(5)
+        await log.positions.delete("a")
+        await log.positions.advance("a", DLSN(1, 0, 0))
+        await trio.sleep(5)
+        log_id = await a.find("orders")
+        gets: list[bytes] = []
+        get = world.metadata.get
+
+        async def counted(key: bytes) -> Any:
+            gets.append(key)
+            return await get(key)
+
+        world.metadata.get = counted  # type: ignore[method-assign]
+        await trio.sleep(30)
+        assert subscriber_key(log_id, "a") not in gets
+        assert not (await original(late[0])).succeeded
+        await kept.aclose()
 
 
 async def test_what_was_committed_is_written_also_where_an_exception_ends_it(
@@ -423,6 +492,8 @@ async def test_a_position_that_nobody_subscribed_to_is_written_as_before(
 
     assert record.encode().hex() == "950393010203090405"
     assert PositionRecord(DLSN(1, 2, 3), 9, 4, 5, 2).encode().hex() == "96049301020309040502"
+    with pytest.raises(CorruptData):  # from such a one there is no next
+        PositionRecord.decode(PositionRecord(DLSN(1, 2, 3), 9, 4, 5, NUMBER_MAX).encode())
     async with world.log("orders") as log:
         await put(log, 1)
         async with log.subscribe("a"):

@@ -20,6 +20,7 @@ from distributedlog.log.work import (
 )
 from distributedlog.runtime.errors import CorruptData
 from distributedlog.runtime.frames import pack, unpack
+from distributedlog.runtime.schema import NUMBER_MAX
 from tests.examples import examples
 
 TRIES_MAX = 2
@@ -148,6 +149,8 @@ def test_a_state_whose_fields_do_not_fit_is_damaged() -> None:
         ),  # the floor is after the first stretch
         lambda fields: fields[4][1].__setitem__(4, 3),  # parked, and in line
         lambda fields: fields[5].append([1, 0, 0, 1, 1, 0, 7, 2, 0, 1]),  # done, and kept aside
+        lambda fields: fields.__setitem__(3, NUMBER_MAX),  # the number after it fits no value
+        lambda fields: fields[4][0].__setitem__(6, NUMBER_MAX),  # nor would the next try
     ]
     for spoil in spoils:
         fields = unpack(good, "a state")

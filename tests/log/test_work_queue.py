@@ -9,16 +9,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.log import work_queue
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
-from distributedlog.log.keys import worker_key
+from distributedlog.log.keys import work_key, worker_key
 from distributedlog.log.record import LogRecord
+from distributedlog.log.work import WorkState
 from distributedlog.log.work_queue import WorkClaim, WorkQueue
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     ClaimLost,
+    CorruptData,
     DistributedLogError,
     InvalidRequest,
     LogNotFound,
@@ -545,6 +548,55 @@ async def test_workers_that_die_under_lost_answers_handle_every_record(
         assert set(handled) == set(range(40))
         assert (state.line, state.claims) == ((), [])
         assert state.floor == DLSN(3, 0, 0)
+
+
+async def test_a_stretch_beyond_the_logs_end_is_not_read(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H141: what somebody wrote into the queue's value by hand shows no entry that is not confirmed."""
+    async with world.process("alpha") as a, world.process("beta") as b:
+        log = await some_log(world, a)
+        async with b.open_log("orders").open_writer() as writer, log.work_queue("q") as queue:
+            for txid in (10, 11):
+                await writer.write(LogRecord(txid, bytes(ENTRY)))
+            key = work_key(await a.find("orders"), "q")
+            for lie, count in ((DLSN(3, 3, 0), 0), (DLSN(4, 0, 0), 0), (DLSN(3, 2, 0), 2)):
+                state = WorkState(DLSN(3, 0, 0), 0).extended(lie)
+                await world.metadata.transact(Transaction((), (Put(key, state.encode()),)))
+                world.ledgers.held = True
+                await writer.submit(LogRecord(12, bytes(ENTRY)))  # sent, and nowhere yet
+                await trio.sleep(1)
+                claim = await claimed(queue)
+                assert claim.end == lie
+                if count:
+                    assert await txids_of(claim) == [10, 11]
+                else:
+                    with pytest.raises(CorruptData, match=f"up to {lie}, .* up to 3.2.0"):
+                        await txids_of(claim)
+                await claim.done()
+            world.ledgers.release()
+
+
+async def test_a_stretch_of_ones_own_asks_no_bookie_how_far_the_log_goes(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asked when the stretch was cut."""
+    async with world.process("alpha") as a:
+        log = await some_log(world, a)
+        async with log.work_queue("q") as queue:
+            await (await claimed(queue)).done()
+            looks: list[int] = []
+            original = work_queue.take_snapshot
+
+            async def counted(*given: Any, **more: Any) -> Any:
+                looks.append(1)
+                return await original(*given, **more)
+
+            monkeypatch.setattr(work_queue, "take_snapshot", counted)
+            for txid in range(1, 5):
+                async with await claimed(queue) as claim:
+                    assert await txids_of(claim) == [txid]
+            assert looks == []
 
 
 async def test_a_claim_that_nobody_takes_goes_back_to_others(
