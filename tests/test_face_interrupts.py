@@ -30,7 +30,7 @@ from distributedlog.bridge import GIVE_UP_S
 from distributedlog.log.namespace import Namespace as TrioNamespace
 from distributedlog.log.record import LogRecord
 from distributedlog.runtime.background import Background, Hops
-from distributedlog.runtime.errors import AlreadyClosed
+from distributedlog.runtime.errors import AlreadyClosed, ClaimLost
 from distributedlog.write_buffer import open_buffer
 from tests.face_world import model_namespace
 
@@ -41,7 +41,9 @@ OPENS = 200
 WRITES = 10_000
 FREE_S = 5.0
 """How long an opening waits for the one before it, whose end may just be on its way."""
-KINDS = ("writer", "reader", "segment writer", "ranges", "watch")
+KINDS = (
+    "writer", "reader", "segment writer", "ranges", "watch", "subscription", "work queue", "segments",
+)  # fmt: skip
 
 
 def rec(txid: int, payload: bytes = b"x") -> LogRecord:
@@ -55,6 +57,12 @@ def opening(kind: str, namespace: Any, ranges: list[Any]) -> Any:
         return lambda: log.open_writer(wait_s=FREE_S)
     if kind == "reader":
         return log.open_reader
+    if kind == "subscription":
+        return lambda: log.subscribe("s", wait_s=FREE_S)
+    if kind == "work queue":
+        return lambda: log.work_queue("q")
+    if kind == "segments":
+        return log.watch_segments
     if kind == "segment writer":
         return log.open_segment_writer
     return (lambda: log.open_ranges(ranges)) if kind == "ranges" else namespace.watch_logs
@@ -443,6 +451,79 @@ def test_a_call_interrupted_at_any_point_leaves_the_loop_running() -> None:
             if raise_at.left > 0:
                 break
         assert 10 < nth < 499
+
+
+def points_of(call: Callable[[], Any], after: Callable[[Any], None]) -> int:
+    """A call, interrupted at each point of it in turn, then left alone; how many there are. ``after`` is given
+    what it gave, or None."""
+    for nth in range(1, 1000):
+        raise_at, found = RaiseAt(nth), None
+        try:
+            sys.setprofile(raise_at)
+            found = call()
+        except Interrupted:
+            pass
+        finally:
+            sys.setprofile(None)
+        after(found)
+        if raise_at.left > 0:
+            return nth
+    raise AssertionError("a call has no 1,000 points")
+
+
+def test_a_claim_interrupted_at_any_point_is_had_by_the_next_who_asks() -> None:
+    """And so is an end of one: it is done, or it is not, and then the next one has it."""
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
+        log = namespace.open_log("l")
+        with log.open_writer() as writer:
+            writer.write(rec(1))
+        with log.work_queue("q", tries_max=10_000) as queue:
+
+            def had(claim: Any) -> None:
+                if claim is None:
+                    claim = queue.claim(wait_s=FREE_S)
+                assert claim is not None, "a stretch is nobody's"
+                claim.give_back()
+
+            assert points_of(lambda: queue.claim(wait_s=FREE_S), had) > 10
+
+            def back(_: None) -> None:
+                nonlocal claim
+                with suppress(ClaimLost):  # or it was given back before
+                    claim.give_back()
+                claim = queue.claim(wait_s=FREE_S)
+                assert claim is not None, "a stretch is nobody's"
+
+            claim = queue.claim(wait_s=FREE_S)
+            assert claim is not None
+            assert points_of(lambda: claim.give_back(), back) > 10
+            claim.done()
+            assert queue.state().line == ()
+
+
+def test_a_commit_interrupted_at_any_point_leaves_the_subscription_in_use() -> None:
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
+        log = namespace.open_log("l")
+        with log.open_writer() as writer:
+            writer.write_bulk([rec(txid) for txid in range(1000)])
+        with log.subscribe("s", wait_s=FREE_S) as subscription:
+            txids = []
+
+            def commit() -> None:
+                subscription.commit(now=True)
+
+            def read(_: None) -> None:
+                record = subscription.reader.read_next(wait_s=FREE_S)
+                assert record is not None
+                txids.append(record.txid)
+
+            assert points_of(commit, read) > 10
+            commit()
+            assert txids == list(range(len(txids)))
+            assert subscription.committed == log.positions.get("s")
+        with log.subscribe("s", wait_s=FREE_S) as subscription:
+            read(None)
+            assert txids[-2:] == [len(txids) - 2, len(txids) - 1]
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

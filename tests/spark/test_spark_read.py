@@ -93,6 +93,27 @@ def test_s3_the_same_range_gives_the_same_rows(spark: Any, uri: str) -> None:
     assert rows(txids) == [(2_999,), (3_000,)]
 
 
+def test_a_merged_log_gives_the_same_rows(spark: Any, uri: str) -> None:
+    """H157: planned before or after the merge, whole or from the middle of a segment, in parts."""
+    for first in range(0, 900, 100):
+        fill(uri, "a", range(first, first + 100), entry=30)
+    right = plain(uri, "a")
+    planned = read(spark, uri, log="a", minPartitions=5)
+    assert planned.count() == 900  # it is planned now, for good
+
+    assert on(uri, lambda namespace: namespace.open_log("a").compact()) == 9
+
+    fill(uri, "a", range(900, 950))
+    assert plain(uri, "a")[:900] == right
+    assert sorted(rows(planned, *POSITION)) == right
+    begin = json.dumps({"a": "4.1.7"})
+    part = read(spark, uri, log="a", startingPosition=begin, endingTxid=650, minPartitions=4)
+    assert sorted(rows(part, *POSITION)) == [
+        row for row in right if row[:3] >= (4, 1, 7) and row[4] < 650
+    ]
+    assert sorted(rows(read(spark, uri, log="a"), *POSITION)) == plain(uri, "a")
+
+
 def test_s5_truncated_between_planning_and_reading(spark: Any, uri: str, caplog: Any) -> None:
     """S5: one clear error, or the rest."""
     fill(uri, "a", range(2_000))
