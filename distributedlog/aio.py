@@ -933,7 +933,7 @@ class WorkClaim:
     def open_reader(self, *, rest: bool = False) -> Opening[RangeReader]:
         """What it holds, entry by entry as columns; ``async with`` or ``await`` it. May hold no record.
 
-        Raises: LogNotFound, LogTruncated, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogTruncated, CorruptData, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
         opening = self._claim.open_reader(rest=rest)
         return Opening(lambda: opened(self._background, RangeReader, opening.open))

@@ -1028,7 +1028,7 @@ class WorkClaim:
     def open_reader(self, *, rest: bool = False) -> RangeReader:
         """What it holds, entry by entry as columns, open; use it in a ``with``. May hold no record.
 
-        Raises: LogNotFound, LogTruncated, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogTruncated, CorruptData, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
         opening = self._claim.open_reader(rest=rest)
         return opened(self._background, RangeReader, opening.open)

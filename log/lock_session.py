@@ -152,7 +152,7 @@ class Leftover:
     value: bytes
     """Of the key; a random number in it says whose it is."""
     guard: Compare | None = None
-    """What a transaction that nobody knows the outcome of asks for: while it holds, the key may still come."""
+    """What a transaction whose outcome nobody knows asks for: while it holds, the key may still come."""
 
 
 class LockSession:

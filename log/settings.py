@@ -138,8 +138,8 @@ class StoredSettings:
                 )
             if name not in KNOWN:
                 raise InvalidRequest(
-                    f"{unknown(name, list(KNOWN))}; what is each process's own, its client's and its ledgers' "
-                    "options too, goes to open_namespace(config=) and is not stored"
+                    f"{unknown(name, list(KNOWN))}; what is each process's own, also of its client and "
+                    "its ledgers, goes to open_namespace(config=) and is not stored"
                 )
         new = {**self.settings, **settings}
         notes = {**self.metadata, **metadata}

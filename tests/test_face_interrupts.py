@@ -454,8 +454,8 @@ def test_a_call_interrupted_at_any_point_leaves_the_loop_running() -> None:
 
 
 def points_of(call: Callable[[], Any], after: Callable[[Any], None]) -> int:
-    """A call, interrupted at each point of it in turn, then left alone; how many there are. ``after`` is given
-    what it gave, or None."""
+    """A call, interrupted at each point of it in turn, then left alone; how many there are. ``after`` is
+    given what it gave, or None."""
     for nth in range(1, 1000):
         raise_at, found = RaiseAt(nth), None
         try:

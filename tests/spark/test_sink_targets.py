@@ -241,8 +241,8 @@ def test_a_batch_for_several_logs_links_them_all_at_once(
 def test_a_micro_batch_that_is_repeated_with_other_rows_is_told(
     uri: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It passed unseen. Whether its tasks found it in, or wrote it again, or had no row at all this time: what
-    is in stays, the query goes on, a warning has both numbers."""
+    """It passed unseen. Whether its tasks found it in, or wrote it again, or had no row at all this time:
+    what is in stays, the query goes on, a warning has both numbers."""
     who = Identity("q-1", 6, "q-1")
     options = SinkOptions.parse({"uri": uri, "log": "told"}, "stream")
     writer = StreamWriter(options, overwrite=False)

@@ -117,11 +117,9 @@ def test_s10_a_replayed_batch_is_linked_once(spark: Any, uri: str, tmp_path: Pat
     assert orphans(uri, "out") == 0
 
 
-def test_s10_a_replay_with_other_rows_fails_no_query(
-    spark: Any, uri: str, tmp_path: Path
-) -> None:
-    """S10: what is in stays. That it is told of shows `test_sink_targets.py`; here, that there is something to
-    compare: each micro-batch notes what it linked."""
+def test_s10_a_replay_with_other_rows_fails_no_query(spark: Any, uri: str, tmp_path: Path) -> None:
+    """S10: what is in stays. That it is told of shows `test_sink_targets.py`; here, that there is something
+    to compare: each micro-batch notes what it linked."""
     fill(uri, "in", range(300), entry=100)
     make(uri, "out")
     query = copy(spark, uri, tmp_path, "in", "out", maxRecordsPerTrigger=100)
