@@ -50,7 +50,7 @@ FAR_HELD_BYTES = 8 * 1024 * 1024
 FAR_LOOK_S = 0.5
 """For so long it is looked what one bookie is good for,"""
 FAR_STARVED = 0.9
-"""and this share of it the reader waited for that bookie: who decodes most of the time needs no second one."""
+"""and this share of it the reader waited for that bookie: who decodes most of the time needs no other."""
 SEGMENTS_AT_ONCE = 64
 
 log = logging.getLogger("distributedlog.log")

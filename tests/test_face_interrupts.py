@@ -487,17 +487,16 @@ def test_a_claim_interrupted_at_any_point_is_had_by_the_next_who_asks() -> None:
 
             assert points_of(lambda: queue.claim(wait_s=FREE_S), had) > 10
 
-            def back(_: None) -> None:
-                nonlocal claim
-                with suppress(ClaimLost):  # or it was given back before
-                    claim.give_back()
-                claim = queue.claim(wait_s=FREE_S)
-                assert claim is not None, "a stretch is nobody's"
+            claims: list[Any] = [queue.claim(wait_s=FREE_S)]
 
-            claim = queue.claim(wait_s=FREE_S)
-            assert claim is not None
-            assert points_of(lambda: claim.give_back(), back) > 10
-            claim.done()
+            def back(_: None) -> None:
+                with suppress(ClaimLost):  # or it was given back before
+                    claims.pop().give_back()
+                claims.append(queue.claim(wait_s=FREE_S))
+                assert claims[0] is not None, "a stretch is nobody's"
+
+            assert points_of(lambda: claims[0].give_back(), back) > 10
+            claims[0].done()
             assert queue.state().line == ()
 
 

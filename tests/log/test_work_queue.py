@@ -9,11 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log import work_queue
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.keys import work_key, worker_key
 from distributedlog.log.record import LogRecord
+from distributedlog.log.snapshot import take_snapshot
 from distributedlog.log.work import WorkState
 from distributedlog.log.work_queue import WorkClaim, WorkQueue
 from distributedlog.metadata.interface import prefix_end
@@ -586,13 +586,12 @@ async def test_a_stretch_of_ones_own_asks_no_bookie_how_far_the_log_goes(
         async with log.work_queue("q") as queue:
             await (await claimed(queue)).done()
             looks: list[int] = []
-            original = work_queue.take_snapshot
 
             async def counted(*given: Any, **more: Any) -> Any:
                 looks.append(1)
-                return await original(*given, **more)
+                return await take_snapshot(*given, **more)
 
-            monkeypatch.setattr(work_queue, "take_snapshot", counted)
+            monkeypatch.setattr("distributedlog.log.work_queue.take_snapshot", counted)
             for txid in range(1, 5):
                 async with await claimed(queue) as claim:
                     assert await txids_of(claim) == [txid]
