@@ -26,7 +26,9 @@ class History:
 
     def append(self, revision: int, events: tuple[Event, ...]) -> None:
         """The changes of the next revision; the oldest are forgotten above the bound, never this one."""
-        size = sum(len(e.item.key) + len(e.item.value) + EVENT_BYTES for e in events)
+        size = EVENT_BYTES * len(events)
+        for event in events:
+            size += len(event.item.key) + len(event.item.value)
         self._changes.append((revision, events, size))
         self._bytes += size
         while self._bytes > self._bytes_max and len(self._changes) > 1:

@@ -1,29 +1,39 @@
-"""The replicated state as a sequence of chunks, taken and put together a chunk a turn (pure; H39).
+"""The replicated state as a sequence of chunks, taken and put together a chunk a turn (pure; H39, H109).
 
-    [format, index, revision, next lease, ring's floor, leases, items, requests]      the last three: how many
+    [format, index, revision, next lease, ring's floor, leases, keys, requests]       the last three: how many
     ["leases",   [[lease, ttl ms], ...]]
-    ["items",    [[key, value, version, create revision, mod revision, lease], ...]]  in key order
+    K | key length u16 | stored length u32 | key | stored | key length ...             in key order
     ["requests", [[index, client, request, code, outcome], ...]]                      oldest first
+
+``stored`` is what the state keeps for a key (`kv.HEAD` and the value): neither side packs or unpacks it, and
+no chunk of msgpack begins with a K. Format 1 had the keys as msgpack rows:
+
+    ["items",    [[key, value, version, create revision, mod revision, lease], ...]]
 
 The history of changes is left out on purpose, see `history.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from struct import Struct
 from typing import Any
 
 from ..runtime.errors import CorruptData, UnsupportedFormat
 from ..runtime.frames import pack
 from ..runtime.schema import Form, Misfit, list_of_any, number, row, rows, stored, text, word
-from .answers import item_from_list, item_to_list
+from .answers import item_from_list
 from .commands import CLIENT_CHARS_MAX
-from .kv import KeyValueState, StateView
+from .kv import HEAD, KeyValueState, StateView, pack_item
 from .request_ring import MESSAGE_CHARS_MAX, Remembered
-from .transaction import KeyValue
+from .transaction import KEY_BYTES_MAX, KeyValue
 
-SNAPSHOT_FORMAT = 1
-CHUNK_BYTES = 256 * 1024
-"""About the size of a chunk (one item may make it larger): some 3 ms of packing or unpacking."""
+SNAPSHOT_FORMAT = 2
+CHUNK_BYTES = 64 * 1024
+"""About the size of a chunk (one key may make it larger): half a millisecond of work."""
 CHUNK_ROWS_MAX = 4096
+KEYS = b"K"
+ROW = Struct("<HI")
+TAKEN_KEYS = 256
+"""Keys that are taken of the state at once."""
 
 
 def snapshot(state: KeyValueState) -> Iterator[bytes]:
@@ -33,10 +43,22 @@ def snapshot(state: KeyValueState) -> Iterator[bytes]:
 
 def _chunks(view: StateView) -> Iterator[bytes]:
     head = [SNAPSHOT_FORMAT, view.index, view.revision, view.next_lease, view.floor]
-    yield pack([*head, len(view.leases), len(view.keys), len(view.requests)])
+    yield pack([*head, len(view.leases), view.count, len(view.requests)])
     yield from _grouped("leases", ((16, lease) for lease in view.leases))
-    yield from _grouped("items", (_item_row(view.item(key)) for key in view.keys))
+    yield from _key_chunks(view)
     yield from _grouped("requests", map(_request_row, view.requests))
+
+
+def _key_chunks(view: StateView) -> Iterator[bytes]:
+    chunk = bytearray(KEYS)
+    while taken := view.take(TAKEN_KEYS):
+        for key, content in taken:
+            if len(chunk) > 1 and len(chunk) + len(key) + len(content) > CHUNK_BYTES:
+                yield bytes(chunk)
+                chunk = bytearray(KEYS)
+            chunk += ROW.pack(len(key), len(content)) + key + content
+    if len(chunk) > 1:
+        yield bytes(chunk)
 
 
 class SnapshotBuilder:
@@ -45,7 +67,7 @@ class SnapshotBuilder:
     def __init__(self, state: KeyValueState) -> None:
         """``state``: an empty one. A chunk a turn: others have theirs between them (H39)."""
         self._state = state
-        self._missing: list[int] | None = None  # leases, items, requests that are still to come
+        self._missing: list[int] | None = None  # leases, keys, requests that are still to come
         self._last_key = b""
 
     def add(self, chunk: bytes) -> None:
@@ -53,16 +75,19 @@ class SnapshotBuilder:
         if self._missing is None:
             self._begin(stored(chunk, _HEAD, "the head of a snapshot"))
             return
-        kind, listed = stored(chunk, _CHUNK, "a snapshot's chunk")
-        self._missing[_KINDS.index(kind)] -= len(listed)
-        form: Form = {"leases": _LEASE, "items": item_from_list, "requests": _REQUEST}[kind]
-        takes: dict[str, Callable[[Any], None]] = {
-            "leases": self._take_lease,
-            "items": self._take_item,
-            "requests": self._take_request,
-        }
-        take = takes[kind]
         try:
+            if chunk[:1] == KEYS:
+                self._missing[1] -= self._take_keys(chunk)
+                return
+            kind, listed = stored(chunk, _CHUNK, "a snapshot's chunk")
+            self._missing[_KINDS.index(kind)] -= len(listed)
+            form: Form = {"leases": _LEASE, "items": item_from_list, "requests": _REQUEST}[kind]
+            takes: dict[str, Callable[[Any], None]] = {
+                "leases": self._take_lease,
+                "items": self._take_item,
+                "requests": self._take_request,
+            }
+            take = takes[kind]
             for one in listed:
                 take(form(one))
         except Misfit as error:
@@ -76,9 +101,10 @@ class SnapshotBuilder:
 
     def _begin(self, head: tuple[int, ...]) -> None:
         state = self._state
-        if head[0] != SNAPSHOT_FORMAT:
+        if head[0] > SNAPSHOT_FORMAT:
             raise UnsupportedFormat(
-                f"a snapshot of format {head[0]}, known is {SNAPSHOT_FORMAT}: written by a newer version"
+                f"a snapshot of format {head[0]}, known are up to {SNAPSHOT_FORMAT}:"
+                " written by a newer version"
             )
         if len(head) != HEAD_FIELDS:
             raise CorruptData(f"the head of a snapshot has {len(head)} fields")
@@ -89,13 +115,36 @@ class SnapshotBuilder:
     def _take_lease(self, lease: tuple[int, int]) -> None:
         self._state.add_lease(*lease)
 
+    def _take_keys(self, chunk: bytes) -> int:
+        """Rows of keys and what they have; how many."""
+        at, end, count = 1, len(chunk), 0
+        while at < end:
+            if at + ROW.size > end:
+                raise Misfit("a row that is cut")
+            key_bytes, stored_bytes = ROW.unpack_from(chunk, at)
+            at += ROW.size
+            until = at + key_bytes + stored_bytes
+            if not 0 < key_bytes <= KEY_BYTES_MAX or stored_bytes < HEAD.size or until > end:
+                raise Misfit("a row whose lengths do not fit")
+            self._take(chunk[at : at + key_bytes], chunk[at + key_bytes : until])
+            at, count = until, count + 1
+        return count
+
     def _take_item(self, item: KeyValue | None) -> None:
-        if item is None or item.key <= self._last_key:
+        if item is None:
+            raise Misfit("a key that is none")
+        self._take(item.key, pack_item(item))
+
+    def _take(self, key: bytes, content: bytes) -> None:
+        if key <= self._last_key:
             raise Misfit("keys out of order")
-        if item.lease and item.lease not in self._state.leases:
+        version, lease, created, changed = HEAD.unpack_from(content)
+        if version < 0 or created < 0 or changed < 0:
+            raise Misfit("a key with a number below 0")
+        if lease and lease not in self._state.leases:
             raise Misfit("a key under a lease that is not there")
-        self._last_key = item.key
-        self._state.add_item(item)
+        self._last_key = key
+        self._state.add_stored(key, content, lease)
 
     def _take_request(self, request: tuple[int, str, int, int, int | str]) -> None:
         answer = Remembered(*request)
@@ -120,10 +169,6 @@ _KINDS = ("leases", "items", "requests")
 _CHUNK = row(word(*_KINDS), list_of_any)
 _LEASE = row(_NUMBER, _NUMBER)
 _REQUEST = row(_NUMBER, text(CLIENT_CHARS_MAX, 1), _NUMBER, _NUMBER, _outcome)
-
-
-def _item_row(item: KeyValue) -> tuple[int, Any]:
-    return 40 + len(item.key) + len(item.value), item_to_list(item)
 
 
 def _request_row(answer: Remembered) -> tuple[int, Any]:

@@ -179,7 +179,7 @@ class Replica:
         if not isinstance(meant, Transact):
             return False
         growth = self.state.growth(meant.transaction)
-        changes = any(op.key in self.state.items for op in meant.transaction.operations)
+        changes = any(op.key in self.state.stored for op in meant.transaction.operations)
         return growth > (GROWTH_OF_A_CHANGE if changes else 0)
 
     def propose(

@@ -54,7 +54,7 @@ class RequestRing:
     def add(self, answer: Remembered) -> None:
         """Remember the newest answer; forget the oldest above the size."""
         client = self._clients.setdefault(answer.client, answer.client)
-        answer = answer._replace(client=client)
+        answer = Remembered(answer.log_index, client, *answer[2:])
         assert (client, answer.request) not in self._by_name, f"{answer} is answered twice"
         self._by_name[client, answer.request] = answer
         self._order.append(answer)

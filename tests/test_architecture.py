@@ -64,7 +64,7 @@ TYPES_ONLY = {"datetime", "random"}
 PURE = {
     "runtime": {
         "backoff", "blocks", "errors", "frame_reader", "frames", "hello", "options", "reasons", "reuse",
-        "schema",
+        "schema", "sorted_keys",
     },
     "metadata": {
         "answers", "commands", "configuration", "forming", "history",

@@ -48,8 +48,8 @@ from distributedlog.metadata import (
     wire,
 )
 from distributedlog.metadata.interface import Event, MemberStatus, RangePage, WatchBatch
-from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.kv_snapshot import SnapshotBuilder, snapshot
+from distributedlog.metadata.kv import HEAD, KeyValueState
+from distributedlog.metadata.kv_snapshot import KEYS, ROW, SnapshotBuilder, snapshot
 from distributedlog.metadata.log_operations import Replay
 from distributedlog.metadata.transaction import (
     Compare,
@@ -98,13 +98,18 @@ def sealed(key: bytes) -> Callable[[bytes], bytes]:
 def restored(chunk: bytes) -> object:
     """A snapshot of this one chunk after a head, or with this head."""
     builder = SnapshotBuilder(KeyValueState())
-    if chunk[:1] != b"\x92":
+    if chunk[:1] not in (b"\x92", b"K"):
         builder.add(chunk)
         return builder.done()
     builder.add(pack([1, 9, 9, 5, 0, 2, 2, 1]))
     builder.add(pack(["leases", [[3, 1000]]]))
     builder.add(chunk)
     return None
+
+
+def snapshot_row(key: bytes, version: int, lease: int) -> bytes:
+    content = HEAD.pack(version, lease, 2, 3) + b"value"
+    return ROW.pack(len(key), len(content)) + key + content
 
 
 def replayed(body: bytes) -> object:
@@ -322,6 +327,17 @@ CODECS = [
         ],
         STORED,
         ("metadata/kv_snapshot.py SnapshotBuilder.add",),
+    ),
+    Codec(
+        "a snapshot's keys",
+        restored,
+        [KEYS + b"".join(map(snapshot_row, (b"a", b"b"), (1, 2), (3, 0)))],
+        STORED,
+        (
+            "metadata/kv_snapshot.py SnapshotBuilder._take_keys",
+            "metadata/kv_snapshot.py SnapshotBuilder._take",
+        ),
+        "bytes",
     ),
     Codec(
         "MEMBERS",
@@ -851,6 +867,10 @@ EXEMPT = {
     "runtime/schema.py _unpacked": "as `message`",
     "runtime/frame_reader.py FrameReader.received": "envelopes; test_frame_reader.py sends garbage",
     "metadata/peers.py Peers.send_snapshot": "a number, matched by its type",
+    "metadata/kv.py _item": "what this process packed, or `SnapshotBuilder._take` looked at",
+    "metadata/kv.py KeyValueState._put": "as `_item`",
+    "metadata/kv.py KeyValueState._delete": "as `_item`",
+    "metadata/kv.py KeyValueState._leave": "as `_item`",
     "metadata/snapshot_files.py _chunks": "after digests; tests/metadata/test_storage.py damages files",
     "bookie/adds.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
     "bookie/index.py Index.load": "the length of a run's key was looked at by `located`",

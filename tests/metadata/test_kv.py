@@ -17,8 +17,9 @@ from distributedlog.metadata.commands import (
     encode_command,
 )
 from distributedlog.metadata.interface import Event
-from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.kv_snapshot import CHUNK_BYTES, SnapshotBuilder, snapshot
+from distributedlog.metadata.kv import HEAD, KeyValueState, pack_item
+from distributedlog.metadata.kv_snapshot import CHUNK_BYTES, ROW, SnapshotBuilder, snapshot
+from distributedlog.metadata.kv_snapshot import KEYS as KEYS_OF_A_CHUNK
 from distributedlog.metadata.request_ring import RING_SIZE, Remembered
 from distributedlog.metadata.transaction import (
     BYTES_MAX,
@@ -59,6 +60,10 @@ def events_of(state: KeyValueState, command: Command) -> list[tuple[str, bytes]]
 def put(*pairs: tuple[bytes, bytes], lease: int = 0) -> Transact:
     operations = tuple(Put(key, value, lease) for key, value in pairs)
     return Transact(transaction=Transaction((), operations))
+
+
+def deleted(key: bytes) -> Transact:
+    return Transact(transaction=Transaction((), (Delete(key),)))
 
 
 def restore(chunks: Iterable[bytes], **bounds: int) -> KeyValueState:
@@ -264,7 +269,7 @@ def test_the_end_of_a_lease_deletes_its_keys_at_one_revision() -> None:
 
     assert events_of(state, Expire(lease=lease)) == [("delete", b"a"), ("delete", b"b")]
     assert state.revision == 3
-    assert state.keys == [b"c"]
+    assert list(state.keys) == [b"c"]
     assert events_of(state, Expire(lease=lease)) == []
 
 
@@ -436,6 +441,117 @@ def test_a_snapshot_shows_the_state_as_it_was(
     assert found + list(chunks) == expected
 
 
+MANY = st.integers(0, 999).map(lambda n: b"%03d" % n)
+MANY_CHANGES = st.lists(st.tuples(MANY, st.booleans()), max_size=40)
+
+
+@settings(max_examples=examples(60))
+@given(st.sets(MANY, max_size=60), st.lists(MANY_CHANGES, max_size=12), st.integers(1, 5))
+def test_a_cursor_shows_every_key_as_it_was(
+    at_first: set[bytes], between: list[list[tuple[bytes, bool]]], taken: int
+) -> None:
+    """H109: keys ahead of it are changed, deleted and made again, made and deleted, between its steps."""
+    state = KeyValueState()
+    for key in at_first:
+        do(state, put((key, b"first")))
+    expected = sorted(state.stored.items())
+    view = state.view()
+    found = []
+    for changes in between:
+        found += view.take(taken)
+        for key, puts in changes:
+            change = put((key, b"later")) if puts else deleted(key)
+            do(state, change)
+    while step := view.take(taken):
+        found += step
+
+    assert found == expected
+    assert view.count == len(expected)
+
+
+def test_a_cursor_meets_more_changed_keys_than_it_takes_at_once() -> None:
+    """H109: all that were there are gone, and ten times as many stand before the next one."""
+    state = KeyValueState()
+    for n in range(100):
+        do(state, put((b"%03d" % n, b"first")))
+    expected = sorted(state.stored.items())
+    view = state.view()
+    for n in range(100):
+        do(state, deleted(b"%03d" % n))
+    for n in range(1000):
+        do(state, put((b"%03d-new" % (n % 100), b"%d" % n)))
+    found = []
+    while step := view.take(7):
+        found += step
+
+    assert found == expected
+
+
+OF_FORMAT_1 = bytes.fromhex(
+    "090000009801050302000102050e00000092a66c6561736573919201cd03e81f00000092a56974656d739296"
+    "c40161c401320201030096c40162c40200ff010202012e00000092a87265717565737473959501a163010001"
+    "9502a1630200019503a1640100029504a1630300039505a163040100"
+)
+"""A snapshot that was written before format 2: its chunks, each after its length."""
+
+
+def test_a_snapshot_of_format_1_is_read() -> None:
+    chunks, at = [], 0
+    while at < len(OF_FORMAT_1):
+        size = int.from_bytes(OF_FORMAT_1[at : at + 4], "little")
+        chunks.append(OF_FORMAT_1[at + 4 : at + 4 + size])
+        at += 4 + size
+    state = restore(chunks)
+
+    assert state.get(b"a") == KeyValue(b"a", b"2", 2, 1, 3, 0)
+    assert state.get(b"b") == KeyValue(b"b", b"\x00\xff", 1, 2, 2, 1)
+    assert (state.index, state.revision, state.next_lease) == (5, 3, 2)
+    assert list(state.leases[1].keys) == [b"b"]
+    assert do(state, put_of("c", 3, b"a", b"2")).transaction == TransactionReply(True, 3)
+    assert next(iter(snapshot(state))) != chunks[0]  # and written as the newest
+
+
+def put_of(client: str, request: int, key: bytes, value: bytes) -> Transact:
+    return Transact(client, request, 0, Transaction((), (Put(key, value),)))
+
+
+def test_a_snapshot_of_a_later_format_is_refused_in_words() -> None:
+    with pytest.raises(UnsupportedFormat, match="newer version"):
+        restore([pack([3, 0, 0, 1, 0, 0, 0, 0])])
+
+
+def row_of(key: bytes, stored: bytes, *, stored_bytes: int | None = None) -> bytes:
+    return ROW.pack(len(key), len(stored) if stored_bytes is None else stored_bytes) + key + stored
+
+
+SOUND = HEAD.pack(1, 0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        row_of(b"a", SOUND)[:-1],
+        row_of(b"a", SOUND)[:4],
+        row_of(b"a", SOUND, stored_bytes=1 << 31),
+        row_of(b"a", SOUND[:-1]),
+        row_of(b"", SOUND),
+        row_of(bytes(4097), SOUND),
+        row_of(b"a", HEAD.pack(-1, 0, 1, 1)),
+        row_of(b"a", HEAD.pack(1, 7, 1, 1)),
+        row_of(b"a", HEAD.pack(1, 0, 1, -1)),
+        row_of(b"b", SOUND) + row_of(b"a", SOUND),
+        row_of(b"a", SOUND) * 2,
+    ],
+    ids=[
+        "cut", "cut head", "long", "short", "no key", "long key", "version", "lease", "revision",
+        "order", "twice",
+    ],
+)  # fmt: skip
+def test_keys_that_nobody_wrote_are_corrupt(rows: bytes) -> None:
+    with pytest.raises(CorruptData):
+        restore([pack([2, 5, 5, 1, 0, 0, 1, 0]), KEYS_OF_A_CHUNK + rows])
+
+
 def test_a_snapshot_that_is_dropped_costs_nothing_more() -> None:
     state = KeyValueState()
     do(state, put((b"a", b"")))
@@ -452,8 +568,8 @@ def test_no_chunk_exceeds_what_is_read_back() -> None:
     for number in range(RING_SIZE + 1):
         state.next_lease += 1
         state.add_lease(number + 1, 1000)
-        state.add_item(KeyValue(b"%08d" % number, b"", 1, 1, 1, 0))
-    state.add_item(KeyValue(b"z", bytes(MIB - 1), 1, 1, 1, 0))
+        state.add_stored(b"%08d" % number, pack_item(KeyValue(b"", b"", 1, 1, 1, 0)), 0)
+    state.add_stored(b"z", pack_item(KeyValue(b"", bytes(MIB - 1), 1, 1, 1, 0)), 0)
     state.revision = 1
     for number in range(RING_SIZE):
         state.ring.add(Remembered(number, "c", number, 0, number))
