@@ -3,6 +3,7 @@
 floor.py, floor_node.py         what the machine allows: every figure is a ratio to it
 write.py, read.py, tail.py      rates and latencies of one log, or many; from call to reader
 metadata.py                     changes a second of a metadata quorum, and what each costs
+metadata_state.py               what its state costs: an insert, a key, a snapshot, a restart
 interference.py                 what a lone writer feels of a reader that catches up
 spark.py                        Spark's source and sink beside the same without us
 campaign.py                     all of them in turns: the figures of docs/performance.md
