@@ -1,5 +1,7 @@
 """`dlog context`: name clusters and choose one."""
 
+from typing import Any
+
 import click
 
 from . import named_clusters
@@ -12,6 +14,7 @@ from .output import emit
     examples="""
     dlog context set here distributedlog://127.0.0.1:4181/ns
     dlog context use here
+    dlog context use -                  the one that was chosen before
     dlog context list
     """,
 )
@@ -36,19 +39,71 @@ def set_(settings: Settings, name: str, location: str) -> None:
     named_clusters.store(contexts)
 
 
-@command.command(cls=Command, examples="dlog context use here")
+@command.command(cls=Command, examples="dlog context show")
+@click.argument("name", required=False)
+@common
+def show(settings: Settings, name: str | None) -> None:
+    """A named cluster's URI; without NAME the chosen one's."""
+    contexts = named_clusters.load()
+    name = _known(contexts, name or contexts["current"])
+    location = contexts["contexts"][name]
+    if settings.json:
+        emit({"name": name, "uri": location, "current": name == contexts["current"]})
+    else:
+        click.echo(location)
+
+
+@command.command(cls=Command, examples="dlog context rename here test")
+@click.argument("old")
+@click.argument("new")
+@common
+def rename(settings: Settings, old: str, new: str) -> None:
+    """Give a named cluster another name; refused where that is taken."""
+    contexts = named_clusters.load()
+    _known(contexts, old)
+    if new in contexts["contexts"]:
+        raise click.UsageError(f"there is a context {new!r} already: delete it first")
+    contexts["contexts"] = {
+        new if name == old else name: uri for name, uri in contexts["contexts"].items()
+    }
+    for key in ("current", "previous"):
+        contexts[key] = new if contexts[key] == old else contexts[key]
+    named_clusters.store(contexts)
+
+
+@command.command(cls=Command, examples="dlog context delete here")
+@click.argument("name")
+@common
+def delete(settings: Settings, name: str) -> None:
+    """Forget a name; the cluster stays as it is. If it was the chosen one, none is chosen after that."""
+    contexts = named_clusters.load()
+    del contexts["contexts"][_known(contexts, name)]
+    for key in ("current", "previous"):
+        contexts[key] = "" if contexts[key] == name else contexts[key]
+    named_clusters.store(contexts)
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog context use here
+    dlog context use -        the one that was chosen before
+    """,
+)
 @click.argument("name")
 @common
 def use(settings: Settings, name: str) -> None:
     """Choose a named cluster."""
     contexts = named_clusters.load()
-    if name not in contexts["contexts"]:
-        known = ", ".join(sorted(contexts["contexts"])) or "none"
-        raise click.UsageError(
-            f"there is no context {name!r} in {named_clusters.path()}; known: {known}"
-        )
-    contexts["current"] = name
-    named_clusters.store(contexts)
+    if name == "-":
+        name = contexts["previous"]
+        if not name:
+            raise click.UsageError("no context was chosen before this one")
+    _known(contexts, name)
+    if name != contexts["current"]:
+        contexts["previous"], contexts["current"] = contexts["current"], name
+        named_clusters.store(contexts)
+    settings.note(f"{name}: {contexts['contexts'][name]}")
 
 
 @command.command(name="list", cls=Command, examples="dlog context list --json")
@@ -62,3 +117,12 @@ def list_(settings: Settings) -> None:
             emit({"name": name, "uri": location, "current": chosen})
         else:
             click.echo(f"{'*' if chosen else ' '} {name}  {location}")
+
+
+def _known(contexts: dict[str, Any], name: str) -> str:
+    """The name, if there is such a context. Raises a usage error."""
+    if name not in contexts["contexts"]:
+        known = ", ".join(sorted(contexts["contexts"])) or "none"
+        what = f"there is no context {name!r}" if name else "no context is chosen"
+        raise click.UsageError(f"{what} in {named_clusters.path()}; known: {known}")
+    return name

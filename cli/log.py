@@ -86,7 +86,7 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
     cls=Command,
     examples="""
     dlog log config orders
-    dlog log config orders set retention_s=86400 segment_bytes_max=67108864
+    dlog log config orders set retention_s=1d segment_bytes_max=64MiB
     dlog log config orders unset retention_s
     dlog log config --namespace set retention_s=604800       for all logs that have set no other
     """,
@@ -129,29 +129,20 @@ def _changes(words: tuple[str, ...]) -> dict[str, Any]:
         raise click.UsageError("say: set K=V…, or: unset K…")
     if action == "unset":
         return dict.fromkeys(rest)
+    from ..runtime.options import typed
+
     found: dict[str, Any] = {}
     for word in rest:
         key, equals, value = word.partition("=")
         if not equals:
             raise click.UsageError(f"{word!r} is not K=V")
-        found[key] = _value(value)
+        found[key] = typed(value)
     return found
 
 
 def _shown(value: Any) -> str:
     """As it is typed after ``set``."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 @command.command(cls=Command, examples="dlog log rename orders archive/orders-2025")

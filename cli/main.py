@@ -37,6 +37,8 @@ from .options import Group, Settings, common_options, lay
         "bench": (".bench", "Measure rates and latencies, and what the machine allows."),
         "chaos": (".chaos", "Break a cluster of its own in every way; judge what it kept."),
         "context": (".context", "Name clusters and choose one."),
+        "completion": (".completion", "Let a shell complete commands and options."),
+        "config": (".config", "What can be set, and why; files of nodes, written and checked."),
     },
 )
 @common_options

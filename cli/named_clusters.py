@@ -24,7 +24,7 @@ def path() -> Path:
 
 
 def load() -> dict[str, Any]:
-    """``current``, a name or "", and ``contexts``, names to URIs. Raises a usage error."""
+    """``current`` and ``previous``, names or "", and ``contexts``, names to URIs. Raises a usage error."""
     try:
         value = tomllib.loads(path().read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -34,7 +34,11 @@ def load() -> dict[str, Any]:
     contexts = value.get("contexts", {})
     if not isinstance(contexts, dict):
         raise click.UsageError(f"{path()}: contexts is not a table")
-    return {"current": str(value.get("current", "")), "contexts": contexts}
+    return {
+        "current": str(value.get("current", "")),
+        "previous": str(value.get("previous", "")),
+        "contexts": contexts,
+    }
 
 
 def store(contexts: dict[str, Any]) -> None:
@@ -47,6 +51,7 @@ def store(contexts: dict[str, Any]) -> None:
     def quoted(text: str) -> str:
         return json.dumps(text, ensure_ascii=False)  # TOML knows no surrogate pairs
 
-    lines = [f"current = {quoted(contexts['current'])}", "", "[contexts]"]
+    lines = [f"{key} = {quoted(contexts[key])}" for key in ("current", "previous")]
+    lines += ["", "[contexts]"]
     lines += [f"{quoted(name)} = {quoted(uri)}" for name, uri in contexts["contexts"].items()]
     write_by_rename(there, "\n".join(lines) + "\n")

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-from ..runtime.errors import InvalidRequest
 from .options import Command, Group, Settings, common
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -33,7 +32,8 @@ def node_options(function: Function) -> Function:
             "file",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
             metavar="FILE",
-            help="TOML: these flags in a table [metadata] or [bookie], a bookie's store in [store].",
+            help="TOML: these flags in a table [metadata] or [bookie], a bookie's store in [store];"
+            ' "dlog config init bookie" writes one.',
         ),
         click.option(
             "--name",
@@ -123,49 +123,51 @@ def metadata(settings: Settings, **given: Any) -> None:
     "--index-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: in --data."
 )
 @click.option("--rack", help="Where it stands: copies go to different racks where they can.")
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    help='Repeatable: any option that "dlog config show bookie" names, such as lost_after_s=10m.',
+)
 @common
 def bookie(settings: Settings, **given: Any) -> None:
     """Run a bookie: it stores entries."""
     from ..cluster.config import parse_named_addresses, parse_quorum
     from ..cluster.options import BookieNodeConfig
+    from .node_settings import split_settings, words
 
     given = _with_file(given, "bookie")
     quorum = tuple(parse_quorum(_needed(given, "quorum", "--metadata")).values())
     listen = parse_named_addresses(given["listen"], "--listen") or {"": ("127.0.0.1", 0)}
+    own, store = split_settings(given.get("settings", {}), "the file")
+    of_flags, of_store = split_settings(words(given["changes"]), "--set")
     config = BookieNodeConfig(
         given["name"] or _needed(given, "data", "--data").name,
         quorum,
         listen,
         parse_named_addresses(given["advertise"], "--advertise"),
         given["rack"] or "",
-        metadata_timeout_s=settings.timeout_s,
-        store=given.get("store", {}),
+        store={**store, **of_store},
+        **{"metadata_timeout_s": settings.timeout_s, **own, **of_flags},
     )
     _serve(settings, given, config)
 
 
 def _with_file(given: dict[str, Any], part: str) -> dict[str, Any]:
-    """Flags and environment over the file's table ``[part]``; ``[store]`` goes to the bookie's store."""
+    """Flags and environment over the file's table ``[part]``; what else it sets goes to ``settings``."""
     if given["file"] is None:
         return given
-    from ..cluster.config import parse_file
+    from .node_settings import FLAGS, read_file
 
-    tables = parse_file(given["file"].read_text(), str(given["file"]))
-    table = tables.get(part, {})
-    names = {"metadata": "quorum", "index-dir": "index_dir"}
-    for key, value in table.items():
-        name = names.get(key, key)
-        if name not in given or name == "file":
-            known = sorted({"metadata" if key == "quorum" else key for key in given} - {"file"})
-            raise InvalidRequest(
-                f"{given['file']}: [{part}] has no {key}; known are {', '.join(known)}"
-            )
-        if given[name] in (None, (), False):
+    flags, settings = read_file(given["file"], part)
+    for key, value in flags.items():
+        name = FLAGS[key]
+        if name in given and given[name] in (None, (), False):
             if name in ("listen", "advertise"):
                 value = [value] if isinstance(value, str) else value
             given[name] = Path(value) if name in ("data", "index_dir") else value
-    if part == "bookie":
-        given["store"] = tables.get("store", {})
+    given["settings"] = settings
     return given
 
 

@@ -1,6 +1,8 @@
 """`dlog status`: healthy or not, and why; everything on one screen."""
 
 import os
+import sys
+from datetime import UTC, datetime
 from time import perf_counter
 from typing import Any
 
@@ -11,6 +13,7 @@ from .options import Command, Settings, common
 from .output import emit, size, table
 
 POLL_S = 0.25
+WATCH_S = 2.0
 
 
 @click.command(
@@ -19,13 +22,27 @@ POLL_S = 0.25
     dlog status
     dlog status --probe                                append a record, sync it, read it back, time each
     dlog status --wait healthy --timeout 60            for scripts that start clusters
+    dlog status --watch                                anew each 2 s; off a terminal a line a change
     """,
 )
 @click.option("--probe", is_flag=True, help="Write, sync and read back one record, and time each.")
 @click.option("--wait", type=click.Choice(["healthy"]), help="Wait for it, up to --timeout.")
+@click.option(
+    "--watch",
+    type=click.FloatRange(min=0.2),
+    is_flag=False,
+    flag_value=WATCH_S,
+    metavar="[S]",
+    help=f"Look again each S seconds (default {WATCH_S:g}), until Ctrl-C.",
+)
 @common
-def command(settings: Settings, probe: bool, wait: str | None) -> None:
+def command(settings: Settings, probe: bool, wait: str | None, watch: float | None) -> None:
     """Is the cluster healthy? Exit code 6, the reasons first, when it cannot take writes or misses copies."""
+    if watch is not None:
+        if probe or wait:
+            raise click.UsageError("--watch goes with neither --probe nor --wait")
+        _watch(settings, watch)
+        return
     import trio
 
     from .cluster_view import status
@@ -55,6 +72,38 @@ def command(settings: Settings, probe: bool, wait: str | None) -> None:
         show(found)
     if not found["healthy"]:
         raise Answer(NO)
+
+
+def _watch(settings: Settings, every_s: float) -> None:
+    """The status again and again: a screen on a terminal, else one line a change, or one object a look."""
+    import trio
+
+    from .cluster_view import status
+    from .connect import quorum, run
+
+    screen = sys.stdout.isatty() and not settings.json
+    before: object = None
+
+    async def work() -> None:
+        nonlocal before
+        async with quorum(settings) as metadata:
+            while True:
+                found = await status(metadata, settings.timeout_s)
+                at = datetime.now(UTC).strftime("%H:%M:%S UTC")
+                if settings.json:
+                    emit({"at": at, **found})
+                elif screen:
+                    click.clear()
+                    print(f"{at}, each {every_s:g} s; Ctrl-C ends\n")
+                    show(found)
+                elif (verdict := (found["healthy"], found["reasons"])) != before:
+                    before = verdict
+                    said = "healthy" if found["healthy"] else "NOT healthy"
+                    print("; ".join([f"{at} {said}", *found["reasons"]]))
+                sys.stdout.flush()
+                await trio.sleep(every_s)
+
+    run(work)
 
 
 async def _probe(logs: Any) -> dict[str, float]:

@@ -111,6 +111,37 @@ def _is_legal(one: Field[Any], value: Any) -> bool:
     )
 
 
+# --- from people ----------------------------------------------------------------------------------
+
+UNITS: Mapping[str, float] = {
+    "KiB": KIB,
+    "MiB": MIB,
+    "GiB": 1024 * MIB,
+    "TiB": 1024 * 1024 * MIB,
+    "ms": 0.001,
+    "s": 1,
+    "m": 60,
+    "h": 3600,
+    "d": 86400,
+}
+_NUMBER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([A-Za-z]*)")
+
+
+def typed(text: str) -> bool | int | float | str:
+    """What somebody typed: ``true``, ``12``, ``0.5``, ``64MiB``, ``1.5h`` (seconds); else the text."""
+    if text in ("true", "false"):
+        return text == "true"
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None or (found[2] and found[2] not in UNITS):
+        return text
+    number = float(found[1])
+    whole = int(found[1]) if found[1].lstrip("+-").replace("_", "").isdigit() else None
+    if not found[2]:
+        return number if whole is None else whole
+    value = number * UNITS[found[2]] if whole is None else whole * UNITS[found[2]]
+    return int(value) if value == int(value) else value
+
+
 # --- for people -----------------------------------------------------------------------------------
 
 
