@@ -122,9 +122,8 @@ class Adds:
 
     def _make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
         """The first record of a ledger is about to be gathered: its key goes into the same block."""
-        if ledger.id < self._ledgers.limbo_below:
-            ledger.flags |= jb.FENCED | jb.LIMBO
-        ledger.stored = True
+        in_limbo = ledger.id < self._ledgers.limbo_below
+        self._ledgers.mark(ledger, jb.FENCED | jb.LIMBO if in_limbo else 0)
         block.controls.append(ledger.state_record())
         self._index.note_state(ledger)
         if self.on_ledger_created is not None:

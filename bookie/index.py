@@ -27,24 +27,30 @@ from .index_records import (
     stated,
 )
 from .journal_blocks import DELETED
-from .ledgers import Ledger, Note
+from .ledgers import Ledger, Ledgers, Note
 from .runs import Located, Runs
 
 MAP_NAME = "bookie"
 SLICE = 500
 """Puts prepared between two turns of the loop (H34): 5,000 held every connection for 4 ms."""
-PAGE = 1_000
+PAGE = 256
+"""Pairs of the map that one turn of the loop looks at."""
+LEDGERS_A_TURN = 1_000
+"""Of those that a checkpoint has written, when it lets go of what it kept for readers."""
 
 
 class Index:
-    """The index of one bookie over its ledgers, which it shares with the store."""
+    """The index of one bookie over its ledgers, which it shares with the store.
 
-    def __init__(self, stored: OrderedMap, ledgers: dict[int, Ledger]) -> None:
+    A checkpoint that writes the state of a deleted ledger takes its runs along: what is to be forgotten
+    follows from the state, so that no crash can come between.
+    """
+
+    def __init__(self, stored: OrderedMap, ledgers: Ledgers) -> None:
         self._map = stored
         self._ledgers = ledgers
         self._dirty_runs: dict[Ledger, None] = {}
         self._dirty_states: dict[Ledger, None] = {}
-        self._doomed: list[Ledger] = []
         self._gone_files: set[int] = set()
         self.runs_in_memory = 0
         self.runs_frozen = 0
@@ -166,16 +172,6 @@ class Index:
         """The ledger's state changed: the next checkpoint takes it along."""
         self._dirty_states[ledger] = None
 
-    def forget_runs(self, ledger: Ledger) -> None:
-        """The ledger is deleted, durably: its runs go."""
-        if ledger.runs is not None:
-            self.runs_in_memory -= len(ledger.runs)
-            for run in ledger.runs:
-                self.live_bytes[run.file_number] -= run.length
-            ledger.runs = None
-            self._dirty_runs.pop(ledger, None)
-        self._doomed.append(ledger)
-
     def forget_files(self, numbers: set[int]) -> None:
         """Nothing is left of these journal files: their runs go with the next checkpoint.
 
@@ -187,7 +183,7 @@ class Index:
     @property
     def dirty(self) -> bool:
         """Would a checkpoint write anything?"""
-        return bool(self._dirty_runs or self._dirty_states or self._doomed)
+        return bool(self._dirty_runs or self._dirty_states)
 
     # --- the map ----------------------------------------------------------------------------------
 
@@ -201,20 +197,19 @@ class Index:
         saved = Saved.decode(checked(META_KEY, meta))
         async for key, value in self._pairs(b"s", b"t"):
             ledger_id, flags, lac, ledger_key = stated(key, value)
-            ledger = Ledger(ledger_id)
-            ledger.set_state(flags, lac, ledger_key)
-            self._ledgers[ledger.id] = ledger
+            self._ledgers.set_state(self._ledgers.get_or_make(ledger_id), flags, lac, ledger_key)
+        by_id = self._ledgers.by_id
         ledger_id, last = -1, -1
         async for key, value in self._pairs(b"r", b"s"):
             run = located(key, value)
             if RUN_KEY.unpack(key)[1] != ledger_id:
                 ledger_id, last = RUN_KEY.unpack(key)[1], -1
-                if (found := self._ledgers.get(ledger_id)) is not None and found.deleted:
-                    self._doomed.append(found)  # a crash came between its tombstone and this
-            if ledger_id not in self._ledgers or run.first <= last:
+                if (found := by_id.get(ledger_id)) is not None and found.deleted:
+                    self.note_state(found)  # left by an older version: the next checkpoint takes them
+            if ledger_id not in by_id or run.first <= last:
                 raise IndexDamaged(f"ledger {ledger_id}: runs that overlap, or have no state")
             last = run.last
-            ledger = self._ledgers[ledger_id]
+            ledger = by_id[ledger_id]
             ledger.persisted_last = ledger.last_entry = ledger.top = last
             self.map_runs += 1
             number = run.file_number
@@ -238,7 +233,7 @@ class Index:
         """
         taken, self._dirty_runs = self._dirty_runs, {}
         states, self._dirty_states = list(self._dirty_states), {}
-        doomed, self._doomed = self._doomed, []
+        doomed = {ledger: None for ledger in states if ledger.flags & DELETED}
         taken_bytes, self.bytes_since = self.bytes_since, 0
         self.runs_frozen, self.runs_in_memory = self.runs_in_memory, 0
         for ledger in taken:
@@ -254,32 +249,45 @@ class Index:
                 puts.append((key, sealed(key, value)))
                 if len(puts) % SLICE == 0:
                     await trio.lowlevel.checkpoint()
+            self._drop_frozen(taken, doomed)
             await self._put_runs(taken, puts)
             deletes, freed = await self._doomed_keys(doomed)
             if self._gone_files:
                 await self._add_gone_keys({key for key, _ in puts}, deletes, freed)
             await self._map.apply(puts, deletes)
         except BaseException:
-            self._put_back(taken, states, doomed, taken_bytes)
+            self._put_back(taken, states, taken_bytes)
             raise
         self._gone_files.clear()
         self.map_runs += self.runs_frozen - len(deletes)
         self.runs_frozen = 0
-        for ledger in taken:
-            for run in ledger.frozen or ():
-                if run.last > ledger.persisted_last:
-                    ledger.persisted_last = run.last
-            ledger.frozen = None
+        self._freed(freed)
+        with trio.CancelScope(shield=True):
+            await self._let_go(taken)
+
+    async def _let_go(self, taken: dict[Ledger, None]) -> None:
+        """The map has what was kept for readers meanwhile."""
+        for place, ledger in enumerate(taken, 1):
+            if ledger.frozen is not None:
+                ledger.persisted_last = max(ledger.persisted_last, ledger.frozen.last)
+                ledger.frozen = None
+            if place % LEDGERS_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+
+    def _freed(self, freed: dict[int, int]) -> None:
         for number, length in freed.items():
             self.live_bytes[number] -= length
 
+    def _drop_frozen(self, taken: dict[Ledger, None], doomed: dict[Ledger, None]) -> None:
+        """What was never written of deleted ledgers need not be."""
+        for ledger in doomed:
+            if ledger in taken and ledger.frozen is not None:
+                self.runs_frozen -= len(ledger.frozen)
+                self._freed(ledger.frozen.bytes_by_file())
+                ledger.frozen = None
+
     async def _put_runs(self, taken: dict[Ledger, None], puts: list[tuple[bytes, bytes]]) -> None:
         for ledger in taken:
-            if ledger.deleted and ledger.frozen is not None:
-                self.runs_frozen -= len(ledger.frozen)
-                for run in ledger.frozen:
-                    self.live_bytes[run.file_number] -= run.length
-                ledger.frozen = None
             for run in ledger.frozen or ():
                 key = RUN_KEY.pack(b"r", ledger.id, run.first)
                 value = RUN.pack(run.file_number, run.offset, run.length, run.count)
@@ -287,10 +295,15 @@ class Index:
                 if len(puts) % SLICE == 0:
                     await trio.lowlevel.checkpoint()
 
-    async def _doomed_keys(self, doomed: list[Ledger]) -> tuple[list[bytes], dict[int, int]]:
+    async def _doomed_keys(self, doomed: dict[Ledger, None]) -> tuple[list[bytes], dict[int, int]]:
+        """The runs of deleted ledgers that the map holds, and how many bytes of each file they take."""
         deletes: list[bytes] = []
         freed: dict[int, int] = {}
-        for ledger in dict.fromkeys(doomed):
+        for place, ledger in enumerate(doomed, 1):
+            if place % PAGE == 0:
+                await trio.lowlevel.checkpoint()
+            if ledger.persisted_last < 0:
+                continue
             first = RUN_KEY.pack(b"r", ledger.id, 0)
             async for key, value in self._pairs(first, ledger_end(ledger.id)):
                 deletes.append(key)
@@ -313,7 +326,6 @@ class Index:
         self,
         taken: dict[Ledger, None],
         states: list[Ledger],
-        doomed: list[Ledger],
         taken_bytes: int,
     ) -> None:
         """A checkpoint wrote nothing: all it took is dirty again, beside what came meanwhile."""
@@ -326,7 +338,6 @@ class Index:
             ledger.runs = frozen
             self._dirty_runs[ledger] = None
         self._dirty_states = dict.fromkeys((*states, *self._dirty_states))
-        self._doomed = doomed + self._doomed
         self.runs_in_memory += self.runs_frozen
         self.runs_frozen = 0
         self.bytes_since += taken_bytes

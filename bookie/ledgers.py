@@ -65,7 +65,7 @@ class Ledger:
         self.key = b""
         """Empty: not known yet."""
         self.flags = 0
-        """FENCED, LIMBO, DELETED: in force at once, durable a little later."""
+        """FENCED, LIMBO, DELETED: in force at once, durable a little later. Set by `Ledgers.mark`."""
         self.fence_durable = False
         self.lac = -1
         self.lac_owed = False
@@ -83,7 +83,7 @@ class Ledger:
         self.pending: list[Note] = []
         self.pending_in_order = True
         self.stored = False
-        """Its state is in the journal, or in a block on the way there."""
+        """Its state is in the journal, or in a block on the way there. Set by `Ledgers.mark`."""
         self.users = 0
         """Streams that are open on it: an unstored ledger without users or waiters is forgotten."""
         self.waiters: list[Waiter] = []
@@ -113,14 +113,6 @@ class Ledger:
         self.check_key(key)
         if not self.key:
             self.key = bytes(key)
-
-    def set_state(self, flags: int, lac: int, key: bytes) -> None:
-        """Take a state from the disk: flags and key are the last written, the LAC never moves back."""
-        self.flags = flags
-        self.fence_durable = self.fenced
-        self.lac = max(self.lac, lac)
-        self.key = key if any(key) else b""
-        self.stored = True
 
     def state_record(self) -> bytes:
         """Its state as a control record."""
@@ -163,6 +155,39 @@ class Ledgers:
         self.by_id: dict[int, Ledger] = {}
         self.limbo_below = 0
         """Those with a lower id that are not known here are in limbo."""
+        self.known = 0
+        """How many are here, tombstones not included."""
+        self.limbo = 0
+        """How many of those are in limbo."""
+        self.tombstones = 0
+
+    def mark(self, ledger: Ledger, flags: int) -> None:
+        """Its flags from now on; it is stored. All changes go through here: what is counted is never walked."""
+        if ledger.stored:
+            self._count(ledger, -1)
+        ledger.flags = flags
+        ledger.stored = True
+        self._count(ledger, 1)
+
+    def _count(self, ledger: Ledger, step: int) -> None:
+        if ledger.flags & jb.DELETED:
+            self.tombstones += step
+            return
+        self.known += step
+        if ledger.flags & jb.LIMBO:
+            self.limbo += step
+
+    def set_state(self, ledger: Ledger, flags: int, lac: int, key: bytes) -> None:
+        """Take a state from the disk: flags and key are the last written, the LAC never moves back."""
+        self.mark(ledger, flags)
+        ledger.fence_durable = ledger.fenced
+        ledger.lac = max(ledger.lac, lac)
+        ledger.key = key if any(key) else b""
+
+    def clear(self) -> None:
+        """Nothing is known any more: the index that said so is built again."""
+        self.by_id.clear()
+        self.known = self.limbo = self.tombstones = 0
 
     def ids(self) -> list[int]:
         """Of the ledgers that are here, ascending, tombstones not included."""

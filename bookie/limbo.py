@@ -25,7 +25,7 @@ class Limbo:
     @property
     def any_limbo(self) -> bool:
         """May a ledger, known or not, be in limbo here?"""
-        return self._ledgers.limbo_below > 0 or self.count > 0
+        return self._ledgers.limbo_below > 0 or self._ledgers.limbo > 0
 
     @property
     def reason(self) -> str:
@@ -33,12 +33,6 @@ class Limbo:
         if not self.any_limbo:
             return ""
         return self._lost or "an earlier start missed data, and its log says what"
-
-    @property
-    def count(self) -> int:
-        """How many known ledgers are in limbo."""
-        known = self._ledgers.by_id.values()
-        return sum(1 for ledger in known if ledger.limbo and not ledger.deleted)
 
     def in_limbo(self, ledger_id: int) -> bool:
         """Is this one?"""
@@ -74,8 +68,7 @@ class Limbo:
         ledger.take_key(key)
         if ledger.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
-        ledger.flags = (ledger.flags & ~jb.LIMBO) | jb.FENCED
-        ledger.stored = True
+        self._ledgers.mark(ledger, (ledger.flags & ~jb.LIMBO) | jb.FENCED)
         durable = trio.Event()
         self._commits.write_state(ledger, durable.set)
         await durable.wait()

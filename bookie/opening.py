@@ -177,7 +177,7 @@ async def _open_index(
     stored: OrderedMap | None = None
     try:
         stored = await disk.open_map(MAP_NAME)
-        index = Index(stored, ledgers.by_id)
+        index = Index(stored, ledgers)
         saved = await index.load()
         if saved is not None and seed is not None and saved.seed != seed.seed:
             # Its position may fit all the same: bookies that store the same grow alike (H80).
@@ -187,9 +187,9 @@ async def _open_index(
         log.error("bookie %s: the index is built again: %s", bookie_id, error)
         if stored is not None:
             stored.close()
-        ledgers.by_id.clear()
+        ledgers.clear()
         await disk.delete_map(MAP_NAME)
-        return Index(await disk.open_map(MAP_NAME), ledgers.by_id), None
+        return Index(await disk.open_map(MAP_NAME), ledgers), None
 
 
 def _seed_to_take(
@@ -486,11 +486,8 @@ class _Opening:
             for control in block.controls:
                 if control.kind == jb.STATE:
                     ledger = self.ledgers.get_or_make(control.subject)
-                    was_deleted = ledger.deleted
-                    ledger.set_state(control.flags, control.a, control.key)
+                    self.ledgers.set_state(ledger, control.flags, control.a, control.key)
                     self.index.note_state(ledger)
-                    if ledger.deleted and not was_deleted:
-                        self.index.forget_runs(ledger)
                 elif control.kind == jb.LIMBO_BELOW:
                     self.ledgers.limbo_below = control.subject
                 elif control.kind == jb.FILE_REMOVED:
@@ -511,7 +508,7 @@ class _Opening:
         """An entry of it is here, and so was its state, in that block or before."""
         if not ledger.deleted and not ledger.stored:
             self._lose("a block with the state of a ledger is gone")
-            ledger.stored = True
+            self.ledgers.mark(ledger, ledger.flags)
             self.index.note_state(ledger)
 
     async def _add_run(self, run: jb.Run, number: int) -> None:
@@ -554,9 +551,8 @@ class _Opening:
         self.ledgers.limbo_below = LIMBO_ALL
         for ledger in self.ledgers.by_id.values():
             if not ledger.deleted:
-                ledger.flags |= jb.FENCED | jb.LIMBO
+                self.ledgers.mark(ledger, ledger.flags | jb.FENCED | jb.LIMBO)
                 ledger.fence_durable = True  # by the state in the new file's head, before serving
-                ledger.stored = True
                 self.index.note_state(ledger)
 
 
@@ -756,7 +752,6 @@ class _FirstFile:
                 target = self._ring.room(len(record.raw))
                 assert target is not None, "an empty ring takes any record"
             position = self._ring.append(target, record.raw)
-            ledger.stored = True
             note = Note(ledger, record.entry, 1, target.buffer.view, position, len(record.raw))
             target.notes.append(note)
             ledger.add_pending(note)

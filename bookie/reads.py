@@ -25,7 +25,7 @@ from .runs import Located
 
 HOT_BYTES_MAX = 1024 * 1024
 """Read at once from the page cache for one reply."""
-RUNS_MAX = 500
+RUNS_MAX = 256
 """Looked at for one reply: 10,922 of one record each held the loop for 0.3 s."""
 MARKS_MAX = 1024
 """Readers in sequence whose place within a run is known."""

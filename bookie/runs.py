@@ -43,6 +43,18 @@ class Runs:
     def __iter__(self) -> Iterator[Located]:
         return (self._at(index) for index in range(len(self._firsts)))
 
+    @property
+    def last(self) -> int:
+        """The last id of all, inclusive; there is at least one run."""
+        return self._firsts[-1] + self._counts[-1] - 1
+
+    def bytes_by_file(self) -> dict[int, int]:
+        """How many bytes of each file the runs take."""
+        found: dict[int, int] = {}
+        for number, length in zip(self._files, self._lengths, strict=True):
+            found[number] = found.get(number, 0) + length
+        return found
+
     def add(self, first: int, count: int, file_number: int, offset: int, length: int) -> None:
         """Add a run that overlaps none that is here."""
         firsts = self._firsts

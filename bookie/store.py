@@ -164,10 +164,10 @@ class Store:
 
         if not ledger.fenced:
             self.stats.fences += 1
-            ledger.flags |= jb.FENCED
+            flags = ledger.flags | jb.FENCED
             if not ledger.stored and ledger.id < self.ledgers.limbo_below:
-                ledger.flags |= jb.LIMBO
-            ledger.stored = True
+                flags |= jb.LIMBO
+            self.ledgers.mark(ledger, flags)
         # Asked again before it is durable: written again, for the first record may still wait for room.
         self.commits.write_state(ledger, durable)
 
@@ -186,13 +186,10 @@ class Store:
         Raises nothing for a ledger that is not known: the tombstone is written all the same.
         """
         ledger = self.ledgers.get_or_make(ledger_id)
-        ledger.flags |= jb.DELETED
-        ledger.stored = True
+        self.ledgers.mark(ledger, ledger.flags | jb.DELETED)
         done = trio.Event()
 
         def durable() -> None:
-            # With the sync that says so, whether or not anybody waits for it still.
-            self._index.forget_runs(ledger)
             self.waiters.wake(ledger, error=NoSuchLedger(f"ledger {ledger_id} was deleted"))
             done.set()
 
@@ -280,8 +277,9 @@ class Store:
             "journal_files": len(journal.sealed) + 1,
             "sequence": journal.sequence,
             "unsynced_bytes": self._ring.unsynced_bytes,
-            "ledgers": len(self.ledgers.by_id),
-            "limbo_ledgers": self.limbo.count,
+            "ledgers": self.ledgers.known,
+            "tombstones": self.ledgers.tombstones,
+            "limbo_ledgers": self.ledgers.limbo,
             "limbo_below": self.ledgers.limbo_below,
             "runs_in_memory": self._index.runs_in_memory + self._index.runs_frozen,
             "runs_in_map": self._index.map_runs,
@@ -308,7 +306,7 @@ class Store:
                 f"a start found data lost: it answers for no ledger below {self.ledgers.limbo_below}"
                 " that it does not know"
             )
-        if in_limbo := self.limbo.count:
+        if in_limbo := self.ledgers.limbo:
             found.append(
                 f"{in_limbo} of its ledgers are in limbo: what they may lack is not denied"
             )

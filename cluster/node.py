@@ -168,7 +168,7 @@ async def _serve_bookie(
             "bookie %s: start %d of this directory, %d ledgers, opened in %.2f s",
             identity.node_id,
             identity.incarnation,
-            len(store.ledgers.ids()),
+            store.ledgers.known,
             trio.current_time() - before,
         )
         await keep(store.run)
@@ -271,7 +271,7 @@ def registration_of(
         store.space.read_only,
         host.disks["journal"].free_bytes() // step * step,
         store.stored_bytes,
-        len(store.ledgers.ids()),
+        store.ledgers.known,
         store.what_is_wrong(),
     )
 

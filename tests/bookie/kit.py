@@ -9,7 +9,7 @@ import trio
 
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie.journal import file_number
-from distributedlog.bookie.ledgers import IncomingStream, Ledger, Waiter
+from distributedlog.bookie.ledgers import IncomingStream, Ledger, Ledgers, Waiter
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.read_sources import Extent
@@ -248,11 +248,23 @@ async def running(
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
+            counted(store.ledgers)
             yield store
+            counted(store.ledgers)
             nursery.cancel_scope.cancel()
     except* PowerCut:
         if not isinstance(journal, CutDisk) or journal.fuse == 0:
             raise  # not switched off by the test, as its last word
+
+
+def counted(ledgers: Ledgers) -> None:
+    """What is counted where it changes is what a walk finds."""
+    stored = [ledger for ledger in ledgers.by_id.values() if ledger.stored]
+    known = [ledger for ledger in stored if not ledger.deleted]
+    limbo = [ledger for ledger in known if ledger.limbo]
+
+    found = (len(known), len(limbo), len(stored) - len(known))
+    assert (ledgers.known, ledgers.limbo, ledgers.tombstones) == found
 
 
 async def dies_at_step(

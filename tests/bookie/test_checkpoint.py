@@ -8,7 +8,8 @@ import trio.testing
 
 from distributedlog.bookie.index import MAP_NAME, Index
 from distributedlog.bookie.index_records import Saved
-from distributedlog.bookie.ledgers import Ledger
+from distributedlog.bookie.journal_blocks import DELETED
+from distributedlog.bookie.ledgers import Ledger, Ledgers
 from distributedlog.runtime.errors import DiskFull
 from distributedlog.runtime.memory import MemoryDisk, MemoryMap, _Pairs
 
@@ -34,25 +35,25 @@ class FullMap(MemoryMap):
         await super().apply(puts, deletes)
 
 
-async def _index() -> tuple[FullMap, Index, dict[int, Ledger], MemoryDisk]:
+async def _index() -> tuple[FullMap, Index, Ledgers, MemoryDisk]:
     disk = MemoryDisk()
     await disk.open_map(MAP_NAME)
     stored = FullMap(disk._maps[MAP_NAME])
-    ledgers: dict[int, Ledger] = {}
+    ledgers = Ledgers()
     return stored, Index(stored, ledgers), ledgers, disk
 
 
-async def _loaded(disk: MemoryDisk) -> tuple[Index, dict[int, Ledger]]:
+async def _loaded(disk: MemoryDisk) -> tuple[Index, Ledgers]:
     """What a start finds."""
-    ledgers: dict[int, Ledger] = {}
+    ledgers = Ledgers()
     index = Index(await disk.open_map(MAP_NAME), ledgers)
     assert await index.load() is not None
     return index, ledgers
 
 
-def _stored_ledger(ledgers: dict[int, Ledger], index: Index, id: int, lac: int) -> Ledger:
-    ledger = ledgers[id] = Ledger(id)
-    ledger.set_state(0, lac, b"k" * 16)
+def _stored_ledger(ledgers: Ledgers, index: Index, id: int, lac: int) -> Ledger:
+    ledger = ledgers.get_or_make(id)
+    ledgers.set_state(ledger, 0, lac, b"k" * 16)
     index.note_state(ledger)
     return ledger
 
@@ -91,9 +92,9 @@ async def test_a_failed_checkpoint_forgets_neither_states_nor_runs(
     await index.checkpoint(SAVED)
     assert not index.dirty
     index, ledgers = await _loaded(disk)
-    assert [ledgers[id].lac for id in (7, 8, 9)] == [3, 5, 0]
-    assert [ledgers[id].last_entry for id in (7, 8, 9)] == [5, -1, 0]
-    assert index.ranges(ledgers[7], 0, 10) == ([(0, 6)], -1)
+    assert [ledgers.by_id[id].lac for id in (7, 8, 9)] == [3, 5, 0]
+    assert [ledgers.by_id[id].last_entry for id in (7, 8, 9)] == [5, -1, 0]
+    assert index.ranges(ledgers.by_id[7], 0, 10) == ([(0, 6)], -1)
     assert index.live_bytes == {1: 700}
     assert only_state.lac == 5
 
@@ -107,15 +108,13 @@ async def test_a_failed_checkpoint_forgets_no_deletion(autojump_clock: Clock) ->
     await index.checkpoint(SAVED)
     index.add(second, 1, 1, 2, 8192, 50)
     stored.full, stored.begun = True, trio.Event()
-    first.flags = 4
+    ledgers.mark(first, DELETED)
     index.note_state(first)
-    index.forget_runs(first)
 
     async def delete_meanwhile() -> None:
         await stored.begun.wait()
-        second.flags = 4
+        ledgers.mark(second, DELETED)
         index.note_state(second)
-        index.forget_runs(second)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(delete_meanwhile)

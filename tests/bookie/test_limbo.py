@@ -39,7 +39,7 @@ async def test_a_lifted_mark_stays_lifted_and_the_fence_stays(autojump_clock: Cl
     disk = await _disk_in_limbo(sync_s=0.001)
     async with running(disk) as store:
         assert store.info()["corrupt_ranges"] == 1
-        assert store.limbo.count == 1
+        assert store.ledgers.limbo == 1
         assert store.limbo.in_limbo(8)
         assert store.limbo.in_limbo(9)
         for ledger in (7, 8, 9):

@@ -1,0 +1,121 @@
+"""What a bookie does in one turn of its loop is bounded in runs and ledgers, not only in bytes (H112).
+
+Counted are calls of Python functions, not time: the same on every machine.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import trio
+
+from distributedlog.runtime.files import DirectoryDisk
+
+from .kit import KEY, OPTIONS, Adder, record, running
+from .test_server import served
+
+RUNS = 10_922
+"""One entry each: what an interleaved ledger of a busy bookie had in 64 MiB, and 0.3 s of loop."""
+CALLS_MAX = 20_000
+"""A few milliseconds."""
+
+
+class _Turns(trio.abc.Instrument):
+    """How many calls the longest turn of a task made."""
+
+    def __init__(self) -> None:
+        self.most = 0
+        self._calls = 0
+
+    def _count(self, frame: FrameType, event: str, argument: object) -> None:
+        self._calls += 1
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._calls = 0
+        sys.setprofile(self._count)
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        sys.setprofile(None)
+        self.most = max(self.most, self._calls)
+
+
+@contextmanager
+def _turns() -> Iterator[_Turns]:
+    counted = _Turns()
+    trio.lowlevel.add_instrument(counted)
+    try:
+        yield counted
+    finally:
+        trio.lowlevel.remove_instrument(counted)
+
+
+async def test_ten_thousand_tiny_runs_are_written_and_forgotten_some_a_turn(tmp_path: Path) -> None:
+    """A checkpoint of them, the deletion of those in memory and of those in the map."""
+    index = DirectoryDisk(tmp_path)
+    async with running(DirectoryDisk(tmp_path / "journal"), OPTIONS, index) as store:
+        both = [Adder(store, 7), Adder(store, 8)]
+        for n in range(0, 2 * RUNS, 2):
+            for adder in both:
+                adder.send(record(adder.ledger, n, b"x"))
+            if n % 1000 == 0:
+                await trio.lowlevel.checkpoint()
+        for adder in both:
+            await adder.all_acked()
+        assert store.info()["runs_in_memory"] == 2 * RUNS
+
+        with _turns() as turns:
+            await store.delete_ledger(7)
+            await store.checkpoint()
+            assert store.info()["runs_in_map"] == RUNS
+            await store.delete_ledger(8)
+            await store.checkpoint()
+
+        assert store.info()["runs_in_map"] == store.info()["live_bytes"] == 0
+        assert turns.most < CALLS_MAX
+    await index.close()
+
+
+async def test_ten_thousand_tiny_runs_are_read_and_listed_some_a_turn() -> None:
+    async with served() as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        adder = Adder(bookie.store, 7)
+        for n in range(0, 2 * RUNS, 2):
+            adder.send(record(7, n, b"x"))
+            if n % 1000 == 0:
+                await trio.lowlevel.checkpoint()
+        await adder.all_acked()
+
+        with _turns() as turns:
+            at = 0
+            while at < 2 * RUNS:
+                found = await client.read(7, KEY, at, 2 * RUNS, 1 << 20, past_lac=True, timeout_s=30)
+                at = found.complete_to + 1
+            listed = await client.list_entries(7, KEY, timeout_s=30)
+
+        assert len(listed.ranges) == RUNS
+        assert turns.most < CALLS_MAX
+
+
+async def test_what_is_told_with_each_renewal_costs_the_same_however_many_ledgers_are_known(
+    tmp_path: Path,
+) -> None:
+    """Counted where it changes, never walked: 400,000 known ledgers held the loop for 0.4 s a renewal."""
+    disk = DirectoryDisk(tmp_path)
+    calls: list[int] = []
+    async with running(disk, OPTIONS) as store:
+        for first, last in ((0, 50), (50, 5_000)):
+            for ledger in range(first, last):
+                store.fence(ledger, KEY, lambda ledger, error: None)
+            made = _Turns()
+            made.before_task_step(trio.lowlevel.current_task())
+            assert store.ledgers.known == last
+            assert not store.what_is_wrong()
+            assert not store.limbo.any_limbo
+            assert store.info()["ledgers"] == last
+            made.after_task_step(trio.lowlevel.current_task())
+            calls.append(made.most)
+
+    assert calls[1] < calls[0] + 50
+    await disk.close()
