@@ -6,6 +6,7 @@ From the wire to the platter and back:
     server.py, session.py, session_reads.py, read_turns.py      one session a connection: streams, long polls;
                                 reads, whose turn they are, credit
     store.py, adds.py           what a bookie promises: add once, fence, read, LAC, delete
+    look_ups.py                 what the metadata is asked before an old ledger becomes known again
     commits.py                  what joins a commit, and what follows when it is durable
     limbo.py                    ledgers of which something may be lost, and how they get out (inv. 22)
     upkeep.py, stats.py         idle blocks, checkpoints, dead files, free space; counters
@@ -21,6 +22,5 @@ From the wire to the platter and back:
     options.py                  what can be set
 
 What is open: journal files are removed only when no live entry is left in them (no compaction, no cold
-store: the padding of small commits and deleted neighbours stay); tombstones of deleted ledgers are kept for
-ever; an entry that rots is refused (`CorruptData`) and replaced only with its whole bookie.
+store: the padding of small commits and deleted neighbours stay); an entry that rots is refused (`CorruptData`) and replaced only with its whole bookie.
 """

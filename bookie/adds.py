@@ -6,6 +6,7 @@ of consecutive ids; no await, nothing allocated per entry.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import xxhash
 
@@ -32,6 +33,8 @@ from .index import Index
 from .index_records import IndexDamaged
 from .journal import Journal
 from .ledgers import IncomingStream, Ledger, Ledgers, Note, StreamOwner
+from .look_ups import Answer, Standing
+from .options import BookieOptions
 from .read_sources import Extent
 from .reads import ColdReader, Reader
 from .runs import Located
@@ -52,7 +55,7 @@ class Adds:
         space: Space,
         reader: Reader,
         cold: ColdReader,
-        unsynced_bytes_max: int,
+        options: BookieOptions,
         stats: Stats,
     ) -> None:
         self._ring = ring
@@ -63,10 +66,13 @@ class Adds:
         self._space = space
         self._reader = reader
         self._cold = cold
-        self._unsynced_bytes_max = unsynced_bytes_max
+        self._unsynced_bytes_max = options.unsynced_bytes_max
+        self._deferred_bytes_max = options.deferred_bytes_max
         self._stats = stats
         self.on_ledger_created: Callable[[int], None] | None = None
         """Told of each ledger that an add makes known here (H21)."""
+        self.look_up: Callable[[int, Answer], None] | None = None
+        """Asks the metadata of a ledger that is not known here (H89)."""
 
     # --- streams ----------------------------------------------------------------------------------
 
@@ -92,7 +98,8 @@ class Adds:
 
     def close_stream(self, stream: IncomingStream) -> None:
         """The stream is over; what it gathered stays."""
-        stream.refused = True
+        stream.refused, stream.plain = True, False
+        self._drop_late(stream)
         stream.ledger.users -= 1
         self._ledgers.release(stream.ledger)
 
@@ -116,18 +123,84 @@ class Adds:
     def refuse(self, stream: IncomingStream, error: DistributedLogError) -> None:
         """Poison a stream: its owner is told once, nothing more of it is taken (H1)."""
         if not stream.refused:
-            stream.refused = True
+            stream.refused, stream.plain = True, False
+            self._drop_late(stream)
             self._stats.refusals += 1
             stream.owner.on_refused(stream, error, stream.taken)
 
-    def _make_known(self, ledger: Ledger, block: GatheringBlock) -> None:
-        """The first record of a ledger is about to be gathered: its key goes into the same block."""
-        in_limbo = ledger.id < self._ledgers.limbo_below
-        self._ledgers.mark(ledger, jb.FENCED | jb.LIMBO if in_limbo else 0)
+    def _make_known(self, stream: IncomingStream, block: GatheringBlock) -> None:
+        """The first record of a ledger is about to be gathered: its key goes into the same block.
+
+        The copy of a recovery or a repair brings the fence along: whoever copies, the writer is past, and a
+        fence that was here once may have gone with an earlier copy (H95).
+        """
+        ledger = stream.ledger
+        flags = jb.FENCED if stream.recovery else 0
+        if ledger.id < self._ledgers.limbo_below:
+            flags = jb.FENCED | jb.LIMBO
+        self._ledgers.mark(ledger, flags)
         block.controls.append(ledger.state_record())
+        if flags:
+            block.after_sync.append(partial(_fence_is_durable, ledger))
         self._index.note_state(ledger)
+        self.made_known(ledger)
+
+    def made_known(self, ledger: Ledger) -> None:
+        """Somebody asks whether there is such a ledger."""
         if self.on_ledger_created is not None:
             self.on_ledger_created(ledger.id)
+
+    # --- adds that wait for a look-up -------------------------------------------------------------
+
+    def _must_be_looked_up(self, stream: IncomingStream) -> bool:
+        """May its ledger, not known here, have been deleted, or fenced and moved away?"""
+        return stream.ledger.id < self._ledgers.gone_below and not stream.looked_up
+
+    def _keep_late(self, stream: IncomingStream, body: memoryview) -> None:
+        """Nothing of the stream is acknowledged before the metadata was asked; other streams go on."""
+        stats, asks = self._stats, stream.plain
+        if self.look_up is None or stats.deferred_bytes + len(body) > self._deferred_bytes_max:
+            self.refuse(stream, _not_looked_up(stream.ledger))
+            return
+        stream.plain = False
+        stream.late.append(bytes(body))
+        stats.deferred_bytes += len(body)
+        if asks:
+            self.look_up(stream.ledger.id, partial(self._on_looked_up, stream))
+
+    def _on_looked_up(self, stream: IncomingStream, standing: Standing | None) -> None:
+        """Take what waited, or refuse it. The ledger's flags are looked at after this, by `take` (H95)."""
+        if stream.refused:
+            return
+        ledger = stream.ledger
+        if standing is Standing.GONE:
+            self.refuse(stream, NoSuchLedger(f"ledger {ledger.id} was deleted"))
+        elif standing is Standing.ENDED and not stream.recovery:
+            self.refuse(stream, LedgerFenced(f"ledger {ledger.id} was closed, or is being recovered"))
+        elif standing is None:
+            self.refuse(stream, _not_looked_up(ledger))
+        else:
+            stream.looked_up = True
+            self._take_late(stream)
+
+    def _take_late(self, stream: IncomingStream) -> None:
+        """In order; what finds no room comes again."""
+        if stream.refused:
+            return
+        stream.plain = True
+        while stream.late:
+            body = stream.late.pop(0)
+            taken = self.take(stream, memoryview(body), partial(self._take_late, stream))
+            self._stats.deferred_bytes -= taken
+            if taken < len(body):
+                stream.late.insert(0, body[taken:])
+                stream.plain = False
+                break
+        self._commits.wake()
+
+    def _drop_late(self, stream: IncomingStream) -> None:
+        self._stats.deferred_bytes -= sum(map(len, stream.late))
+        stream.late.clear()
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -140,6 +213,9 @@ class Adds:
         """
         size = len(body)
         if stream.refused:
+            return size
+        if not stream.plain:
+            self._keep_late(stream, body)
             return size
         ledger = stream.ledger
         refusal = self.refusal(stream)
@@ -159,7 +235,10 @@ class Adds:
             self._journal.wake()
             return 0
         if not ledger.stored:
-            self._make_known(ledger, block)
+            if self._must_be_looked_up(stream):
+                self._keep_late(stream, body)
+                return size
+            self._make_known(stream, block)
         stats = self._stats
         ledger_id, top = ledger.id, ledger.top
         header_bytes, unpack_from = entries.HEADER_BYTES, entries.HEADER.unpack_from
@@ -251,7 +330,7 @@ class Adds:
         size = stop - start
         if (
             size < _HEADER_BYTES
-            or stream.refused
+            or not stream.plain
             or ledger.flags
             or not ledger.stored
             or self._space.read_only  # whatever is short, it is that
@@ -362,6 +441,15 @@ class Adds:
 _unpack_header, _HEADER_BYTES = entries.HEADER.unpack_from, entries.HEADER_BYTES
 _digest_of = xxhash.xxh3_64_intdigest
 _VERSION, _ENTRY_ID_MAX = entries.VERSION, entries.ENTRY_ID_MAX
+
+
+def _fence_is_durable(ledger: Ledger) -> None:
+    ledger.fence_durable = True
+
+
+def _not_looked_up(ledger: Ledger) -> DistributedLogError:
+    """Unknown is not "no": the writer comes again."""
+    return TooBusy(f"ledger {ledger.id} is not known here, and the metadata cannot be asked now")
 
 
 def _limbo_refusal(ledger: Ledger) -> DistributedLogError:

@@ -7,6 +7,7 @@ checksum is never believed: the map is dropped and built again from the journal 
 """
 
 from collections.abc import AsyncIterator
+from itertools import islice
 
 import trio
 
@@ -35,6 +36,8 @@ SLICE = 500
 """Puts prepared between two turns of the loop (H34): 5,000 held every connection for 4 ms."""
 PAGE = 256
 """Pairs of the map that one turn of the loop looks at."""
+TOMBSTONES_AT_ONCE = 5_000
+"""So many end with one checkpoint."""
 LEDGERS_A_TURN = 1_000
 """Of those that a checkpoint has written, when it lets go of what it kept for readers."""
 
@@ -52,6 +55,8 @@ class Index:
         self._dirty_runs: dict[Ledger, None] = {}
         self._dirty_states: dict[Ledger, None] = {}
         self._gone_files: set[int] = set()
+        self._ending = False
+        """Are there tombstones that may end?"""
         self.runs_in_memory = 0
         self.runs_frozen = 0
         """Being written by a checkpoint, and in memory as well until it is done."""
@@ -180,10 +185,14 @@ class Index:
         """
         self._gone_files |= numbers
 
+    def end_tombstones(self) -> None:
+        """The bound below which they are not needed has moved: those that a checkpoint has written go."""
+        self._ending = True
+
     @property
     def dirty(self) -> bool:
         """Would a checkpoint write anything?"""
-        return bool(self._dirty_runs or self._dirty_states)
+        return bool(self._dirty_runs or self._dirty_states or self._ending)
 
     # --- the map ----------------------------------------------------------------------------------
 
@@ -234,6 +243,7 @@ class Index:
         taken, self._dirty_runs = self._dirty_runs, {}
         states, self._dirty_states = list(self._dirty_states), {}
         doomed = {ledger: None for ledger in states if ledger.flags & DELETED}
+        ended = self._ended(saved.gone_below, doomed)
         taken_bytes, self.bytes_since = self.bytes_since, 0
         self.runs_frozen, self.runs_in_memory = self.runs_in_memory, 0
         for ledger in taken:
@@ -254,14 +264,16 @@ class Index:
             deletes, freed = await self._doomed_keys(doomed)
             if self._gone_files:
                 await self._add_gone_keys({key for key, _ in puts}, deletes, freed)
-            await self._map.apply(puts, deletes)
+            state_keys = [STATE_KEY.pack(b"s", ledger.id) for ledger in ended]
+            await self._map.apply(puts, deletes + state_keys)
         except BaseException:
-            self._put_back(taken, states, taken_bytes)
+            self._put_back(taken, states, taken_bytes, ending=bool(ended))
             raise
         self._gone_files.clear()
         self.map_runs += self.runs_frozen - len(deletes)
         self.runs_frozen = 0
         self._freed(freed)
+        self._end(ended)
         with trio.CancelScope(shield=True):
             await self._let_go(taken)
 
@@ -273,6 +285,32 @@ class Index:
                 ledger.frozen = None
             if place % LEDGERS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
+
+    def _ended(self, below: int, doomed: dict[Ledger, None]) -> list[Ledger]:
+        """Tombstones that are not needed: the map has them, without runs, and nothing of theirs is under way.
+
+        Of the moment of the position: a block after it that holds a run of theirs would be missed something.
+        """
+        if not self._ending:
+            return []
+        unwritten = (doomed, self._dirty_states)
+        tombstones = (
+            ledger
+            for ledger in self._ledgers.tombstones
+            if ledger.id < below
+            and not (_in_use(ledger) or any(ledger in each for each in unwritten))
+        )
+        ended = list(islice(tombstones, TOMBSTONES_AT_ONCE))
+        self._ending = len(ended) == TOMBSTONES_AT_ONCE
+        return ended
+
+    def _end(self, ended: list[Ledger]) -> None:
+        """The map has them no more."""
+        for ledger in ended:
+            if _in_use(ledger) or ledger in self._dirty_states:
+                self.note_state(ledger)  # it came to be used meanwhile: written again
+            else:
+                self._ledgers.end_tombstone(ledger)
 
     def _freed(self, freed: dict[int, int]) -> None:
         for number, length in freed.items():
@@ -327,6 +365,8 @@ class Index:
         taken: dict[Ledger, None],
         states: list[Ledger],
         taken_bytes: int,
+        *,
+        ending: bool,
     ) -> None:
         """A checkpoint wrote nothing: all it took is dirty again, beside what came meanwhile."""
         for ledger in taken:
@@ -341,7 +381,13 @@ class Index:
         self.runs_in_memory += self.runs_frozen
         self.runs_frozen = 0
         self.bytes_since += taken_bytes
+        self._ending = self._ending or ending
 
     def close(self) -> None:
         """Close the map."""
         self._map.close()
+
+
+def _in_use(ledger: Ledger) -> bool:
+    """May somebody still rely on the object, or on its state?"""
+    return bool(ledger.users or ledger.waiters or ledger.pending or ledger.runs or ledger.frozen)

@@ -17,7 +17,8 @@ from ..runtime.frames import pack
 from ..runtime.schema import fields, number, row, rows, text, versioned
 from .runs import Located
 
-FORMAT = 1
+FORMAT = 2
+"""Of a position that says where tombstones end; 1 of those that need not."""
 
 RUN_KEY = struct.Struct(">cQQ")
 STATE_KEY = struct.Struct(">cQ")
@@ -28,7 +29,7 @@ META_KEY = b"m"
 FILES_MAX = 64 * 1024
 _U64 = number(0, (1 << 64) - 1)
 _SAVED = fields(
-    {"last": (number(-1), -1)},
+    {"last": (number(-1), -1), "gone_below": (_U64, 0)},
     bookie=text(),
     seed=_U64,
     sequence=_U64,
@@ -67,12 +68,15 @@ class Saved:
     """Sealed journal files that are there: number, first and last sequence."""
     last_offset: int = -1
     """Where the last block that is in the map begins, in the position's file; -1: not known."""
+    gone_below: int = 0
+    """Of ledgers with a lower id that are not known here the metadata is asked; see `Ledgers`."""
 
     def encode(self) -> bytes:
         """As msgpack."""
+        later = {"format": FORMAT, "gone_below": self.gone_below} if self.gone_below else {}
         return pack(
             {
-                "format": FORMAT,
+                "format": 1,
                 "bookie": self.bookie_id,
                 "seed": self.seed,
                 "sequence": self.sequence,
@@ -84,6 +88,7 @@ class Saved:
                 "next_file": self.next_file,
                 "files": [list(file) for file in self.files],
                 "last": self.last_offset,
+                **later,
             }
         )
 
@@ -106,6 +111,7 @@ class Saved:
             found["next_file"],
             list(found["files"]),
             found["last"],
+            found["gone_below"],
         )
 
 

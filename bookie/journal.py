@@ -520,6 +520,7 @@ class Journal:
             tuple((file, first, last) for file, (first, last) in sorted(self.sealed.items())),
             len(states),
             sealing_blocks,
+            self._ledgers.gone_below,
         )
         await self._write_service(jb.HEAD, head.encode())
         for payload in states:

@@ -11,6 +11,7 @@
         SKIP          sequences a to b do not count: copied after them (H4), or written off
         LIMBO_BELOW   ledgers with a lower id that are not known here: nothing is known of them
         FILE_REMOVED  the journal file of that number was deleted
+        GONE_BELOW    ledgers with a lower id that are not known here: the metadata is asked before an add
 
 Every file begins with the state of all ledgers, so whatever is deleted before it, no fence, key, tombstone
 or limbo is lost with it.
@@ -29,18 +30,20 @@ from ..runtime.schema import fields, number, row, rows, text, versioned
 from . import entry as entries
 
 COMMIT, HEAD, FOOTER, TRAILER = 1, 2, 3, 4
-FORMAT = 1
+FORMAT = 2
+"""Of a HEAD that says where tombstones end; 1 of those that need not."""
 
 FENCED, LIMBO, DELETED = 1, 2, 4
 """Flags of a ledger's state."""
 STATE, SKIP, LIMBO_BELOW, FILE_REMOVED = 1, 2, 3, 4
+GONE_BELOW = 6
 """Kinds of control records."""
 
 FILES_MAX = 64 * 1024
 _U64_MAX = (1 << 64) - 1
 _U64 = number(0, _U64_MAX)
 _HEAD = fields(
-    {"sealing_blocks": (number(), 0)},
+    {"sealing_blocks": (number(), 0), "gone_below": (_U64, 0)},
     bookie=text(),
     start=_U64,
     predecessor=_U64,
@@ -107,12 +110,15 @@ class Head:
     """How many COMMIT blocks follow that hold the state of all ledgers."""
     sealing_blocks: int = 0
     """How many sequences after those belong to what seals the file before: its FOOTERs and TRAILER."""
+    gone_below: int = 0
 
     def encode(self) -> bytes:
         """As a block's payload."""
+        # An older program knows tombstones alone: it must not go on without those that have ended.
+        later = {"format": FORMAT, "gone_below": self.gone_below} if self.gone_below else {}
         return pack(
             {
-                "format": FORMAT,
+                "format": 1,
                 "bookie": self.bookie_id,
                 "start": self.start_count,
                 "predecessor": self.predecessor,
@@ -121,6 +127,7 @@ class Head:
                 "files": [list(file) for file in self.files],
                 "state_blocks": self.state_blocks,
                 "sealing_blocks": self.sealing_blocks,
+                **later,
             }
         )
 
@@ -137,6 +144,7 @@ class Head:
             value["files"],
             value["state_blocks"],
             value["sealing_blocks"],
+            value["gone_below"],
         )
 
 
@@ -156,6 +164,11 @@ def skip_record(first: int, last: int) -> bytes:
 def limbo_below_record(bound: int) -> bytes:
     """Unknown ledgers below ``bound`` are in limbo."""
     return _CONTROL.pack(LIMBO_BELOW, 0, bound, 0, 0, b"")
+
+
+def gone_below_record(bound: int) -> bytes:
+    """Of unknown ledgers below ``bound`` the metadata is asked before an add is taken."""
+    return _CONTROL.pack(GONE_BELOW, 0, bound, 0, 0, b"")
 
 
 def file_removed_record(number: int) -> bytes:

@@ -6,7 +6,7 @@ the reference).
 
 import hmac
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Protocol
 
@@ -155,11 +155,15 @@ class Ledgers:
         self.by_id: dict[int, Ledger] = {}
         self.limbo_below = 0
         """Those with a lower id that are not known here are in limbo."""
+        self.gone_below = 0
+        """Those with a lower id that are not known here may have been deleted, or fenced and moved away: an
+        add waits until the metadata was asked (H89). Durable when it is set."""
         self.known = 0
         """How many are here, tombstones not included."""
         self.limbo = 0
         """How many of those are in limbo."""
-        self.tombstones = 0
+        self.tombstones: dict[Ledger, None] = {}
+        """The deleted ones, in the order they were."""
 
     def mark(self, ledger: Ledger, flags: int) -> None:
         """Its flags from now on; it is stored. All changes go through here: what is counted is never walked."""
@@ -167,15 +171,19 @@ class Ledgers:
             self._count(ledger, -1)
         ledger.flags = flags
         ledger.stored = True
+        if flags & jb.DELETED:
+            self.tombstones[ledger] = None
         self._count(ledger, 1)
 
     def _count(self, ledger: Ledger, step: int) -> None:
-        if ledger.flags & jb.DELETED:
-            self.tombstones += step
-            return
-        self.known += step
-        if ledger.flags & jb.LIMBO:
-            self.limbo += step
+        if not ledger.flags & jb.DELETED:
+            self.known += step
+            if ledger.flags & jb.LIMBO:
+                self.limbo += step
+
+    def end_tombstone(self, ledger: Ledger) -> None:
+        """It is not known here any more; whoever has it in hand is refused by its flags all the same."""
+        del self.by_id[ledger.id], self.tombstones[ledger]
 
     def set_state(self, ledger: Ledger, flags: int, lac: int, key: bytes) -> None:
         """Take a state from the disk: flags and key are the last written, the LAC never moves back."""
@@ -187,7 +195,8 @@ class Ledgers:
     def clear(self) -> None:
         """Nothing is known any more: the index that said so is built again."""
         self.by_id.clear()
-        self.known = self.limbo = self.tombstones = 0
+        self.tombstones.clear()
+        self.known = self.limbo = 0
 
     def ids(self) -> list[int]:
         """Of the ledgers that are here, ascending, tombstones not included."""
@@ -253,6 +262,12 @@ class IncomingStream:
     """What was read from the device to compare a duplicate with."""
     refused: bool = False
     """Poisoned: nothing of it is taken any more."""
+    plain: bool = True
+    """Neither refused nor waiting: what is sent may be taken at once."""
+    looked_up: bool = False
+    """The metadata allowed its adds while the ledger was not known here."""
+    late: list[bytes] = field(default_factory=list)
+    """What was sent while that was asked, in order."""
 
 
 class WaiterOwner(Protocol):

@@ -251,6 +251,8 @@ class _Opening:
         """Files that should be there, and are not."""
         self.blank: set[int] = set()
         """Files of zeros: made ahead and never used, or what is left of a lost one."""
+        self.ended_below = 0
+        """All states are known: what lies in old files of other ledgers below this is dead, not lost."""
 
     async def believe(self, saved: Saved | None) -> ReplayedJournal:
         """Replay the journal; all is in limbo afterwards if something that was synced may be gone."""
@@ -319,7 +321,7 @@ class _Opening:
 
     async def _replay(self, saved: Saved) -> ReplayedJournal:
         """The blocks after the index's position."""
-        self.ledgers.limbo_below = saved.limbo_below
+        self.ledgers.limbo_below, self.ledgers.gone_below = saved.limbo_below, saved.gone_below
         found: list[Replayed] = []
         for number in sorted(self.names):
             if number >= saved.file_number:
@@ -393,10 +395,11 @@ class _Opening:
         replay = ReplayedJournal(decision, sealed, base or 0, 0, 0)
         replay.note_files(found, decision, None)
         if head is not None:
-            self.ledgers.limbo_below = head.limbo_below
+            self.ledgers.limbo_below, self.ledgers.gone_below = head.limbo_below, head.gone_below
         self._take_states((*decision.durable, *decision.survivors))
         self._know_survivors(decision)
         removed = self.removed
+        self.ended_below = 0 if decision.corrupt or self.losses else self.ledgers.gone_below
         skipped = skipped_ranges((*decision.durable, *decision.survivors))
         for number in sorted(set(self.names) - set(scanned) - removed):
             if number in sealed:
@@ -416,7 +419,7 @@ class _Opening:
         footer = await read_footer(self.disk, self.names[number], number, self.seed)
         if footer is not None:
             for run in footer[1]:
-                await self._add_run(run, number)
+                await self._add_old_run(run, number)
             return
         scanned = await self._scan(number)
         skipped = [*skipped, *skipped_ranges(scanned)]
@@ -430,7 +433,13 @@ class _Opening:
             self._lose(f"{len(counting) - len(blocks)} blocks of {self.names[number]} are gone")
         for block in blocks:
             for run in block.runs:
-                await self._add_run(run, number)
+                await self._add_old_run(run, number)
+
+    async def _add_old_run(self, run: jb.Run, number: int) -> None:
+        """A run that is older than the states: without one its ledger's tombstone has ended, or is lost."""
+        known = self.ledgers.by_id.get(run.ledger)
+        if run.ledger >= self.ended_below or (known is not None and known.stored):
+            await self._add_run(run, number)
 
     def _miss_files(self, replay: ReplayedJournal) -> None:
         """A sealed file that should be there and is not: what it held is lost."""
@@ -483,6 +492,7 @@ class _Opening:
         for block in blocks:
             if block.head is not None:
                 self.ledgers.limbo_below = block.head.limbo_below
+                self._end_tombstones(block.head.gone_below)
             for control in block.controls:
                 if control.kind == jb.STATE:
                     ledger = self.ledgers.get_or_make(control.subject)
@@ -490,6 +500,8 @@ class _Opening:
                     self.index.note_state(ledger)
                 elif control.kind == jb.LIMBO_BELOW:
                     self.ledgers.limbo_below = control.subject
+                elif control.kind == jb.GONE_BELOW:
+                    self._end_tombstones(control.subject)
                 elif control.kind == jb.FILE_REMOVED:
                     self.removed.add(control.subject)
             for ledger_id, lac in block.lacs.items():
@@ -497,6 +509,9 @@ class _Opening:
                 if lac > ledger.lac:
                     ledger.lac = lac
                     self.index.note_state(ledger)
+
+    def _end_tombstones(self, below: int) -> None:
+        self.ledgers.gone_below = max(self.ledgers.gone_below, below)
 
     def _know_survivors(self, decision: Decision) -> None:
         """Their ledgers are known before limbo is marked, not only when they are copied (inv. 22)."""

@@ -14,6 +14,7 @@ import trio
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Listener
 from ..runtime.rpc import Endpoint
+from .look_ups import LookUps, Standings
 from .read_turns import ReadTurns
 from .session import BookieSession
 from .store import Store
@@ -33,12 +34,14 @@ async def serve_bookie_protocol(
     store: Store,
     *,
     missing_ledgers: MissingLedgers | None = None,
+    standings: Standings | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled, beside a running ``store``.
 
     ``missing_ledgers`` is a linearizable look-up in the metadata: a ledger that an add makes known here and
-    that does not exist there is removed again (H21).
+    that does not exist there is removed again (H21). So is ``standings``, asked before an add makes a ledger
+    known whose tombstone may have ended (H89).
     """
     async with trio.open_nursery() as nursery:
         turns = ReadTurns(store.options, nursery)
@@ -53,6 +56,10 @@ async def serve_bookie_protocol(
         nursery.start_soon(turns.run)
         if missing_ledgers is not None:
             nursery.start_soon(LedgerChecks(store, missing_ledgers).run)
+        if standings is not None:
+            look_ups = LookUps(standings)
+            store.adds.look_up = look_ups.look_up
+            nursery.start_soon(look_ups.run)
         task_status.started()
         await endpoint.serve(listeners, lambda link: BookieSession(store, turns, link, info))
 

@@ -27,7 +27,7 @@ from . import entry as entries
 from . import journal_blocks as jb
 from .adds import Adds
 from .commits import Commits
-from .gather import GatherRing
+from .gather import GatheringBlock, GatherRing
 from .index import Index
 from .index_records import IndexDamaged
 from .journal import Journal
@@ -87,7 +87,7 @@ class Store:
             space,
             self.reader,
             self.cold,
-            options.unsynced_bytes_max,
+            options,
             self.stats,
         )
         self.upkeep = Upkeep(
@@ -167,7 +167,10 @@ class Store:
             flags = ledger.flags | jb.FENCED
             if not ledger.stored and ledger.id < self.ledgers.limbo_below:
                 flags |= jb.LIMBO
+            stored = ledger.stored
             self.ledgers.mark(ledger, flags)
+            if not stored and ledger.id < self.ledgers.gone_below:
+                self.adds.made_known(ledger)  # it may be one of those that were deleted
         # Asked again before it is durable: written again, for the first record may still wait for room.
         self.commits.write_state(ledger, durable)
 
@@ -195,6 +198,25 @@ class Store:
 
         self.commits.write_state(ledger, durable)
         await done.wait()
+
+    async def end_tombstones(self, below: int) -> None:
+        """Tombstones of ledgers with ids below ``below`` are not needed any more: they go. Durable.
+
+        From now on an add that would make such a ledger known waits until the metadata was asked (H89). The
+        bound never moves back. To be called with what the cluster's next ledger id was some time ago: the
+        more of the ids below it are in use already, the fewer first adds wait.
+        """
+        if below > self.ledgers.gone_below:
+            durable = trio.Event()
+
+            def write(block: GatheringBlock) -> None:
+                block.controls.append(jb.gone_below_record(below))
+                block.after_sync.append(durable.set)
+
+            self.commits.with_block(write)
+            await durable.wait()
+            self.ledgers.gone_below = max(self.ledgers.gone_below, below)
+        self._index.end_tombstones()
 
     async def checkpoint(self) -> None:
         """Write the index as it stands, so that a start has little to replay. Raises `DiskFull`."""
@@ -278,7 +300,7 @@ class Store:
             "sequence": journal.sequence,
             "unsynced_bytes": self._ring.unsynced_bytes,
             "ledgers": self.ledgers.known,
-            "tombstones": self.ledgers.tombstones,
+            "tombstones": len(self.ledgers.tombstones),
             "limbo_ledgers": self.ledgers.limbo,
             "limbo_below": self.ledgers.limbo_below,
             "runs_in_memory": self._index.runs_in_memory + self._index.runs_frozen,

@@ -154,6 +154,7 @@ class Upkeep:
             next_file=self._journal.next_number,
             files=[(number, *span) for number, span in sorted(self._journal.sealed.items())],
             last_offset=applied.last_offset,
+            gone_below=self._ledgers.gone_below,
         )
 
     async def _remove_dead_files(self) -> None:

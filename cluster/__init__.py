@@ -18,6 +18,7 @@ is how each of them waits, `held_up.py` how it says why):
     limbo.py                        a bookie that lost something heals itself
     audit.py                        what nobody noted is noted
     deletion.py, purging.py, collecting.py  deleted ledgers, truncated segments, segments never linked
+    existing.py                     which ledgers there are; where tombstones end
     retention.py, closing.py        what is older, or more, than a log is to keep is truncated
     merging.py                      small segments share a ledger
 """

@@ -6,7 +6,7 @@ own, ends the whole node with that error, and nothing it had not synced was ackn
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
@@ -20,7 +20,7 @@ from ..ledger import keys
 from ..ledger.ids import next_of
 from ..ledger.registration import BookieRegistration
 from ..metadata.client import MetadataClient
-from ..metadata.interface import Metadata, Scan
+from ..metadata.interface import Metadata
 from ..metadata.options import MetadataOptions
 from ..metadata.server import serve_metadata
 from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest
@@ -32,6 +32,7 @@ from .collecting import Collector
 from .config import format_address, overlay
 from .cookie import cookie_guard, take_identity
 from .deletion import Deletion
+from .existing import end_tombstones, missing_ledgers, standings
 from .membership import Membership
 from .merging import Merge, Merging
 from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
@@ -46,9 +47,6 @@ LAST_CHECKPOINT_S = 5.0
 LEAVING_EVERY_S = 10.0
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 """To listen on; not to dial."""
-NEIGHBOURS = 16
-"""Ledgers whose ids are no further apart are looked up in one range: the rows between, of other bookies'
-ledgers, cost less than another question."""
 FIRST_QUESTION = b"cluster"
 """A key that nobody has; asking for it needs a leader."""
 
@@ -202,12 +200,14 @@ async def _serve_bookie(
                         listeners,
                         store,
                         missing_ledgers=partial(missing_ledgers, metadata),
+                        standings=partial(standings, metadata),
                     )
                 )
                 await membership.register()
                 nursery.start_soon(membership.run)
                 deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
                 nursery.start_soon(deletion.run)
+                nursery.start_soon(end_tombstones, store, metadata)
                 nursery.start_soon(leave_when_told, store, metadata, identity.node_id)
                 election = Election(metadata, identity.node_id, lambda: membership.lease)
                 purger = Purger(metadata, election, grace_s=config.purge_grace_s)
@@ -304,21 +304,6 @@ async def leave_when_told(store: Store, metadata: Metadata, bookie_id: str) -> N
         store.space.asked = leaving or asked_before
 
     await at_each_change(metadata, (key,), look, every_s=LEAVING_EVERY_S)
-
-
-async def missing_ledgers(metadata: Metadata, asked: Sequence[int]) -> set[int]:
-    """Those of the ids ``asked``, ascending, that name no ledger, now. Linearizable: a No is proof (H21)."""
-    missing = {keys.ledger_key(ledger_id): ledger_id for ledger_id in asked}
-    spans: list[tuple[int, int]] = []
-    for ledger_id in asked:
-        if spans and ledger_id - spans[-1][1] <= NEIGHBOURS:
-            spans[-1] = (spans[-1][0], ledger_id)
-        else:
-            spans.append((ledger_id, ledger_id))
-    for first, last in spans:
-        async for item in Scan(metadata, keys.ledger_key(first), keys.ledger_key(last) + b"\0"):
-            missing.pop(item.key, None)
-    return set(missing.values())
 
 
 async def confine(store: Store, metadata: Metadata) -> None:

@@ -264,7 +264,7 @@ def counted(ledgers: Ledgers) -> None:
     limbo = [ledger for ledger in known if ledger.limbo]
 
     found = (len(known), len(limbo), len(stored) - len(known))
-    assert (ledgers.known, ledgers.limbo, ledgers.tombstones) == found
+    assert (ledgers.known, ledgers.limbo, len(ledgers.tombstones)) == found
 
 
 async def dies_at_step(

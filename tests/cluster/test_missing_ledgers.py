@@ -1,7 +1,18 @@
 """Which ledgers exist, asked for many at once (H21)."""
 
-from distributedlog.cluster.node import NEIGHBOURS, missing_ledgers
+import trio
+from trio.testing import MockClock
+
+from distributedlog.bookie.look_ups import Standing
+from distributedlog.cluster.existing import (
+    NEIGHBOURS,
+    TOMBSTONES_EVERY_S,
+    end_tombstones,
+    missing_ledgers,
+    standings,
+)
 from distributedlog.ledger import keys
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.metadata.interface import RangePage
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
@@ -67,3 +78,44 @@ async def test_a_key_of_no_ledger_between_them_changes_nothing() -> None:
     await metadata.transact(Transaction((), (Put(b"ledger/0000000000000001x", b"?"),)))
 
     assert await missing_ledgers(metadata, [1, 2, 3]) == {2}
+
+
+async def test_how_ledgers_stand_is_told_for_who_wants_to_add_to_them() -> None:
+    """H89: none and one that is being deleted are gone; of what cannot be read nothing is told."""
+    metadata = _Counting()
+    fragments = (Fragment(0, ("b1", "b2", "b3"), 0),)
+    for ledger, state in enumerate(LedgerState, 1):
+        last = -1 if state is LedgerState.OPEN else 4
+        record = LedgerMetadata(ledger, 3, 3, 2, fragments, bytes(16), state, last)
+        await metadata.hold(ledger, value=record.encode())
+    await metadata.hold(9)
+
+    assert await standings(metadata, [1, 2, 3, 4, 5, 9]) == {
+        1: Standing.OPEN,
+        2: Standing.ENDED,
+        3: Standing.ENDED,
+        4: Standing.GONE,
+        5: Standing.GONE,
+    }
+
+
+async def test_the_bound_of_tombstones_is_an_hour_old(autojump_clock: MockClock) -> None:
+    """H89: what is created by writers that began since then lies above it; one that goes back is no harm."""
+    metadata, moved = LocalMetadata(), list[int]()
+
+    class Store:
+        async def end_tombstones(self, below: int) -> None:
+            moved.append(below)
+
+    async def say(value: bytes) -> None:
+        await metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, value),)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(end_tombstones, Store(), metadata)
+        await trio.sleep(1)
+        for value in (b"100", b"200", b"nonsense", b"300", b"400"):
+            await say(value)
+            await trio.sleep(TOMBSTONES_EVERY_S)
+        nursery.cancel_scope.cancel()
+
+    assert moved == [100, 200, 300]

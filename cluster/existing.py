@@ -1,0 +1,85 @@
+"""Which ledgers there are: what a bookie asks the metadata before it removes one, or lets one begin late (H21, H89)."""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+import trio
+
+from ..bookie.look_ups import Standing
+from ..bookie.store import Store
+from ..ledger import keys
+from ..ledger.ids import next_of
+from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..metadata.interface import Metadata, Scan
+from ..metadata.transaction import KeyValue
+from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+
+NEIGHBOURS = 16
+"""Ledgers whose ids are no further apart are looked up in one range: the rows between, of other bookies'
+ledgers, cost less than another question."""
+TOMBSTONES_EVERY_S = 3600.0
+"""The bound of tombstones is the next ledger id of so long ago: a writer that has opened its log since then
+creates ledgers above it, which begin without a question."""
+
+log = logging.getLogger("distributedlog.cluster.existing")
+
+
+async def missing_ledgers(metadata: Metadata, asked: Sequence[int]) -> set[int]:
+    """Those of the ids ``asked``, ascending, that name no ledger, now. Linearizable: a No is proof (H21)."""
+    missing = {keys.ledger_key(ledger_id): ledger_id for ledger_id in asked}
+    async for item in _records(metadata, asked):
+        missing.pop(item.key, None)
+    return set(missing.values())
+
+
+async def standings(metadata: Metadata, asked: Sequence[int]) -> dict[int, Standing]:
+    """How each of the ids ``asked``, ascending, stands now. Linearizable.
+
+    One whose record cannot be read is left out: of it nothing can be told.
+    """
+    found = dict.fromkeys(asked, Standing.GONE)
+    wanted = {keys.ledger_key(ledger_id): ledger_id for ledger_id in asked}
+    async for item in _records(metadata, asked):
+        ledger_id = wanted.get(item.key)
+        if ledger_id is None:
+            continue
+        try:
+            state = LedgerMetadata.decode(item.key, item.value).state
+        except (CorruptData, UnsupportedFormat) as error:
+            log.warning("ledger %d: %s", ledger_id, error)
+            del found[ledger_id]
+            continue
+        if state is LedgerState.OPEN:
+            found[ledger_id] = Standing.OPEN
+        elif state is not LedgerState.DELETING:
+            found[ledger_id] = Standing.ENDED
+    return found
+
+
+async def _records(metadata: Metadata, asked: Sequence[int]) -> AsyncIterator[KeyValue]:
+    """The records of these ledgers, and of some that lie between."""
+    spans: list[tuple[int, int]] = []
+    for ledger_id in asked:
+        if spans and ledger_id - spans[-1][1] <= NEIGHBOURS:
+            spans[-1] = (spans[-1][0], ledger_id)
+        else:
+            spans.append((ledger_id, ledger_id))
+    for first, last in spans:
+        async for item in Scan(metadata, keys.ledger_key(first), keys.ledger_key(last) + b"\0"):
+            yield item
+
+
+async def end_tombstones(store: Store, metadata: Metadata) -> None:
+    """Move the bound below which a bookie needs no tombstones, until cancelled (H89)."""
+    before = 0
+    while True:
+        try:
+            found = await metadata.get(keys.NEXT_LEDGER)
+            following = 0 if found is None else next_of(found.value)
+        except DistributedLogError as error:  # whatever it is: the bound moves with the next look
+            log.info("tombstones stay: %s: %s", type(error).__name__, error)
+        else:
+            if before:
+                await store.end_tombstones(before)
+            before = following
+        await trio.sleep(TOMBSTONES_EVERY_S)
