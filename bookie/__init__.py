@@ -22,5 +22,6 @@ From the wire to the platter and back:
     options.py                  what can be set
 
 What is open: journal files are removed only when no live entry is left in them (no compaction, no cold
-store: the padding of small commits and deleted neighbours stay); an entry that rots is refused (`CorruptData`) and replaced only with its whole bookie.
+store: the padding of small commits and deleted neighbours stay); an entry that rots is refused
+(`CorruptData`) and replaced only with its whole bookie.
 """

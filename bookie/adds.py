@@ -176,7 +176,9 @@ class Adds:
         if standing is Standing.GONE:
             self.refuse(stream, NoSuchLedger(f"ledger {ledger.id} was deleted"))
         elif standing is Standing.ENDED and not stream.recovery:
-            self.refuse(stream, LedgerFenced(f"ledger {ledger.id} was closed, or is being recovered"))
+            self.refuse(
+                stream, LedgerFenced(f"ledger {ledger.id} was closed, or is being recovered")
+            )
         elif standing is None:
             self.refuse(stream, _not_looked_up(ledger))
         else:

@@ -214,7 +214,9 @@ class Index:
             if RUN_KEY.unpack(key)[1] != ledger_id:
                 ledger_id, last = RUN_KEY.unpack(key)[1], -1
                 if (found := by_id.get(ledger_id)) is not None and found.deleted:
-                    self.note_state(found)  # left by an older version: the next checkpoint takes them
+                    self.note_state(
+                        found
+                    )  # left by an older version: the next checkpoint takes them
             if ledger_id not in by_id or run.first <= last:
                 raise IndexDamaged(f"ledger {ledger_id}: runs that overlap, or have no state")
             last = run.last

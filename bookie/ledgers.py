@@ -166,7 +166,10 @@ class Ledgers:
         """The deleted ones, in the order they were."""
 
     def mark(self, ledger: Ledger, flags: int) -> None:
-        """Its flags from now on; it is stored. All changes go through here: what is counted is never walked."""
+        """Its flags from now on; it is stored.
+
+        All changes go through here: what is counted is never walked.
+        """
         if ledger.stored:
             self._count(ledger, -1)
         ledger.flags = flags

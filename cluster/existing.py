@@ -1,12 +1,11 @@
-"""Which ledgers there are: what a bookie asks the metadata before it removes one, or lets one begin late (H21, H89)."""
+"""Which ledgers there are: asked before a bookie removes one (H21), or lets an old one begin (H89)."""
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import trio
 
 from ..bookie.look_ups import Standing
-from ..bookie.store import Store
 from ..ledger import keys
 from ..ledger.ids import next_of
 from ..ledger.metadata import LedgerMetadata, LedgerState
@@ -69,8 +68,11 @@ async def _records(metadata: Metadata, asked: Sequence[int]) -> AsyncIterator[Ke
             yield item
 
 
-async def end_tombstones(store: Store, metadata: Metadata) -> None:
-    """Move the bound below which a bookie needs no tombstones, until cancelled (H89)."""
+async def end_tombstones(metadata: Metadata, move: Callable[[int], Awaitable[None]]) -> None:
+    """Move the bound below which a bookie needs no tombstones, until cancelled (H89).
+
+    ``move`` is `Store.end_tombstones`.
+    """
     before = 0
     while True:
         try:
@@ -80,6 +82,6 @@ async def end_tombstones(store: Store, metadata: Metadata) -> None:
             log.info("tombstones stay: %s: %s", type(error).__name__, error)
         else:
             if before:
-                await store.end_tombstones(before)
+                await move(before)
             before = following
         await trio.sleep(TOMBSTONES_EVERY_S)

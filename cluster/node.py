@@ -207,7 +207,7 @@ async def _serve_bookie(
                 nursery.start_soon(membership.run)
                 deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
                 nursery.start_soon(deletion.run)
-                nursery.start_soon(end_tombstones, store, metadata)
+                nursery.start_soon(end_tombstones, metadata, store.end_tombstones)
                 nursery.start_soon(leave_when_told, store, metadata, identity.node_id)
                 election = Election(metadata, identity.node_id, lambda: membership.lease)
                 purger = Purger(metadata, election, grace_s=config.purge_grace_s)

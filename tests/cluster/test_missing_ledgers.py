@@ -85,8 +85,8 @@ async def test_how_ledgers_stand_is_told_for_who_wants_to_add_to_them() -> None:
     metadata = _Counting()
     fragments = (Fragment(0, ("b1", "b2", "b3"), 0),)
     for ledger, state in enumerate(LedgerState, 1):
-        last = -1 if state is LedgerState.OPEN else 4
-        record = LedgerMetadata(ledger, 3, 3, 2, fragments, bytes(16), state, last)
+        end = 4 if state in (LedgerState.CLOSED, LedgerState.DELETING) else None
+        record = LedgerMetadata(ledger, 3, 3, 2, fragments, bytes(16), state, end, end)
         await metadata.hold(ledger, value=record.encode())
     await metadata.hold(9)
 
@@ -103,15 +103,14 @@ async def test_the_bound_of_tombstones_is_an_hour_old(autojump_clock: MockClock)
     """H89: what is created by writers that began since then lies above it; one that goes back is no harm."""
     metadata, moved = LocalMetadata(), list[int]()
 
-    class Store:
-        async def end_tombstones(self, below: int) -> None:
-            moved.append(below)
+    async def move(below: int) -> None:
+        moved.append(below)
 
     async def say(value: bytes) -> None:
         await metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, value),)))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(end_tombstones, Store(), metadata)
+        nursery.start_soon(end_tombstones, metadata, move)
         await trio.sleep(1)
         for value in (b"100", b"200", b"nonsense", b"300", b"400"):
             await say(value)
