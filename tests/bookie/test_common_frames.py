@@ -415,7 +415,8 @@ async def _offered(state: str, *, short: bool) -> tuple[dict[str, object], int]:
         for adder, name in zip(adders, names, strict=True):
             ledger, body = adder.stream.ledger, _offers(adder.ledger)[name]
             flags = {"fenced": FENCED, "limbo": LIMBO | FENCED, "deleted": DELETED}
-            ledger.flags |= flags.get(state, 0)
+            if state in flags:
+                store.ledgers.mark(ledger, ledger.flags | flags[state])
             if state == "closed":
                 store.adds.close_stream(adder.stream)
             frame = memoryview(b"before" + body + b"after")[: 6 + len(body)]
@@ -440,7 +441,7 @@ async def _offered(state: str, *, short: bool) -> tuple[dict[str, object], int]:
 @pytest.mark.parametrize(
     ("state", "lone"),
     [
-        ("open", 6), ("recovery", 6), ("unknown", 0), ("fenced", 0), ("limbo", 0), ("deleted", 0),
+        ("open", 6), ("recovery", 0), ("unknown", 0), ("fenced", 0), ("limbo", 0), ("deleted", 0),
         ("closed", 0), ("read-only", 0), ("no next file", 0), ("index behind", 0),
     ],
 )  # fmt: skip
