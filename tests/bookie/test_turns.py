@@ -1,6 +1,6 @@
 """What a bookie does in one turn of its loop is bounded in runs and ledgers, not only in bytes (H112).
 
-Counted are calls of Python functions, not time: the same on every machine.
+Counted are calls, not time: the same on every machine. Reads and lists: `test_read_budget.py`.
 """
 
 import sys
@@ -14,7 +14,6 @@ import trio
 from distributedlog.runtime.files import DirectoryDisk
 
 from .kit import KEY, OPTIONS, Adder, record, running
-from .test_server import served
 
 RUNS = 10_922
 """One entry each: what an interleaved ledger of a busy bookie had in 64 MiB, and 0.3 s of loop."""
@@ -75,29 +74,6 @@ async def test_ten_thousand_tiny_runs_are_written_and_forgotten_some_a_turn(tmp_
         assert store.info()["runs_in_map"] == store.info()["live_bytes"] == 0
         assert turns.most < CALLS_MAX
     await index.close()
-
-
-async def test_ten_thousand_tiny_runs_are_read_and_listed_some_a_turn() -> None:
-    async with served() as (bookie, nursery):
-        client = await bookie.dial(nursery)
-        adder = Adder(bookie.store, 7)
-        for n in range(0, 2 * RUNS, 2):
-            adder.send(record(7, n, b"x"))
-            if n % 1000 == 0:
-                await trio.lowlevel.checkpoint()
-        await adder.all_acked()
-
-        with _turns() as turns:
-            at = 0
-            while at < 2 * RUNS:
-                found = await client.read(
-                    7, KEY, at, 2 * RUNS, 1 << 20, past_lac=True, timeout_s=30
-                )
-                at = found.complete_to + 1
-            listed = await client.list_entries(7, KEY, timeout_s=30)
-
-        assert len(listed.ranges) == RUNS
-        assert turns.most < CALLS_MAX
 
 
 async def test_what_is_told_with_each_renewal_costs_the_same_however_many_ledgers_are_known(
