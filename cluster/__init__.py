@@ -15,10 +15,12 @@ is how each of them waits, `held_up.py` how it says why):
 
     repair.py, copying.py           noted holes are filled; copies and how they are made
     lost.py, leaving.py             bookies that are gone for good, or are to leave
+    open_ledgers.py                 what dead writers left open there is closed first
     limbo.py                        a bookie that lost something heals itself
     audit.py                        what nobody noted is noted
+    references.py                   do records refer to each other both ways?
     deletion.py, purging.py, collecting.py  deleted ledgers, truncated segments, segments never linked
     existing.py                     which ledgers there are; where tombstones end
-    retention.py, closing.py        what is older, or more, than a log is to keep is truncated
+    retention.py, closing.py        what is older, or more, than a log is to keep is truncated; closing logs
     merging.py                      small segments share a ledger
 """

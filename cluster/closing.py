@@ -1,4 +1,4 @@
-"""What a bookie closes and merges segments of logs with: clients of all bookies, while it lasts."""
+"""What a bookie closes, repairs and merges segments of logs with: clients of all bookies, while it lasts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ import trio
 
 from ..ledger.client import LedgerClient
 from ..ledger.pool import BookiePool
-from ..log.abandoned import close_abandoned
+from ..log.abandoned import LOOKS_APART_S, close_abandoned, close_unmoved, look_at
 from ..log.context import LogContext
 from ..log.merge import compact
 from ..log.namespace import Namespace
@@ -16,6 +16,7 @@ from ..metadata.client import MetadataClient
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
 from .merging import Merge
+from .open_ledgers import Closer
 from .retention import Close
 
 
@@ -26,6 +27,22 @@ async def open_closing(
     """Gives what closes a segment of a log, of any namespace, until the body ends."""
     async with _open_logs(host, endpoint, metadata, name) as context:
         yield partial(close_abandoned, context)
+
+
+@asynccontextmanager
+async def open_closer(
+    host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
+) -> AsyncIterator[Closer]:
+    """Gives what closes what dead writers left open in logs, of any namespace, until the body ends."""
+    async with _open_logs(host, endpoint, metadata, name) as context:
+        yield closer_of(context)
+
+
+def closer_of(context: LogContext) -> Closer:
+    """By these clients."""
+    return Closer(
+        partial(look_at, context), partial(close_unmoved, context, why="repair"), LOOKS_APART_S
+    )
 
 
 @asynccontextmanager

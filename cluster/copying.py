@@ -2,8 +2,8 @@
 
 Only closed ledgers, whose end is known and whose entries never change: nothing is fenced and no live
 writer is disturbed (H22b). Records go verbatim, as recovery adds, which a fenced ledger takes, and
-each is verified on its way (inv. 28). One batch is in flight at a time, and a pause after each keeps the
-rate: whoever repairs must not starve those who write.
+each is verified on its way (inv. 28). One batch of a ledger is in flight at a time, and a pause after each
+keeps the rate, of all ledgers together: whoever repairs must not starve those who write.
 """
 
 from dataclasses import dataclass
@@ -126,6 +126,8 @@ class Copier:
     def __init__(self, pool: Connections, *, bytes_per_s: int = RATE_BYTES_PER_S) -> None:
         self._pool = pool
         self._bytes_per_s = bytes_per_s
+        self._paid_at = float("-inf")
+        """When the rate allows more than what was copied."""
         self.copied_entries = 0
         """Since the start, for counters."""
 
@@ -149,7 +151,7 @@ class Copier:
                 entry = batch[-1].entry + 1
                 copied += len(batch)
                 self.copied_entries += len(batch)
-                await trio.sleep(sum(len(record.raw) for record in batch) / self._bytes_per_s)
+                await self._pay(batch)
         return copied
 
     async def verify(
@@ -163,8 +165,14 @@ class Copier:
                 if not batch:
                     return Missing(entry, stretch.last)
                 entry = batch[-1].entry + 1
-                await trio.sleep(sum(len(record.raw) for record in batch) / self._bytes_per_s)
+                await self._pay(batch)
         return None
+
+    async def _pay(self, batch: list[EntryRecord]) -> None:
+        """Wait until the rate allows what was copied, by whomever."""
+        cost_s = sum(len(record.raw) for record in batch) / self._bytes_per_s
+        self._paid_at = max(self._paid_at, trio.current_time()) + cost_s
+        await trio.sleep_until(self._paid_at)
 
     async def _fetch(
         self, metadata: LedgerMetadata, first: int, last: int, without_bookie: str

@@ -5,13 +5,19 @@ stores what it holds elsewhere (`lost.py`). When it holds nothing any more and d
 its directory will never be let in again.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..ledger import holes, keys
+from ..ledger.holes import Hole
+from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..ledger.registration import BookieRegistration
+from ..log.keys import lock_key
+from ..log.lock_record import LockRecord
 from ..metadata.interface import Metadata, Scan, prefix_end
 from ..metadata.transaction import Compare, Delete, Put, Transaction
-from ..runtime.errors import CorruptData, InvalidRequest
+from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from .cookie import decode_cookie
 
 
@@ -27,11 +33,23 @@ class Leaving:
     """Its cookie is there: False once it was decommissioned."""
     asked: bool
     """It is to leave."""
+    waiting: tuple["Waiting", ...] = ()
+    """Some of the ledgers, with what each waits for: only where it was asked for."""
 
     @property
     def drained(self) -> bool:
         """May it be stopped, and its disks be taken away?"""
         return self.ledgers == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A ledger that still names a bookie which is to leave."""
+
+    ledger: int
+    bytes: int | None
+    """None: it is open."""
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +111,100 @@ async def ask_to_stay(metadata: Metadata, bookie: str) -> None:
     await metadata.transact(Transaction((), (Delete(keys.leaving_key(bookie)),)))
 
 
-async def how_far(metadata: Metadata, bookie: str) -> Leaving:
-    """What is left to do for a bookie that is to leave."""
+async def how_far(metadata: Metadata, bookie: str, *, named: int = 0) -> Leaving:
+    """What is left to do for a bookie that is to leave; why, of the first ``named`` ledgers."""
     ledgers = 0
-    async for _ in Scan(metadata, keys.on_prefix(bookie)):
+    waiting: list[Waiting] = []
+    live = await _live(metadata) if named else {}
+    async for item in Scan(metadata, keys.on_prefix(bookie)):
         ledgers += 1
+        if len(waiting) < named:
+            with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
+                waiting.append(await _waits(metadata, keys.ledger_id_of(item.key), bookie, live))
     return Leaving(
         bookie,
         ledgers,
         running=await metadata.get(keys.bookie_key(bookie)) is not None,
         known=await metadata.get(keys.cookie_key(bookie)) is not None,
         asked=await metadata.get(keys.leaving_key(bookie)) is not None,
+        waiting=tuple(waiting),
     )
+
+
+async def _live(metadata: Metadata) -> dict[str, bool]:
+    """The registered bookies, and whether each takes copies."""
+    leaving = {item.key async for item in Scan(metadata, keys.LEAVING_PREFIX)}
+    found: dict[str, bool] = {}
+    async for item in Scan(metadata, keys.BOOKIE_PREFIX):
+        with suppress(CorruptData, UnsupportedFormat):
+            one = BookieRegistration.decode(item.key, item.value)
+            found[one.id] = not one.read_only and keys.leaving_key(one.id) not in leaving
+    return found
+
+
+async def _waits(
+    metadata: Metadata, ledger_id: int, bookie: str, live: Mapping[str, bool]
+) -> Waiting:
+    """What one ledger waits for. Raises `CorruptData`, `UnsupportedFormat`."""
+    item = await metadata.get(keys.ledger_key(ledger_id))
+    if item is None:
+        return Waiting(ledger_id, 0, "gone: its place in the index goes with the next look")
+    ledger = LedgerMetadata.decode(item.key, item.value)
+    if ledger.state is LedgerState.DELETING:
+        return Waiting(ledger_id, ledger.length, "being deleted")
+    if not ledger.closed:
+        return Waiting(ledger_id, None, await _waits_open(metadata, ledger))
+    for index, fragment in enumerate(ledger.ensembles):
+        if bookie not in fragment.bookies or ledger.fragment_end(index) == fragment.first_entry:
+            continue
+        if not any(takes and one not in fragment.bookies for one, takes in live.items()):
+            writable = ", ".join(sorted(one for one, takes in live.items() if takes)) or "none"
+            return Waiting(
+                ledger_id,
+                ledger.length,
+                f"no bookie can take its place: it lies on {', '.join(fragment.bookies)}, and those"
+                f" that take entries are {writable}",
+            )
+        if sound_copies(ledger, {one for one in ledger.bookies() if one not in live}, ()) == 0:
+            return Waiting(ledger_id, ledger.length, "no source: all its bookies are away")
+    return Waiting(ledger_id, ledger.length, "waits for its copy")
+
+
+async def _waits_open(metadata: Metadata, ledger: LedgerMetadata) -> str:
+    if ledger.owner is None:
+        return "open, of no log: goes when whoever writes it links it, or a day after"
+    log_id, segment = ledger.owner
+    name = ledger.custom.get("log", b"").decode(errors="replace") or f"{log_id:016x}"
+    lock = await metadata.get(lock_key(log_id))
+    if lock is None:
+        return (
+            f'open, segment {segment} of log "{name}", which nobody writes: closed in half a minute'
+        )
+    owner = LockRecord.decode(lock.value).owner
+    return f'open, segment {segment} of log "{name}": {owner} writes it, and is to roll'
+
+
+def sound_copies(ledger: LedgerMetadata, away: Collection[str], holes: Iterable[Hole]) -> int:
+    """Of an entry of a closed ledger that has the fewest: copies that are there, as far as is noted."""
+    assert ledger.last_entry is not None, "only of a closed ledger"
+    striping = ledger.striping
+    noted = list(holes)
+    fewest = striping.write_quorum
+    for index, fragment in enumerate(ledger.ensembles):
+        end = ledger.fragment_end(index)
+        assert end is not None, "every fragment of a closed ledger ends"
+        stop = min(end, ledger.last_entry + 1)
+        lacking = {hole.bookie for hole in noted if _overlaps(hole, fragment.first_entry, stop)}
+        windows = 1 if striping.everywhere else striping.ensemble_size
+        for entry in range(fragment.first_entry, min(stop, fragment.first_entry + windows)):
+            held_by = [fragment.bookies[slot] for slot in striping.write_set(entry)]
+            there = sum(one not in away and one not in lacking for one in held_by)
+            fewest = min(fewest, there)
+    return fewest
+
+
+def _overlaps(hole: Hole, first: int, stop: int) -> bool:
+    return hole.first < stop and (hole.to is None or hole.to > first)
 
 
 async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:

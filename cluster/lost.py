@@ -3,34 +3,55 @@
 A bookie is *lost* when it has not been registered for ``lost_after_s`` on end, as far as this process has
 seen: the time begins anew with a new repairer and after each moment without a quorum (H19), so that nothing
 is copied because metadata was away. A bookie that comes back in time cancels it. A bookie that somebody
-decommissions (`leaving/<bookie>`), and one whose cookie is gone, are lost at once.
+decommissions (`leaving/<bookie>`), and one whose cookie is gone, are lost at once. More than half of all
+away at one time is taken for a partition of ours: then none is lost by time, and the time begins anew.
+
+What has the fewest copies comes first, of that the smallest; an entry with one copy left waits for
+``urgent_after_s`` alone, unless half of the bookies are away (H99).
 
 For each closed ledger: first the copies, durable on the new bookie, then the swap in the ledger's record
 by compare-and-set, mirrored in the reverse index (inv. 27, 28). The swap fails when the new bookie was
-started again meanwhile: what it held is then looked at anew. Open ledgers are their writers'.
+started again meanwhile: what it held is then looked at anew. Open ledgers are their writers', or are closed
+first (`open_ledgers.py`).
 Upstream: `lostBookieRecoveryDelay`, 0 s by default, with the delay reset by each audit.
 """
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 import trio
 
+from ..ledger import holes as notes
 from ..ledger import keys, transactions
+from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.placement import Candidate, Draw, choose_replacements
 from ..ledger.unreadable import Unreadable
-from ..metadata.interface import Metadata, Scan
+from ..metadata.interface import Metadata, Scan, prefix_end
 from ..metadata.transaction import Compare, Delete, Transaction
-from ..runtime.errors import CorruptData, DistributedLogError, NotEnoughBookies
+from ..runtime.errors import (
+    CorruptData,
+    DistributedLogError,
+    NotEnoughBookies,
+    UnsupportedFormat,
+)
 from .copying import Connections, Copier, held_by_slot
 from .deletion import Deletion
 from .held_up import HeldUp
-from .leaving import named
-from .repair import EVERY_S, PAGE, Election
+from .leaving import named, sound_copies
+from .repair import EVERY_S, Election
 
 STALE_S = 4 * EVERY_S
 """Longer between two looks: nobody can say what was registered meanwhile."""
+URGENT_AFTER_S = 15.0
+URGENT = 0
+LOOKS_AT_ONCE = 16
+LEDGERS_AT_ONCE = 4
+REST = 4
+"""Times as long as it took to find out what is to be done it is not asked again."""
 
 log = logging.getLogger("distributedlog.cluster.lost")
 
@@ -38,18 +59,32 @@ log = logging.getLogger("distributedlog.cluster.lost")
 class Absences:
     """For how long each bookie has been away, as seen without a gap (pure but for its caller's clock)."""
 
-    def __init__(self, lost_after_s: float) -> None:
+    def __init__(self, lost_after_s: float, urgent_after_s: float = URGENT_AFTER_S) -> None:
         self._lost_after_s = lost_after_s
+        self._urgent_after_s = urgent_after_s
         self._gone_since: dict[str, float] = {}
         self._seen_at = float("-inf")
+        self._few_since: float | None = None
+        """From when on fewer than half have been away; None: half of them are, or more."""
+        self.gaps = 0
+        """How often nothing was known. What was seen before one is worth nothing after it."""
         self.lost: dict[str, str] = {}
         """Bookie to why it counts as lost."""
+        self.away: frozenset[str] = frozenset()
+        """Who was not registered when it was looked last."""
+        self.urgent: frozenset[str] = frozenset()
+        """Away for so long that what has one copy left is stored elsewhere."""
+        self.given_up: frozenset[str] = frozenset()
+        """Lost, to leave, or away: what nobody writes there any more is closed (`open_ledgers.py`)."""
 
     def forget(self) -> None:
         """Nothing is known any more: not elected, or no quorum answered."""
         self._gone_since.clear()
         self._seen_at = float("-inf")
+        self._few_since = None
+        self.gaps += 1
         self.lost = {}
+        self.away = self.urgent = self.given_up = frozenset()
 
     def see(
         self,
@@ -65,6 +100,15 @@ class Absences:
             self.forget()
         self._seen_at = now
         self.lost = {}
+        known = {*named, *leaving, *registered}
+        self.away = frozenset(known - registered)
+        most = 2 * len(self.away) > len(known)
+        if most:
+            self._gone_since.clear()
+        if 2 * len(self.away) >= len(known):
+            self._few_since = None
+        elif self._few_since is None:
+            self._few_since = now
         for bookie in sorted({*named, *leaving}):
             if bookie in registered:
                 self._gone_since.pop(bookie, None)
@@ -76,8 +120,29 @@ class Absences:
                 continue
             elif bookie not in cookies:
                 self.lost[bookie] = "was decommissioned"
-            elif now - self._gone_since[bookie] >= self._lost_after_s:
+            elif not most and now - self._gone_since[bookie] >= self._lost_after_s:
                 self.lost[bookie] = f"has been away for {self._lost_after_s:g} s"
+        self.urgent, self.given_up = frozenset(), frozenset(self.lost)
+        if self._few_since is not None:
+            before = now - self._urgent_after_s
+            if self._few_since <= before:
+                self.urgent = frozenset(
+                    bookie for bookie, since in self._gone_since.items() if since <= before
+                )
+            self.given_up |= self.away
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Job:
+    """A closed ledger that is to leave bookies; in the order of what is most in danger."""
+
+    kind: int
+    """`URGENT`: an entry has one sound copy at most; 1, 2: fewer than the ack, the write quorum."""
+    size_bytes: int
+    ledger_id: int
+    bookies: tuple[str, ...]
+    away: frozenset[str]
+    """Who was away when this was so."""
 
 
 class LostBookies:
@@ -93,6 +158,7 @@ class LostBookies:
         draw: Draw,
         *,
         lost_after_s: float,
+        urgent_after_s: float = URGENT_AFTER_S,
     ) -> None:
         self._metadata = metadata
         self._pool = pool
@@ -102,7 +168,7 @@ class LostBookies:
         """Who may be chosen for a slot now."""
         self._draw = draw
         self._racks: dict[str, str] = {}
-        self.absences = Absences(lost_after_s)
+        self.absences = Absences(lost_after_s, urgent_after_s)
         self._held_up = HeldUp(log, "closed ledgers stay on lost bookies")
         self._unreadable = Unreadable()
         self.moved = 0
@@ -151,36 +217,115 @@ class LostBookies:
 
     async def _work(self) -> None:
         while True:
-            for bookie in list(self.absences.lost):
-                try:
-                    await self.empty(bookie)
-                except DistributedLogError as error:
-                    self._held_up.note(f"on bookie {bookie}: {type(error).__name__}", str(error))
+            rest_s = EVERY_S
+            try:
+                rest_s = await self.work()
+            except DistributedLogError as error:
+                self._held_up.note(type(error).__name__, str(error))
             self._held_up.end_pass()
-            await trio.sleep(EVERY_S)
+            await trio.sleep(rest_s)
+
+    async def work(self) -> float:
+        """Move what is to be moved now; return how long not to look again, in seconds."""
+        began = trio.current_time()
+        jobs = await self.find()
+        rest_s = max(EVERY_S, REST * (trio.current_time() - began))
+        await self.do(jobs)
+        return rest_s
 
     async def empty(self, bookie: str) -> bool:
         """Move what can be moved off one lost bookie; True when no ensemble names it any more."""
-        left = 0
-        async for item in Scan(self._metadata, keys.on_prefix(bookie), limit=PAGE):
-            if bookie not in self.absences.lost:
-                return False  # it is back, or we are not the repairer any more
-            try:
-                ledger_id = keys.ledger_id_of(item.key)
-            except CorruptData as error:
-                self._unreadable.note(item.key, error)
-                continue
-            try:
-                if await self.move(ledger_id, bookie):
-                    continue
-            except DistributedLogError as error:
-                cause = f"on bookie {bookie}: {type(error).__name__}"
-                self._held_up.note(cause, f"ledger {ledger_id}: {error}")
-            left += 1
-        if left:
+        await self.do(await self._jobs([bookie], ()))
+        start = keys.on_prefix(bookie)
+        if (await self._metadata.range(start, prefix_end(start), limit=1)).items:
             return False
         await self._bid_farewell(bookie)
         return True
+
+    async def find(self) -> deque[Job]:
+        """What is to be done, most urgent first. A lost bookie that nothing names takes its leave."""
+        return await self._jobs([*self.absences.lost], self.absences.urgent)
+
+    async def _jobs(self, lost: Sequence[str], urgent: Collection[str]) -> deque[Job]:
+        named_by: dict[int, list[str]] = {}
+        for bookie in [*lost, *sorted({*urgent} - {*lost})]:
+            empty = True
+            async for item in Scan(self._metadata, keys.on_prefix(bookie)):
+                empty = False
+                try:
+                    named_by.setdefault(keys.ledger_id_of(item.key), []).append(bookie)
+                except CorruptData as error:
+                    self._unreadable.note(item.key, error)
+            if empty and bookie in lost:
+                await self._bid_farewell(bookie)
+        noted: dict[int, tuple[Hole, ...]] = {}
+        if named_by:
+            async for item in Scan(self._metadata, keys.UNDER_PREFIX):
+                with suppress(CorruptData, UnsupportedFormat):  # `repair.py` names it
+                    noted[keys.ledger_id_of(item.key)] = notes.decode(item.value)
+        left, jobs = deque(named_by), []
+
+        async def look() -> None:
+            while left:
+                ledger_id = left.popleft()
+                bookies, holes = tuple(named_by[ledger_id]), noted.get(ledger_id, ())
+                try:
+                    job = await self._job(ledger_id, bookies, holes)
+                except (CorruptData, UnsupportedFormat) as error:
+                    self._unreadable.note(keys.ledger_key(ledger_id), error)
+                    continue
+                if job is not None:
+                    jobs.append(job)
+
+        await _at_once(LOOKS_AT_ONCE, look)
+        return deque(sorted(jobs))
+
+    async def _job(
+        self, ledger_id: int, bookies: tuple[str, ...], holes: Iterable[Hole]
+    ) -> Job | None:
+        """None: nothing can be done for the ledger now."""
+        away = self.absences.away
+        found = await self._metadata.get(keys.ledger_key(ledger_id))
+        if found is None:
+            return Job(3, 0, ledger_id, bookies, away)  # the index is behind
+        ledger = LedgerMetadata.decode(found.key, found.value)
+        if not ledger.closed:
+            return None
+        copies = sound_copies(ledger, away, holes)
+        kind = (
+            URGENT
+            if copies <= 1
+            else 1
+            if copies < ledger.ack_quorum
+            else 2
+            if copies < ledger.write_quorum
+            else 3
+        )
+        return Job(kind, ledger.length or 0, ledger_id, bookies, away)
+
+    async def do(self, jobs: deque[Job]) -> None:
+        """Do what is due of it still, several ledgers at a time."""
+
+        async def work() -> None:
+            while jobs:
+                job = jobs.popleft()
+                for bookie in job.bookies:
+                    if not self._due(job, bookie):
+                        continue  # it is back, or we are not the repairer any more
+                    try:
+                        await self.move(job.ledger_id, bookie)
+                    except DistributedLogError as error:
+                        cause = f"on bookie {bookie}: {type(error).__name__}"
+                        self._held_up.note(cause, f"ledger {job.ledger_id}: {error}")
+
+        await _at_once(LEDGERS_AT_ONCE, work)
+
+    def _due(self, job: Job, bookie: str) -> bool:
+        """Is the job to be done still, at this moment?"""
+        if bookie in self.absences.lost:
+            return True
+        urgent = job.kind == URGENT and bookie in self.absences.urgent
+        return urgent and job.away <= self.absences.away
 
     async def move(self, ledger_id: int, bookie: str) -> bool:
         """Store one ledger's entries of ``bookie`` elsewhere. False: it is not closed, or changed meanwhile.
@@ -260,6 +405,24 @@ class LostBookies:
         )
         if (await self._metadata.transact(last)).succeeded:
             log.warning("bookie %s was decommissioned", bookie)
+
+
+async def _at_once(count: int, work: Callable[[], Awaitable[None]]) -> None:
+    """So many tasks of the same, until all are through. The first error of ours is raised."""
+    failed: list[DistributedLogError] = []
+
+    async def run() -> None:
+        try:
+            await work()
+        except DistributedLogError as error:
+            failed.append(error)
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(run)
+    if failed:
+        raise failed[0]
 
 
 async def _nothing(ledger_id: int) -> None:

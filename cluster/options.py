@@ -40,11 +40,15 @@ class BookieNodeConfig:
     metadata_timeout_s: float = option(
         30.0, "s", "a start that finds no quorum gives up after this"
     )
-    repair: bool = option(
-        True, "", "may this bookie be the one that fills holes of closed ledgers?"
-    )
+    repair: bool = option(True, "", "may this bookie be the one that brings copies back?")
     lost_after_s: float = option(
         300.0, "s", "what lay on a bookie that is away for this is stored elsewhere", at_least=0
+    )
+    urgent_after_s: float = option(
+        15.0,
+        "s",
+        "of what has one copy left, with a bookie away for this, another one is made",
+        at_least=0,
     )
     audit_every_s: float = option(
         3600.0, "s", "between two looks for copies that are missing and that nobody noted"

@@ -1,7 +1,10 @@
-"""All that a bookie does to bring copies back: holes, lost bookies, the audit, and its own limbo.
+"""All that a bookie does to bring copies back: holes, lost bookies, open ledgers, the audit, its own limbo.
 
-One copier for all four, so that their rates add up to one; they take turns at their awaits.
+One copier for all, so that their rates add up to one; they take turns at their awaits.
 """
+
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import trio
 
@@ -15,6 +18,7 @@ from .copying import Copier
 from .limbo import LimboHealing
 from .lost import LostBookies
 from .membership import Membership
+from .open_ledgers import Closer, OpenLedgers
 from .options import BookieNodeConfig
 from .repair import Election, Repair
 
@@ -43,7 +47,19 @@ async def repair_all(
             pool.candidates,
             host.random.random,
             lost_after_s=config.lost_after_s,
+            urgent_after_s=config.urgent_after_s,
         )
         nursery.start_soon(lost.run)
+        opening = partial(_closer, host, endpoint, metadata, config.name)
+        nursery.start_soon(OpenLedgers(metadata, lost.absences, opening).run)
         nursery.start_soon(EntryAudit(metadata, pool, election, every_s=config.audit_every_s).run)
         nursery.start_soon(LimboHealing(metadata, pool, copier, limbo, bookie_id).run)
+
+
+def _closer(
+    host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
+) -> AbstractAsyncContextManager[Closer]:
+    """What closes open ledgers. Most bookies never load the log part for it."""
+    from .closing import open_closer
+
+    return open_closer(host, endpoint, metadata, name)

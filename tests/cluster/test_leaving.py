@@ -4,8 +4,12 @@ import pytest
 
 from distributedlog.cluster import leaving
 from distributedlog.cluster.leaving import Shortage
-from distributedlog.ledger import holes, keys
+from distributedlog.ledger import holes, keys, transactions
 from distributedlog.ledger.holes import Hole
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.registration import BookieRegistration
+from distributedlog.log.keys import lock_key
+from distributedlog.log.lock_record import LockRecord
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import InvalidRequest
@@ -82,3 +86,55 @@ async def test_shortages_are_what_is_noted_and_what_lies_on_bookies_that_are_awa
         Shortage(7, "b2", 0, 5, "noted"),
         Shortage(8, "b2", 0, None, "bookie is down"),
     ]
+
+
+async def test_each_ledger_that_is_left_says_what_it_waits_for() -> None:
+    """H102: a drain ends, or names who prevents it."""
+    metadata = await _metadata(b1="one", b2="two", b3="three", b4="four")
+    for bookie in ("b1", "b2", "b3"):
+        there = BookieRegistration(bookie, {"": ("h", 1)})
+        await metadata.transact(
+            Transaction(
+                (), (Put(keys.bookie_key(bookie), there.encode()), Delete(keys.bookie_key("b4")))
+            )
+        )
+    await leaving.ask_to_leave(metadata, "b1")
+    custom = {"log": b"orders"}
+    everywhere, elsewhere = ("b1", "b2", "b3"), ("b1", "b2", "b4")
+    alone = ("b1", "b4", "b5")
+    for ledger_id, bookies, owner in (
+        (1, everywhere, None),
+        (2, elsewhere, None),
+        (3, everywhere, (7, 2)),
+        (4, everywhere, (8, 1)),
+        (5, everywhere, None),
+        (6, alone, None),
+    ):
+        fragment = Fragment(0, bookies, 0)
+        ledger = LedgerMetadata(
+            ledger_id, 3, 3, 2, (fragment,), bytes(16), owner=owner, custom=custom
+        )
+        await metadata.transact(transactions.creation_share(ledger, ()))
+        if ledger_id in (1, 2, 6):
+            closed = ledger.close_by_writer(9, 100)
+            await metadata.transact(transactions.closing_share(closed, 1, ()))
+    lock = LockRecord("db-7", "w", 0)
+    await metadata.transact(Transaction((), (Put(lock_key(7), lock.encode()),)))
+    await metadata.transact(Transaction((), (Put(keys.on_key("b1", 9), b""),)))
+
+    found = (await leaving.how_far(metadata, "b1", named=10)).waiting
+
+    assert [one.ledger for one in found] == [1, 2, 3, 4, 5, 6, 9]
+    said = {one.ledger: one.why for one in found}
+    assert said[1].startswith("no bookie can take its place: it lies on b1, b2, b3")
+    assert said[1].endswith("those that take entries are b2, b3")
+    assert said[2] == "waits for its copy"
+    assert said[3] == 'open, segment 2 of log "orders": db-7 writes it, and is to roll'
+    assert said[4].endswith("which nobody writes: closed in half a minute")
+    assert said[5].startswith("open, of no log")
+    assert said[6] == "waits for its copy"  # b1 itself runs, and gives what it has
+    assert said[9].startswith("gone")
+    await metadata.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
+    (*_, last) = (await leaving.how_far(metadata, "b1", named=6)).waiting
+    assert last.why == "no source: all its bookies are away"
+    assert (await leaving.how_far(metadata, "b1", named=2)).ledgers == 7

@@ -7,19 +7,26 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.lost import STALE_S, Absences, LostBookies
+from distributedlog.cluster.leaving import sound_copies
+from distributedlog.cluster.lost import (
+    STALE_S,
+    URGENT,
+    Absences,
+    LostBookies,
+)
 from distributedlog.cluster.repair import EVERY_S, Election
-from distributedlog.ledger import keys
-from distributedlog.ledger.metadata import Fragment
+from distributedlog.ledger import keys, transactions
+from distributedlog.ledger.holes import Hole
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import NotEnoughBookies, QuorumUnreachable
 
-from .bookie_world import LEDGER, World, world
+from .bookie_world import KEY, LEDGER, World, world
 
 MEMBERS = {"b1", "b2", "b3"}
 
 
-def _lost(world: World, after_s: float = 300.0) -> LostBookies:
+def _lost(world: World, after_s: float = 300.0, urgent_after_s: float = 15.0) -> LostBookies:
     return LostBookies(
         world.metadata,
         world.pool,
@@ -28,6 +35,7 @@ def _lost(world: World, after_s: float = 300.0) -> LostBookies:
         world.candidates,
         random.Random(1).random,
         lost_after_s=after_s,
+        urgent_after_s=urgent_after_s,
     )
 
 
@@ -79,9 +87,9 @@ def test_the_delay_begins_anew_after_a_time_in_which_nobody_looked() -> None:
     """H19: the quorum was away, or this process was stalled: who knows who was there meanwhile?"""
     absences = Absences(60.0)
     for now in range(0, 60, 5):
-        _see(absences, float(now), registered={"b1"})
+        _see(absences, float(now), registered={"b1", "b2"})
 
-    assert not _see(absences, 55.0 + STALE_S + 1.0, registered={"b1"})
+    assert not _see(absences, 55.0 + STALE_S + 1.0, registered={"b1", "b2"})
 
 
 @pytest.mark.parametrize("trouble", ["no quorum", "another is elected"])
@@ -139,6 +147,129 @@ def test_who_is_to_leave_or_was_forgotten_is_lost_at_once() -> None:
     assert list(_see(absences, 0.0, leaving={"b2"})) == ["b2"]
     found = _see(absences, 1.0, registered={"b1", "b2"}, cookies={"b1", "b2"})
     assert list(found) == ["b3"]
+
+
+def test_most_bookies_away_at_once_are_not_lost_and_the_time_begins_anew() -> None:
+    """H99: it is we who are cut off. What is to leave, or was decommissioned, is lost all the same."""
+    absences = Absences(60.0)
+    for now in range(0, 120, 5):
+        found = _see(absences, float(now), registered={"b1"}, cookies={"b1", "b2"})
+        assert list(found) == ["b3"]
+        assert not absences.urgent
+    for now in range(120, 175, 5):
+        assert not _see(absences, float(now), registered={"b1", "b2"})
+    assert list(_see(absences, 175.0, registered={"b1", "b2"})) == ["b3"]
+
+
+def test_haste_begins_after_fifteen_seconds_and_never_while_half_of_the_bookies_are_away() -> None:
+    """H99: a switch that reboots takes half of them; the time counts from when fewer were away."""
+    absences = Absences(300.0, 15.0)
+    members = {"b1", "b2", "b3", "b4"}
+
+    def see(now: int, away: set[str]) -> tuple[set[str], set[str]]:
+        absences.see(
+            float(now),
+            named=sorted(members),
+            registered=members - away,
+            cookies=members,
+            leaving=set(),
+        )
+        return set(absences.urgent), set(absences.given_up)
+
+    for now in range(0, 60, 5):
+        assert see(now, {"b3", "b4"}) == (set(), set())
+    for now in range(60, 75, 5):
+        assert see(now, {"b4"}) == (set(), {"b4"})
+    assert see(75, {"b4"}) == ({"b4"}, {"b4"})
+    absences.forget()
+    assert (absences.urgent, absences.given_up) == (frozenset(), frozenset())
+    assert see(80, {"b4"}) == (set(), {"b4"})
+    assert see(85, set()) == (set(), set())
+
+
+def test_the_copies_of_an_entry_are_counted_where_it_has_the_fewest() -> None:
+    """Fragments, stripes, and holes that are noted."""
+    fragments = (Fragment(0, ("b1", "b2", "b3"), 0), Fragment(6, ("b1", "b4", "b5"), 1))
+    ledger = LedgerMetadata(LEDGER, 3, 3, 2, fragments, KEY).close_by_writer(9, 100)
+
+    assert sound_copies(ledger, set(), ()) == 3
+    assert sound_copies(ledger, {"b2"}, ()) == 2
+    assert sound_copies(ledger, {"b2", "b4"}, ()) == 2
+    assert sound_copies(ledger, {"b2", "b3"}, ()) == 1
+    assert sound_copies(ledger, {"b2"}, [Hole("b3", 2, 3)]) == 1
+    assert sound_copies(ledger, {"b2"}, [Hole("b5", 6, None), Hole("b3", 6, None)]) == 2
+    assert sound_copies(ledger, {"b1", "b4", "b5"}, ()) == 0
+    striped = LedgerMetadata(LEDGER, 3, 2, 2, fragments[:1], KEY).close_by_writer(9, 100)
+    assert sound_copies(striped, {"b2"}, ()) == 1
+    short = LedgerMetadata(LEDGER, 3, 2, 2, fragments[:1], KEY).close_by_writer(0, 10)
+    assert sound_copies(short, {"b3"}, ()) == 2  # its only entry lies on b1 and b2
+    empty = LedgerMetadata(LEDGER, 3, 3, 2, fragments[:1], KEY).close_by_writer(-1, 0)
+    assert sound_copies(empty, {"b1", "b2", "b3"}, ()) == 3
+
+
+async def test_what_has_one_copy_left_waits_for_nobody_and_the_rest_does() -> None:
+    """H99: an urgent bookie's ledgers with two copies stay where they are."""
+    async with world("b1", "b2", "b3", "b4") as w:
+        await _stored(w, 5)
+        lost = _lost(w, urgent_after_s=0.0)
+        await _dies(w, "b3")
+        await lost.look()
+        assert not lost.absences.lost
+        assert lost.absences.urgent == {"b3"}
+
+        await lost.work()
+        assert (await w.record()).bookies() == ("b1", "b2", "b3")
+        await w.note(Hole("b1", 2, 4))
+        await lost.work()
+        assert (await w.record()).bookies() == ("b1", "b2", "b4")
+
+
+async def test_haste_ends_where_another_bookie_came_back_meanwhile() -> None:
+    """H99: who was away when the work was planned is looked at again before each piece of it."""
+    async with world("b1", "b2", "b3", "b4", "b5") as w:
+        for bookie in ("b1", "b2", "b3"):
+            await w.write(bookie, range(5))
+        await w.ledger(4)
+        lost = _lost(w, urgent_after_s=0.0)
+        clients = {name: w.pool.clients[name] for name in ("b2", "b3")}
+        for name in clients:
+            await _dies(w, name)
+        await lost.look()
+        jobs = await lost.find()
+        assert [(job.kind, job.ledger_id, job.bookies) for job in jobs] == [
+            (URGENT, LEDGER, ("b2", "b3"))
+        ]
+        w.pool.clients["b2"] = clients["b2"]
+        await w.register("b2")
+        await lost.look()
+
+        await lost.do(jobs)
+
+        assert (await w.record()).bookies() == ("b1", "b2", "b3")
+
+
+async def test_what_has_the_fewest_copies_comes_first_and_of_that_the_smallest() -> None:
+    w = World(None)  # type: ignore[arg-type]
+    for bookie in ("b1", "b2", "b3", "b4", "b5"):
+        await w.register(bookie)
+        w.pool.clients[bookie] = object()  # type: ignore[assignment]
+    sizes = {1: 500, 2: 100, 3: 900, 4: 300, 5: 200}
+    members = {1: ("b1", "b2", "b5"), 2: ("b1", "b2", "b3"), 3: ("b1", "b4", "b5")}
+    members |= {4: ("b1", "b2", "b5"), 5: ("b2", "b3", "b5")}
+    for ledger_id, size in sizes.items():
+        ledger = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, members[ledger_id], 0),), KEY)
+        await w.metadata.transact(transactions.creation_share(ledger, ()))
+        if ledger_id != 2:
+            closed = ledger.close_by_writer(9, size)
+            await w.metadata.transact(transactions.closing_share(closed, 1, ()))
+    lost = _lost(w, after_s=0.0)
+    for bookie in ("b4", "b5"):
+        await _dies(w, bookie)
+    await lost.look()
+
+    jobs = await lost.find()
+
+    assert [(job.kind, job.ledger_id) for job in jobs] == [(0, 3), (2, 5), (2, 4), (2, 1)]
 
 
 async def test_a_lost_bookies_entries_are_copied_and_then_the_record_is_swapped() -> None:

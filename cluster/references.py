@@ -1,0 +1,177 @@
+"""Do the records of ledgers, bookies and logs refer to each other both ways? For `dlog audit`.
+
+One pass over the ledgers' records beside one over each bookie's part of the reverse index, in the order of
+ids, and one over the logs' segments: time and memory grow with the ledgers alone (some 100 bytes each).
+What seems wrong is read again by itself: it may have changed while the pass went on.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ..ledger import keys
+from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..log.keys import (
+    RETIRED_PREFIX,
+    UNLINKED_PREFIX,
+    ids_of_unlinked,
+    retired_key,
+    segment_key,
+    unlinked_key,
+)
+from ..log.segments import SegmentRecord
+from ..metadata.interface import Metadata, Scan
+from ..metadata.transaction import KeyValue
+from ..runtime.errors import CorruptData, UnsupportedFormat
+from .leaving import named
+
+LOG_PREFIX = b"log/"
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One reference without its counterpart."""
+
+    ledger: int
+    what: str
+
+
+class References:
+    """One audit; what it counted stays for whoever asks."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+        self.ledgers = 0
+        self.segments = 0
+        self.entries = 0
+        """Of the reverse index."""
+
+    async def audit(self) -> AsyncIterator[Mismatch]:
+        """Every mismatch, as it is found. Records that cannot be read are passed over (`damaged.py`)."""
+        segments = await self._segments()
+        noted = await self._noted()
+        index = [_Part(self._metadata, bookie) async for bookie in named(self._metadata)]
+        for part in index:
+            await part.step()
+        async for item in Scan(self._metadata, keys.LEDGER_PREFIX):
+            try:
+                ledger = LedgerMetadata.decode(item.key, item.value)
+            except (CorruptData, UnsupportedFormat):
+                continue
+            self.ledgers += 1
+            there: set[str] = set()
+            for part in index:
+                while part.at is not None and part.at < ledger.ledger_id:
+                    self.entries += 1
+                    if await self._differs(part.at, part.bookie):
+                        yield Mismatch(part.at, f"the index of {part.bookie} names it, it is gone")
+                    await part.step()
+                if part.at == ledger.ledger_id:
+                    self.entries += 1
+                    there.add(part.bookie)
+                    await part.step()
+            live = ledger.state is not LedgerState.DELETING
+            wanted = set(ledger.bookies()) if live else set()
+            for bookie in sorted(wanted ^ there):
+                if await self._differs(ledger.ledger_id, bookie):
+                    side = "its record names" if bookie in wanted else "the index alone names"
+                    yield Mismatch(ledger.ledger_id, f"{side} bookie {bookie}")
+            owner = segments.pop(ledger.ledger_id, None)
+            if live:
+                what = await self._orphaned(ledger, owner, ledger.ledger_id in noted)
+                if what:
+                    yield Mismatch(ledger.ledger_id, what)
+        for part in index:
+            while part.at is not None:
+                self.entries += 1
+                if await self._differs(part.at, part.bookie):
+                    yield Mismatch(part.at, f"the index of {part.bookie} names it, it is gone")
+                await part.step()
+        for ledger_id, (log_id, segment) in segments.items():
+            if await self._get(keys.ledger_key(ledger_id)) is not None:
+                continue
+            if await self._names(log_id, segment, ledger_id):
+                yield Mismatch(
+                    ledger_id, f"segment {segment} of log {log_id:016x} names it, it is gone"
+                )
+
+    async def _segments(self) -> dict[int, tuple[int, int]]:
+        """Ledger to the log and segment that name it; of several that share one, the last."""
+        found: dict[int, tuple[int, int]] = {}
+        async for item in Scan(self._metadata, LOG_PREFIX):
+            parts = item.key.split(b"/")
+            if len(parts) != 4 or parts[2] != b"segment":
+                continue
+            try:
+                record = SegmentRecord.decode(item.value)
+                found[record.ledger_id] = (int(parts[1], 16), record.segment)
+                self.segments += 1
+            except (CorruptData, UnsupportedFormat, ValueError):
+                continue
+        return found
+
+    async def _noted(self) -> set[int]:
+        """Ledgers that were made for a log and are not linked, or that a merge has left."""
+        found: set[int] = set()
+        for prefix in (UNLINKED_PREFIX, RETIRED_PREFIX):
+            async for item in Scan(self._metadata, prefix):
+                with suppress(CorruptData):
+                    found.add(ids_of_unlinked(item.key)[1])
+        return found
+
+    async def _orphaned(
+        self, ledger: LedgerMetadata, by: tuple[int, int] | None, noted: bool
+    ) -> str:
+        """What is wrong with who owns it; "" for nothing."""
+        if by is not None or noted:
+            return ""
+        ledger_id = ledger.ledger_id
+        item = await self._get(keys.ledger_key(ledger_id))
+        if item is None:
+            return ""
+        now = LedgerMetadata.decode(item.key, item.value)
+        if now.state is LedgerState.DELETING:
+            return ""
+        if now.owner is None:
+            return "no log refers to it, and nobody has noted it for one"
+        if await self._names(*now.owner, ledger_id):
+            return ""
+        for key in (unlinked_key(now.owner[0], ledger_id), retired_key(now.owner[0], ledger_id)):
+            if await self._get(key) is not None:
+                return ""
+        return f"it is of segment {now.owner[1]} of log {now.owner[0]:016x}, which does not name it"
+
+    async def _names(self, log_id: int, segment: int, ledger_id: int) -> bool:
+        item = await self._get(segment_key(log_id, segment))
+        return item is not None and SegmentRecord.decode(item.value).ledger_id == ledger_id
+
+    async def _differs(self, ledger_id: int, bookie: str) -> bool:
+        """Do record and index still differ in this bookie?"""
+        item = await self._get(keys.ledger_key(ledger_id))
+        ledger = None if item is None else LedgerMetadata.decode(item.key, item.value)
+        live = ledger is not None and ledger.state is not LedgerState.DELETING
+        wanted = ledger is not None and live and bookie in ledger.bookies()
+        return wanted != (await self._get(keys.on_key(bookie, ledger_id)) is not None)
+
+    async def _get(self, key: bytes) -> KeyValue | None:
+        return await self._metadata.get(key)
+
+
+class _Part:
+    """One bookie's part of the reverse index, ledger by ledger."""
+
+    def __init__(self, metadata: Metadata, bookie: str) -> None:
+        self.bookie = bookie
+        self.at: int | None = None
+        """The ledger where it is; None at its end."""
+        self._scan = Scan(metadata, keys.on_prefix(bookie))
+
+    async def step(self) -> None:
+        """To the next one."""
+        async for item in self._scan:
+            try:
+                self.at = keys.ledger_id_of(item.key)
+            except CorruptData:
+                continue
+            return
+        self.at = None
