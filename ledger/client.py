@@ -117,7 +117,7 @@ class LedgerClient:
         down = [
             Candidate(one, self.pool.rack(one), down=True)
             for one in self.pool.known()
-            if one not in ids and not self._read_only(one)
+            if one not in ids and not self._read_only(one) and not self.pool.leaving(one)
         ]
         chance = self._host.random
         chosen = choose_ensemble(striping, [*live, *down], chance.random)

@@ -7,7 +7,7 @@ looked up here and the bookie that answers must be it (H6).
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 import trio
@@ -33,6 +33,8 @@ REDIAL_FIRST_S = 0.05
 REDIAL_LONGEST_S = 1.0
 DIAL_S = 5.0
 RELIST_S = 0.5
+GONE_S = 30.0
+"""Not registered for so long: nothing should stay open on it."""
 
 log = logging.getLogger("distributedlog.ledger")
 
@@ -49,6 +51,9 @@ class BookiePool:
         self._listener = listener
         self._registered: dict[str, BookieRegistration] = {}
         self._known: dict[str, None] = {}
+        self._leaving: dict[str, None] = {}
+        self._gone_at: dict[str, float] = {}
+        """Known and not registered, since when, as far as it was seen here."""
         self._racks: dict[str, str] = {}
         self._clients: dict[str, BookieClient] = {}
         self._wanted: dict[str, trio.Event] = {}
@@ -68,12 +73,25 @@ class BookiePool:
         return [one for _, one in sorted(self._registered.items()) if self.get(one.id) is not None]
 
     def candidates(self) -> list[Candidate]:
-        """Who may be chosen for a slot now: registered, connected, writable."""
-        return [Candidate(one.id, one.rack) for one in self.live() if not one.read_only]
+        """Who may be chosen for a slot now: registered, connected, writable, and not to leave."""
+        return [
+            Candidate(one.id, one.rack)
+            for one in self.live()
+            if not one.read_only and one.id not in self._leaving
+        ]
 
     def known(self) -> list[str]:
         """The ids of all bookies that have a cookie or a registration, alive or not, in order."""
         return sorted({*self._known, *self._registered})
+
+    def leaving(self, bookie_id: str) -> bool:
+        """Is it to leave?"""
+        return bookie_id in self._leaving
+
+    def unwanted(self) -> set[str]:
+        """On whom nothing should stay open: who is to leave, or has not been registered for `GONE_S`."""
+        before = trio.current_time() - GONE_S
+        return {*self._leaving, *(one for one, since in self._gone_at.items() if since <= before)}
 
     def registration(self, bookie_id: str) -> BookieRegistration | None:
         """What a bookie last said of itself; None when its lease is gone."""
@@ -125,6 +143,7 @@ class BookiePool:
         async with trio.open_nursery() as nursery:
             take_registration = partial(self._take_registration, nursery)
             await nursery.start(self._follow, keys.COOKIE_PREFIX, self._take_cookie)
+            await nursery.start(self._follow, keys.LEAVING_PREFIX, self._take_leaving)
             await nursery.start(self._follow, keys.BOOKIE_PREFIX, take_registration)
             with trio.move_on_after(DIAL_S):
                 for first_try in list(self._wanted.values()):
@@ -162,8 +181,12 @@ class BookiePool:
         async for item in scan:
             there[item.key] = None
             take(item.key, item.value)
-        gone = self._registered if prefix == keys.BOOKIE_PREFIX else self._known
-        for bookie_id in list(gone):
+        had: dict[bytes, Collection[str]] = {
+            keys.BOOKIE_PREFIX: self._registered,
+            keys.COOKIE_PREFIX: self._known,
+            keys.LEAVING_PREFIX: self._leaving,
+        }
+        for bookie_id in list(had[prefix]):
             if prefix + bookie_id.encode() not in there:
                 take(prefix + bookie_id.encode(), None)
         self._tell()
@@ -182,8 +205,22 @@ class BookiePool:
             return
         if value is None:
             self._known.pop(bookie_id, None)
+            self._gone_at.pop(bookie_id, None)
         else:
             self._known[bookie_id] = None
+            if bookie_id not in self._registered:
+                self._gone_at.setdefault(bookie_id, trio.current_time())
+
+    def _take_leaving(self, key: bytes, value: bytes | None) -> None:
+        try:
+            bookie_id = keys.bookie_id_of(key)
+        except CorruptData as error:
+            self._unreadable.note(key, error)
+            return
+        if value is None:
+            self._leaving.pop(bookie_id, None)
+        else:
+            self._leaving[bookie_id] = None
 
     def _take_registration(self, nursery: trio.Nursery, key: bytes, value: bytes | None) -> None:
         try:
@@ -193,8 +230,10 @@ class BookiePool:
             self._unreadable.note(key, error)
             return
         if registration is None:
-            self._registered.pop(bookie_id, None)
+            if self._registered.pop(bookie_id, None) is not None:
+                self._gone_at[bookie_id] = trio.current_time()
             return
+        self._gone_at.pop(bookie_id, None)
         self._registered[bookie_id] = registration
         self._racks[bookie_id] = registration.rack
         if bookie_id not in self._wanted:

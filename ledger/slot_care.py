@@ -413,6 +413,15 @@ class SlotCare:
             self._wake.set()
 
     @property
+    def unwanted(self) -> bool:
+        """Does the record name a bookie on which nothing should stay open, where a new ledger would not?"""
+        unwanted = self._pool.unwanted()
+        if not unwanted or unwanted.isdisjoint(self._change.metadata.bookies()):
+            return False
+        usable = sum(self._usable(one.id) for one in self._pool.candidates())
+        return usable >= self._window.striping.ensemble_size
+
+    @property
     def wants_roll(self) -> bool:
         """Would a new ledger be better off? A hole waits for this one's end and bookies are back, or
         the ensemble changed too often.

@@ -262,6 +262,11 @@ class LedgerWriter:
         """Would a new ledger be better off? Holes wait for this one's end, or it changed too often."""
         return self._care.wants_roll
 
+    @property
+    def unwanted(self) -> bool:
+        """Is it on a bookie that is to leave, or gone, and a new one would not be? Also where it is empty."""
+        return self._care.unwanted
+
     # --- the end ----------------------------------------------------------------------------------
 
     async def settle(self) -> None:

@@ -75,6 +75,11 @@ class LedgerWriter(Protocol):
         """Holes are noted, or a better ensemble exists (H22)."""
         ...
 
+    @property
+    def unwanted(self) -> bool:
+        """It is on a bookie that is to leave, or gone, and a new one would not be: also where it is empty."""
+        ...
+
     def add(self, buffers: Sequence[Buffer], payload_bytes: int) -> int:
         """Send one entry; its id. Raises `error`."""
         ...

@@ -143,6 +143,8 @@ class OpenSegment:
     def _why(self, options: LogOptions, share: float) -> str:
         if not options.rolling:
             return ""
+        if self.ledger.unwanted:
+            return "a bookie of its ledger is to leave, or gone"
         return why_roll(
             bytes_written=self.sent_bytes,
             bytes_max=options.segment_bytes_max * share,

@@ -1,7 +1,8 @@
-"""How many logs of a process end a segment for its size or age at once; first come, first served.
+"""How many logs of a process end a segment at once; first come, first served.
 
-A thousand logs that are opened together would else roll together, and each asks the metadata for a ledger
-and to close one. Who gets no permit writes on. A ledger's error, or a better ensemble, asks nobody.
+A thousand logs that are opened together, or lie on one bookie that is lost, would else roll together, and
+each asks the metadata for a ledger and to close one (H98). Who gets no permit writes on. A ledger's error, or
+a better ensemble, asks nobody.
 """
 
 from collections.abc import Callable

@@ -14,9 +14,10 @@ from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
 from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.keys import bookie_key, cookie_key
+from distributedlog.ledger.keys import bookie_key, cookie_key, leaving_key, ledger_key
+from distributedlog.ledger.metadata import LedgerMetadata
 from distributedlog.ledger.options import LedgerOptions
-from distributedlog.ledger.pool import BookiePool
+from distributedlog.ledger.pool import GONE_S, BookiePool
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.local import LocalMetadata
@@ -106,6 +107,47 @@ async def real_cluster(bookies: int = 3) -> AsyncIterator[RealCluster]:
         with trio.fail_after(120):
             yield cluster
         nursery.cancel_scope.cancel()
+
+
+async def test_a_ledger_on_a_bookie_that_is_to_leave_or_gone_is_unwanted_where_there_are_others(
+    autojump_clock: MockClock,
+) -> None:
+    """Also where it is empty. A moment of absence is none, and without enough others nothing is better."""
+    async with real_cluster(5) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        one, other, third = (await record_of(cluster, writer)).last_fragment.bookies
+        assert not writer.unwanted
+
+        await cluster.put(Put(leaving_key(one), b""))
+        await trio.sleep(0.1)
+        assert writer.unwanted
+        assert one not in [candidate.id for candidate in client.pool.candidates()]
+        for _ in range(10):
+            following = await client.create()
+            assert one not in (await record_of(cluster, following)).bookies()
+            assert not following.unwanted
+            following.abort()
+
+        await cluster.put(Delete(leaving_key(one)))
+        await trio.sleep(0.1)
+        assert not writer.unwanted
+        await cluster.stop(other)
+        await trio.sleep(GONE_S - 1)
+        assert not writer.unwanted
+        await trio.sleep(2)
+        assert writer.unwanted
+        for bookie in ("b0", "b1", "b2", "b3", "b4"):
+            if bookie not in (one, other, third):
+                await cluster.stop(bookie)
+        assert not writer.unwanted
+        writer.abort()
+
+
+async def record_of(cluster: RealCluster, writer: LedgerWriter) -> LedgerMetadata:
+    found = await cluster.store.get(ledger_key(writer.ledger_id))
+    assert found is not None
+    return LedgerMetadata.decode(found.key, found.value)
 
 
 async def confirmed(writer: LedgerWriter) -> None:

@@ -127,7 +127,7 @@ class ModelWriter:
         self.ledger_id = prepared.ledger_id
         self.lac = -1
         self.error: DistributedLogError | None = None
-        self.wants_roll = False
+        self.wants_roll = self.unwanted = False
         self.on_confirmed = on_confirmed
         self.on_failed = on_failed
         self.added = 0

@@ -270,6 +270,42 @@ async def test_so_many_logs_roll_at_once_and_the_others_write_on(
         await check_log(logs[7], list(range(FULL_ENTRIES + 20)))
 
 
+async def test_logs_on_a_bookie_that_is_to_leave_or_gone_roll_by_turns_and_once(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H98: twenty at one moment, and two permits; idle and empty ones too, for a drain must end."""
+    async with world.process(rolls_at_once=2) as ns:
+        logs = [ns.open_log(f"l{n}") for n in range(20)]
+        writers = [await log.open_writer() for log in logs]
+        await writers[3].write(rec(0))
+        rolling: set[int] = set()
+        most = 0
+        original = world.metadata.transact
+
+        async def transact(transaction: Transaction) -> TransactionReply:
+            nonlocal most
+            reply = await original(transaction)
+            for n, writer in enumerate(writers):
+                busy = len(writer._claim.owned.state.in_progress) > 1
+                (rolling.add if busy else rolling.discard)(n)
+            most = max(most, len(rolling))
+            await trio.sleep(0.2)
+            return reply
+
+        world.metadata.transact = transact  # type: ignore[method-assign]
+        for one in world.ledgers.writers:
+            one.unwanted = True
+        await trio.sleep(60)
+        world.metadata.transact = original  # type: ignore[method-assign]
+
+        assert most == 2
+        assert {writer.segment for writer in writers} == {2}
+        assert {writer._claim.owned.state.open_from for writer in writers} == {2}
+        for writer in writers:
+            await writer.aclose()
+        await check_log(logs[3], [0])
+
+
 async def test_an_error_asks_for_no_permit(world: World, autojump_clock: MockClock) -> None:
     async with world.process(rolls_at_once=1, **ONE_EACH) as ns:  # noqa: SIM117
         async with ns.open_log("a").open_writer() as a, ns.open_log("b").open_writer() as b:
