@@ -10,6 +10,8 @@ from .options import Command, Settings, common
 from .output import emit
 
 POLL_S = 1.0
+NAMED_MAX = 10
+"""Ledgers of which it is said why they are left."""
 
 
 @click.command(
@@ -29,7 +31,9 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool) -> None:
 
     BOOKIE is a name, an id, or the beginning of one. A bookie that runs takes no new entries from now on
     and is a source of the copies; one that is lost need not be there. To replace a bookie, start a new
-    one with an empty directory first. Ledgers that are being written follow when they are closed.
+    one with an empty directory first. Ledgers that are being written follow when they are closed: their
+    writers roll off it within seconds, and what nobody writes is closed after half a minute. Each of the
+    first ten ledgers that are left is told with what it waits for.
     """
     import trio
 
@@ -41,6 +45,7 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool) -> None:
 
     async def work() -> dict[str, Any]:
         deadline = trio.current_time() + settings.timeout_s
+        left, said = -1, [""]
         async with quorum(settings) as metadata:
             bookie_id = await answer(
                 settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
@@ -49,11 +54,16 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool) -> None:
             await answer(settings, "asking", lambda: change(metadata, bookie_id))
             while True:
                 state = await answer(
-                    settings, "how far it is", lambda: leaving.how_far(metadata, bookie_id)
+                    settings,
+                    "how far it is",
+                    lambda: leaving.how_far(metadata, bookie_id, named=NAMED_MAX),
                 )
                 if state.drained or not wait or trio.current_time() + POLL_S >= deadline:
                     break
-                settings.note(f"{state.ledgers} ledgers left")
+                lines = [f"ledger {one.ledger}: {one.why}" for one in state.waiting]
+                if state.ledgers != left or lines != said:
+                    left, said = state.ledgers, lines
+                    settings.note("\n".join([f"{left} ledgers left", *lines]))
                 await trio.sleep(POLL_S)
         return {**asdict(state), "drained": state.drained}
 
@@ -67,5 +77,7 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool) -> None:
         print(f"bookie {found['bookie']} holds nothing any more: {then}")
     else:
         print(f"bookie {found['bookie']} is to leave: {found['ledgers']} ledgers name it still")
+        for one in found["waiting"]:
+            print(f"ledger {one['ledger']}: {one['why']}")
     if wait and not found["drained"]:
         raise Answer(NO)
