@@ -1,0 +1,38 @@
+"""`dlog audit`: do the metadata's records refer to each other both ways?"""
+
+from typing import Any
+
+import click
+
+from .errors import NO, Answer
+from .options import Command, Settings, common
+from .output import emit, table
+
+
+@click.command(cls=Command, examples="dlog audit\ndlog audit --json --timeout 600")
+@common
+def command(settings: Settings) -> None:
+    """Compare ledgers, the index of what lies on which bookie, and logs' segments, all of them, both ways.
+
+    Reads every record once and changes nothing. Exit code 6 where something does not fit. What copies are
+    missing is another question: `dlog under-replicated`.
+    """
+    from ..cluster.references import References
+    from .connect import ask, quorum
+
+    async def audit(metadata: Any) -> tuple[Any, list[Any]]:
+        references = References(metadata)
+        return references, [one async for one in references.audit()]
+
+    references, found = ask(settings, "the audit", audit, quorum)
+    if settings.json:
+        for one in found:
+            emit({"ledger": one.ledger, "what": one.what})
+    else:
+        table(("ledger", "what"), [[one.ledger, one.what] for one in found])
+        print(
+            f"{references.ledgers} ledgers, {references.segments} segments, {references.entries} entries of"
+            f" the index: {len(found) or 'nothing'} that does not fit"
+        )
+    if found:
+        raise Answer(NO)

@@ -1,0 +1,155 @@
+"""`dlog ledger`: ledgers as the cluster keeps them, below the logs."""
+
+import sys
+from typing import Any
+
+import click
+
+from .options import Command, Group, Settings, common, consent, yes_option
+from .output import emit, size, table
+
+READ_BYTES = 1024 * 1024
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog ledger list --bookie b3 --state open
+    dlog ledger show 1042                       its record, and what each bookie says of it now
+    dlog ledger read 1042 --first 10 --limit 5
+    dlog ledger recover 1042                    fence it, find its end, close it
+    """,
+)
+def command() -> None:
+    """List, show, read, recover ledgers: what segments of logs lie in. IDs are decimal."""
+
+
+@command.command(
+    cls=Command,
+    name="list",
+    examples="""
+    dlog ledger list
+    dlog ledger list --state open --json
+    dlog ledger list --bookie b3
+    """,
+)
+@click.option(
+    "--bookie", default="", help="Of this one only: a name, an id, or the beginning of one."
+)
+@click.option(
+    "--state",
+    type=click.Choice(["open", "in_recovery", "closed", "deleting"]),
+    help="In this state only.",
+)
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True)
+@common
+def list_(settings: Settings, bookie: str, state: str | None, limit: int) -> None:
+    """List ledgers, in the order of ids; with --json one object a line."""
+    from . import ledger_view
+    from .connect import ask, quorum
+
+    async def find(metadata: Any) -> list[dict[str, Any]]:
+        return [one async for one in ledger_view.ledgers(metadata, bookie, state, limit)]
+
+    found = ask(settings, "listing ledgers", find, quorum)
+    if settings.json:
+        for one in found:
+            emit(one)
+        return
+    columns = ("ledger", "state", "log", "segment", "entries", "bytes", "bookies")
+    rows = [
+        [
+            one["ledger"],
+            one["state"],
+            one["log"],
+            one["segment"],
+            one["entries"],
+            None if one["bytes"] is None else size(one["bytes"]),
+            ", ".join(one["bookies"]),
+        ]
+        for one in found
+    ]
+    table(columns, rows, empty="no such ledger")
+
+
+@command.command(cls=Command, examples="dlog ledger show 1042\ndlog ledger show 1042 --json")
+@click.argument("ledger", type=click.IntRange(0))
+@common
+def show(settings: Settings, ledger: int) -> None:
+    """Show a ledger's record, and what each of its bookies says of it now.
+
+    Nobody is fenced by that. A bookie that does not answer, or does not know, is shown with the reason.
+    """
+    from . import ledger_view
+    from .connect import ask
+
+    found = ask(settings, "the ledger", lambda logs: ledger_view.describe(logs, ledger))
+    if settings.json:
+        emit(found)
+        return
+    for key in ("ledger", "state", "quorums", "log", "segment", "last_entry", "bytes"):
+        print(f"{key}: {found[key] if found[key] is not None else '-'}")
+    table(
+        ("from entry", "bookies"),
+        [[one["first_entry"], ", ".join(one["bookies"])] for one in found["ensembles"]],
+    )
+    table(
+        ("bookie", "confirmed to", "lists", "says"),
+        [[one["bookie"], one["lac"], one["lists"], one["says"]] for one in found["bookies"]],
+    )
+    for one in found["noted"]:
+        print(f"noted: {one['bookie']} misses entries from {one['first']} to before {one['to']}")
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog ledger read 1042
+    dlog ledger read 1042 --first 10 --limit 5 --raw > entries
+    """,
+)
+@click.argument("ledger", type=click.IntRange(0))
+@click.option("--first", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--raw", is_flag=True, help="The entries' bytes alone, one after the other.")
+@common
+def read(settings: Settings, ledger: int, first: int, limit: int, raw: bool) -> None:
+    """Read entries of a ledger, as far as they are confirmed: an object a line, the payload in hex."""
+    from .connect import ask
+
+    async def work(logs: Any) -> None:
+        reader = await logs.ledgers.open(ledger)
+        try:
+            at, end = first, min(reader.lac, first + limit - 1)
+            while at <= end:
+                for one in await reader.read(at, end, bytes_max=READ_BYTES):
+                    at = one.entry + 1
+                    if raw:
+                        sys.stdout.buffer.write(one.payload)
+                    else:
+                        payload = bytes(one.payload).hex()
+                        emit({"entry": one.entry, "bytes": len(one.payload), "payload": payload})
+        finally:
+            reader.close()
+
+    ask(settings, "reading", work)
+
+
+@command.command(cls=Command, examples="dlog ledger recover 1042\ndlog ledger recover 1042 --yes")
+@click.argument("ledger", type=click.IntRange(0))
+@yes_option
+@common
+def recover(settings: Settings, ledger: int, yes: bool) -> None:
+    """Fence a ledger, find its end, and close it. Whoever writes it goes on in another one, or is fenced.
+
+    Needs as many of its bookies as any takeover; where too few answer nothing is decided.
+    """
+    from .connect import ask
+
+    consent(f"stop whoever writes ledger {ledger}", yes)
+    closed = ask(settings, "the recovery", lambda logs: logs.ledgers.recover(ledger))
+    found = {"ledger": ledger, "last_entry": closed.last_entry, "bytes": closed.length}
+    if settings.json:
+        emit(found)
+    else:
+        print(f"ledger {ledger} is closed, its last entry is {closed.last_entry}")
