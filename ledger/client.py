@@ -233,7 +233,11 @@ class LedgerClient:
             turn=turn,
         )
         if not reader.closed:
-            await reader.refresh_lac()
+            try:
+                await reader.refresh_lac()
+            except BaseException:
+                reader.close()  # it follows the record from its making on
+                raise
         return reader
 
     async def different_copy(self, ledger_id: int, digests: Sequence[int]) -> str:

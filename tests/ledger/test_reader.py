@@ -279,6 +279,10 @@ async def test_a_minority_does_not_say_how_far_a_ledger_is_confirmed(
 
         with pytest.raises(LedgerStateUnknown, match="b1"):
             await reader.refresh_lac()
+        reader.close()
+        with pytest.raises(LedgerStateUnknown, match="b1"):
+            await client.open(writer.ledger_id)
+        assert client._records._followed == {}, "who was not given it does not follow it"
 
         nodes[1].refuse_reads = None
         assert await reader.refresh_lac() == 4
