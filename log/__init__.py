@@ -39,6 +39,7 @@ Reading:
     follower.py                     the state as a watch pushes it
     lifecycle.py, graveyard.py      what a held position meets (pure); where deleted logs lie
     segment_reader.py               a segment's entries, wherever they lie
+    next_segment.py, segment_begin.py   the next one, entered by its first entry; what that says (pure)
     locate.py, interpolation.py     the last record, positions by txid and time; a search in few looks (pure)
 
 What breaks in one log's task stays that log's: `containment.py`.

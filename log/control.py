@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ..runtime.errors import CorruptData
 from ..runtime.host import Buffer
-from .record import FLAG_CONTROL, HEADER_BYTES, SECTION, EntryHeader, build
+from .record import FLAG_CONTROL, EntryHeader, build, find_section
 
 SECTION_LAST_RECORD = 4
 _LAST = struct.Struct("<qqq")
@@ -50,22 +50,16 @@ def build_control(
 
 def last_record(entry: int, payload: Buffer, header: EntryHeader) -> LastRecord | None:
     """What control entry ``entry`` says of the last record before it; None: nothing. Raises `CorruptData`."""
-    at, end = HEADER_BYTES, HEADER_BYTES + header.section_bytes
-    while at + SECTION.size <= end:
-        kind, _, length = SECTION.unpack_from(payload, at)
-        at += SECTION.size
-        if at + length > end:
-            break
-        if kind == SECTION_LAST_RECORD:
-            if length < _LAST.size:
-                raise CorruptData(f"control entry {entry} names its last record in {length} bytes")
-            found = LastRecord(*_LAST.unpack_from(payload, at))
-            if not (
-                0 <= found.entry < entry
-                and 0 <= found.slot < header.records_before
-                and found.first_txid >= 0
-            ):
-                raise CorruptData(f"control entry {entry} names a record that cannot be: {found}")
-            return found
-        at += length + -length % 8
-    return None
+    packed = find_section(payload, header, SECTION_LAST_RECORD)
+    if packed is None:
+        return None
+    if len(packed) < _LAST.size:
+        raise CorruptData(f"control entry {entry} names its last record in {len(packed)} bytes")
+    found = LastRecord(*_LAST.unpack_from(packed))
+    if not (
+        0 <= found.entry < entry
+        and 0 <= found.slot < header.records_before
+        and found.first_txid >= 0
+    ):
+        raise CorruptData(f"control entry {entry} names a record that cannot be: {found}")
+    return found

@@ -130,6 +130,7 @@ class SegmentKeeper:
     def _go_over(self, following: OpenSegment) -> None:
         """To the next segment; all of this one is acknowledged."""
         current = self.current
+        assert current.drained, "readers are told that it ends with what is confirmed"
         current.publish()
         following.follow(current)
         self._drained, self.current, self._next = current, following, None

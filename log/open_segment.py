@@ -13,6 +13,7 @@ from .dlsn import DLSN
 from .ledgers import LedgerWriter
 from .options import LogOptions
 from .record import build
+from .segment_begin import SegmentBegin
 from .segments import UNKNOWN, SegmentEnd, SegmentRecord, why_roll
 
 AHEAD = 15 / 16
@@ -39,7 +40,8 @@ class OpenSegment:
         self.sent_records = 0
         self.sent_bytes = 0
         self._age_share = age_share
-        self._last_entry = UNKNOWN
+        self.last_entry = UNKNOWN
+        """The last one that is confirmed; -1: none is."""
         self._bytes = 0
         self._first_txid = UNKNOWN
         self._last_txid = UNKNOWN
@@ -47,6 +49,8 @@ class OpenSegment:
         """Entry and slot of the last record that is confirmed, and how many are. One value: it is looked at
         from other threads."""
         self._last_time_ms = 0  # of what was sent: of what is confirmed, or later
+        self._begin: SegmentBegin | None = None
+        """What its first entry is to say, while there is none."""
         self._compression = compression
 
     @property
@@ -61,9 +65,15 @@ class OpenSegment:
         dlsn = DLSN(self.number, entry, slot + 1) if records else self.record.first_dlsn
         return dlsn, self.start_sequence_id + records
 
+    @property
+    def drained(self) -> bool:
+        """Is all that was sent to it confirmed?"""
+        return self.sent_bytes == self._bytes
+
     def follow(self, before: "OpenSegment") -> None:
-        """It is written from now on. All of the one before it is confirmed."""
+        """It is written from now on. All of the one before it is confirmed, and no more is written there."""
         self.start_sequence_id = before.position[1]
+        self._begin = SegmentBegin(before.last_entry, self.start_sequence_id)
         self.opened_at = trio.current_time()
 
     def send(self, batch: Batch, wall_ms: int) -> None:
@@ -83,6 +93,9 @@ class OpenSegment:
                 wall_ms=wall_ms,
                 record_flags=batch.record_flags(),
             )
+        if self._begin is not None:
+            buffers, length = self._begin.into(buffers, length)
+            self._begin = None
         if self._compression.number:
             buffers, length = self._compression.compress(buffers, length)
         batch.entry = self.ledger.add(buffers, length)
@@ -95,7 +108,7 @@ class OpenSegment:
     def confirm(self, batch: Batch) -> None:
         """The batch is durable here: count it, and tell whoever waits for it."""
         txids = batch.txids
-        self._last_entry = batch.entry
+        self.last_entry = batch.entry
         self._bytes += batch.stored_bytes
         if not txids:
             batch.finish()
@@ -117,7 +130,7 @@ class OpenSegment:
         """What it holds, when everything that counts is confirmed."""
         user_entry, slot, records = self._confirmed
         return SegmentEnd(
-            self._last_entry,
+            self.last_entry,
             self._bytes,
             records,
             self._first_txid,

@@ -25,7 +25,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count, repeat
-from struct import pack
+from struct import pack, pack_into, unpack_from
 from typing import Any
 
 from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
@@ -47,6 +47,8 @@ VERSION = 1
 
 FLAGS_AT = 6
 """Where the flags are in a header."""
+SECTION_BYTES_AT = 20
+"""Where the bytes of the sections are."""
 CODEC_MASK = 0x000F
 """0: none, 1: lz4, 2: zstd (`codecs.py`)."""
 FLAG_CONTROL = 0x0010
@@ -225,6 +227,33 @@ def build(
 
 def _section(kind: int, flags: int, data: Buffer) -> bytes:
     return SECTION.pack(kind, flags, len(data)) + data + bytes(-len(data) % 8)
+
+
+def with_section(
+    buffers: list[Buffer], length: int, kind: int, data: Buffer
+) -> tuple[list[Buffer], int]:
+    """An entry as `build` makes it, not compressed, and its length: with one more section. One copy."""
+    entry = memoryview(b"".join(buffers))
+    section = _section(kind, 0, data)
+    head = bytearray(entry[:HEADER_BYTES])
+    (before,) = unpack_from("<I", head, SECTION_BYTES_AT)
+    pack_into("<I", head, SECTION_BYTES_AT, before + len(section))
+    return [head, section, entry[HEADER_BYTES:]], length + len(section)
+
+
+def find_section(entry: Buffer, header: "EntryHeader", kind: int) -> memoryview | None:
+    """The bytes of the first section of a kind that an entry has; None: there is none that is whole."""
+    view = memoryview(entry)
+    at, end = HEADER_BYTES, HEADER_BYTES + header.section_bytes
+    while at + SECTION.size <= end:
+        found, _, length = SECTION.unpack_from(view, at)
+        at += SECTION.size
+        if at + length > end:
+            return None
+        if found == kind:
+            return view[at : at + length]
+        at += length + -length % 8
+    return None
 
 
 @dataclass(slots=True)

@@ -33,6 +33,7 @@ from distributedlog.log.dlsn import DLSN
 from distributedlog.log.lock_record import LockRecord
 from distributedlog.log.positions import PositionRecord
 from distributedlog.log.retention import Stamps, decode_clock, encode_clock
+from distributedlog.log.segment_begin import SegmentBegin, segment_begin
 from distributedlog.log.segments import SegmentEnd, SegmentRecord
 from distributedlog.log.settings import StoredSettings
 from distributedlog.log.state import LogEnd, LogState
@@ -829,6 +830,17 @@ CODECS = [
         "bytes",
     ),
     Codec(
+        "the first entry of a segment",
+        segment_begin,
+        [
+            b"".join(SegmentBegin(5, 7).into([entry_bytes()], len(entry_bytes()))[0]),
+            entry_bytes(sections=((9, 0, b"more"), (5, 0, bytes(16)))),
+        ],
+        STORED,
+        ("log/segment_begin.py segment_begin", "log/record.py find_section"),
+        "bytes",
+    ),
+    Codec(
         "a compressed log entry",
         entry_of,
         [compressed_entry(LZ4), compressed_entry(ZSTD)],
@@ -878,6 +890,7 @@ EXEMPT = {
     "bookie/opening.py _Opening._add_missing": "a run that was verified",
     "ledger/writer.py LedgerWriter._confirmed_length": "a record of our own",
     "log/compression.py Compression.compress": "a header that this process has just made",
+    "log/record.py with_section": "as `Compression.compress`",
     "cluster/health.py _state": "a map for people; only its type is looked at",
     "cluster/child.py main": "a parent's word to its child",
     "cluster/fork_server.py ForkServer._ask": "a child's word to its parent, over a socket pair",
