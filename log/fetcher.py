@@ -1,6 +1,7 @@
 """What fetches for a reader: the entries from a position on, segment by segment, ahead of their reader.
 
-One task owns where the fetching is; it never leaves a segment before that one is closed and drained (H11).
+One task owns where the fetching is; it never leaves a segment before that one is drained, and closed or
+proved to have ended there (H11).
 What is fetched and not taken is bounded in bytes. What ends it (truncation, deletion, data that cannot be
 read) is known after everything that came before.
 """
@@ -32,9 +33,11 @@ from .graveyard import explain_gone
 from .ledgers import EntryRecord, LedgerReader
 from .lifecycle import FoundLog, HeldPosition, Met, lifecycle
 from .locate import find_time, find_txid, held_at, last_readable
+from .next_segment import NextSegment
 from .position import Position
 from .range_reader import RangeReader
 from .record import Columns, decode, decode_header
+from .segment_begin import SegmentBegin
 from .segment_reader import open_segment
 from .segments import UNKNOWN, SegmentRecord
 from .skips import SkipNotes, Skipped
@@ -104,6 +107,13 @@ class Fetcher:
         self._options = context.options
         self._follower = follower
         self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
+        self._waiting = trio.CancelScope()
+        """Around a wait for the end of the segment at hand."""
+        self._next: NextSegment | None = None
+        """After the segment at hand, while that is in progress; or the segment that was entered by it."""
+        self._entered: SegmentRecord | None = None
+        """Of the segment that was entered before the log said where it begins."""
         self._filled = trio.Event()
         self._taken = trio.Event()
         self._start = start
@@ -190,10 +200,13 @@ class Fetcher:
         try:
             with self._scope, contained(f'a reader of log "{self.name}"', self._end):
                 async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
                     nursery.start_soon(self._follower.run)
                     await self._fetch()
                     nursery.cancel_scope.cancel()
         finally:
+            if self._next is not None:
+                self._next.close()
             if not self.ended:
                 self._end(AlreadyClosed(f'log "{self.name}": the namespace was closed'))
 
@@ -225,45 +238,97 @@ class Fetcher:
     async def _read_segment(self) -> None:
         """From the position at hand to the end of its segment; then the position is the next one's start."""
         number = self._at_segment
+        if self._next is not None:
+            (record, ledger), self._next = self._next.take(), None
+            self._entered, self._lies_in = record, record.ledger_id
+        else:
+            found = await self._find_segment(number)
+            if found is None:
+                self.sealed = True
+                self._end()
+                return
+            record = found
+            self._lies_in = record.ledger_id
+            ledger = await open_segment(self._ledgers, record)
+        if self._next_id is None and self._at_entry == 0:
+            self._next_id = record.start_sequence_id
+        elif self._next_id is None and record.closed and self._at_entry > record.last_user_entry:
+            self._next_id = record.end_sequence_id
+        self._ledger = ledger
+        following = self._open_ahead(record, ledger)
+        try:
+            await self._drain(record, ledger, following)
+            if not (self.ended or self._far) and self._ended_before(following):
+                following, self._next = None, following
+        finally:
+            self._heard_at, self._ledger = self.heard_at, None
+            ledger.close()
+            if following is not None:
+                following.close()
+        if self.ended or self._far:
+            return
+        if self._next is None:
+            if self.skips is not None and self.skips.pending:
+                end = (await self._follower.segment(number)).end_sequence_id
+                self._after_skip(DLSN(number + 1, 0, 0), end)
+            if self._to is not None and self._to.segment <= number:
+                self._end()
+                return
+            # The ledger may be closed a moment before the log says so, and the log says what follows.
+            await self._follower.until(lambda state: state.open_from > number)
+        self._at_segment, self._at_entry = number + 1, 0
+
+    async def _find_segment(self, number: int) -> SegmentRecord | None:
+        """A segment's record, numbered, once that can be had; None: the log is sealed before it."""
         self.at_tail = number > self._follower.state.last_segment
         state = await self._follower.until(
             lambda state: number <= state.last_segment or state.sealed
         )
         if number > state.last_segment:
-            self.sealed = True
-            self._end()
-            return
+            return None
         record = await self._follower.segment(number)
         if record.start_sequence_id == UNKNOWN:
+            entered = self._entered
+            if entered is not None and entered.segment == number:
+                return entered
             # Opened in a roll whose older segment is not closed yet, and that one has not been read
             # here: wait until it is, as everybody who comes from there does (H11).
             await self._follower.until(lambda state: state.open_from >= number)
             record = await self._follower.segment(number)
-        if self._next_id is None and self._at_entry == 0:
-            self._next_id = record.start_sequence_id
-        elif self._next_id is None and record.closed and self._at_entry > record.last_user_entry:
-            self._next_id = record.end_sequence_id
-        self._lies_in = record.ledger_id
-        self._ledger = ledger = await open_segment(self._ledgers, record)
-        try:
-            await self._drain(record, ledger)
-        finally:
-            self._heard_at, self._ledger = self.heard_at, None
-            ledger.close()
-        if self.ended or self._far:
-            return
-        if self.skips is not None and self.skips.pending:
-            end = (await self._follower.segment(number)).end_sequence_id
-            self._after_skip(DLSN(number + 1, 0, 0), end)
-        if self._to is not None and self._to.segment <= number:
-            self._end()
-            return
-        # The ledger may be closed a moment before the log says so, and only the log says what follows.
-        await self._follower.until(lambda state: state.open_from > number)
-        self._at_segment, self._at_entry = number + 1, 0
+        return record
 
-    async def _drain(self, record: SegmentRecord, ledger: LedgerReader) -> None:
-        """Deliver the segment from the position at hand until it is closed and drained."""
+    def _open_ahead(self, record: SegmentRecord, ledger: LedgerReader) -> NextSegment | None:
+        """Have the segment after this one opened while this one is in progress, if it may be wanted."""
+        if ledger.closed or (self._to is not None and self._to.segment <= record.segment):
+            return None
+
+        def on_begun(begin: SegmentBegin) -> None:
+            ledger.note_lac(begin.last_entry)
+            self._waiting.cancel()
+
+        following = NextSegment(
+            record,
+            self._follower,
+            self._ledgers,
+            wait_s=self._options.tail_wait_s,
+            on_begun=on_begun,
+        )
+        assert self._nursery is not None, "segments are read by `run`"
+        self._nursery.start_soon(following.run)
+        return following
+
+    def _ended_before(self, following: NextSegment | None) -> bool:
+        """Does the next segment prove that all of the one at hand has been had?"""
+        return (
+            following is not None
+            and not (self.skips is not None and self.skips.pending)
+            and following.ends_before(self._at_entry, self._next_id)
+        )
+
+    async def _drain(
+        self, record: SegmentRecord, ledger: LedgerReader, following: NextSegment | None
+    ) -> None:
+        """Deliver the segment from the position at hand until all of it is, and it is closed or has ended."""
         number = record.segment
 
         def take(entries: Sequence[EntryRecord]) -> int:
@@ -299,10 +364,12 @@ class Fetcher:
                 if self._far:
                     return
                 await self._wait_taken()
-            elif closed:
+            elif closed or self._ended_before(following):
                 return
             else:
-                await ledger.wait(self._at_entry - 1, wait_s=self._options.tail_wait_s, take=take)
+                wait_s = self._options.tail_wait_s
+                with trio.CancelScope() as self._waiting:
+                    await ledger.wait(self._at_entry - 1, wait_s=wait_s, take=take)
                 self._trouble_since = None
 
     def _is_far(self, record: SegmentRecord, found: Sequence[EntryRecord], lac: int) -> bool:
