@@ -1,9 +1,9 @@
 """The segments under a writer: made ready, rolled, replaced, completed.
 
 A roll (H11): near its end the next segment is created and registered while this one is written on. The writer
-goes over to it at the first moment when nothing is in flight; when this one is full it sends nothing more
-until all of it is acknowledged. After that this one is closed, in the transaction that also writes where the
-next one's sequence ids begin. At most two are in progress.
+goes over to it at the first moment when nothing is in flight, once readers have had time to open it too; when
+this one is full it sends nothing more until all of it is acknowledged. After that this one is closed, in the
+transaction that also writes where the next one's sequence ids begin. At most two are in progress.
 
 What keeps a next segment from being made ready stops no writes: this one is written on, and it is tried
 again. So it is where the next one's ledger fails before anything was sent to it (H150): it is recovered,
@@ -41,6 +41,8 @@ from .segments import SegmentRecord
 from .state import LogState
 from .takeover import SegmentOpening, close_segment, read_end
 
+READERS_S = 0.1
+"""Readers at the log's end are given so long to open the next segment before it is entered."""
 TICK_S = 5.0
 """So often it is looked whether a segment should end for its age or its ledger (H22: within 60 s)."""
 ROOM_WAIT_S = 1.0
@@ -93,6 +95,8 @@ class SegmentKeeper:
         self._next: OpenSegment | None = None
         self._next_closed = False
         """Its ledger failed, and was recovered: certainly empty."""
+        self._readers_told = False
+        """Have readers had time to open the next one? Else it is entered only when this one is full."""
         self._drained: OpenSegment | None = None
         """The one before it, while it waits for its close."""
         self._why_roll = ""
@@ -122,7 +126,12 @@ class SegmentKeeper:
     def look(self, *, drained: bool) -> None:
         """At each turn of the sender: go over to the next segment, or see that one is wanted."""
         if self._next is not None:
-            if drained and self.current.ledger.error is None and self._usable(self._next):
+            if (
+                drained
+                and self.current.ledger.error is None
+                and self._usable(self._next)
+                and (self._readers_told or self.current.is_full(self._options))
+            ):
                 self._go_over(self._next)
         elif self.current.sent_bytes >= self._ahead_bytes:
             self._look_at_segment()
@@ -221,6 +230,7 @@ class SegmentKeeper:
 
         The caller sets the deadline; until then what is retryable is tried again.
         """
+        self._wake.set()
         async with self._turn:
             while True:
                 try:
@@ -270,7 +280,10 @@ class SegmentKeeper:
 
     async def _prepare(self) -> None:
         self._next, self._next_closed = await self._open(), False
-        self._why_roll = ""
+        self._readers_told, self._why_roll = False, ""
+        with trio.move_on_after(READERS_S):
+            await self._wake.wait()  # whatever else is to be done is more urgent
+        self._readers_told = True
         self._on_sendable()
 
     async def _give_up(self, following: OpenSegment) -> None:

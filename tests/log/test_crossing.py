@@ -26,7 +26,14 @@ from distributedlog.runtime.errors import InternalError, WriteFailed
 from distributedlog.runtime.host import Buffer
 from tests.log.conftest import World
 from tests.log.records import everything, rec
-from tests.log.test_next_segment import AHEAD_ENTRIES, FULL_ENTRIES, ONE_EACH, PAYLOAD, send
+from tests.log.test_next_segment import (
+    AHEAD_ENTRIES,
+    FULL_ENTRIES,
+    ONE_EACH,
+    PAYLOAD,
+    SEGMENT_BYTES,
+    send,
+)
 
 READY = AHEAD_ENTRIES + 1
 """Records, after which the next segment is ready."""
@@ -121,6 +128,33 @@ async def test_the_next_segment_is_open_before_it_is_written(
         await send(writer, range(READY, ALL))
         assert len(await tail.read_bulk(ALL, wait_s=1)) == ALL
         assert opened.count(second.ledger_id) == 1
+
+
+async def test_readers_have_time_to_open_it_before_it_is_entered(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Also of a writer with nothing in flight; the metadata take 20 ms a read."""
+    opened: list[int] = []
+    original, get = world.ledgers.open, world.metadata.get
+
+    async def noted(ledger_id: int, *, turn: int = 0) -> Any:
+        found = await original(ledger_id, turn=turn)
+        opened.append(world.ledgers.writers[-1].added)
+        return found
+
+    async def slow(key: bytes) -> Any:
+        await trio.sleep(0.02)
+        return await get(key)
+
+    async with world.process(**ONE_EACH | {"segment_bytes_max": 10 * SEGMENT_BYTES}) as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer, log.open_reader():
+            await send(writer, range(10 * AHEAD_ENTRIES - 5))
+            world.ledgers.open = noted  # type: ignore[method-assign]
+            world.metadata.get = slow  # type: ignore[method-assign]
+            await send(writer, range(10 * AHEAD_ENTRIES - 5, 10 * FULL_ENTRIES))
+            assert (writer.segment, opened) == (2, [0])
+            world.metadata.get = get  # type: ignore[method-assign]
 
 
 def hide_lac(world: World) -> None:
