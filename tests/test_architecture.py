@@ -82,8 +82,8 @@ PURE = {
     "log": {
         "lifecycle",
         "admission", "codecs", "control", "dlsn", "interpolation", "keys", "lock_record", "log_time", "names",
-        "options", "packed", "position", "ranges", "record", "retention", "segments", "settings", "skips",
-        "state", "tombstone", "txids", "work",
+        "options", "packed", "position", "ranges", "record", "retention", "segment_begin", "segments",
+        "settings", "skips", "state", "tombstone", "txids", "work",
         "process_bytes", "rates",
     },
     "spark": {"archive/manifest", "lifecycle", "limit_shares", "narrowing", "offsets", "planning"},
