@@ -29,10 +29,12 @@ from .storage import Loaded, RaftStorage
 
 log = logging.getLogger("distributedlog.metadata.replica")
 
-SNAPSHOT_ENTRIES = 20_000
-"""Take a snapshot when so many commands were applied since the last one, …"""
-SNAPSHOT_BYTES = 8 * 1024 * 1024
-"""… or so many bytes of them."""
+SNAPSHOT_BYTES = 32 * 1024 * 1024
+"""Take a snapshot when so much was written to the log since the last one, …"""
+SNAPSHOT_PART = 2
+"""… and half of what the last one had: so a state is written at most twice while it is put in once …"""
+SNAPSHOT_ENTRIES = 500_000
+"""… or when so many commands were applied: a start does some 100,000 of them a second again."""
 SNAPSHOT_AGAIN_S = 2.0
 """A snapshot that there was no room for is tried again after so long; where the disk is short, a new one is
 taken so often, for the room that it gives back."""
@@ -126,7 +128,8 @@ class Replica:
         self._queued = trio.Event()
         self._persist_since: float | None = None
         self._clock = trio.CancelScope()
-        self._applied_bytes = 0
+        self._snapshot_at = storage.bytes_written - storage.log_bytes
+        """What the storage had written when the newest snapshot was begun, about."""
         self._snapshot_wanted = trio.Event()
         self._leads = False
         self._told_leader = ("", 0)
@@ -274,7 +277,6 @@ class Replica:
             same = proposal is not None and proposal.term == entry.term
             meant = proposal.meant if same and proposal is not None else None
             answer, _ = self.state.apply(entry.index, command, meant)
-            self._applied_bytes += len(entry.data) + 64
             self.room.grown_bytes += len(entry.data) + 64
             if proposal is not None:
                 self._by_request.pop(proposal.request, None)
@@ -284,7 +286,10 @@ class Replica:
         self._on_applied()
         base = self.snapshot.index if self.snapshot is not None else 0
         entries_part = (self.state.index - base) / SNAPSHOT_ENTRIES
-        bytes_part = self._applied_bytes / min(SNAPSHOT_BYTES, self.room.share_bytes)
+        bytes_max = max(SNAPSHOT_BYTES, self.room.snapshot_bytes // SNAPSHOT_PART)
+        bytes_part = (self.storage.bytes_written - self._snapshot_at) / min(
+            bytes_max, self.room.share_bytes
+        )
         part = max(entries_part, bytes_part)
         if part >= 1 and part >= self._patience():
             self._snapshot_wanted.set()
@@ -417,7 +422,7 @@ class Replica:
         while True:
             await self._snapshot_wanted.wait()
             self._snapshot_wanted = trio.Event()
-            self._applied_bytes = 0
+            self._snapshot_at = self.storage.bytes_written
             index = self.state.index
             term = self.raft.log.term_at(index)
             if term is None or (self.snapshot is not None and self.snapshot.index >= index):

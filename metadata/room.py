@@ -15,7 +15,7 @@ from contextlib import suppress
 from ..runtime.errors import DiskFull, MetadataFull
 from ..runtime.host import Disk
 from ..runtime.reasons import Reasons
-from .storage import ROLL_BYTES, RaftStorage
+from .storage import RaftStorage
 
 log = logging.getLogger("distributedlog.metadata.room")
 
@@ -26,7 +26,7 @@ LOOK_BYTES = 64 * 1024
 RESERVE = "reserve"
 RESERVE_BYTES_MAX = 2 * 1024 * 1024
 DISK_SHARE = 16
-"""Log files, the log between two snapshots, and the reserve are at most such a part of the disk each."""
+"""The log between two snapshots, and the reserve, are at most such a part of the disk each."""
 SHARE_BYTES_MIN = 1024 * 1024
 SHORT = "no room"
 """How the reasons of a node begin whose disk is short: its leader looks for that."""
@@ -45,27 +45,28 @@ class Room:
         self.snapshot_failed = False
         self.grown_bytes = 0
         """Commands applied since the newest snapshot: it is about so much larger, at most."""
+        self.snapshot_bytes = 0
+        """The size of the newest snapshot."""
         self.share_bytes = SHARE_BYTES_MIN
         """Of the disk, as far as it is ours or free; see `DISK_SHARE`."""
         self._disk = disk
         self._storage = storage
         self._reasons = reasons
         self._name = name
-        self._snapshot_bytes = 0
         self._free_bytes = 0
         self._looked_at = 0
         """Bytes that the storage had written then."""
 
     async def begin(self) -> None:
         """A start has loaded what there is."""
-        self._snapshot_bytes = await self._storage.snapshots.newest_bytes()
+        self.snapshot_bytes = await self._storage.snapshots.newest_bytes()
         await self.look()
 
     @property
     def needed_bytes(self) -> int:
         """What the next snapshot may need, and the log beside it."""
         log_bytes = min(RESERVE_BYTES_MAX, self.share_bytes)
-        return self._snapshot_bytes + self.grown_bytes + log_bytes
+        return self.snapshot_bytes + self.grown_bytes + log_bytes
 
     def refusal(self, pending_bytes: int) -> MetadataFull | None:
         """Why the state may not grow by what is proposed and not applied yet; None if it may."""
@@ -82,10 +83,9 @@ class Room:
 
     async def look(self) -> None:
         """See how much is free, say so, and have the reserve again where there is room for it."""
-        used = self._storage.log_bytes + self._snapshot_bytes
+        used = self._storage.log_bytes + self.snapshot_bytes
         share_bytes = (used + self._disk.free_bytes()) // DISK_SHARE
         self.share_bytes = max(SHARE_BYTES_MIN, share_bytes)
-        self._storage.roll_bytes = min(ROLL_BYTES, self.share_bytes)
         self.check()
         enough = self._free_bytes >= self.needed_bytes + 2 * self._reserve_bytes()
         if enough and not self.full and RESERVE not in self._disk.list():
@@ -141,7 +141,7 @@ class Room:
         """There is a new one; so much was applied when it was begun."""
         self.snapshot_failed = False
         self.grown_bytes -= grown_bytes
-        self._snapshot_bytes = await self._storage.snapshots.newest_bytes()
+        self.snapshot_bytes = await self._storage.snapshots.newest_bytes()
         self._tell()
 
     async def give_up_reserve(self) -> bool:

@@ -20,6 +20,8 @@ from .ready import Snapshot
 
 CHUNK = struct.Struct("<IQ")
 CHUNK_BYTES_MAX = 2 * 1024 * 1024
+PAUSE_S = 0.002
+"""After each chunk: a snapshot takes a fifth of the time of the loop, and some 30 MB/s of the disk."""
 SYNC_BYTES = 4 * 1024 * 1024
 """Synced so often while it is written, so that no sync of the log waits for 200 MB (H25)."""
 RECEIVED = "received" + ASIDE
@@ -59,7 +61,7 @@ class SnapshotFiles:
                 if offset - synced > SYNC_BYTES:
                     synced = offset
                     await file.sync()
-                await trio.lowlevel.checkpoint()
+                await trio.sleep(PAUSE_S)
             await file.write_synced(offset, CHUNK.pack(0, count))
         except DiskFull:
             file.close()

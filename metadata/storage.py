@@ -3,7 +3,8 @@
 A log file ends in zeros, written ahead: what is no block is the end, or a write that was never finished.
 Each begins with the whole state as it was when the file was made, so that a start never appends
 after a tail that it replayed (H4): it writes what it found into a new file, syncs that, deletes the old one,
-and only then goes on. Within a file a torn tail and a lost block are told apart by `blocks.judge`.
+and only then goes on. A snapshot has it done, too, with what came after that, which is little: one is taken
+seldom (`replica.py`). Within a file a torn tail and a lost block are told apart by `blocks.judge`.
 
     MEMBERS         who votes, and the seed of this disk's blocks (`members.py`)
     log.00000007    blocks of operations: hard state, entries, truncations, snapshots; and marks
@@ -27,6 +28,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
+from sys import maxsize
 from typing import Any
 
 import trio
@@ -45,9 +48,7 @@ from .raft_log import RaftLog
 from .ready import HardState, Ready, Snapshot
 from .snapshot_files import SnapshotFiles
 
-ROLL_BYTES = 16 * 1024 * 1024
-"""A log file that has grown so much beyond its beginning is replaced by a new one."""
-ROLL_AGAIN_BYTES = 1024 * 1024
+AGAIN_BYTES = 1024 * 1024
 """Where there was no room for a new file, it is tried again after so much more."""
 WRITE_BYTES = 2 * 1024 * 1024
 """A long beginning is written in pieces of about this size, one a turn."""
@@ -92,8 +93,8 @@ class RaftStorage:
         self._file: File | None = None
         self._number = 0
         self._offset = 0
-        self.roll_bytes = ROLL_BYTES
-        self._roll_at = 0
+        self._anew_at = inf
+        """A new file that there was no room for is tried again when this one is so long."""
         self._sequence = 0
         self._durable_to = 0
         self._marked_to = 0
@@ -223,7 +224,6 @@ class RaftStorage:
             )
         self._offset = size
         self._durable_to = self._sequence
-        self._roll_at = size + ROLL_AGAIN_BYTES
 
     async def _newest_snapshot(self) -> Snapshot | None:
         """The newest sound one that the log begins after, or holds the last entry of.
@@ -266,16 +266,16 @@ class RaftStorage:
                 self._unsaved += self._operations_of(ready)
             if not self._unsaved:
                 return
-            if self._offset > self._roll_at and await self._has_rolled():
+            if self._offset > self._anew_at and await self._has_begun_anew():
                 return
             await self._append(self._unsaved)
             self._unsaved = []
 
-    async def _has_rolled(self) -> bool:
+    async def _has_begun_anew(self) -> bool:
         try:
             await self._begin_file()
         except DiskFull:
-            self._roll_at = self._offset + ROLL_AGAIN_BYTES
+            self._anew_at = self._offset + AGAIN_BYTES
             return False
         return True
 
@@ -284,10 +284,10 @@ class RaftStorage:
         with self._alone():
             if snapshot.index > self._log.base_index:
                 self._log.compact(snapshot.index)
-                if not await self._has_rolled():
+                if not await self._has_begun_anew():
                     # Of the snapshots the log that stays needs none but this one, whose end it holds.
                     await self.snapshots.delete_before(snapshot.index)
-                    await self._has_rolled()
+                    await self._has_begun_anew()
         await self.snapshots.delete_before(snapshot.index)
 
     async def mark(self) -> None:
@@ -411,10 +411,10 @@ class RaftStorage:
             before[0].close()
         self._unsaved = []  # the state that was written holds it
         self._marked_to = self._durable_to
-        self._roll_at = self._offset + self.roll_bytes
+        self._anew_at = inf
         for number in old:
             await self._disk.delete(_log_name(number))
-        self._zeros.begin(self._write_zeros, self._roll_at)
+        self._zeros.begin(self._write_zeros, maxsize)
         self._zeros.take(0, self._offset)
 
     async def zero_ahead(self) -> None:

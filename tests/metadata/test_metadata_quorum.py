@@ -1,14 +1,16 @@
 """What a quorum keeps when its nodes end, come back, come back empty, or lie damaged."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.metadata import kv_snapshot, replica
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.commands import Transact, encode_command
 from distributedlog.metadata.interface import Event, WatchBatch
+from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.transaction import Compare, Put, Transaction
 from distributedlog.metadata.wire import ReadRequest, WatchRequest, decode_events, decode_outcome
 from distributedlog.runtime.errors import (
@@ -19,7 +21,7 @@ from distributedlog.runtime.errors import (
     OutcomeUnknown,
     QuorumUnreachable,
 )
-from distributedlog.runtime.frames import Op, envelope, pack
+from distributedlog.runtime.frames import Op, envelope, pack, unpack
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.hello import encode as encode_hello
 from distributedlog.runtime.host import File
@@ -175,9 +177,10 @@ async def test_a_cluster_does_not_form_until_all_listed_nodes_are_there(
 
 
 async def test_a_follower_that_was_away_is_brought_back_by_a_snapshot(
-    autojump_clock: object,
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     """H39: the log that it lacks is compacted."""
+    monkeypatch.setattr(replica, "SNAPSHOT_BYTES", 8 * MIB)
     async with serving_quorum() as (nodes, client):
         leader = await nodes.leader()
         away = nodes.other_than(leader)
@@ -204,7 +207,10 @@ async def test_a_follower_that_was_away_is_brought_back_by_a_snapshot(
         assert all(item is not None and len(item.value) == MIB - 100 for item in found)
 
 
-async def test_a_restart_after_a_snapshot_finds_everything(autojump_clock: object) -> None:
+async def test_a_restart_after_a_snapshot_finds_everything(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    monkeypatch.setattr(replica, "SNAPSHOT_BYTES", 8 * MIB)
     async with quorum(1) as nodes:
         await nodes.start()
         client = await nodes.client()
@@ -224,6 +230,36 @@ async def test_a_restart_after_a_snapshot_finds_everything(autojump_clock: objec
         assert once.version == 1
         await client.renew_lease(lease)
         assert (await client.range(b"k", b"l")).revision == 22
+
+
+async def test_what_is_written_is_a_few_times_what_is_put(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """A state that grows is written by half of it, not by a constant: else the twentieth time for one put."""
+    monkeypatch.setattr(replica, "SNAPSHOT_BYTES", MIB // 8)
+    made, sizes = kv_snapshot.snapshot, list[int]()
+
+    def counted(state: KeyValueState) -> Iterator[bytes]:
+        sizes.append(0)
+        for chunk in made(state):
+            sizes[-1] += len(chunk)
+            yield chunk
+
+    monkeypatch.setattr(kv_snapshot, "snapshot", counted)
+    async with quorum(1) as nodes:
+        await nodes.start()
+        client = await nodes.client()
+        for n in range(150):
+            keys = tuple(Put(b"/%05d/%03d" % (n * 7919 % 99991, k), bytes(200)) for k in range(100))
+            await client.transact(Transaction((), keys))
+            await trio.sleep(0.02)  # virtual: the pauses of a snapshot
+        (link,) = [client._links.open_link(place) for place in nodes.peers.values()]
+        assert link is not None
+        info = unpack((await link.request(Op.INFO, timeout_s=5)).body, "info")
+
+    assert len(sizes) > 4
+    put_bytes = 150 * 100 * (10 + 200)
+    assert info["bytes_written"] + sum(sizes) < 3.5 * put_bytes
 
 
 async def test_a_watch_goes_on_over_leader_changes(autojump_clock: object) -> None:

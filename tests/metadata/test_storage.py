@@ -21,7 +21,7 @@ from distributedlog.metadata.members import (
 from distributedlog.metadata.messages import Entry
 from distributedlog.metadata.ready import HardState, Ready, Role, Snapshot
 from distributedlog.metadata.receiving import restore
-from distributedlog.metadata.storage import ROLL_BYTES, ZERO_BYTES, Loaded, RaftStorage
+from distributedlog.metadata.storage import ZERO_BYTES, Loaded, RaftStorage
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime import blocks
 from distributedlog.runtime.errors import CorruptData
@@ -454,13 +454,14 @@ async def test_a_damaged_snapshot_that_the_log_does_not_need_is_set_aside() -> N
 # --- cost -----------------------------------------------------------------------------------------
 
 
-async def test_a_small_save_stays_small_when_the_log_is_long() -> None:
-    """A file is rolled by how much it grew, not by how long the log is that it begins with."""
+async def test_a_small_save_stays_small_however_long_the_log_is() -> None:
+    """Nothing but a snapshot, or a start, has the log written anew."""
     disk = MemoryDisk()
     storage = await begun(disk)
-    count = ROLL_BYTES // MIB + 2
+    count = 24
     for index in range(1, count):
         await storage.save([entry(index, data=bytes(MIB))])
+        assert storage.bytes_written < (index + 1) * (MIB + 2 * blocks.ALIGN)
     storage, _, _ = await started(disk)
     before = storage.bytes_written
     for index in range(count, count + 3):
@@ -469,16 +470,21 @@ async def test_a_small_save_stays_small_when_the_log_is_long() -> None:
     assert storage.bytes_written - before == 3 * blocks.ALIGN
 
 
-async def test_a_file_that_has_grown_is_rolled() -> None:
+async def test_a_snapshot_has_only_what_came_after_it_written_again() -> None:
     disk = MemoryDisk()
     storage = await begun(disk)
-    before = log_name(disk)
-    for index in range(1, ROLL_BYTES // MIB + 3):
+    for index in range(1, 5):
         await storage.save([entry(index, data=bytes(MIB))])
-    assert log_name(disk) != before
-    _, loaded, _ = await started(disk)
+    snapshot = await snapshot_of(4, 1, storage)
+    await storage.save([entry(5)])
+    old, before = log_name(disk), storage.bytes_written
+    await storage.compact(snapshot)
 
-    assert loaded.log.last_index == ROLL_BYTES // MIB + 2
+    assert storage.bytes_written - before == storage.log_bytes == blocks.ALIGN
+    assert old not in disk.list()
+    _, loaded, _ = await started(disk)
+    assert (loaded.damage, loaded.log.base_index) == ("", 4)
+    assert [index for index, _, _ in entries(loaded)] == [5]
 
 
 class _SlowDisk(MemoryDisk):
