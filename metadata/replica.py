@@ -19,6 +19,7 @@ from . import kv_snapshot
 from .answers import Answer
 from .commands import Command, Transact
 from .configuration import UNKNOWN, Configuration, is_configuration
+from .intake import NEVER_S, Intake
 from .kv import KeyValueState
 from .messages import Entry, Message
 from .options import RaftOptions
@@ -66,6 +67,10 @@ class _Proposal:
     request: tuple[str, int] = NOBODY
     meant: Command | None = None
     """What the command says, where that is known already."""
+    asker: object = None
+    """For whom it was taken; None: not for a client."""
+    size: int = 0
+    """Of a client's command, bytes."""
 
 
 class Replica:
@@ -118,6 +123,7 @@ class Replica:
         self._on_late = on_late
         self._on_members = on_members
         self._proposals: dict[int, _Proposal] = {}
+        self._intake = Intake(options.uncommitted_bytes_max)
         self._by_request: dict[tuple[str, int], int] = {}
         """The proposals of clients' requests, by client and number."""
         self._reads: dict[int, Read] = {}
@@ -151,9 +157,18 @@ class Replica:
         self.raft.on_connection_closed(peer, trio.current_time())
         self.drain()
 
-    def request(self, command: bytes, meant: Command, reply: Reply) -> None:
+    def request(
+        self,
+        command: bytes,
+        meant: Command,
+        reply: Reply,
+        *,
+        asker: object,
+        within_s: float = NEVER_S,
+    ) -> None:
         """Have a client's command applied once, however often it is sent; ``reply`` is told (H20).
 
+        ``asker``: the connection it came on. ``within_s``: for so long its sender waits.
         One that was done is answered from the state; one that is under way is waited for, and shares its
         fate: lost with this leadership, it is unknown to all who asked.
         """
@@ -176,7 +191,16 @@ class Replica:
         if refusal is not None and (self.room.full or self._grows(meant)):
             reply(refusal)
             return
-        self.propose(command, reply, name, meant)
+        now = trio.current_time()
+        busy = self._intake.refusal(asker, len(command), within_s, now)
+        if busy is not None:
+            reply(busy)
+            return
+        index = self.propose(command, reply, name, meant)
+        if index is not None:
+            proposed = self._proposals[index]
+            proposed.asker, proposed.size = asker, len(command)
+            self._intake.on_taken(asker, len(command), now)
 
     def _grows(self, meant: Command) -> bool:
         if not isinstance(meant, Transact):
@@ -191,22 +215,24 @@ class Replica:
         reply: Reply,
         request: tuple[str, int] = NOBODY,
         meant: Command | None = None,
-    ) -> None:
+    ) -> int | None:
         """Have a command applied; ``reply`` is told. Nothing is sent before `drain`.
 
-        ``meant``: the command decoded, where it is, so that it is decoded once.
+        ``meant``: the command decoded, where it is, so that it is decoded once. Returns its place in the
+        log, None where it has none.
         """
         try:
             index = self.raft.propose(command)
         except DistributedLogError as error:
             reply(error)
-            return
+            return None
         if index is None:
             reply(self.not_leader())
-            return
+            return None
         self._proposals[index] = _Proposal(self.raft.term, [reply], request, meant)
         if request is not NOBODY:
             self._by_request[request] = index
+        return index
 
     def change_members(self, configuration: Configuration, reply: Reply) -> None:
         """Have other members; ``reply`` is told when that is committed, or why not."""
@@ -270,6 +296,7 @@ class Replica:
             self._clock.deadline = raft.deadline
 
     def _apply(self, entries: tuple[Entry, ...]) -> None:
+        now = trio.current_time()
         for entry in entries:
             command = b"" if is_configuration(entry.data) else entry.data
             proposal = self._proposals.pop(entry.index, None)
@@ -280,6 +307,8 @@ class Replica:
             self.room.grown_bytes += len(entry.data) + 64
             if proposal is not None:
                 self._by_request.pop(proposal.request, None)
+                if proposal.asker is not None:
+                    self._intake.on_decided(proposal.asker, proposal.size, now)
                 for reply in proposal.replies:
                     reply(answer if same else self.not_leader())
         self.raft.on_applied(entries[-1].index)
@@ -315,6 +344,7 @@ class Replica:
         if not self.leads:
             proposals, self._proposals = self._proposals, {}
             self._by_request.clear()
+            self._intake.clear()
             for proposal in proposals.values():  # not NotLeader: the next leader may commit it
                 for reply in proposal.replies:
                     reply(OutcomeUnknown("this metadata node led no longer before it was done"))

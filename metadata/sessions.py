@@ -16,6 +16,7 @@ from ..runtime.schema import message
 from .answers import Answer
 from .commands import Grant, Revoke, Transact, decode_command
 from .forming import Founding
+from .intake import NEVER_S
 from .member_node import MemberNode
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
 from .node import MetadataNode
@@ -63,7 +64,7 @@ class MetadataSession:
         elif op == Op.META_READ:
             self._read(member, ident, body)
         elif op == Op.META_TRANSACT:
-            self._transact(member, ident, body)
+            self._transact(member, ident, deadline_ms, body)
         elif op == Op.META_LEASE:
             self._renew(member, ident, decode_lease(body))
         elif op == Op.META_WATCH:
@@ -126,7 +127,7 @@ class MetadataSession:
 
         member.replica.read(ready)
 
-    def _transact(self, member: MemberNode, ident: int, body: memoryview) -> None:
+    def _transact(self, member: MemberNode, ident: int, deadline_ms: int, body: memoryview) -> None:
         command = bytes(body)
         try:
             meant = decode_command(command)
@@ -144,7 +145,8 @@ class MetadataSession:
                     member.leases.on_granted(answer.lease, self._link)
                 self._link.reply(ident, encode_outcome(member.replica.state.index, answer))
 
-        member.replica.request(command, meant, done)
+        within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
+        member.replica.request(command, meant, done, asker=self._link, within_s=within_s)
 
     def _renew(self, member: MemberNode, ident: int, lease: int) -> None:
         def done(error: DistributedLogError | None) -> None:

@@ -68,7 +68,7 @@ PURE = {
     },
     "metadata": {
         "answers", "commands", "configuration", "forming", "history",
-        "interface", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations", "membership",
+        "intake", "interface", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations", "membership",
         "messages", "options", "outbox", "progress", "quorum", "raft", "raft_log", "read_rounds", "ready",
         "request_ring", "transaction", "wire",
     },
