@@ -9,6 +9,7 @@
   syncs at once one would hear of them, and the other succeed.
 """
 
+import ctypes
 import errno
 import os
 import threading
@@ -29,6 +30,14 @@ BUFFERS_MAX = 1024
 
 READ_AHEAD_BYTES = 8 * 1024 * 1024
 """Asked of the device after a cold read that follows another one: catch-up runs at its rate."""
+
+PUNCH_HOLE, KEEP_SIZE = 2, 1
+"""Flags of fallocate(2)."""
+SECTOR_BYTES = 512
+"""What ``st_blocks`` counts."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 _ZEROS = aligned_memory(1024 * 1024).toreadonly()
 """Pages that are never written are one page of zeros of the kernel's, and cost nothing."""
@@ -99,12 +108,19 @@ class DirectoryFile:
         """Write zeros and sync them in a worker, whatever the disk's mode. See `File.write_zeros`."""
         self._check_alive()
         assert length <= len(_ZEROS), "at most 1 MiB"
+        await self._write_aside(offset, _ZEROS[:length])
 
+    async def write_aside(self, offset: int, buffer: Buffer) -> None:
+        """Write and sync in a worker, whatever the disk's mode. See `File.write_aside`."""
+        self._check_alive()
+        await self._write_aside(offset, buffer)
+
+    async def _write_aside(self, offset: int, buffer: Buffer) -> None:
         def write_and_sync() -> None:
-            self._write(offset, (_ZEROS[:length],))
+            self._write(offset, (buffer,))
             if self._direct_fd is None:
                 self._sync()
-            else:  # told of its own pages by its own descriptor: nobody waits for these zeros
+            else:  # told of its own pages by its own descriptor: no commit waits for these
                 self._fdatasync(self._direct_fd)
 
         self._users += 1
@@ -168,6 +184,36 @@ class DirectoryFile:
             os.ftruncate(self._fd, size)
         except OSError as error:
             raise self._fail(error, f"truncating to {size} bytes") from error
+
+    async def punch(self, offset: int, length: int) -> bool:
+        """Give back whole pages, in a worker; False where that cannot be. Raises `DiskFailed`."""
+        self._check_alive()
+        start = -(-offset // DIRECT_ALIGN) * DIRECT_ALIGN
+        end = (offset + length) // DIRECT_ALIGN * DIRECT_ALIGN
+        if end <= start:
+            await trio.lowlevel.checkpoint()
+            return True
+
+        def punch() -> bool:
+            self._check_sound()
+            if not _libc.fallocate(self._fd, PUNCH_HOLE | KEEP_SIZE, start, end - start):
+                return True
+            number = ctypes.get_errno()
+            if number in (errno.EOPNOTSUPP, errno.ENOSYS):
+                return False
+            what = f"giving back {end - start} bytes at {start}"
+            raise self._fail(OSError(number, os.strerror(number)), what)
+
+        self._users += 1
+        try:
+            return await trio.to_thread.run_sync(punch)
+        finally:
+            self._release()
+
+    def allocated_bytes(self) -> int:
+        """What the file takes of the device, by ``st_blocks``."""
+        self._check_alive()
+        return os.fstat(self._fd).st_blocks * SECTOR_BYTES
 
     def close(self) -> None:
         """Close, when the last call in another thread is through. Idempotent."""

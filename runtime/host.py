@@ -106,6 +106,13 @@ class File(Protocol):
         """
         ...
 
+    async def write_aside(self, offset: int, buffer: Buffer) -> None:
+        """As `write_synced`, in a worker whatever the disk's mode: for what nobody waits for.
+
+        Other calls go on beside it; none of them writes there.
+        """
+        ...
+
     async def sync(self) -> None:
         """fdatasync: what was written before the call began is durable."""
         ...
@@ -124,6 +131,18 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None:
         """Cut or extend."""
+        ...
+
+    async def punch(self, offset: int, length: int) -> bool:
+        """Give back the pages of 4 KiB that lie whole in there: they read as zeros, the size stays.
+
+        In a worker. False where the file system cannot do it; nothing is changed then. After a power cut
+        the old bytes may be there again.
+        """
+        ...
+
+    def allocated_bytes(self) -> int:
+        """What the file takes of the device: its size less its holes, rounded up to pages."""
         ...
 
     def close(self) -> None:

@@ -182,6 +182,10 @@ class MemoryFile:
         await trio.lowlevel.checkpoint()
         self.write_at(offset, (bytes(length),))
 
+    async def write_aside(self, offset: int, buffer: Buffer) -> None:
+        """As `write_synced`."""
+        await self.write_synced(offset, buffer)
+
     async def sync(self) -> None:
         """A checkpoint; raises again what a failed write raised."""
         self._check_open()
@@ -209,6 +213,18 @@ class MemoryFile:
         if self._failed is not None:
             raise self._failed.again()
         self._content.resize(size, self.name)
+
+    async def punch(self, offset: int, length: int) -> bool:
+        """Whole pages are zeros, and count no more."""
+        self._check_open()
+        await trio.lowlevel.checkpoint()
+        self._content.punch(offset, length)
+        return True
+
+    def allocated_bytes(self) -> int:
+        """Its size, to whole pages, less what was punched."""
+        self._check_open()
+        return self._content.allocated_bytes
 
     def close(self) -> None:
         """Close. Idempotent."""
@@ -297,6 +313,8 @@ class _Content:
     def __init__(self, disk: MemoryDisk) -> None:
         self.data = bytearray()
         self.size = 0
+        self.holes: set[int] = set()
+        """Pages that were punched, by number: they take no space."""
         self._disk: MemoryDisk | None = disk
 
     def write(self, offset: int, buffers: Sequence[Buffer], length: int, name: str) -> None:
@@ -304,6 +322,8 @@ class _Content:
             self.resize(offset + length, name)
         if offset > len(self.data):
             self.data.extend(bytes(offset - len(self.data)))  # a hole reads as zeros
+        if self.holes:
+            self._fill(set(pages_touched(offset, length)))
         for buffer in buffers:
             self.data[offset : offset + len(buffer)] = buffer
             offset += len(buffer)
@@ -324,12 +344,42 @@ class _Content:
             disk.used_bytes += size - self.size
         del self.data[size:]
         self.size = size
+        self._fill({page for page in self.holes if (page + 1) * DIRECT_ALIGN > size})
+
+    @property
+    def allocated_bytes(self) -> int:
+        return -(-self.size // DIRECT_ALIGN) * DIRECT_ALIGN - DIRECT_ALIGN * len(self.holes)
+
+    def punch(self, offset: int, length: int) -> None:
+        new = set(pages_within(offset, min(length, self.size - offset))) - self.holes
+        self.holes |= new
+        if self._disk is not None:
+            self._disk.used_bytes -= DIRECT_ALIGN * len(new)
+        for page in new:
+            here = len(self.data[page * DIRECT_ALIGN : (page + 1) * DIRECT_ALIGN])
+            self.data[page * DIRECT_ALIGN : page * DIRECT_ALIGN + here] = bytes(here)
+
+    def _fill(self, pages: set[int]) -> None:
+        filled = pages & self.holes
+        self.holes -= filled
+        if self._disk is not None:
+            self._disk.used_bytes += DIRECT_ALIGN * len(filled)
 
     def unlink(self) -> None:
         """The name is gone: the space counts as free at once, though open handles still hold it."""
         if self._disk is not None:
-            self._disk.used_bytes -= self.size
+            self._disk.used_bytes -= self.size - DIRECT_ALIGN * len(self.holes)
             self._disk = None
+
+
+def pages_within(offset: int, length: int) -> range:
+    """The pages, by number, that lie whole in a stretch of bytes."""
+    return range(-(-offset // DIRECT_ALIGN), (offset + length) // DIRECT_ALIGN)
+
+
+def pages_touched(offset: int, length: int) -> range:
+    """The pages, by number, of which a stretch of bytes has any."""
+    return range(offset // DIRECT_ALIGN, -(-(offset + length) // DIRECT_ALIGN))
 
 
 def aligned_memory(length: int) -> memoryview:

@@ -22,6 +22,7 @@ from typing import Protocol
 import trio
 
 from ..runtime.errors import DiskFailed
+from ..runtime.memory import DIRECT_ALIGN, pages_touched, pages_within
 from .machine_state import MachineState
 from .scheduler import Simulation
 
@@ -72,6 +73,7 @@ class FileContent:
         "durable",
         "durable_size",
         "failed",
+        "holes",
         "pending",
         "size",
         "sized_by",
@@ -83,6 +85,8 @@ class FileContent:
         self.durable = bytearray()
         self.size = 0
         self.durable_size = 0
+        self.holes: set[int] = set()
+        """Pages that were punched, by number: they take no space."""
         self.pending: list[tuple[int, int, bytes]] = []
         """(number, offset, data) of writes that no finished sync covers, ascending."""
         self.failed: list[tuple[int, int]] = []
@@ -103,9 +107,26 @@ class FileContent:
     def write(self, offset: int, data: bytes) -> None:
         """Change the cache; the write waits for a sync."""
         put(self.cache, offset, data)
+        if self.holes:
+            self.holes -= set(pages_touched(offset, len(data)))
         self.size = max(self.size, offset + len(data))
         self.writes += 1
         self.pending.append((self.writes, offset, data))
+
+    def punch(self, offset: int, length: int) -> None:
+        """Zeros in whole pages, which the next sync makes durable, or a power cut by chance."""
+        pages = pages_within(offset, min(length, self.size - offset))
+        if pages:
+            self.write(pages.start * DIRECT_ALIGN, bytes(len(pages) * DIRECT_ALIGN))
+            self.holes |= set(pages)
+
+    @property
+    def used_bytes(self) -> int:
+        """Its size less its holes."""
+        if not self.holes:
+            return self.size
+        lost = {page for page in self.holes if (page + 1) * DIRECT_ALIGN > self.size}
+        return self.size - DIRECT_ALIGN * len(self.holes - lost)
 
 
 def put(target: bytearray, offset: int, data: bytes) -> None:
@@ -349,8 +370,8 @@ class SimDisk:
         self.simulation.mix(self._steps, number)
 
     def used_bytes(self) -> int:
-        """The files' sizes in sum, maps not included."""
-        return sum(content.size for content in self.files.values())
+        """The files' sizes in sum, less their holes; maps not included."""
+        return sum(content.used_bytes for content in self.files.values())
 
     async def wait(self, incarnation: int) -> None:
         """Let a sync's time pass; raises `HostDown` if the process ended meanwhile.

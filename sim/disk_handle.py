@@ -205,6 +205,10 @@ class SimFile:
         """As `write_synced`."""
         await self.write_synced(offset, bytes(length))
 
+    async def write_aside(self, offset: int, buffer: Buffer) -> None:
+        """As `write_synced`."""
+        await self.write_synced(offset, buffer)
+
     async def sync(self) -> None:
         """fdatasync."""
         self._check()
@@ -258,6 +262,20 @@ class SimFile:
                 if offset < size
             ]
         content.size = size
+
+    async def punch(self, offset: int, length: int) -> bool:
+        """Whole pages are zeros, durably with the next sync."""
+        self._check()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._disk.step("punch", length)
+        self._content.punch(offset, length)
+        await self._disk.wait(self._handle.incarnation)
+        return True
+
+    def allocated_bytes(self) -> int:
+        """Its size, to whole pages, less what was punched."""
+        self._check()
+        return -(-self._content.used_bytes // DIRECT_ALIGN) * DIRECT_ALIGN
 
     def close(self) -> None:
         """Close. Idempotent."""

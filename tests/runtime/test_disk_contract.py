@@ -266,6 +266,44 @@ async def test_truncate_cuts_and_extends(disk: Disk) -> None:
     file.close()
 
 
+async def test_a_hole_takes_no_space_and_reads_as_zeros(disk: Disk) -> None:
+    """Whole pages alone: a punch that rounded outwards would take a neighbour (H87)."""
+    file = await disk.create("f", size=64 * PAGE, direct=True)
+    await file.write_synced(0, page(disk, b"x", 64))
+    before = file.allocated_bytes()
+
+    if not await file.punch(3 * PAGE - 1, 50 * PAGE + 2):  # 3 to 52, and a byte at each end
+        assert file.read_at(0, 64 * PAGE) == b"x" * 64 * PAGE
+        file.close()
+        return
+
+    assert file.read_at(3 * PAGE - 1, 50 * PAGE + 2) == b"x" + bytes(50 * PAGE) + b"x"
+    assert file.size() == 64 * PAGE
+    assert file.allocated_bytes() == before - 50 * PAGE
+    assert await file.punch(5 * PAGE + 1, PAGE), "nothing whole: nothing done"
+    assert await file.punch(4 * PAGE, 2 * PAGE), "again"
+    assert file.allocated_bytes() == before - 50 * PAGE
+    await file.write_synced(10 * PAGE, page(disk, b"y"))
+    assert file.read_at(10 * PAGE - 1, PAGE + 2) == b"\0" + b"y" * PAGE + b"\0"
+    assert file.allocated_bytes() == before - 49 * PAGE
+    file.close()
+
+
+async def test_what_is_written_aside_is_there_and_durable(disk_world: DiskWorld) -> None:
+    disk = disk_world.look()
+    file = await disk.create("f", size=8 * PAGE, direct=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(file.write_aside, 4 * PAGE, page(disk, b"a", 2))
+        await file.write_synced(0, page(disk, b"x"))
+    file.close()
+
+    again = await disk_world.look().open("f")
+
+    assert again.read_at(PAGE - 1, 2) == b"x\0"
+    assert again.read_at(4 * PAGE - 1, 2 * PAGE + 2) == b"\0" + b"a" * 2 * PAGE + b"\0"
+    again.close()
+
+
 async def test_a_closed_file_says_so(disk: Disk) -> None:
     file = await disk.create("f")
     file.close()
@@ -287,6 +325,12 @@ async def test_a_closed_file_says_so(disk: Disk) -> None:
         await file.write_synced(0, b"x")
     with pytest.raises(AlreadyClosed):
         await file.read_cold(0, 1)
+    with pytest.raises(AlreadyClosed):
+        await file.write_aside(0, b"x")
+    with pytest.raises(AlreadyClosed):
+        await file.punch(0, PAGE)
+    with pytest.raises(AlreadyClosed):
+        file.allocated_bytes()
 
 
 async def test_one_node_has_the_disk(disk_world: DiskWorld) -> None:
