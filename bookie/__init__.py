@@ -10,6 +10,9 @@ From the wire to the platter and back:
     commits.py                  what joins a commit, and what follows when it is durable
     limbo.py                    ledgers of which something may be lost, and how they get out (inv. 22)
     upkeep.py, stats.py         idle blocks, checkpoints, dead files, free space; counters
+    compaction.py, cold_writer.py   live records move out of files that are mostly dead, into cold files
+    compaction_policy.py, pacer.py  which files, and how fast (pure)
+    cold_blocks.py, cold_files.py   what cold files hold (pure), and what they say of themselves
     space.py, reserve.py        why it is read-only (pure); what is put aside for the day when a disk is full
     ledgers.py, waiters.py      what it knows of a ledger; who waits for its LAC
     gather.py                   the ring in which commits gather, and from which the tail is read
@@ -21,7 +24,5 @@ From the wire to the platter and back:
     client.py                   the other end of a connection
     options.py                  what can be set
 
-What is open: journal files are removed only when no live entry is left in them (no compaction, no cold
-store: the padding of small commits and deleted neighbours stay); an entry that rots is refused
-(`CorruptData`) and replaced only with its whole bookie.
+What is open: an entry that rots is refused (`CorruptData`) and replaced only with its whole bookie.
 """

@@ -6,7 +6,8 @@ checksum is never believed: the map is dropped and built again from the journal 
 
 """
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Container, Sequence
 from itertools import islice
 
 import trio
@@ -22,6 +23,7 @@ from .index_records import (
     IndexDamaged,
     Saved,
     checked,
+    file_of,
     ledger_end,
     located,
     sealed,
@@ -40,6 +42,8 @@ TOMBSTONES_AT_ONCE = 5_000
 """So many end with one checkpoint."""
 LEDGERS_A_TURN = 1_000
 """Of those that a checkpoint has written, when it lets go of what it kept for readers."""
+
+log = logging.getLogger("distributedlog.bookie.index")
 
 
 class Index:
@@ -361,6 +365,85 @@ class Index:
             if run.file_number in self._gone_files and key not in passed_over:
                 deletes.append(key)
                 freed[run.file_number] = freed.get(run.file_number, 0) + run.length
+
+    # --- moving -----------------------------------------------------------------------------------
+
+    async def runs_in(
+        self, numbers: Container[int], runs_max: int, bytes_max: int
+    ) -> tuple[list[tuple[int, Located]], bool]:
+        """What the map has in these files, sorted: (ledger, run). False: there is more.
+
+        At most so many runs, and bytes; at least one run. What is in memory alone is not among them.
+        """
+        found: list[tuple[int, Located]] = []
+        size = 0
+        async for key, value in self._pairs(b"r", b"s"):
+            if file_of(value) not in numbers:
+                continue
+            run = located(key, value)
+            size += run.length
+            if found and (len(found) >= runs_max or size > bytes_max):
+                return found, False
+            found.append((RUN_KEY.unpack(key)[1], run))
+        return found, True
+
+    async def move(self, moves: Sequence[tuple[int, Located, Located]]) -> None:
+        """Point to the copies of runs, (ledger, old, new), given sorted; one synced transaction.
+
+        Only of those that are in the map as they were: what was deleted or replaced meanwhile is passed
+        over (H84). The caller holds off checkpoints. Raises `DiskFull`: then nothing was changed.
+        """
+        puts: list[tuple[bytes, bytes]] = []
+        deletes: list[bytes] = []
+        change: dict[int, int] = {}
+        last: tuple[int, Located] | None = None
+
+        def put_last() -> None:
+            if last is not None:
+                ledger_id, run = last
+                key = RUN_KEY.pack(b"r", ledger_id, run.first)
+                value = RUN.pack(run.file_number, run.offset, run.length, run.count)
+                puts.append((key, sealed(key, value)))
+
+        for at, (ledger_id, old, new) in enumerate(moves, 1):
+            if at % SLICE == 0:
+                await trio.lowlevel.checkpoint()
+            key = RUN_KEY.pack(b"r", ledger_id, old.first)
+            stored = self._map.get(key)
+            if stored is None or located(key, stored) != old:
+                continue
+            deletes.append(key)
+            change[old.file_number] = change.get(old.file_number, 0) - old.length
+            change[new.file_number] = change.get(new.file_number, 0) + new.length
+            whole = last[1].joined(new) if last is not None and last[0] == ledger_id else None
+            if whole is None:
+                put_last()
+            last = (ledger_id, whole or new)
+        put_last()
+        await self._map.apply(puts, deletes)
+        self.map_runs += len(puts) - len(deletes)
+        for number, length in change.items():
+            self.live_bytes[number] = self.live_bytes.get(number, 0) + length
+
+    async def count_again(self, numbers: Container[int]) -> None:
+        """Take what is live in these files from the map, not from what was counted.
+
+        All their runs are in the map, and the caller holds off checkpoints.
+        """
+        live = {number: 0 for number in self.live_bytes if number in numbers}
+        async for key, value in self._pairs(b"r", b"s"):
+            number = file_of(value)
+            if number in live:
+                live[number] += located(key, value).length
+        for number, length in live.items():
+            if length != self.live_bytes.get(number, 0):
+                log.warning(
+                    "file %d: %d bytes are live, %d were counted",
+                    number,
+                    length,
+                    self.live_bytes.get(number, 0),
+                )
+            self.live_bytes[number] = length
 
     def _put_back(
         self,

@@ -15,10 +15,12 @@ import xxhash
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
 from ..runtime.schema import fields, number, row, rows, text, versioned
+from .journal_blocks import COLD_ROWS, ColdRow
 from .runs import Located
 
-FORMAT = 2
-"""Of a position that says where tombstones end; 1 of those that need not."""
+FORMAT = 3
+"""Of a position that lists cold files; 2 of those that say where tombstones end, 1 of those that need not."""
+FORMAT_WITHOUT_COLD = 2
 
 RUN_KEY = struct.Struct(">cQQ")
 STATE_KEY = struct.Struct(">cQ")
@@ -29,7 +31,7 @@ META_KEY = b"m"
 FILES_MAX = 64 * 1024
 _U64 = number(0, (1 << 64) - 1)
 _SAVED = fields(
-    {"last": (number(-1), -1), "gone_below": (_U64, 0)},
+    {"last": (number(-1), -1), "gone_below": (_U64, 0), "cold": (COLD_ROWS, ())},
     bookie=text(),
     seed=_U64,
     sequence=_U64,
@@ -70,10 +72,16 @@ class Saved:
     """Where the last block that is in the map begins, in the position's file; -1: not known."""
     gone_below: int = 0
     """Of ledgers with a lower id that are not known here the metadata is asked; see `Ledgers`."""
+    cold: list[ColdRow] = field(default_factory=list)
+    """Cold files that are there."""
 
     def encode(self) -> bytes:
         """As msgpack."""
-        later = {"format": FORMAT, "gone_below": self.gone_below} if self.gone_below else {}
+        later: dict[str, object] = {}
+        if self.gone_below:
+            later |= {"format": FORMAT_WITHOUT_COLD, "gone_below": self.gone_below}
+        if self.cold:
+            later |= {"format": FORMAT, "cold": [list(file) for file in self.cold]}
         return pack(
             {
                 "format": 1,
@@ -112,6 +120,7 @@ class Saved:
             list(found["files"]),
             found["last"],
             found["gone_below"],
+            list(found["cold"]),
         )
 
 
@@ -143,6 +152,11 @@ def located(key: bytes, stored: bytes) -> Located:
         raise IndexDamaged(f"index key {key.hex():.80}: it is no run's")
     file_number, offset, length, count = RUN.unpack(checked(key, stored, RUN.size))
     return Located(RUN_KEY.unpack(key)[2], count, file_number, offset, length)
+
+
+def file_of(stored: bytes) -> int:
+    """The file that a run's stored value names, unchecked: to pass over those of other files."""
+    return int.from_bytes(stored[:8], "little")
 
 
 def stated(key: bytes, stored: bytes) -> tuple[int, int, int, bytes]:

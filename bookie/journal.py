@@ -19,6 +19,7 @@ from ..runtime.errors import DiskFull, TooBusy
 from ..runtime.host import Disk, File
 from ..runtime.zero_ahead import ZeroAhead
 from . import journal_blocks as jb
+from .cold_blocks import ColdFile, cold_name
 from .gather import GatheringBlock, GatherRing
 from .ledgers import Ledgers
 from .options import BESIDE_BLOCK_BYTES, BookieOptions
@@ -38,8 +39,6 @@ SERVICE_BYTES = 1024 * 1024
 STATE_BYTES_MAX = 512 * 1024
 RETRY_SPACE_S = 1.0
 PREFIX = "journal-"
-FILE_NUMBER_MAX = 2**31 - 1
-"""No bookie makes so many files: such a name is somebody else's."""
 
 
 def file_name(number: int) -> str:
@@ -53,7 +52,7 @@ def file_number(name: str) -> int | None:
     if digits == name or len(digits) > 12 or not (digits.isascii() and digits.isdecimal()):
         return None
     number = int(digits)
-    return number if 0 < number <= FILE_NUMBER_MAX and file_name(number) == name else None
+    return number if 0 < number <= jb.FILE_NUMBER_MAX and file_name(number) == name else None
 
 
 log = logging.getLogger("distributedlog.bookie.journal")
@@ -128,10 +127,16 @@ class Journal:
         self.durable_to = 0
         self.sealed: dict[int, tuple[int, int]] = {}
         """Files before the current one that are still there: first and last sequence."""
+        self.cold: dict[int, ColdFile] = {}
+        """The cold files that are there, by number."""
+        self.held: set[int] = set()
+        """Files that stay, whatever is live in them: something is being moved out of them, or into them."""
+        self.commit_times: list[float] | None = None
+        """Where somebody wants to know how long commits take, seconds each."""
         self.unproven = False
         """The last block that matters has no block after it that says it was synced."""
         self.file_bytes: dict[int, int] = {}
-        """Sizes of the files that are there, by number."""
+        """What the files that are there take of the device, by number: cold ones have holes."""
         self.last_sync_at = 0.0
         self.syncs = 0
         self.commits = 0
@@ -150,6 +155,7 @@ class Journal:
         predecessor: int,
         predecessor_end: int,
         sealed: dict[int, tuple[int, int]],
+        cold: dict[int, ColdFile],
     ) -> None:
         """Begin a new file after what was replayed (H4).
 
@@ -159,6 +165,7 @@ class Journal:
         self.sequence = sequence
         self.durable_to = durable_to
         self.sealed = sealed
+        self.cold = cold
         self._watermark_held = True
         self.next_number = new_file.number + 1
         await self._begin_file(new_file, predecessor, predecessor_end, 0)
@@ -237,7 +244,10 @@ class Journal:
         try:
             block = self._ring.take()
             self._place(block)
+            begun = trio.current_time()
             file.write_synced_now(offset, block.buffer.view[block.start : block.start + length])
+            if self.commit_times is not None:
+                self.commit_times.append(trio.current_time() - begun)
             shift = self._wrote(block)
             self._synced(block, shift, on_synced)
         except Exception as error:  # a rule of ours that is broken in here is the node's, too
@@ -273,9 +283,12 @@ class Journal:
         assert self._file is not None, "started"
         offset = self._offset
         self._place(block)
+        begun = trio.current_time()
         if not self.zeros.take(offset, offset + length):
             await self.zeros.free(offset, offset + length)
         await self._file.write_synced(offset, block.buffer.view[block.start : block.start + length])
+        if self.commit_times is not None:
+            self.commit_times.append(trio.current_time() - begun)
         return self._wrote(block)
 
     def _fits(self, block: GatheringBlock, length: int) -> bool:
@@ -382,15 +395,29 @@ class Journal:
                 self._ahead_changed = trio.Event()
             await self._ahead_changed.wait()
 
-    async def _make_ahead(self) -> "NewFile | None":
+    def take_number(self) -> int:
+        """The next file's number, for a journal or a cold file."""
         number, self.next_number = self.next_number, self.next_number + 1
+        return number
+
+    def _return_number(self, number: int) -> None:
+        """No file was made of it; unless a later one has been given out."""
+        if self.next_number == number + 1:
+            self.next_number = number
+
+    def name_of(self, number: int) -> str:
+        """The name of the file of this number, journal or cold."""
+        return cold_name(number) if number in self.cold else file_name(number)
+
+    async def _make_ahead(self) -> "NewFile | None":
+        number = self.take_number()
         try:
             new_file = await self.create(number, self._next_bytes)
             self._space.note_next_file(missing=False)
             return new_file
         except TooBusy as error:  # no descriptor: the disk is well, and one comes free
             log.warning("no journal file can be made now: %s", error)
-            self.next_number = number
+            self._return_number(number)
             return None
         except DiskFull:
             self._space.note_next_file(missing=True)
@@ -400,7 +427,7 @@ class Journal:
             reserved = await self.from_reserve(number)
             if reserved is not None:
                 return reserved
-        self.next_number = number
+        self._return_number(number)
         return None
 
     @property
@@ -521,6 +548,7 @@ class Journal:
             len(states),
             sealing_blocks,
             self._ledgers.gone_below,
+            tuple(file.row for _, file in sorted(self.cold.items())),
         )
         await self._write_service(jb.HEAD, head.encode())
         for payload in states:
@@ -586,13 +614,14 @@ class Journal:
     async def delete(self, *numbers: int) -> None:
         """Remove the files; one that somebody else has removed is no reason to end.
 
-        Nothing else deletes a journal file, and three may ask: `Upkeep`, for sealed files without a live
-        record that the last checkpoint has passed, once a durable record says that they are gone; a start
-        (`opening.py`), for those of which nothing counts, where nothing is missed; and the journal itself,
-        for a file that it has made and not begun.
+        Nothing else deletes a journal file, or a cold one that is listed, and three may ask: `Upkeep`, for
+        sealed and cold files without a live record that the last checkpoint has passed, once a durable
+        record says that they are gone; a start (`opening.py`), for those of which nothing counts, where
+        nothing is missed; and the journal itself, for a file that it has made and not begun.
         """
         there = self._disk.list()
-        if names := [name for name in map(file_name, numbers) if name in there]:
+        names = [name for number in numbers for name in (file_name(number), cold_name(number))]
+        if names := [name for name in names if name in there]:
             await self._disk.delete(*names)
         for number in numbers:
             self.file_bytes.pop(number, None)

@@ -1,7 +1,8 @@
 """What the blocks of a journal hold (pure). Around each is a header of `runtime/blocks.py`.
 
     COMMIT   entry records | control records | control bytes u32 | "CMIT" u32
-    HEAD     msgpack map: what the file is, what came before it; then `state_blocks` COMMIT blocks
+    HEAD     msgpack map: what the file is, what came before it, which files are there; then `state_blocks`
+             COMMIT blocks
     FOOTER   runs of the file, 32 bytes each (a sealed file only)
     TRAILER  in the last 4 KiB of a sealed file: where the footer is
 
@@ -10,7 +11,8 @@
         STATE         ledger | flags: fenced 1, limbo 2, deleted 4 | a: LAC | key    the whole state
         SKIP          sequences a to b do not count: copied after them (H4), or written off
         LIMBO_BELOW   ledgers with a lower id that are not known here: nothing is known of them
-        FILE_REMOVED  the journal file of that number was deleted
+        FILE_REMOVED  the journal or cold file of that number was deleted
+        COLD_ADDED    number | flags: runs | a: length | b: end of the records    a cold file is there
         GONE_BELOW    ledgers with a lower id that are not known here: the metadata is asked before an add
 
 Every file begins with the state of all ledgers, so whatever is deleted before it, no fence, key, tombstone
@@ -30,20 +32,25 @@ from ..runtime.schema import fields, number, row, rows, text, versioned
 from . import entry as entries
 
 COMMIT, HEAD, FOOTER, TRAILER = 1, 2, 3, 4
-FORMAT = 2
-"""Of a HEAD that says where tombstones end; 1 of those that need not."""
+FORMAT = 3
+"""Of a HEAD that lists cold files; 2 of those that say where tombstones end, 1 of those that need not."""
+FORMAT_WITHOUT_COLD = 2
 
 FENCED, LIMBO, DELETED = 1, 2, 4
 """Flags of a ledger's state."""
-STATE, SKIP, LIMBO_BELOW, FILE_REMOVED = 1, 2, 3, 4
-GONE_BELOW = 6
+STATE, SKIP, LIMBO_BELOW, FILE_REMOVED, COLD_ADDED, GONE_BELOW = 1, 2, 3, 4, 5, 6
 """Kinds of control records."""
 
 FILES_MAX = 64 * 1024
+FILE_NUMBER_MAX = 2**31 - 1
+"""No bookie makes so many files: such a name is somebody else's."""
+ColdRow = tuple[int, int, int, int]
+"""A cold file in a list: number, length, end of its records, runs."""
 _U64_MAX = (1 << 64) - 1
 _U64 = number(0, _U64_MAX)
+COLD_ROWS = rows(row(_U64, _U64, _U64, number(0, (1 << 32) - 1)), FILES_MAX)
 _HEAD = fields(
-    {"sealing_blocks": (number(), 0), "gone_below": (_U64, 0)},
+    {"sealing_blocks": (number(), 0), "gone_below": (_U64, 0), "cold": (COLD_ROWS, ())},
     bookie=text(),
     start=_U64,
     predecessor=_U64,
@@ -111,11 +118,17 @@ class Head:
     sealing_blocks: int = 0
     """How many sequences after those belong to what seals the file before: its FOOTERs and TRAILER."""
     gone_below: int = 0
+    cold: tuple[ColdRow, ...] = ()
+    """The cold files that are there."""
 
     def encode(self) -> bytes:
         """As a block's payload."""
-        # An older program knows tombstones alone: it must not go on without those that have ended.
-        later = {"format": FORMAT, "gone_below": self.gone_below} if self.gone_below else {}
+        later: dict[str, object] = {}
+        if self.gone_below:
+            # An older program knows tombstones alone: it must not go on without those that have ended.
+            later |= {"format": FORMAT_WITHOUT_COLD, "gone_below": self.gone_below}
+        if self.cold:
+            later |= {"format": FORMAT, "cold": [list(file) for file in self.cold]}
         return pack(
             {
                 "format": 1,
@@ -145,6 +158,7 @@ class Head:
             value["state_blocks"],
             value["sealing_blocks"],
             value["gone_below"],
+            tuple(value["cold"]),
         )
 
 
@@ -174,6 +188,12 @@ def gone_below_record(bound: int) -> bytes:
 def file_removed_record(number: int) -> bytes:
     """The file is about to be deleted: nothing in it is needed."""
     return _CONTROL.pack(FILE_REMOVED, 0, number, 0, 0, b"")
+
+
+def cold_added_record(file: ColdRow) -> bytes:
+    """The cold file is there, whole and synced; something may point to it from now on."""
+    number, length, data_end, runs = file
+    return _CONTROL.pack(COLD_ADDED, runs, number, length, data_end, b"")
 
 
 def commit_end(control_bytes: int) -> bytes:

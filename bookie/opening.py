@@ -19,10 +19,12 @@ from ..runtime.errors import CorruptData, DiskFailed, DiskFull, ForeignData
 from ..runtime.host import Disk, Host, OrderedMap
 from . import entry as entries
 from . import journal_blocks as jb
+from .cold_blocks import UNFINISHED, ColdFile, cold_name, cold_number
+from .cold_files import find_records, read_cold_footer, what_is_wrong
 from .gather import GatherRing
 from .index import MAP_NAME, Index
 from .index_records import Saved
-from .journal import FILE_NUMBER_MAX, PREFIX, Journal, NewFile, file_name, file_number
+from .journal import PREFIX, Journal, NewFile, file_name, file_number
 from .ledgers import LIMBO_ALL, Ledger, Ledgers, Note
 from .options import BookieOptions
 from .replay import (
@@ -54,7 +56,7 @@ SHORT_FILE_BYTES = 64 * 1024
 """The shortest journal file that a start on a full disk makes do with."""
 
 LOST_PREFIX = "lost-"
-"""In place of ``journal-``: set aside by a start that missed data, for the operator to look at."""
+"""In place of ``journal-``, before ``cold-``: set aside by a start that missed data, to be looked at."""
 
 
 async def open_store(
@@ -75,14 +77,15 @@ async def open_store(
     options = options or BookieOptions()
     disk = host.disks["journal"]
     names = _journal_names(disk)
+    cold_names = {number: name for name in disk.list() if (number := cold_number(name)) is not None}
     data, found = await _read_seed(disk, bookie_id)
     ledgers = Ledgers()
     index, saved = await _open_index(host.disks["index"], ledgers, found, bookie_id)
     try:
-        seed = _seed_to_take(host, data, found, saved, bookie_id, bool(names))
+        seed = _seed_to_take(host, data, found, saved, bookie_id, bool(names or cold_names))
         if data != seed.encode():
             await replace_file(disk, SEED_NAME, seed.encode())
-        opening = _Opening(disk, names, ledgers, index, seed, witnessed)
+        opening = _Opening(disk, names, cold_names, ledgers, index, seed, witnessed)
         if doubt:
             opening.losses.append(doubt)
         replay = await opening.believe(saved)
@@ -120,8 +123,10 @@ async def open_store(
         )
         store.stats.corrupt_ranges = len(replay.decision.corrupt)
         worthless = opening.blank | opening.removed if opening.losses else set(names)
-        first = _FirstFile(disk, names, store, journal, ring, index)
-        await first.begin(replay, saved, opening.blank, worthless)
+        first = _FirstFile(disk, names, cold_names, store, journal, ring, index)
+        await first.begin(
+            replay, saved, opening.blank, worthless, opening.cold, lost=bool(opening.losses)
+        )
         if not seed.started:  # from now on adds may be acknowledged
             started = Seed(seed.bookie_id, seed.seed, True)
             await replace_file(disk, SEED_NAME, started.encode())
@@ -227,6 +232,7 @@ class _Opening:
         self,
         disk: Disk,
         names: dict[int, str],
+        cold_names: dict[int, str],
         ledgers: Ledgers,
         index: Index,
         seed: Seed,
@@ -235,6 +241,10 @@ class _Opening:
         self.disk = disk
         self.names = names
         """The journal files that were found, by number."""
+        self.cold_names = cold_names
+        """The same of cold files, those included that nothing lists."""
+        self.cold: dict[int, ColdFile] = {}
+        """The cold files that are listed, and there."""
         self.ledgers = ledgers
         self.index = index
         self.bookie_id, self.seed = seed.bookie_id, seed.seed
@@ -330,6 +340,7 @@ class _Opening:
         decision = decide(
             found, from_sequence=saved.sequence, witnessed=self._believed(found, saved.sequence)
         )
+        self._list_cold(saved.cold)
         sealed = {number: (first, last) for number, first, last in saved.files}
         replay = ReplayedJournal(
             decision, sealed, saved.file_number, saved.offset, saved.start_count
@@ -342,6 +353,7 @@ class _Opening:
                 await self._add_run(run, block.file_number)
         await self._prove_position(saved)
         self._miss_files(replay)
+        await self._miss_cold()
         await self._miss_older(saved)
         return replay
 
@@ -400,6 +412,9 @@ class _Opening:
         self._know_survivors(decision)
         removed = self.removed
         self.ended_below = 0 if decision.corrupt or self.losses else self.ledgers.gone_below
+        await self._miss_cold()
+        for number in sorted(self.cold):
+            await self._rebuild_cold(self.cold[number])
         skipped = skipped_ranges((*decision.durable, *decision.survivors))
         for number in sorted(set(self.names) - set(scanned) - removed):
             if number in sealed:
@@ -440,6 +455,43 @@ class _Opening:
         known = self.ledgers.by_id.get(run.ledger)
         if run.ledger >= self.ended_below or (known is not None and known.stored):
             await self._add_run(run, number)
+
+    async def _rebuild_cold(self, cold: ColdFile) -> None:
+        """What lies in a cold file; what is dead of it is of deleted ledgers, or lies elsewhere as well."""
+        runs = await read_cold_footer(self.disk, cold, self.seed)
+        if runs is not None:
+            for run in runs:
+                at = run.at
+                found = jb.Run(run.ledger, at.first, at.count, at.offset, at.length)
+                await self._add_old_run(found, cold.number)
+            return
+        self._lose(f"{cold_name(cold.number)} has no sound footer, and there is no index")
+        async for ledger_id, at in find_records(self.disk, cold):
+            found = jb.Run(ledger_id, at.first, at.count, at.offset, at.length)
+            await self._add_old_run(found, cold.number)
+
+    def _list_cold(self, listed: Iterable[jb.ColdRow]) -> None:
+        for row in listed:
+            self.cold[row[0]] = ColdFile(*row)
+
+    async def _miss_cold(self) -> None:
+        """A cold file that is listed and not there, or not as it was: what it held is lost."""
+        for number in [*self.cold]:
+            if number in self.removed:
+                del self.cold[number]
+            elif number not in self.cold_names:
+                del self.cold[number]
+                self.missing.add(number)
+                self._lose(f"{cold_name(number)} is gone")
+            else:
+                wrong, all_gone = await what_is_wrong(
+                    self.disk, self.cold[number], self.seed, self.bookie_id
+                )
+                if wrong:
+                    self._lose(wrong, number)
+                if all_gone:
+                    del self.cold[number]
+                    self.missing.add(number)
 
     def _miss_files(self, replay: ReplayedJournal) -> None:
         """A sealed file that should be there and is not: what it held is lost."""
@@ -493,6 +545,7 @@ class _Opening:
             if block.head is not None:
                 self.ledgers.limbo_below = block.head.limbo_below
                 self._end_tombstones(block.head.gone_below)
+                self._list_cold(block.head.cold)
             for control in block.controls:
                 if control.kind == jb.STATE:
                     ledger = self.ledgers.get_or_make(control.subject)
@@ -504,6 +557,8 @@ class _Opening:
                     self._end_tombstones(control.subject)
                 elif control.kind == jb.FILE_REMOVED:
                     self.removed.add(control.subject)
+                elif control.kind == jb.COLD_ADDED:
+                    self._list_cold([(control.subject, control.a, control.b, control.flags)])
             for ledger_id, lac in block.lacs.items():
                 ledger = self.ledgers.get_or_make(ledger_id)
                 if lac > ledger.lac:
@@ -536,22 +591,24 @@ class _Opening:
             self.index.add(ledger, run.first, run.count, number, run.offset, run.length)
             ledger.top = run.first + run.count - 1
             return
-        ids = range(run.first, run.first + run.count)
-        if any(self.index.find(ledger, entry) is not None for entry in ids):
+        last = run.first + run.count - 1
+        following = self.index.following(ledger, run.first)
+        if self.index.find(ledger, run.first) or (following and following.first <= last):
             await self._add_missing(ledger, run, number)
         else:
             self.index.add(ledger, run.first, run.count, number, run.offset, run.length)
-            ledger.top = max(ledger.top, ids[-1])
+            ledger.top = max(ledger.top, last)
 
     async def _add_missing(self, ledger: Ledger, run: jb.Run, number: int) -> None:
+        name = cold_name(number) if number in self.cold else self.names[number]
         try:
-            file = await open_file(self.disk, self.names[number])
+            file = await open_file(self.disk, name)
             try:
                 data = await file.read_cold(run.offset, run.length)
             finally:
                 file.close()
         except CorruptData as error:
-            self._lose(f"{self.names[number]} cannot be read ({error})", number)
+            self._lose(f"{name} cannot be read ({error})", number)
             return
         position = 0
         for entry in range(run.first, run.first + run.count):
@@ -603,6 +660,7 @@ class _FirstFile:
         self,
         disk: Disk,
         names: dict[int, str],
+        cold_names: dict[int, str],
         store: Store,
         journal: Journal,
         ring: GatherRing,
@@ -610,6 +668,7 @@ class _FirstFile:
     ) -> None:
         self._disk = disk
         self._names = names
+        self._cold_names = cold_names
         self._store = store
         self._journal = journal
         self._ring = ring
@@ -622,11 +681,15 @@ class _FirstFile:
         saved: Saved | None,
         blank: set[int],
         worthless: set[int],
+        cold: dict[int, ColdFile],
+        *,
+        lost: bool,
     ) -> None:
         """Begin a file, copy survivors, checkpoint, remove what does not count.
 
         To the ``blank`` files nothing was ever written. Of those that do not count the ``worthless`` are
-        deleted, the others are set aside. Raises `DiskFull`, `DiskFailed`, `CorruptData`.
+        deleted, the others are set aside; so are, where something is ``lost``, cold files that are not in
+        ``cold``. Raises `DiskFull`, `DiskFailed`, `CorruptData`.
         """
         decision = replay.decision
         if replay.number in self._names and replay.number not in replay.sealed and replay.first:
@@ -637,8 +700,12 @@ class _FirstFile:
         gone = sorted(blank & worthless - replay.sealed.keys())
         for number in gone:  # room for the new file, also on a full disk (H28)
             await self._journal.delete(number)
-        following = max(*self._names, replay.number, saved.next_file - 1 if saved else 0, 0, 0) + 1
-        if following > FILE_NUMBER_MAX:
+        for name in self._disk.list():  # nothing points to what was not finished
+            if name.endswith(UNFINISHED) and cold_number(name.removesuffix(UNFINISHED)):
+                await self._disk.delete(name)
+        numbers = (*self._names, *self._cold_names, *cold, replay.number, 0)
+        following = max(*numbers, saved.next_file - 1 if saved else 0) + 1
+        if following > jb.FILE_NUMBER_MAX:
             raise CorruptData(
                 f"{file_name(following - 1)} is no file that this bookie made: move it out of the directory"
             )
@@ -650,6 +717,7 @@ class _FirstFile:
             predecessor=replay.number,
             predecessor_end=replay.end,
             sealed=dict(replay.sealed),
+            cold=cold,
         )
         for survivor in decision.survivors:
             await self._copy(survivor)
@@ -684,6 +752,12 @@ class _FirstFile:
                 await self._journal.delete(number)
             else:
                 await self._disk.rename(name, f"{LOST_PREFIX}{number:012d}")
+        for number in sorted(self._cold_names.keys() - cold.keys()):
+            name = self._cold_names[number]
+            if lost:
+                await self._disk.rename(name, f"{LOST_PREFIX}{name}")
+            else:
+                await self._disk.delete(name)
 
     async def _new_file(self, number: int, replay: ReplayedJournal) -> NewFile:
         """The file that this start begins; on a full disk of what can be given up. Raises `DiskFull`."""
@@ -734,6 +808,13 @@ class _FirstFile:
             except CorruptData:
                 continue  # who reads in it is told
             self._journal.file_bytes[number] = file.size()
+            file.close()
+        for number in self._journal.cold:
+            try:
+                file = await open_file(self._disk, cold_name(number))
+            except CorruptData:
+                continue
+            self._journal.file_bytes[number] = file.allocated_bytes()
             file.close()
 
     async def _sync(self, name: str) -> None:

@@ -65,6 +65,12 @@ class BookieOptions:
         "zeros ahead of lone commits, whose sync they make cheaper; 0: none",
         at_least=0,
     )
+    compaction_s: float = option(
+        10.0,
+        "s",
+        "between two looks for files of which much is dead; 0: none is rewritten",
+        at_least=0,
+    )
     free_bytes_min: int = option(
         1024 * MIB,
         "bytes",

@@ -17,7 +17,6 @@ from ..runtime.host import Disk, File
 from .cutting import Cut, cut
 from .gather import GatherRing
 from .index import Index
-from .journal import file_name
 from .ledgers import Ledger
 from .options import BookieOptions
 from .read_sources import Extent, Source, Sources, wanted_bytes
@@ -27,6 +26,8 @@ HOT_BYTES_MAX = 1024 * 1024
 """Read at once from the page cache for one reply."""
 RUNS_MAX = 256
 """Looked at for one reply: 10,922 of one record each held the loop for 0.3 s."""
+REMOVED_MAX = 4096
+"""Files; a read waits for the device for seconds at most."""
 MARKS_MAX = 1024
 """Readers in sequence whose place within a run is known."""
 
@@ -44,13 +45,20 @@ class Collected:
     """How many it looked at."""
 
 
-class JournalFiles:
-    """Journal files open for reading, the last used ones kept."""
+class FileRemoved(CorruptData):
+    """The file was removed since it was looked for: what is live lies elsewhere, says the index."""
 
-    def __init__(self, disk: Disk, open_max: int) -> None:
+
+class JournalFiles:
+    """Journal and cold files open for reading, the last used ones kept."""
+
+    def __init__(self, disk: Disk, name_of: Callable[[int], str], open_max: int) -> None:
         self._disk = disk
+        self._name_of = name_of
         self._open_max = open_max
         self._open: OrderedDict[int, File] = OrderedDict()
+        self._removed: OrderedDict[int, None] = OrderedDict()
+        """Of the files that this process has removed, the last ones."""
 
     def get(self, number: int) -> File | None:
         """The file if it is open."""
@@ -62,17 +70,19 @@ class JournalFiles:
     async def open(self, number: int) -> File:
         """The file. Raises `CorruptData` where it is gone or cannot be opened: the index named it.
 
-        `TooBusy` for a lack of descriptors.
+        `FileRemoved` where it was given up here, `TooBusy` for a lack of descriptors.
         """
         file = self.get(number)
         if file is not None:
             return file
         try:
-            opened = await self._disk.open(file_name(number))
+            opened = await self._disk.open(self._name_of(number))
         except FileNotFoundError:
-            raise CorruptData(f"journal file {number} is gone") from None
+            if number in self._removed:
+                raise FileRemoved(f"file {number} was removed") from None
+            raise CorruptData(f"{self._name_of(number)} is gone") from None
         except DiskFailed as error:  # nothing was written: what is wrong is this one file
-            raise CorruptData(f"journal file {number} cannot be opened: {error}") from error
+            raise CorruptData(f"{self._name_of(number)} cannot be opened: {error}") from error
         file = self._open.setdefault(number, opened)
         if file is not opened:  # another task was quicker
             opened.close()
@@ -83,6 +93,9 @@ class JournalFiles:
 
     def forget(self, number: int) -> None:
         """The file is about to be deleted."""
+        self._removed[number] = None
+        if len(self._removed) > REMOVED_MAX:
+            self._removed.popitem(last=False)
         file = self._open.pop(number, None)
         if file is not None:
             file.close()
@@ -214,7 +227,7 @@ class Reader:
         if data is None:
             return None
         if len(data) < needed:
-            raise CorruptData(f"journal file {run.file_number} ends before {run.offset + needed}")
+            raise CorruptData(f"file {run.file_number} ends before {run.offset + needed}")
         return Extent(run.file_number, run.offset, data)
 
     def view(self, run: Located, extent: Extent | None) -> memoryview | None:
@@ -287,6 +300,9 @@ class ColdReader:
             try:
                 file = await self._files.open(order.file_number)
                 data = await file.read_cold(order.offset, order.length)
+            except FileRemoved:  # look it up again
+                order.done(Extent(order.file_number, order.offset, b""))
+                continue
             except (CorruptData, TooBusy) as error:
                 order.done(error)
                 continue

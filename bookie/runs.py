@@ -8,6 +8,10 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+JOINED_COUNT_MAX = 1_000
+"""Entries: whoever looks for one steps over all before it in its run."""
+JOINED_BYTES_MAX = 1024 * 1024
+
 
 @dataclass(slots=True)
 class Located:
@@ -23,6 +27,19 @@ class Located:
     def last(self) -> int:
         """The last id, inclusive."""
         return self.first + self.count - 1
+
+    def joined(self, after: "Located") -> "Located | None":
+        """One run of this and the next; None where they do not meet, or finding an entry would be slow."""
+        if (
+            after.first != self.first + self.count
+            or after.file_number != self.file_number
+            or after.offset != self.offset + self.length
+            or self.count + after.count > JOINED_COUNT_MAX
+            or self.length + after.length > JOINED_BYTES_MAX
+        ):
+            return None
+        count, length = self.count + after.count, self.length + after.length
+        return Located(self.first, count, self.file_number, self.offset, length)
 
 
 class Runs:

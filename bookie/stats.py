@@ -30,6 +30,12 @@ class Stats:
     fences: int = 0
     checkpoints: int = 0
     files_removed: int = 0
+    files_compacted: int = 0
+    """Cold files made."""
+    moved_bytes: int = 0
+    """Of records that were copied into them."""
+    punched_bytes: int = 0
+    """Given back by the page, in cold files."""
     corrupt_ranges: int = 0
     """Ranges of blocks that a start found lost."""
     loop_lag_max_ms: float = 0.0

@@ -27,6 +27,7 @@ from . import entry as entries
 from . import journal_blocks as jb
 from .adds import Adds
 from .commits import Commits
+from .compaction import Compactor
 from .gather import GatheringBlock, GatherRing
 from .index import Index
 from .index_records import IndexDamaged
@@ -72,7 +73,7 @@ class Store:
         self.stats = Stats()
         self.reasons = Reasons()
         """What is wrong here, beside what `what_is_wrong` counts itself."""
-        self._files = JournalFiles(disk, options.open_files_max)
+        self._files = JournalFiles(disk, journal.name_of, options.open_files_max)
         self.reader = Reader(ring, self._files, index)
         self.cold = ColdReader(self._files, options)
         self.waiters = Waiters(options.waiters_max)
@@ -103,6 +104,18 @@ class Store:
             self.stats,
             self.reasons,
         )
+        self.compactor = Compactor(
+            disk,
+            journal,
+            index,
+            self._files,
+            self.commits,
+            space,
+            self.upkeep,
+            options,
+            self.stats,
+            self.met_damage,
+        )
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -116,6 +129,7 @@ class Store:
                 )
                 nursery.start_soon(self.upkeep.run)
                 nursery.start_soon(self.cold.run)
+                nursery.start_soon(self.compactor.run)
                 nursery.start_soon(self.waiters.run)
                 task_status.started()
         finally:
@@ -236,7 +250,7 @@ class Store:
             self.met_damage(error)
             raise
 
-    def met_damage(self, error: CorruptData) -> None:
+    def met_damage(self, error: DistributedLogError) -> None:
         """A read met a file that is gone or unreadable, or bytes that are not what was written."""
         self.stats.damaged_reads += 1
         self.reasons.set(
@@ -280,7 +294,7 @@ class Store:
 
     @property
     def stored_bytes(self) -> int:
-        """Of all its journal files."""
+        """What all its journal and cold files take of the device."""
         return self._journal.stored_bytes
 
     def info(self) -> dict[str, object]:
@@ -297,6 +311,7 @@ class Store:
             "rolls": journal.rolls,
             "journal_file": journal.number,
             "journal_files": len(journal.sealed) + 1,
+            "cold_files": len(journal.cold),
             "sequence": journal.sequence,
             "unsynced_bytes": self._ring.unsynced_bytes,
             "ledgers": self.ledgers.known,

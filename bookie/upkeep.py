@@ -61,9 +61,10 @@ class Upkeep:
         self._options = options
         self._stats = stats
         self._reasons = reasons
-        self._checkpoint_lock = trio.Lock()
+        self.checkpoint_lock = trio.Lock()
+        """Who changes runs of the map holds it: a checkpoint, and who moves records."""
         self._index_written_at = trio.current_time()
-        self._checkpointed = 0
+        self.checkpointed = 0
         """The sequence of the first block that is not in the index's map."""
 
     async def run(self) -> None:
@@ -121,7 +122,7 @@ class Upkeep:
 
     async def checkpoint(self) -> None:
         """Write the index as it stands. Raises `DiskFull`: nothing was written, whatever was given up."""
-        async with self._checkpoint_lock:  # a later position must not land before earlier runs
+        async with self.checkpoint_lock:  # a later position must not land before earlier runs
             try:
                 await self._checkpoint()
             except DiskFull:
@@ -137,7 +138,7 @@ class Upkeep:
     async def _checkpoint(self) -> None:
         saved = self._saved()
         await self._index.checkpoint(saved)
-        self._checkpointed = saved.sequence
+        self.checkpointed = saved.sequence
         self._stats.checkpoints += 1
 
     def _saved(self) -> Saved:
@@ -155,6 +156,7 @@ class Upkeep:
             files=[(number, *span) for number, span in sorted(self._journal.sealed.items())],
             last_offset=applied.last_offset,
             gone_below=self._ledgers.gone_below,
+            cold=[file.row for _, file in sorted(self._journal.cold.items())],
         )
 
     async def _remove_dead_files(self) -> None:
@@ -162,11 +164,15 @@ class Upkeep:
 
         Every file begins with the state of all ledgers, so the current one repeats what they held.
         """
-        sealed = self._journal.sealed
+        if not self.checkpointed:
+            return
+        passed = [
+            number for number, (_, last) in self._journal.sealed.items() if last < self.checkpointed
+        ]
         dead = [
             number
-            for number, (_, last) in sealed.items()
-            if last < self._checkpointed and not self._index.live_bytes.get(number, 0)
+            for number in (*passed, *self._journal.cold)
+            if not self._index.live_bytes.get(number, 0) and number not in self._journal.held
         ]
         for at in range(0, len(dead), REMOVED_AT_ONCE):
             await self._remove_files(dead[at : at + REMOVED_AT_ONCE])
@@ -177,7 +183,8 @@ class Upkeep:
 
         def removed(number: int) -> None:
             # At the very commit that says so: no checkpoint lists the file as there, and lies after it.
-            del self._journal.sealed[number]
+            self._journal.sealed.pop(number, None)
+            self._journal.cold.pop(number, None)
             self._index.live_bytes.pop(number, None)
             left.remove(number)
             if not left:

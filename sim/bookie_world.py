@@ -96,6 +96,7 @@ class BookieWorld:
             checkpoint_bytes=chance.choice((8, 256)) * 1024,
             checkpoint_runs=chance.choice((10, 1000)),
             free_bytes_min=1 << 20,
+            compaction_s=0,
         )
         kinds = (
             "power cut",

@@ -73,7 +73,8 @@ PURE = {
         "request_ring", "transaction", "wire",
     },
     "bookie": {
-        "cutting", "entry", "index_records", "journal_blocks", "messages", "runs", "seed", "space",
+        "cold_blocks", "compaction_policy", "cutting", "entry", "index_records", "journal_blocks", "messages",
+        "pacer", "runs", "seed", "space",
     },
     "ledger": {
         "keys", "metadata", "registration", "striping", "add_window", "ensemble_change", "recovery",

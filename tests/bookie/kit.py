@@ -27,6 +27,7 @@ OPTIONS = BookieOptions(
     gather_buffers=4,
     unsynced_bytes_max=512 << 10,
     free_bytes_min=0,
+    compaction_s=0,
 )
 SMALL = replace(
     OPTIONS, journal_file_bytes=128 << 10, gather_bytes=64 << 10, unsynced_bytes_max=48 << 10
@@ -198,6 +199,11 @@ class CutFile(MemoryFile):
     def truncate(self, size: int) -> None:
         self.disk.burn()
         super().truncate(size)
+
+    async def punch(self, offset: int, length: int) -> bool:
+        self.disk.burn()
+        self.pending.append((offset, self._content.read(offset, length)))
+        return await super().punch(offset, length)
 
     def read_hot(self, offset: int, length: int) -> bytes | None:
         return self.read_at(offset, length) if self.disk.hot else None

@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.journal import FILE_NUMBER_MAX, file_name
+from distributedlog.bookie.journal import file_name
+from distributedlog.bookie.journal_blocks import FILE_NUMBER_MAX
 from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.seed import SEED_NAME

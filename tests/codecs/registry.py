@@ -11,6 +11,7 @@ from typing import Any
 
 import xxhash
 
+from distributedlog.bookie import cold_blocks as cb
 from distributedlog.bookie import cutting, seed
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie import index_records as ix
@@ -552,7 +553,10 @@ CODECS = [
     Codec(
         "the index's position",
         lambda b: ix.Saved.decode(ix.checked(ix.META_KEY, b)),
-        [ix.Saved("b1", 7, 1, 2, 3, 4, 5, 6, 7, [(1, 2, 3)]).encode()],
+        [
+            ix.Saved("b1", 7, 1, 2, 3, 4, 5, 6, 7, [(1, 2, 3)]).encode(),
+            ix.Saved("b1", 7, 1, 2, 3, 4, 5, 6, 7, [], 0, 0, [(9, 8192, 5000, 2)]).encode(),
+        ],
         STORED,
         ("bookie/index_records.py Saved.decode",),
         seal=sealed(ix.META_KEY),
@@ -586,7 +590,10 @@ CODECS = [
     Codec(
         "a journal's HEAD",
         lambda b: jb.Head.decode(memoryview(b), "journal-1"),
-        [jb.Head("b1", 1, 0, 0, 5, ((1, 2, 3),), 1).encode()],
+        [
+            jb.Head("b1", 1, 0, 0, 5, ((1, 2, 3),), 1).encode(),
+            jb.Head("b1", 1, 0, 0, 5, (), 1, 2, 0, ((9, 8192, 5000, 2),)).encode(),
+        ],
         STORED,
         ("bookie/journal_blocks.py Head.decode",),
     ),
@@ -620,6 +627,29 @@ CODECS = [
         [jb.Trailer(1, 2, 3, 4).encode()],
         STORED,
         ("bookie/journal_blocks.py Trailer.decode",),
+        "bytes",
+    ),
+    Codec(
+        "a cold file's head",
+        lambda b: cb.decode_head(memoryview(b), "a block"),
+        [cb.encode_head("b1", 9)],
+        STORED,
+        ("bookie/cold_blocks.py decode_head",),
+    ),
+    Codec(
+        "a cold file's runs",
+        lambda b: list(cb.unpack_runs(memoryview(b), 9, "a block")),
+        [cb.ColdRun(7, Located(0, 2, 9, 4096, 112), 5).encode()],
+        (CorruptData,),
+        ("bookie/cold_blocks.py unpack_runs",),
+        "bytes",
+    ),
+    Codec(
+        "a cold file's trailer",
+        lambda b: cb.ColdTrailer.decode(memoryview(b), "a block"),
+        [cb.ColdTrailer(8192, 1, 5000, 2, 7).encode()],
+        (CorruptData,),
+        ("bookie/cold_blocks.py ColdTrailer.decode",),
         "bytes",
     ),
     # --- records of the store, each with its key
@@ -887,6 +917,8 @@ EXEMPT = {
     "bookie/adds.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
     "bookie/index.py Index.load": "the length of a run's key was looked at by `located`",
     "bookie/client.py BookieClient.info": "a map for people; only its type is looked at",
+    "bookie/index.py Index.runs_in": "the length of a run's key was looked at by `located`",
+    "bookie/cold_files.py _record": "looked for in rot; `entry.check` is above, and test_compaction.py",
     "bookie/opening.py _Opening._add_missing": "a run that was verified",
     "ledger/writer.py LedgerWriter._confirmed_length": "a record of our own",
     "log/compression.py Compression.compress": "a header that this process has just made",

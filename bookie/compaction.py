@@ -1,0 +1,307 @@
+"""Live records move out of files that are mostly dead, into cold files where whole ledgers lie together.
+
+A file is only removed when nothing in it is live, and it holds the records of all ledgers that were written
+at a time. So what is left of it is copied, and the file goes:
+
+1. The index says what is live in it. Each record is read, its own digest verified (H90), and written to
+   ``cold-N.tmp``, which is synced and gets its name (`cold_writer.py`).
+2. A durable control record says that the file is there; a checkpoint of the index lists it (H85, H86).
+3. One transaction of the index points to the copies, of those runs that are as they were (H84).
+4. Nothing of the old file is left, says the index, counted again: it goes as every dead file goes.
+
+Between any two steps each record is where the index says, or in two places with equal bytes. A start
+removes what was not finished; a file that is listed and to which nothing points is dead, like any other.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from math import inf
+
+import trio
+
+from ..runtime import blocks
+from ..runtime.errors import DiskFull, DistributedLogError, TooBusy
+from ..runtime.host import Disk
+from . import cold_blocks as cb
+from . import journal_blocks as jb
+from .cold_writer import ColdWriter, Move
+from .commits import Commits
+from .compaction_policy import FileFacts, output_bytes_max, worth_moving, worth_punching
+from .gather import GatheringBlock
+from .index import Index
+from .journal import Journal
+from .options import BookieOptions
+from .pacer import QUIET_S, WORK_S, Pacer
+from .reads import JournalFiles
+from .runs import Located
+from .space import Space
+from .stats import Stats
+from .upkeep import Upkeep
+
+RUNS_MAX = 100_000
+"""Moved in one go: they are in memory meanwhile, some 30 MB."""
+SMALL_BYTES = 1024 * 1024
+PUNCH_BYTES = 16 * 1024 * 1024
+"""Given back in one call. It costs the device about as much as reading a hundredth of it."""
+PUNCH_COST = 100
+
+log = logging.getLogger("distributedlog.bookie.compaction")
+
+
+class Compactor:
+    """What gives the room of dead records back, in files that still have live ones."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        journal: Journal,
+        index: Index,
+        files: JournalFiles,
+        commits: Commits,
+        space: Space,
+        upkeep: Upkeep,
+        options: BookieOptions,
+        stats: Stats,
+        on_damage: Callable[[DistributedLogError], None],
+    ) -> None:
+        self._disk = disk
+        self._journal = journal
+        self._index = index
+        self._files = files
+        self._commits = commits
+        self._space = space
+        self._upkeep = upkeep
+        self._options = options
+        self._stats = stats
+        self._on_damage = on_damage
+        self.pacer = Pacer()
+        self._paid_until = 0.0
+        self._may_work = trio.Event()
+        """Not set in the quiet second of a round."""
+        self._round_ends = -inf
+        self._rotten: set[int] = set()
+        """Files with a run that cannot be copied: they stay until it is there from elsewhere."""
+        self._live_before: dict[int, int] = {}
+        """Of cold files: what was live when their pages were last looked at."""
+        self._punches = True
+        """As far as is known the file system gives pages back."""
+
+    async def run(self) -> None:
+        """Look for what is worth it, every few seconds, until cancelled. Raises what ends the node."""
+        while self._options.compaction_s:
+            await trio.sleep(self._options.compaction_s)
+            while await self.go_once():
+                pass
+
+    async def go_once(self) -> bool:
+        """One look, and one cold file at most. False: nothing is worth it, or there is no room for it."""
+        files = self._facts()
+        punched = worth_punching(files, self._live_before) if self._punches else []
+        moved = worth_moving(
+            (file for file in files if file.number not in self._rotten),
+            live_bytes_max=self._output_bytes_max,
+            small_bytes=min(SMALL_BYTES, self._options.first_file_bytes // 16),
+            pressed=self._space.read_only,
+        )
+        if not (punched or moved):
+            return False
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_pace)
+            try:
+                done = await (self._punch(punched) if punched else self._move(moved))
+            except TooBusy as error:  # no descriptor now: later
+                log.warning("bookie %s: nothing is moved now: %s", self._space.bookie_id, error)
+                done = False
+            nursery.cancel_scope.cancel()
+        return done
+
+    @property
+    def _output_bytes_max(self) -> int:
+        live = sum(self._index.live_bytes.values())
+        return output_bytes_max(live, self._options.first_file_bytes)
+
+    def _facts(self) -> list[FileFacts]:
+        """Of the files all of whose runs are in the index's map."""
+        journal, live = self._journal, self._index.live_bytes
+        checkpointed = self._upkeep.checkpointed
+        if not checkpointed:  # after a start on a full disk the map may have nothing yet
+            return []
+        found = [
+            FileFacts(number, journal.file_bytes.get(number, 0), 0, live.get(number, 0), False)
+            for number, (_, last) in journal.sealed.items()
+            if last < checkpointed
+        ]
+        for number, cold in journal.cold.items():
+            taken = journal.file_bytes.get(number, 0)
+            self._live_before.setdefault(number, cold.data_end - cb.DATA_OFFSET)
+            found.append(FileFacts(number, taken, cold.own_bytes, live.get(number, 0), True))
+        self._rotten &= journal.sealed.keys() | journal.cold.keys()
+        for number in self._live_before.keys() - journal.cold.keys():
+            del self._live_before[number]
+        return found
+
+    # --- moving -----------------------------------------------------------------------------------
+
+    async def _move(self, sources: list[int]) -> bool:
+        number = self._journal.take_number()
+        held = {*sources, number}
+        self._journal.held |= held
+        try:
+            runs, _ = await self._index.runs_in(sources, RUNS_MAX, self._output_bytes_max)
+            if runs and not await self._copy(number, runs):
+                return False
+            async with self._upkeep.checkpoint_lock:
+                # Never from what was counted while adds, deletions and moves went on (H84).
+                await self._index.count_again(sources)
+            return True
+        finally:
+            self._journal.held -= held
+
+    async def _copy(self, number: int, runs: list[tuple[int, Located]]) -> bool:
+        """Make the cold file and point to it; False where it cannot be, or not of all of the runs."""
+        places, cold = cb.laid_out(number, runs)
+        if self._disk.free_bytes() < cold.length + 2 * self._options.first_file_bytes:
+            return False
+        moves = [Move(*run, place) for run, place in zip(runs, places, strict=True)]
+        name = cb.cold_name(number)
+        try:
+            file = await self._disk.create(name + cb.UNFINISHED, size=cold.length, direct=True)
+        except DiskFull:
+            return False
+        writer = ColdWriter(
+            self._disk,
+            file,
+            cold,
+            bookie_id=self._space.bookie_id,
+            seed=self._journal.seed,
+            start_count=self._journal.start_count,
+            read=self._read,
+            spend=self._spend,
+        )
+        try:
+            whole = await writer.write(moves)
+            taken = file.allocated_bytes()
+        finally:
+            file.close()
+        if not whole:
+            await self._disk.delete(name + cb.UNFINISHED)
+            self._rotten |= {run.file_number for _, run in writer.rotten}
+            assert writer.damage is not None, "something is rotten"
+            self._on_damage(writer.damage)
+            rotten = {(ledger, run.first) for ledger, run in writer.rotten}
+            sound = [run for run in runs if (run[0], run[1].first) not in rotten]
+            return bool(sound) and await self._copy(number, sound)
+        await self._disk.rename(name + cb.UNFINISHED, name)
+        await self._announce(cold, taken)
+        if not await self._upkeep.checkpoint_if_room():
+            return False  # nothing points to the file: it is removed again
+        async with self._upkeep.checkpoint_lock:
+            await self._index.move([(move.ledger, move.old, move.new) for move in moves])
+        self._stats.files_compacted += 1
+        self._stats.moved_bytes += cold.data_end - cb.DATA_OFFSET
+        return True
+
+    async def _announce(self, cold: cb.ColdFile, taken_bytes: int) -> None:
+        """Say durably that the file is there, before anything points to it (H85)."""
+        durable = trio.Event()
+
+        def added() -> None:
+            # At the very commit that says so: heads and checkpoints after it list the file.
+            self._journal.cold[cold.number] = cold
+            self._journal.file_bytes[cold.number] = taken_bytes
+            durable.set()
+
+        def write(block: GatheringBlock) -> None:
+            block.controls.append(jb.cold_added_record(cold.row))
+            block.after_sync.append(added)
+
+        self._commits.with_block(write)
+        await durable.wait()
+
+    async def _read(self, file_number: int, offset: int, length: int) -> bytes:
+        file = await self._files.open(file_number)
+        return await file.read_cold(offset, length)
+
+    # --- giving pages back ------------------------------------------------------------------------
+
+    async def _punch(self, numbers: list[int]) -> bool:
+        """Give back the pages of cold files in which nothing is live (H87).
+
+        What is live is asked of the map itself, and can only become less: nothing new ever points into a
+        file that has its name. Head, footer and trailer stay.
+        """
+        chosen: dict[int, cb.ColdFile] = {}
+        for number in numbers:
+            if not chosen or sum(cold.runs for cold in chosen.values()) < RUNS_MAX:
+                chosen[number] = self._journal.cold[number]
+        self._journal.held |= chosen.keys()
+        try:
+            runs, whole = await self._index.runs_in(chosen, 4 * RUNS_MAX, 1 << 62)
+            if not whole:  # what is not seen here may be live
+                return False
+            for number, cold in chosen.items():
+                live = [run for _, run in runs if run.file_number == number]
+                if not await self._punch_one(cold, live):
+                    self._punches = False
+                    log.warning("this file system gives no pages back: files are rewritten")
+                    break
+        finally:
+            self._journal.held -= chosen.keys()
+        return self._punches
+
+    async def _punch_one(self, cold: cb.ColdFile, live: list[Located]) -> bool:
+        file = await self._files.open(cold.number)
+        before = file.allocated_bytes()
+        for start, end in gaps(cold, live):
+            for at in range(-(-start // blocks.ALIGN) * blocks.ALIGN, end, PUNCH_BYTES):
+                length = min(PUNCH_BYTES, end - at)
+                if not await file.punch(at, length):
+                    return False
+                await self._spend(length // PUNCH_COST)
+        taken = file.allocated_bytes()
+        self._journal.file_bytes[cold.number] = taken
+        self._live_before[cold.number] = sum(run.length for run in live)
+        self._stats.punched_bytes += before - taken
+        return True
+
+    # --- pace -------------------------------------------------------------------------------------
+
+    async def _keep_pace(self) -> None:
+        """Let one second in ten pass without work, and learn from the commits, until cancelled."""
+        try:
+            while True:
+                times: list[float] = []
+                self._journal.commit_times = times
+                if trio.current_time() >= self._round_ends:
+                    self._may_work = trio.Event()
+                    await trio.sleep(QUIET_S)
+                    self.pacer.on_quiet(times)
+                    self._round_ends = trio.current_time() + WORK_S
+                    self._may_work.set()
+                    continue
+                try:
+                    await trio.sleep_until(self._round_ends)
+                finally:
+                    self.pacer.on_work(times)
+        finally:
+            self._journal.commit_times = None
+
+    async def _spend(self, size: int) -> None:
+        """So many bytes were read or written: wait for as long as that may take."""
+        await self._may_work.wait()
+        now = trio.current_time()
+        self._paid_until = max(self._paid_until, now) + size / self.pacer.rate
+        await trio.sleep_until(self._paid_until)
+
+
+def gaps(cold: cb.ColdFile, live: Iterable[Located]) -> Iterator[tuple[int, int]]:
+    """Where in a cold file no live record lies, between its head and its footer: (start, end)."""
+    at = cb.DATA_OFFSET
+    for run in sorted(live, key=lambda run: run.offset):
+        assert run.offset >= cb.DATA_OFFSET, "a record in a head"
+        assert run.offset + run.length <= cold.data_end, "a record in a footer"
+        if run.offset > at:
+            yield at, run.offset
+        at = max(at, run.offset + run.length)
+    if at < cold.data_end:
+        yield at, cold.data_end

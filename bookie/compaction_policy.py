@@ -1,0 +1,102 @@
+"""Which files of a bookie are worth rewriting, and of which pages may be given back (pure).
+
+A byte is rewritten only with a file of which at least `DEAD_SHARE` is dead, or that is small: so what lives
+long is written twice, not again and again. In a cold file whole ledgers lie together: what is deleted there
+is given back by the page, without any rewriting, and counts as dead no more.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+DEAD_SHARE = 0.15
+"""Of what a file takes, its own head and footer aside: live records take at most 1 / 0.85 of their bytes."""
+DEAD_SHARE_PRESSED = 0.05
+"""Where the disk is nearly full."""
+COLD_DEAD_BYTES_MIN = 64 * 1024
+"""Less is what borders of ledgers leave in pages that are half dead: a file would be rewritten for ever."""
+SMALL_BYTES = 1024 * 1024
+PUNCH_SHARE = 16
+"""Pages are looked for where a 16th of the file has died since the last look."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """A sealed file of a bookie whose records are all in the index's map. Sizes are bytes."""
+
+    number: int
+    taken_bytes: int
+    """Of the device."""
+    own_bytes: int
+    """Head, footer and trailer of a cold file: no rewriting gets rid of them. 0 for a journal file."""
+    live_bytes: int
+    cold: bool
+
+    @property
+    def dead_bytes(self) -> int:
+        """What rewriting it would give back."""
+        return max(0, self.taken_bytes - self.own_bytes - self.live_bytes)
+
+    def is_dead(self, share: float) -> bool:
+        """Is so much of it dead that it is worth being rewritten?"""
+        if self.cold and self.dead_bytes < COLD_DEAD_BYTES_MIN:
+            return False
+        return self.dead_bytes >= share * (self.dead_bytes + self.live_bytes)
+
+
+def worth_moving(
+    files: Iterable[FileFacts], *, live_bytes_max: int, small_bytes: int, pressed: bool
+) -> list[int]:
+    """The files whose live records are moved next, those that give most for their bytes first.
+
+    Together they hold about ``live_bytes_max``, or one of them holds more. Wholly dead ones are none of
+    this: they are removed as they are.
+    """
+    share = DEAD_SHARE_PRESSED if pressed else DEAD_SHARE
+    live = [file for file in files if file.live_bytes]
+    wanted = [
+        file
+        for file in live
+        if file.is_dead(share) or (not file.cold and file.taken_bytes < small_bytes)
+    ]
+    if (
+        wanted
+    ):  # what few bytes there are in small cold files goes along: else there were ever more files
+        numbers = {file.number for file in wanted}
+        wanted += [
+            file
+            for file in live
+            if file.cold and file.live_bytes < small_bytes and file.number not in numbers
+        ]
+    wanted.sort(key=lambda file: (-file.dead_bytes / (file.live_bytes + 1), file.number))
+    chosen: list[int] = []
+    size = 0
+    for file in wanted:
+        if chosen and size + file.live_bytes > live_bytes_max:
+            break
+        chosen.append(file.number)
+        size += file.live_bytes
+    return chosen
+
+
+def worth_punching(files: Iterable[FileFacts], live_before: Mapping[int, int]) -> list[int]:
+    """The cold files in which pages may be given back.
+
+    ``live_before``: what was live at the last look, by number; at the beginning all records.
+    """
+    return [
+        file.number
+        for file in files
+        if file.cold
+        and file.live_bytes
+        and (live_before[file.number] - file.live_bytes) * PUNCH_SHARE
+        >= max(COLD_DEAD_BYTES_MIN, live_before[file.number])
+    ]
+
+
+def output_bytes_max(live_bytes: int, first_file_bytes: int) -> int:
+    """Of one cold file, by what is live in all: 64 MiB, more where that would make very many.
+
+    Where journal files are small, as on a small disk, no more than four of the smallest.
+    """
+    mib = 1024 * 1024
+    return max(min(64 * mib, 4 * first_file_bytes), min(live_bytes // 32, 256 * mib))

@@ -1,0 +1,71 @@
+"""How fast the work in the background may go, by what it costs the writers (pure).
+
+Time goes in rounds of 10 s. In the first second there is no work in the background, and the commits of that
+second say what writers have without it (H100: never learnt while work goes on). Commits of the rest that
+take much longer halve the rate; such as do not raise it. A floor keeps a noisy neighbour from stopping it.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+
+MIB = 1024 * 1024
+QUIET_S = 1.0
+WORK_S = 9.0
+RATE_MIN = 8 * MIB
+"""Bytes read and written a second."""
+RATE_MAX = 256 * MIB
+RATE_STEP = 4 * MIB
+COMMITS_MIN = 10
+"""Of fewer in a second nothing is learnt: hardly anybody writes."""
+ROUNDS = 6
+TOO_LONG, SHORT_ENOUGH = 1.7, 1.3
+SLACK_S = 0.001
+LOAD_CHANGED = 2.0
+
+
+class Pacer:
+    """The rate of one bookie's work in the background, from how long commits take."""
+
+    def __init__(self) -> None:
+        self.rate: float = RATE_MIN
+        """Bytes a second."""
+        self._quiet: deque[float] = deque(maxlen=ROUNDS)
+        """The 99th percentiles of the last seconds without work."""
+        self._load = 0.0
+        """Commits a second, then."""
+
+    @property
+    def baseline_s(self) -> float | None:
+        """How long the slowest commits take without work in the background; None: nobody writes."""
+        return median(self._quiet) if self._quiet else None
+
+    def on_quiet(self, commits: Sequence[float]) -> None:
+        """A second without work is over; how long its commits took, seconds each."""
+        if len(commits) < COMMITS_MIN:
+            self._quiet.clear()
+            return
+        load = len(commits) / QUIET_S
+        if not self._load / LOAD_CHANGED <= load <= self._load * LOAD_CHANGED:
+            self._quiet.clear()  # what was usual before tells nothing about other writers
+        self._load = load
+        self._quiet.append(p99(commits))
+
+    def on_work(self, commits: Sequence[float]) -> None:
+        """Some time with work is over; how long its commits took."""
+        baseline = self.baseline_s
+        if baseline is None and len(commits) < COMMITS_MIN:
+            self.rate = min(RATE_MAX, self.rate * 2)
+        elif baseline is None:
+            return  # whoever writes now began in the midst of work
+        elif len(commits) < COMMITS_MIN:
+            return
+        elif p99(commits) > TOO_LONG * baseline + SLACK_S:
+            self.rate = max(RATE_MIN, self.rate / 2)
+        elif p99(commits) < SHORT_ENOUGH * baseline + SLACK_S:
+            self.rate = min(RATE_MAX, self.rate + RATE_STEP)
+
+
+def p99(values: Sequence[float]) -> float:
+    """The 99th percentile of some values, at least one."""
+    return sorted(values)[(len(values) * 99 - 1) // 100]

@@ -1,0 +1,458 @@
+"""Live records move out of files that are mostly dead; nothing live is lost, whatever happens meanwhile."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.bookie import cold_blocks as cb
+from distributedlog.bookie import entry as entries
+from distributedlog.bookie.cold_files import read_cold_footer
+from distributedlog.bookie.compaction import gaps
+from distributedlog.bookie.index_records import Saved
+from distributedlog.bookie.journal import file_name
+from distributedlog.bookie.journal_blocks import Head
+from distributedlog.bookie.ledgers import LIMBO_ALL
+from distributedlog.bookie.read_sources import Extent
+from distributedlog.bookie.runs import Located
+from distributedlog.bookie.store import Store
+from distributedlog.runtime.errors import CorruptData, LedgerFenced, NoSuchLedger
+
+from .kit import (
+    KEY,
+    SMALL,
+    Adder,
+    CutDisk,
+    PowerCut,
+    fence,
+    from_device,
+    journal_names,
+    read_all,
+    record,
+    running,
+)
+
+Clock = trio.testing.MockClock
+Stored = dict[int, dict[int, bytes]]
+"""Ledger -> entry -> record."""
+
+
+async def interleaved(
+    store: Store, ledgers: Iterable[int], count: int, payload: int = 3000, first: int = 0
+) -> Stored:
+    """Entries of several ledgers, one after the other, acknowledged."""
+    adders = {ledger: Adder(store, ledger) for ledger in ledgers}
+    for n in range(first, first + count):
+        for ledger, adder in adders.items():
+            adder.send(record(ledger, n, bytes([ledger, n % 251]) * (payload // 2)))
+        await trio.sleep(0.001)
+    for adder in adders.values():
+        await adder.all_acked()
+    return {ledger: dict(enumerate(adder.sent, first)) for ledger, adder in adders.items()}
+
+
+async def delete(store: Store, *ledgers: int) -> None:
+    for ledger in ledgers:
+        await store.delete_ledger(ledger)
+    await store.checkpoint()
+
+
+async def compact(store: Store) -> None:
+    """As often as there is something that is worth it; then the dead files go."""
+    await store.checkpoint()
+    while await store.compactor.go_once():
+        pass
+    await trio.sleep(6)
+
+
+def cold_names(disk: CutDisk) -> list[str]:
+    return [name for name in disk.list() if cb.cold_number(name)]
+
+
+async def test_what_lives_between_deleted_neighbours_moves(autojump_clock: Clock) -> None:
+    """Three of four interleaved ledgers are deleted: 4.7 times the live bytes stayed before."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 150)
+        before = store.stored_bytes
+        await delete(store, 1, 2, 3)
+        await compact(store)
+
+        live = sum(map(len, wanted[4].values()))
+        ring = 3 * store._journal.file_bytes[store._journal.number]
+        assert before > 4 * live
+        assert store.stored_bytes < 1.3 * live + ring
+        assert store.stored_bytes == sum(
+            disk._files[name].allocated_bytes
+            for name in disk.list()
+            if cb.cold_number(name) or name in journal_names(disk)
+        )
+        assert store.stats.moved_bytes < 1.1 * live
+        assert len(cold_names(disk)) >= 1
+        assert await read_all(store, 4) == wanted[4]
+        disk.hot = False
+        assert await read_all(store, 4) == wanted[4]
+
+    async with running(disk, SMALL) as store:
+        assert not store.ledgers.limbo_below
+        assert await read_all(store, 4) == wanted[4]
+        with pytest.raises(NoSuchLedger):
+            store.ledgers.look_up(1, KEY)
+        assert store.stored_bytes < 1.3 * live + ring + SMALL.first_file_bytes
+
+
+async def test_a_moved_ledger_is_one_run_a_thousand_entries(autojump_clock: Clock) -> None:
+    """Sorted by ledger: a reader that catches up finds long runs, one after the other."""
+    async with running(CutDisk(), SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 300, 100)
+        await delete(store, 1, 2)
+        runs_before = store._index.map_runs
+        await compact(store)
+
+        assert store._index.map_runs < runs_before / 10
+        assert await read_all(store, 3) == wanted[3]
+        assert await read_all(store, 4, 17, 200) == {n: wanted[4][n] for n in range(17, 201)}
+
+
+@pytest.mark.parametrize("index_lost", [False, True])
+async def test_the_power_goes_off_at_every_step(autojump_clock: Clock, index_lost: bool) -> None:
+    """H84–H86: in two compactions in a row, the second one of cold files too; also without the index."""
+    step = 0
+    died = True
+    while died:
+        disk = CutDisk()
+        wanted: Stored = {}
+        died = False
+        try:
+            async with running(disk, SMALL) as store:
+                wanted = await interleaved(store, (1, 2, 3, 4), 16)
+                await fence(store, 4)
+                await delete(store, 1)
+                disk.fuse = step
+                await compact(store)
+                await delete(store, 2)
+                await compact(store)
+                disk.fuse = -1
+        except* PowerCut:
+            died = True
+        draw = random.Random(step)
+        disk = disk.cut(draw, draw.choice((0.0, 0.5, 1.0)))
+        if index_lost:
+            disk._maps = {}
+
+        async with running(disk, SMALL) as store:
+            assert not store.ledgers.limbo_below, f"step {step}"
+            for ledger in (3, 4):
+                assert await read_all(store, ledger) == wanted[ledger], f"step {step}"
+            with pytest.raises(NoSuchLedger):
+                store.ledgers.look_up(1, KEY)
+            late = Adder(store, 4)
+            late.send(record(4, 16))
+            assert isinstance((await late.refusal())[0], LedgerFenced)
+            await compact(store)
+            for ledger in (3, 4):
+                assert await read_all(store, ledger) == wanted[ledger], f"step {step}"
+            assert not [name for name in disk.list() if name.endswith(cb.UNFINISHED)]
+            listed = {cb.cold_name(number) for number in store._journal.cold}
+            assert listed == set(cold_names(disk)), f"step {step}"
+        step += 3 if index_lost else 1
+    assert step > 20
+
+
+async def test_a_rotten_record_is_not_copied_and_holds_its_file(autojump_clock: Clock) -> None:
+    """H90: under a new footer it would look sound."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2, 3)
+        run = store._index.find(store.ledgers.by_id[4], 5)
+        assert run is not None
+        at = run.offset + (5 - run.first) * len(wanted[4][5]) + 100
+        disk.flip(file_name(run.file_number), at)
+        await compact(store)
+
+        assert file_name(run.file_number) in disk.list()
+        here = store._index.find(store.ledgers.by_id[4], 5)
+        assert here is not None
+        assert here.file_number == run.file_number
+        held = range(run.first, run.last + 1)
+        assert await read_all(store, 4, run.last + 1) == {
+            n: raw for n, raw in wanted[4].items() if n > run.last
+        }
+        assert store.stats.damaged_reads == 1
+        assert any("damage" in reason for reason in store.what_is_wrong())
+        for cold in store._journal.cold.values():
+            footer = await read_cold_footer(disk, cold, store._journal.seed)
+            assert footer is not None
+            assert not [one for one in footer if one.ledger == 4 and one.at.first in held]
+        assert not await store.compactor.go_once(), "not again and again"
+
+
+async def change(store: Store, stored: Stored, draw: random.Random) -> None:
+    """Ledgers are deleted, and others go on, while records move."""
+    for number in range(3):
+        await trio.sleep(draw.uniform(0.9, 1.4) if not number else 0.01)
+        victim = draw.choice(sorted(stored))
+        stored.pop(victim)
+        await store.delete_ledger(victim)
+        if draw.random() < 0.5:
+            await store.checkpoint()
+        kept = draw.choice(sorted(stored))
+        more = await interleaved(store, (kept,), 5, 1500, len(stored[kept]))
+        stored[kept] |= more[kept]
+
+
+async def test_what_changes_meanwhile_is_not_undone(autojump_clock: Clock) -> None:
+    """H84: adds, deletions and checkpoints at every await of the compactor, against a dict."""
+    for seed in range(12):
+        draw = random.Random(seed)
+        disk = CutDisk(sync_s=draw.choice((0.0, 0.002)))
+        async with running(disk, SMALL) as store:
+            stored = await interleaved(store, range(1, 9), 30, 1500)
+            await delete(store, 1, 2)
+            del stored[1], stored[2]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(change, store, stored, draw)
+                await compact(store)
+            await compact(store)
+            live = dict.fromkeys(store._index.live_bytes, 0)
+            counted = dict(store._index.live_bytes)
+            async with store.upkeep.checkpoint_lock:
+                await store._index.count_again(live)
+            assert counted == store._index.live_bytes, f"seed {seed}"
+            for ledger, wanted in stored.items():
+                assert await read_all(store, ledger) == wanted, f"seed {seed}"
+
+        async with running(disk, SMALL) as store:
+            for ledger, wanted in stored.items():
+                assert await read_all(store, ledger) == wanted, f"seed {seed}"
+
+
+async def test_a_run_that_is_not_as_it_was_is_left_where_it_is(autojump_clock: Clock) -> None:
+    """H84: between its copy and the switch somebody else has moved it."""
+    async with running(CutDisk(), SMALL) as store:
+        await interleaved(store, (7,), 40)
+        await store.checkpoint()
+        ledger = store.ledgers.by_id[7]
+        first, second = [
+            found for n in (0, 20) if (found := store._index.find(ledger, n)) is not None
+        ]
+        seen = replace(first, offset=first.offset + 8)  # as it was before
+        await store._index.move(
+            [
+                (7, seen, replace(first, file_number=1000, offset=4096)),
+                (7, second, replace(second, file_number=1000, offset=8192)),
+            ]
+        )
+
+        assert store._index.find(ledger, 0) == first
+        moved = store._index.find(ledger, second.first)
+        assert moved is not None
+        assert moved.file_number == 1000
+        assert store._index.live_bytes[1000] == second.length
+
+
+async def test_pages_of_deleted_ledgers_are_given_back_and_no_others(
+    autojump_clock: Clock,
+) -> None:
+    """H87: ledgers of a few pages, and of less than one, lie next to each other in a cold file."""
+    disk = CutDisk()
+    draw = random.Random(1)
+    async with running(disk, SMALL) as store:
+        stored: Stored = {}
+        for ledger in range(1, 60):
+            stored |= await interleaved(
+                store, (ledger, 100 + ledger), draw.randint(1, 9), draw.choice((100, 3000, 9000))
+            )
+        await delete(store, *range(101, 160))
+        await compact(store)
+        written = store.stats.moved_bytes
+        files = set(cold_names(disk))
+        for ledger in draw.sample(range(1, 60), 25):
+            del stored[ledger]
+            await delete(store, ledger)
+        for ledger in range(101, 160):
+            del stored[ledger]
+        before = store.stored_bytes
+        await store.checkpoint()
+        assert await store.compactor.go_once()
+
+        assert set(cold_names(disk)) == files, "not by rewriting"
+        assert store.stats.moved_bytes == written
+        assert store.stats.punched_bytes == before - store.stored_bytes > 100_000
+        for ledger, wanted in stored.items():
+            assert await read_all(store, ledger) == wanted
+    disk._maps = {}
+
+    async with running(disk, SMALL) as store:  # its footer names what is gone, too
+        assert not store.ledgers.limbo_below
+        for ledger, wanted in stored.items():
+            assert await read_all(store, ledger) == wanted
+
+
+async def test_where_no_pages_can_be_given_back_files_are_rewritten(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = CutDisk()
+
+    async def refuses(self: object, offset: int, length: int) -> bool:
+        await trio.lowlevel.checkpoint()
+        return False
+
+    monkeypatch.setattr("tests.bookie.kit.CutFile.punch", refuses)
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 100)
+        await delete(store, 1, 2)
+        await compact(store)
+        before = store.stored_bytes
+        await delete(store, 3)
+        await compact(store)
+        await compact(store)
+
+        assert store.stored_bytes < before - 250_000
+        assert await read_all(store, 4) == wanted[4]
+
+
+def test_gaps_are_what_lies_between_head_live_records_and_footer() -> None:
+    cold = cb.ColdFile(9, 40960, 20000, 3)
+    runs = [Located(0, 1, 9, 10000, 2000), Located(5, 1, 9, 4096, 904)]
+
+    assert list(gaps(cold, runs)) == [(5000, 10000), (12000, 20000)]
+    assert list(gaps(cold, [])) == [(4096, 20000)]
+    assert list(gaps(cold, [Located(0, 1, 9, 4096, 15904)])) == []
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied", "zeroed", "cut", "swapped", "footer"])
+@pytest.mark.parametrize("index_lost", [False, True])
+async def test_a_cold_file_that_is_not_as_it_was_is_a_loss(
+    autojump_clock: Clock, how: str, index_lost: bool
+) -> None:
+    """Never "no" of what was acknowledged, whatever becomes of a file of the bookie."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2)
+        await compact(store)
+        await delete(store, 3)
+        await compact(store)
+        cold = next(iter(store._journal.cold.values()))
+    name = cb.cold_name(cold.number)
+    content = disk._files[name]
+    if how == "deleted":
+        await disk.delete(name)
+    elif how == "emptied":
+        content.resize(0, name)
+    elif how == "zeroed":
+        content.data[:] = bytes(len(content.data))
+    elif how == "cut":
+        content.resize(cold.data_end // 2, name)
+    elif how == "swapped":
+        content.data[:] = disk._files[journal_names(disk)[0]].data[: len(content.data)]
+    else:
+        content.data[cold.length - 4096 - 100 :] = bytes(4196)
+    if index_lost:
+        disk._maps = {}
+
+    async with running(disk, SMALL) as store:
+        assert store.ledgers.limbo_below == LIMBO_ALL
+        ledger = store.ledgers.look_up(4, KEY)
+        assert ledger.limbo
+        found: dict[int, bytes] = {}
+        for n in range(60):
+            try:
+                found |= await read_all(store, 4, n, n)
+            except CorruptData:
+                continue
+        assert found.items() <= wanted[4].items()
+        if how == "footer":
+            assert found == wanted[4], "all is there: it is only not proved"
+
+
+async def test_a_read_that_waits_for_a_removed_file_is_looked_up_again(
+    autojump_clock: Clock,
+) -> None:
+    """H87: it was ordered before its records moved."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2, 3)
+        before = store._index.find(store.ledgers.by_id[4], 0)
+        assert before is not None
+        await compact(store)
+        assert file_name(before.file_number) not in disk.list()
+
+        extent = await from_device(store, before)
+
+        assert isinstance(extent, Extent)
+        assert not extent.data
+        disk.hot = False
+        found = store.collect(store.ledgers.by_id[4], 0, 0, 1 << 20, extent)
+        assert found.cold is not None, "asked again, where it lies now"
+        assert found.cold.file_number in store._journal.cold
+        assert await read_all(store, 4) == wanted[4]
+
+
+async def test_without_room_nothing_moves_and_nothing_is_left(autojump_clock: Clock) -> None:
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2, 3)
+        disk.bytes_max = disk.used_bytes + 2 * SMALL.first_file_bytes
+        names = disk.list()
+
+        assert not await store.compactor.go_once()
+
+        assert disk.list() == names
+        disk.bytes_max = None
+        await compact(store)
+        assert cold_names(disk)
+        assert await read_all(store, 4) == wanted[4]
+
+
+async def test_a_bookie_looks_by_itself(autojump_clock: Clock) -> None:
+    disk = CutDisk()
+    async with running(disk, replace(SMALL, compaction_s=10.0)) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 60)
+        for ledger in (1, 2, 3):
+            await store.delete_ledger(ledger)
+        await trio.sleep(40)
+
+        assert cold_names(disk)
+        assert store.info()["cold_files"] == 1
+        assert await read_all(store, 4) == wanted[4]
+
+
+def test_lists_without_cold_files_are_written_as_before() -> None:
+    """A program of before reads them; it refuses, with words, those that name cold files."""
+    head = Head("b1", 3, 1, 8192, 0, ((1, 1, 5),), 1, 2)
+    saved = Saved("b1", 7, 9, 2, 8192, 6, 3, 0, 5, [(1, 1, 5)])
+    cold = (4, 16384, 8000, 2)
+    for form, with_cold in (
+        (head, replace(head, cold=(cold,))),
+        (saved, replace(saved, cold=[cold])),
+    ):
+        assert b"\xa6format\x01" in form.encode()
+        assert b"cold" not in form.encode()
+        assert b"\xa6format\x03" in with_cold.encode()
+    assert Head.decode(memoryview(replace(head, cold=(cold,)).encode()), "x").cold == (cold,)
+    assert Saved.decode(replace(saved, cold=[cold]).encode()).cold == [cold]
+
+
+def test_a_cold_file_is_laid_out_sorted_and_joined() -> None:
+    runs = [
+        (1, Located(0, 2, 5, 900_000, 200)),
+        (1, Located(2, 1, 3, 4096, 100)),  # goes on where the last one ended
+        (1, Located(9, 1, 3, 5000, 100)),  # after a gap
+        (2, Located(10, 1, 3, 6000, 100)),  # another ledger
+    ]
+
+    places, cold = cb.laid_out(77, runs)
+
+    assert [place.offset for place in places] == [4096, 4296, 4396, 4496]
+    assert {place.file_number for place in places} == {77}
+    assert cold == cb.ColdFile(77, 4096 + 4096 + 4096 + 4096, 4596, 3)
+    assert cold.own_bytes == cold.length - 500
+    assert entries.HEADER_BYTES < 100
