@@ -23,6 +23,7 @@ The replicated state (pure):
     commands.py, answers.py         what goes through the log, and what comes back
     kv.py, history.py               keys with revisions, as in etcd v3; what watches resume from
     request_ring.py, kv_snapshot.py requests sent again are not done again; the state in chunks
+    saves.py                        the state in a file that outlives every node
 
 A node, which drives both:
 
@@ -34,4 +35,5 @@ A node, which drives both:
     peers.py, strangers.py, receiving.py                peers, snapshots
     leases.py, quorum_contact.py, status.py  keep-alives; whether it hears a leader; what it tells of itself
     forming.py, admission.py        how a quorum comes to be (H5), and how its members change
+    refounding.py                   a new one from a save, or from the one node that is left (H104)
 """

@@ -7,7 +7,7 @@ ends within a second (`leases.py`). Questions are in `asking.py`, connections in
 `watching.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 
 import trio
@@ -28,6 +28,7 @@ from .commands import Command, Grant, Revoke, Transact, encode_command
 from .configuration import Member
 from .interface import MemberStatus, RangePage, Watch
 from .quorum_links import QuorumLinks
+from .saves import SaveRequest, decode_begun, decode_chunk
 from .status_question import ask_status
 from .transaction import KeyValue, Transaction, TransactionReply
 from .watching import Watcher
@@ -143,6 +144,21 @@ class MetadataClient:
         Addresses are those of the side that we came in on, as far as a node advertises one.
         """
         return await ask_status(self._links)
+
+    async def save(self) -> AsyncIterator[bytes]:
+        """The whole state as of one moment after this call, as the chunks of a save (`saves.py`).
+
+        The moment lies in what the leader remembers of changes meanwhile: it ends with the connection.
+        Raises `InvalidRequest` when that ended, or another leads: begin again.
+        """
+        reply = await self.ask(Op.META_SAVE, SaveRequest().encode())
+        number, chunk = decode_begun(reply.body)
+        count = 0
+        while chunk:
+            yield chunk
+            count += 1
+            reply = await self.ask(Op.META_SAVE, SaveRequest(number, count).encode())
+            chunk = decode_chunk(reply.body)
 
     async def change_members(self, request: MembersRequest) -> list[Member]:
         """Have the quorum's members changed; who they are when that is committed, or was before.

@@ -5,6 +5,7 @@ Synchronous: a frame is decoded and handed on; its answer is sent when the state
 
 from ..runtime.errors import (
     DistributedLogError,
+    InvalidRequest,
     NotReady,
     ProtocolError,
     TooBusy,
@@ -20,6 +21,7 @@ from .intake import NEVER_S
 from .member_node import MemberNode
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
 from .node import MetadataNode
+from .saves import SaveGivenOut, SaveHead, SaveRequest, encode_begun, encode_chunk, save_chunks
 from .served_watches import ServedWatches
 from .wire import (
     STATUS_QUESTION,
@@ -43,6 +45,9 @@ class MetadataSession:
         self._link = link
         self._watches = ServedWatches(link)
         node.watches[self._watches] = None
+        self._save: SaveGivenOut | None = None
+        """The one that is fetched on this connection; another beginning ends it."""
+        self._saves = 0
 
     # --- runtime.link.Session ---------------------------------------------------------------------
 
@@ -69,6 +74,8 @@ class MetadataSession:
             self._renew(member, ident, decode_lease(body))
         elif op == Op.META_WATCH:
             self._watch(member, ident, body)
+        elif op == Op.META_SAVE:
+            self._give_save(member, ident, SaveRequest.decode(body))
         elif op == Op.META_WATCH_CANCEL:
             self._watches.cancel(ident)
         elif op == Op.INFO:
@@ -87,6 +94,7 @@ class MetadataSession:
     def on_closed(self) -> None:
         """See `link.Session`."""
         del self._node.watches[self._watches]
+        self._save = None
         if self._node.member is not None:
             self._node.member.leases.on_closed(self._link)
 
@@ -126,6 +134,33 @@ class MetadataSession:
                 self._link.reply(ident, encode_page(state.index, page))
 
         member.replica.read(ready)
+
+    def _give_save(self, member: MemberNode, ident: int, request: SaveRequest) -> None:
+        if request.number:
+            if not self._has_credit(ident):
+                return
+            given = self._save
+            try:
+                if given is None or given.number != request.number:
+                    raise InvalidRequest("this save is not given out here any more: begin again")
+                self._link.reply(ident, encode_chunk(given.chunk(request.chunk)))
+            except InvalidRequest as error:
+                self._link.reply_error(ident, error)
+            return
+
+        def ready(error: DistributedLogError | None) -> None:
+            replica = member.replica
+            if error is not None:
+                self._link.reply_error(ident, self._led_from_here(member, error))
+                return
+            index, log = replica.state.index, replica.raft.log
+            term = log.term_at(index) or log.base_term
+            head = SaveHead(self._node.cluster_id, index, term, log.configuration_at(index))
+            self._saves += 1
+            self._save = SaveGivenOut(self._saves, save_chunks(head, replica.state))
+            self._link.reply(ident, encode_begun(self._saves, self._save.chunk(0)))
+
+        member.replica.read(ready)  # after all that was acknowledged before
 
     def _transact(self, member: MemberNode, ident: int, deadline_ms: int, body: memoryview) -> None:
         command = bytes(body)

@@ -74,7 +74,7 @@ class SnapshotFiles:
 
     def chunks(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
         """Its chunks, each checked, one a turn. Raises `CorruptData`."""
-        return _chunks(self._disk, _name(snapshot))
+        return checked_chunks(self._disk, _name(snapshot))
 
     async def is_sound(self, snapshot: Snapshot) -> bool:
         """Is it there, and whole?"""
@@ -95,12 +95,12 @@ class SnapshotFiles:
 
     def received_chunks(self) -> AsyncIterator[bytes]:
         """The chunks of what was received, before it has a name. Raises `CorruptData`."""
-        return _chunks(self._disk, RECEIVED)
+        return checked_chunks(self._disk, RECEIVED)
 
     async def keep_received(self, snapshot: Snapshot, file: File) -> None:
         """Check and name what was received; durable when this returns. Raises `CorruptData`."""
         await file.sync()
-        async for _ in _chunks(self._disk, RECEIVED):
+        async for _ in checked_chunks(self._disk, RECEIVED):
             pass
         await self._disk.rename(RECEIVED, _name(snapshot))
 
@@ -133,7 +133,8 @@ class SnapshotFiles:
         return await self._disk.create(name)
 
 
-async def _chunks(disk: Disk, name: str) -> AsyncIterator[bytes]:
+async def checked_chunks(disk: Disk, name: str) -> AsyncIterator[bytes]:
+    """The chunks of a file that is framed like a snapshot, one a turn. Raises `CorruptData`."""
     try:
         file = await disk.open(name)
     except FileNotFoundError:

@@ -119,12 +119,18 @@ class RaftStorage:
 
     # --- a start ----------------------------------------------------------------------------------
 
-    async def begin(self, founding: Configuration = UNKNOWN) -> None:
+    async def begin(
+        self, founding: Configuration = UNKNOWN, *, after: Snapshot | None = None
+    ) -> None:
         """The first log file of a node that joins a cluster; before MEMBERS is stored.
 
         ``founding``: the members, where the cluster forms; UNKNOWN for a node that is let in later.
+        ``after``: a snapshot that is durable here, and that this cluster goes on from (`refounding.py`).
         """
         self._log = RaftLog(configuration=founding)
+        if after is not None:
+            self._log = RaftLog(after.index, after.term, (), after.configuration)
+            self._hard_state = HardState(after.term)
         self._start_count = 1
         self._number = max(self._log_files(), default=0)
         with self._alone():
@@ -136,11 +142,7 @@ class RaftStorage:
         Where there is damage, the right to vote is given up first: the members that are returned, which
         are stored already. Raises `UnsupportedFormat`.
         """
-        damage = await self._replay_newest(members.founding)
-        snapshot = await self._newest_snapshot()
-        base = self._log.base_index
-        if not damage and base and (snapshot is None or snapshot.index < base):
-            damage = f"the snapshot that the log begins after (index {base}) is missing or damaged"
+        damage, snapshot = await self._find(members)
         if damage:
             if members.may_vote:
                 members = replace(members, may_vote=False)
@@ -161,6 +163,20 @@ class RaftStorage:
         founding = known.configuration_at(known.base_index)
         log = RaftLog(known.base_index, known.base_term, self._entries(), founding)
         return Loaded(self._hard_state, log, snapshot, damage), members
+
+    async def look(self, members: Members) -> Loaded:
+        """What `load` would find; nothing is changed. For who only reads. Raises `UnsupportedFormat`."""
+        damage, snapshot = await self._find(members)
+        return Loaded(self._hard_state, self._log, snapshot, damage)
+
+    async def _find(self, members: Members) -> tuple[str, Snapshot | None]:
+        """Replay; return the damage, "" if there is none, and the newest snapshot that counts."""
+        damage = await self._replay_newest(members.founding)
+        snapshot = await self._newest_snapshot()
+        base = self._log.base_index
+        if not damage and base and (snapshot is None or snapshot.index < base):
+            damage = f"the snapshot that the log begins after (index {base}) is missing or damaged"
+        return damage, snapshot
 
     async def _replay_newest(self, founding: Configuration) -> str:
         """Take the state of the newest file that was begun whole; return its damage, "" if none."""

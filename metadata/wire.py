@@ -12,6 +12,7 @@
        REPLY       [[node id, name, "host:port", votes, "host:port" on the listener asked on], …]
     META_STATUS    ["self"] | ["all"]                    REPLY  [row, …]
     META_FORM      empty | a founding (`forming.py`)     REPLY  FormAnswer
+    META_SAVE      see `saves.py`
 
 ``index`` is the log index that the node had applied; clients name the highest one they saw as the base of
 new requests (H20).

@@ -70,7 +70,7 @@ PURE = {
         "answers", "commands", "configuration", "forming", "history",
         "intake", "interface", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations", "membership",
         "messages", "options", "outbox", "progress", "quorum", "raft", "raft_log", "read_rounds", "ready",
-        "request_ring", "transaction", "wire",
+        "request_ring", "saves", "transaction", "wire",
     },
     "bookie": {
         "cold_blocks", "compaction_policy", "cutting", "entry", "index_records", "journal_blocks", "messages",

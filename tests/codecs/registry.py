@@ -47,6 +47,7 @@ from distributedlog.metadata import (
     forming,
     members,
     messages,
+    saves,
     wire,
 )
 from distributedlog.metadata.interface import Event, MemberStatus, RangePage, WatchBatch
@@ -347,6 +348,34 @@ CODECS = [
         [pack([1, "c1", {"m1": "n1"}, True, 77])],
         STORED,
         ("metadata/members.py decode_members",),
+    ),
+    Codec(
+        "a save's head",
+        saves.SaveHead.decode,
+        [saves.SaveHead("c1", 9, 2, MEMBERS).encode()],
+        STORED,
+        ("metadata/saves.py SaveHead.decode",),
+    ),
+    Codec(
+        "META_SAVE",
+        saves.SaveRequest.decode,
+        [saves.SaveRequest().encode(), saves.SaveRequest(3, 4).encode()],
+        PEER,
+        ("metadata/saves.py SaveRequest.decode",),
+    ),
+    Codec(
+        "the beginning of a save",
+        saves.decode_begun,
+        [saves.encode_begun(1, b"chunk")],
+        PEER,
+        ("metadata/saves.py decode_begun",),
+    ),
+    Codec(
+        "a chunk of a save",
+        saves.decode_chunk,
+        [saves.encode_chunk(b"chunk"), saves.encode_chunk(b"")],
+        PEER,
+        ("metadata/saves.py decode_chunk",),
     ),
     Codec(
         "operations of the log",
@@ -913,7 +942,7 @@ EXEMPT = {
     "metadata/kv.py KeyValueState._put": "as `_item`",
     "metadata/kv.py KeyValueState._delete": "as `_item`",
     "metadata/kv.py KeyValueState._leave": "as `_item`",
-    "metadata/snapshot_files.py _chunks": "after digests; tests/metadata/test_storage.py damages files",
+    "metadata/snapshot_files.py checked_chunks": "after digests; `test_storage.py` damages files",
     "bookie/adds.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
     "bookie/index.py Index.load": "the length of a run's key was looked at by `located`",
     "bookie/client.py BookieClient.info": "a map for people; only its type is looked at",
