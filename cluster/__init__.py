@@ -21,6 +21,7 @@ is how each of them waits, `held_up.py` how it says why):
     references.py                   do records refer to each other both ways?
     deletion.py, purging.py, collecting.py  deleted ledgers, truncated segments, segments never linked
     existing.py                     which ledgers there are; where tombstones end
+    restored.py, restoring.py       metadata that came from a save; nothing is deleted until somebody looked
     retention.py, closing.py        what is older, or more, than a log is to keep is truncated; closing logs
     merging.py                      small segments share a ledger
 """

@@ -19,7 +19,7 @@ from ..log.unlinked import UnlinkedLedger, delete_unlinked
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, NoSuchLedger, UnsupportedFormat
-from .purging import Turn
+from .restored import Turn
 
 PAGE = 500
 EVERY_S = 300.0

@@ -6,6 +6,9 @@ the cookie is an older copy, and one that lacks what the others say is missing o
 A bookie that starts with such a disk would answer "no such entry" for what it had acknowledged; it is
 refused instead. An emptied disk makes a new bookie, never the old one again.
 
+After the metadata came from a save, a cookie of before is what is behind: it is raised once to what the disks
+say, and a bookie without one is let in while an operator looks (`restored.py`, H104).
+
 Each start has a random name, on the disks before it is in the cookie. A start that is killed leaves a request
 under way, which may be done after the next start's look: by its name that one knows it for its own.
 """
@@ -25,6 +28,7 @@ from ..runtime.frames import pack
 from ..runtime.host import Disk
 from ..runtime.identity import FILE_NAME, NodeIdentity, load_identity, new_node_id, store_identity
 from ..runtime.schema import fields, number, stored, text
+from .restored import restores_of, why_held
 
 STARTS_KEPT = 8
 """Names of starts on the disks: so many starts in a row may have been killed before their cookie was in."""
@@ -33,7 +37,12 @@ HALF_NAMED = FILE_NAME + ASIDE
 IDENTITY_BYTES = 64 * 1024
 """More than enough for a small file, in whatever blocks the file system deals out."""
 _COOKIE = fields(
-    {"start": (text(), ""), "label": (text(4096), ""), "cluster": (text(), "")},
+    {
+        "start": (text(), ""),
+        "label": (text(4096), ""),
+        "cluster": (text(), ""),
+        "restores": (number(), 0),
+    },
     incarnation=number(),
 )
 WRITTEN_BY = "distributedlog-py 0.1"
@@ -68,6 +77,11 @@ async def take_identity(
         first = NodeIdentity(cluster_id, node_id, "bookie", label, 0, WRITTEN_BY)
         return await _count_up(disks, metadata, first, None, chance)
     cookie = await metadata.get(keys.cookie_key(known[0].node_id))
+    seen = [identity.incarnation for identity in known]
+    together = len(known) == 2 and max(seen) - min(seen) <= 1
+    if cookie is None and not empty and together and await why_held(metadata):
+        now = replace(known[0], incarnation=min(seen))
+        return await _count_up(disks, metadata, now, None, chance)
     if cookie is None:
         if not empty:
             raise ForeignData(
@@ -76,7 +90,10 @@ async def take_identity(
             )
         # A first start that ended between its disks and its cookie; nothing was ever acknowledged.
         return await _count_up(disks, metadata, replace(known[0], incarnation=0), None, chance)
-    starts = int(_read(cookie)["incarnation"])
+    said = _read(cookie)
+    starts = int(said["incarnation"])
+    if together and min(seen) > starts and said["restores"] < await restores_of(metadata):
+        starts = min(seen)  # of before the save that the metadata came from
     for role, identity in found.items():
         if identity is None:
             raise ForeignData(
@@ -125,6 +142,7 @@ async def _count_up(
             "incarnation": now.incarnation,
             "label": now.label,
             "start": start,
+            "restores": await restores_of(metadata),
         }
     )
     reply = await metadata.transact(Transaction((expected,), (Put(key, value),)))

@@ -34,6 +34,7 @@ from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError
 from .cookie import decode_cookie
 from .reach import Reach
+from .restored import HOLD, RESTORES, decode_hold, decode_restores
 
 SEEN_PREFIX = keys.seen_key("")
 DAMAGED_MAX = 100
@@ -92,6 +93,8 @@ FEW: Mapping[bytes, Decode] = {
     PURGE_PREFIX: lambda key, _: log_id_of(key),
     BIND_PREFIX: lambda _, value: StoredSettings.decode(value),
     CLOCK_KEY: lambda _, value: decode_clock(value),
+    RESTORES: lambda _, value: decode_restores(value),
+    HOLD: lambda _, value: decode_hold(value),
 }
 """What there is little of: read at each status."""
 

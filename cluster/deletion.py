@@ -17,6 +17,7 @@ from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import CorruptData, UnsupportedFormat
+from .restored import HOLD, why_held
 from .watching import at_each_change
 
 EVERY_S = 30.0
@@ -42,11 +43,13 @@ class Deletion:
 
     async def run(self) -> None:
         """Until cancelled."""
-        prefixes = (keys.delete_prefix(self._bookie_id),)
+        prefixes = (keys.delete_prefix(self._bookie_id), HOLD)
         await at_each_change(self._metadata, prefixes, self.work, every_s=EVERY_S)
 
     async def work(self) -> None:
-        """Do all that is on the list now."""
+        """Do all that is on the list now; nothing while deletions are held (H104)."""
+        if await why_held(self._metadata):
+            return
         async for item in Scan(self._metadata, keys.delete_prefix(self._bookie_id), limit=PAGE):
             try:
                 await self._work_off(keys.ledger_id_of(item.key))

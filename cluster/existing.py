@@ -12,6 +12,7 @@ from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from .restored import why_held
 
 NEIGHBOURS = 16
 """Ledgers whose ids are no further apart are looked up in one range: the rows between, of other bookies'
@@ -24,10 +25,15 @@ log = logging.getLogger("distributedlog.cluster.existing")
 
 
 async def missing_ledgers(metadata: Metadata, asked: Sequence[int]) -> set[int]:
-    """Those of the ids ``asked``, ascending, that name no ledger, now. Linearizable: a No is proof (H21)."""
+    """Those of the ids ``asked``, ascending, that name no ledger, now. Linearizable: a No is proof (H21).
+
+    None is missing while deletions are held: what the metadata lacks may be newer than its save (H104).
+    """
     missing = {keys.ledger_key(ledger_id): ledger_id for ledger_id in asked}
     async for item in _records(metadata, asked):
         missing.pop(item.key, None)
+    if missing and await why_held(metadata):
+        return set()
     return set(missing.values())
 
 
@@ -71,7 +77,7 @@ async def _records(metadata: Metadata, asked: Sequence[int]) -> AsyncIterator[Ke
 async def end_tombstones(metadata: Metadata, move: Callable[[int], Awaitable[None]]) -> None:
     """Move the bound below which a bookie needs no tombstones, until cancelled (H89).
 
-    ``move`` is `Store.end_tombstones`.
+    ``move`` is `Store.end_tombstones`. It stays while deletions are held (H104).
     """
     before = 0
     while True:
@@ -81,7 +87,7 @@ async def end_tombstones(metadata: Metadata, move: Callable[[int], Awaitable[Non
         except DistributedLogError as error:  # whatever it is: the bound moves with the next look
             log.info("tombstones stay: %s: %s", type(error).__name__, error)
         else:
-            if before:
+            if before and not await why_held(metadata):
                 await move(before)
             before = following
         await trio.sleep(TOMBSTONES_EVERY_S)

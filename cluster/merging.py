@@ -28,7 +28,7 @@ from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, LogNotFound, UnsupportedFormat
 from .collecting import Records
 from .held_up import HeldUp
-from .purging import Turn
+from .restored import Turn
 
 EVERY_S = 60.0
 RETIRED_S = 3600.0

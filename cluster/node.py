@@ -40,6 +40,7 @@ from .purging import Purger
 from .reach import ReachNotes, known_reach
 from .repair import Election
 from .repair_tasks import repair_all
+from .restored import UnlessHeld
 from .retention import Close, Retention
 from .watching import at_each_change
 
@@ -210,22 +211,23 @@ async def _serve_bookie(
                 nursery.start_soon(end_tombstones, metadata, store.end_tombstones)
                 nursery.start_soon(leave_when_told, store, metadata, identity.node_id)
                 election = Election(metadata, identity.node_id, lambda: membership.lease)
-                purger = Purger(metadata, election, grace_s=config.purge_grace_s)
+                janitor = UnlessHeld(metadata, election)
+                purger = Purger(metadata, janitor, grace_s=config.purge_grace_s)
                 nursery.start_soon(purger.run)
                 retention = Retention(
                     metadata,
-                    election,
+                    janitor,
                     closing=partial(closing, host, endpoint, metadata, config.name),
                 )
                 nursery.start_soon(retention.run)
                 merger = Merging(
                     metadata,
-                    election,
+                    janitor,
                     purger.deletion_share,
                     opening=partial(merging, host, endpoint, metadata, config.name),
                 )
                 nursery.start_soon(merger.run)
-                collector = Collector(metadata, election, unlinked_s=config.unlinked_s)
+                collector = Collector(metadata, janitor, unlinked_s=config.unlinked_s)
                 nursery.start_soon(collector.run)
                 if config.repair:
                     nursery.start_soon(

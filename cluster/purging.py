@@ -6,7 +6,6 @@ starts anew begins to count again. Readers below the point have the grace to lea
 """
 
 import logging
-from typing import Protocol
 
 import trio
 
@@ -19,19 +18,12 @@ from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, KeyValue, Transaction
 from ..runtime.errors import DistributedLogError
 from .held_up import HeldUp
+from .restored import Turn
 
 PAGE = 500
 EVERY_S_MIN = 1.0
 
 log = logging.getLogger("distributedlog.cluster.purging")
-
-
-class Turn(Protocol):
-    """Who says whether this process is to work (`repair.Election`)."""
-
-    async def elected(self) -> bool:
-        """Is it?"""
-        ...
 
 
 class Purger:

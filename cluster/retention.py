@@ -56,7 +56,7 @@ from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.errors import CorruptData, DistributedLogError, OutcomeUnknown, UnsupportedFormat
 from .held_up import HeldUp
-from .purging import Turn
+from .restored import Turn
 
 RESCAN_S = 60.0
 """How long a change of settings, or a new log, may stay unknown here."""
