@@ -9,6 +9,7 @@ import trio
 from ..cluster.config import format_address
 from ..cluster.cookie import decode_cookie
 from ..cluster.damaged import damaged_records
+from ..cluster.restored import why_held
 from ..ledger import holes, keys
 from ..ledger.registration import BookieRegistration
 from ..metadata.client import MetadataClient
@@ -117,6 +118,7 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
             reasons.append(f"metadata node {member.name} is being let in, and does not vote yet")
         reasons += [f"metadata node {member.name}: {reason}" for reason in member.reasons]
     error: DistributedLogError | None = None
+    held = ""
     # Half of the time: a status without a quorum is an answer too.
     with trio.move_on_after(timeout_s / 2) as scope:
         try:
@@ -127,6 +129,7 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
             found["damaged_records"] = [
                 {"key": one.key, "why": one.why} for one in await damaged_records(metadata)
             ]
+            held = await why_held(metadata)
             found["logs"] = await _count(metadata, NAME_PREFIX)
         except DistributedLogError as caught:
             error = caught
@@ -137,6 +140,8 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
             " nothing can be opened, created or rolled",
         )
         return found
+    if held:
+        reasons.append(f"nothing is deleted: {held}")
     writable = [bookie for bookie in found["bookies"] if bookie["state"] == "up"]
     if len(writable) < WRITABLE_BOOKIES_MIN:
         reasons.insert(
@@ -183,8 +188,8 @@ def disks_lost_for_good(members: Sequence[MemberStatus]) -> str:
         return ""  # the latter is a cluster that has not been formed yet
     return (
         f"{len(lost)} of {len(voters)} metadata nodes have lost their data ({', '.join(lost)}): without a"
-        " majority nobody can be let in, and no command can mend that. Put a directory of one of them back"
-        ' if there is one; docs/operations.md, "Most of the metadata nodes have lost their disks"'
+        " majority nobody can be let in. Put a directory of one of them back if there is one, else go on with"
+        ' one node or a save; docs/operations.md, "Most of the metadata nodes have lost their disks"'
     )
 
 

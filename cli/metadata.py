@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from . import metadata_saves as saves
 from .options import Command, Group, Settings, common, consent, yes_option
 from .output import emit, table
 
@@ -18,13 +19,20 @@ POLL_S = 0.25
     dlog metadata replace m2=h9:4181          the same, and it runs on another host now
     dlog metadata add m4=h4:4181
     dlog metadata remove m4                   asks first; --yes in a script
+    dlog metadata save meta.save              all of it, as of one moment
     """,
 )
 def command() -> None:
-    """Show the metadata quorum, replace a node that lost its disk, add and remove nodes.
+    """Show the metadata quorum, replace a node that lost its disk, add and remove nodes; save and restore.
 
     Exit code 5, with a sentence, for what would lose the quorum or fits nothing.
     """
+
+
+command.add_command(saves.save)
+command.add_command(saves.restore)
+command.add_command(saves.force_new_cluster, "force-new-cluster")
+command.add_command(saves.gc)
 
 
 @command.command(cls=Command, examples="dlog metadata show\ndlog metadata show --json")

@@ -84,10 +84,11 @@ async def end_tombstones(metadata: Metadata, move: Callable[[int], Awaitable[Non
         try:
             found = await metadata.get(keys.NEXT_LEDGER)
             following = 0 if found is None else next_of(found.value)
+            held = await why_held(metadata)
         except DistributedLogError as error:  # whatever it is: the bound moves with the next look
             log.info("tombstones stay: %s: %s", type(error).__name__, error)
         else:
-            if before and not await why_held(metadata):
+            if before and not held:
                 await move(before)
             before = following
         await trio.sleep(TOMBSTONES_EVERY_S)

@@ -25,7 +25,7 @@ from ..runtime.host import Disk
 from ..runtime.identity import NodeIdentity, load_identity, new_node_id, store_identity
 from . import kv_snapshot
 from .configuration import Configuration, Member, is_configuration
-from .kv import KeyValueState
+from .kv import KeyValueState, pack_item
 from .members import MEMBERS, Members, load_members, store_members
 from .ready import Snapshot
 from .receiving import restore
@@ -146,7 +146,7 @@ def moved_ahead(
         for key, value in sorted(added.items())
     )
     for item in merge(kept, new, key=lambda item: item.key):
-        after.add_item(item)
+        after.add_stored(item.key, pack_item(item), 0)
     return after
 
 
