@@ -5,8 +5,9 @@
 A program is drawn and shrunk by Hypothesis as a state machine. It is played when it is whole: the real world
 is walled off while a simulation runs, and Hypothesis needs its clock. Two client processes use the log:
 writers that are opened and taken over from each other, paused, killed; readers of every kind from every
-place; truncation, seal, deletion, renaming, settings, named positions. Faults strike in the middle of calls.
-At the end everything heals, and what is left of the log must be what the model says.
+place; record sets, subscriptions, a work queue, named positions; truncation, seal, deletion, renaming,
+settings, merging. Faults strike in the middle of calls. At the end everything heals, and what is left of the
+log must be what the model says.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import trio
@@ -29,6 +30,7 @@ from distributedlog.log.namespace import Namespace
 from distributedlog.log.position import Position
 from distributedlog.log.record import Columns, LogRecord
 from distributedlog.runtime.errors import (
+    ClaimLost,
     DistributedLogError,
     EndOfStream,
     LogEmpty,
@@ -36,14 +38,16 @@ from distributedlog.runtime.errors import (
     LogNotFound,
     LogRecreated,
     LogTruncated,
+    OutcomeUnknown,
     OwnershipAcquireFailed,
+    SubscriptionLost,
     WriterFenced,
 )
 from distributedlog.runtime.host import Host
 from distributedlog.sim.cluster import Shape, SimCluster
 from distributedlog.sim.host import leaves
 from distributedlog.sim.scheduler import Simulation
-from tests.log.log_model import LogModel, Read
+from tests.log.log_model import HeldModel, LogModel, QueueModel, Read
 from tests.sim import planted_cluster  # noqa: F401
 from tests.sim.planting import BUGS
 
@@ -58,6 +62,7 @@ FAULTS = (
     "kill bookie", "power bookie", "stall bookie", "cut bookie", "cut bookies", "cut metadata",
     "kill metadata", "kill leaders", "reset", "kill client", "stall client",
 )  # fmt: skip
+QUORUM_FAULTS = {"kill metadata", "kill leaders"}
 SHAPE = Shape(
     bookies=4,
     clients=2,
@@ -146,13 +151,15 @@ class Process:
 
 @dataclass(eq=False)
 class Handle:
-    """A writer that was opened."""
+    """A writer that was opened, or a subscription, a work queue, a claim."""
 
     process: Process
     life: int
-    writer: Any
+    held: Any
     stale: bool = False
     """Another one was opened after it."""
+    unsure: bool = False
+    """Perhaps."""
 
     @property
     def alive(self) -> bool:
@@ -167,11 +174,17 @@ class Handle:
 class Play:
     """One program on one cluster."""
 
-    def __init__(self, simulation: Simulation, counts: Counter[str]) -> None:
+    def __init__(
+        self, simulation: Simulation, steps: list[tuple[Any, ...]], counts: Counter[str]
+    ) -> None:
         self.simulation = simulation
         self.chance = simulation.chance("log machine")
         self.counts = counts
-        self.cluster = SimCluster(simulation, SHAPE)
+        self._steps = steps
+        struck = {step[1] for step in steps if step[0] == "fault"}
+        # Three nodes beat ten times a second, which is what a run costs; one is as good where none dies.
+        nodes = 3 if struck & QUORUM_FAULTS else 1
+        self.cluster = SimCluster(simulation, replace(SHAPE, metadata_nodes=nodes))
         self.model = LogModel()
         self.name = NAMES[0]
         self.number = 0
@@ -183,12 +196,21 @@ class Play:
         """What was submitted and has no outcome yet."""
         self.positions: list[Position] = []
         self.named: DLSN | None = None
+        self.subscription = HeldModel()
+        self.holders: list[Handle] = []
+        """Subscriptions that can be used."""
+        self.queue: QueueModel | None = None
+        """None: nobody has worked on it."""
+        self.queues: list[Handle] = []
+        """The work queue, as each process has it open."""
+        self.claims: list[Handle] = []
+        """That are neither done nor given back."""
         self.tails: list[list[Read]] = []
         self.processes: list[Process] = []
 
     # --- the run ----------------------------------------------------------------------------------
 
-    async def run(self, steps: list[tuple[Any, ...]]) -> None:
+    async def run(self) -> None:
         cluster = self.cluster
         cluster.start_all()
         self.simulation.nursery.start_soon(cluster.supervise)
@@ -196,7 +218,7 @@ class Play:
             await cluster.serving()
         self.processes = [Process(cluster, name) for name in CLIENTS]
         await self._create(self.processes[0])
-        for kind, *drawn in steps:
+        for kind, *drawn in self._steps:
             self.simulation.note("step", kind, *drawn)
             try:
                 outcome = await getattr(self, f"_{kind}")(*drawn)
@@ -225,6 +247,15 @@ class Play:
             at = await self._insist(process, lambda ns: self._log(ns).positions.get("here"))
             assert at is not None
             assert at >= self.named
+        at = await self._insist(process, lambda ns: self._log(ns).positions.get("sub"))
+        if self.subscription.low is not None:
+            assert at is not None, "H155: a position is gone"
+            self.subscription.taken(at)
+        if self.queue is not None:
+            while self.claims:
+                with suppress(Gone, DistributedLogError):
+                    await self._settle_claim("done")
+            await self._drain(process)
         stored = await self._insist(process, lambda ns: self._log(ns).settings())
         assert stored.settings == self.settings
 
@@ -271,7 +302,8 @@ class Play:
             except DistributedLogError as error:
                 self.model.told(payload, error)
         self.pending = left
-        self.handles = [one for one in self.handles if one.alive]
+        for handles in (self.handles, self.holders, self.queues, self.claims):
+            handles[:] = [one for one in handles if one.alive]
 
     # --- the log ----------------------------------------------------------------------------------
 
@@ -285,6 +317,7 @@ class Play:
 
         await self._insist(process, call)
         self.model, self.settings, self.named = LogModel(), {}, None
+        self.subscription, self.queue = HeldModel(), None
 
     def _next(self, size: int) -> bytes:
         self.number += 1
@@ -326,6 +359,7 @@ class Play:
                 self._check_tail(tail)
             self.tails = []
             self.handles, self.pending = [], []  # of another log
+            self.holders, self.queues, self.claims = [], [], []
             old, self.positions = self.positions, []
             await self._create(self.processes[process])
             for position in old[-1:]:
@@ -382,20 +416,34 @@ class Play:
         self.model.truncated(to, now)
         return ""
 
-    async def _advance(self, process: int, part: int) -> str:
-        places = self.model.places()
+    async def _advance(self, process: int, part: int, how: str) -> str:
+        where, places = self.processes[process], self.model.places()
+        if how == "forget":
+            await self._insist(where, lambda ns: self._log(ns).positions.delete("here"))
+            self.named = None
+            return how
         if not places:
             return "empty"
-        to = places[len(places) * part // 10]
+        to: DLSN | Position = places[len(places) * part // 10]
+        if how == "proven" and self.positions:
+            to = self.positions[-1]
+        low = to.dlsn if isinstance(to, Position) else to
 
-        async def call(namespace: Namespace) -> DLSN:
-            return await self._log(namespace).positions.advance("here", to)
+        async def call(namespace: Namespace) -> tuple[DLSN, Position | None]:
+            positions = self._log(namespace).positions
+            return await positions.advance("here", to), await positions.proven("here")
 
-        now = await self._insist(self.processes[process], call)
-        assert now >= to
+        now, proven = await self._insist(where, call)
+        assert now >= low
         assert self.named is None or now >= self.named
+        if isinstance(to, Position) and now == to.dlsn and now != self.named:
+            assert proven == to, "H141: a proof was stored, and an address came back"
         self.named = now
-        return ""
+        return how
+
+    async def _compact(self, process: int) -> str:
+        moved = await self.processes[process].ask(lambda ns: self._log(ns).compact())
+        return "moved" if moved else "nothing"
 
     # --- writers ----------------------------------------------------------------------------------
 
@@ -439,11 +487,21 @@ class Play:
             handle = self._handle(False)
         if handle is None:
             return "nobody"
-        records = [(self._next(size), self.number) for size in sizes]
+        records = [] if how == "set" else [(self._next(size), self.number) for size in sizes]
+        if how == "set":
+            self.number += 1
+            together = [b"%d.%d " % (self.number, n) + bytes(size) for n, size in enumerate(sizes)]
+            self.model.sent_set(together, self.number)
+            records = [(one, self.number) for one in together]
 
         async def call(namespace: Namespace) -> None:
             handle.check()
-            writer = handle.writer
+            writer = handle.held
+            if how == "set":
+                found = await writer.write_set([LogRecord(txid, one) for one, txid in records])
+                for (one, _), dlsn in zip(records, found, strict=True):
+                    self._told(handle, one, dlsn)
+                return
             if how == "bulk":
                 found = await writer.write_bulk([LogRecord(txid, one) for one, txid in records])
                 for (one, _), dlsn in zip(records, found, strict=True):
@@ -486,7 +544,7 @@ class Play:
 
         async def call(namespace: Namespace) -> None:
             handle.check()
-            await getattr(handle.writer, how)()
+            await getattr(handle.held, how)()
 
         try:
             await handle.process.ask(call)
@@ -540,6 +598,8 @@ class Play:
                 while True:
                     if how == "bulk":
                         found = await reader.read_bulk(7)
+                    elif how == "sets":
+                        found = await reader.read_set()
                     else:
                         one = await reader.read_next()
                         found = [] if one is None else [one]
@@ -607,6 +667,202 @@ class Play:
         left = [one for one in tail if one.dlsn >= self.model.point_max]
         self.model.check(left, left[0].dlsn if left else None, False)
 
+    # --- a subscription ---------------------------------------------------------------------------
+
+    async def _subscribe(self, process: int, takeover: bool) -> str:
+        where = self.processes[process]
+
+        async def call(namespace: Namespace) -> Handle:
+            opened = self._log(namespace).subscribe("sub", takeover=takeover, wait_s=0)
+            return Handle(where, where.life, await opened)
+
+        was = self.subscription.low
+        try:
+            handle = await where.ask(call)
+        except OwnershipAcquireFailed:
+            assert not takeover
+            return "held"
+        except LogTruncated:
+            assert was is None or was < self.model.point_max, "G6: nobody has truncated so far"
+            await self._insist(where, lambda ns: self._log(ns).positions.delete("sub"))
+            self.subscription = HeldModel()
+            return "truncated"
+        except (Gone, DistributedLogError):
+            for one in self.holders:
+                one.unsure = True
+            raise
+        at = handle.held.committed
+        self.subscription.taken(at)
+        if was is None:
+            for payload in self.model.visible:
+                place = self.model.placed[payload][0]
+                assert not self.model.point_max <= place < at, f"H155: {place} is before {at}"
+        for one in self.holders:
+            one.stale = True
+        self.holders.append(handle)
+        return ""
+
+    def _holder(self, older: bool) -> Handle | None:
+        found = [one for one in self.holders if one.stale == older]
+        return found[-1] if found else None
+
+    async def _take(self, process: int, older: bool, number: int, commit: str) -> str:
+        handle = self._holder(older)
+        if not self.model.places():
+            await self._write(False, [10, 100, 10], "each")
+        if handle is None and not older:
+            await self._subscribe(process, True)
+            handle = self._holder(False)
+        if handle is None:
+            return "nobody"
+        subscription, records = handle.held, list[Read]()
+        at = subscription.reader.position
+        begin = subscription.committed if at is None else at.dlsn
+
+        async def call(namespace: Namespace) -> None:
+            handle.check()
+            while len(records) < number:
+                record = await subscription.reader.read_next(wait_s=0.2)
+                if record is None:
+                    break
+                records.append(_one(record))
+            at = subscription.reader.position
+            if commit == "no" or at is None:
+                return
+            if not handle.stale:
+                self.subscription.noted(at.dlsn)
+            await subscription.commit(now=commit == "now")
+            if commit == "now":
+                assert not handle.stale, f"H155: who was taken over from has committed {at}"
+                self.subscription.written(at.dlsn)
+
+        try:
+            await handle.process.ask(call)
+        except SubscriptionLost:
+            assert handle.stale or handle.unsure, "H155: a holder was told that there is another"
+            return "lost"
+        except (EndOfStream, LogTruncated) as error:
+            return type(error).__name__
+        finally:
+            left = [one for one in records if one.dlsn >= self.model.point_max]
+            self.model.check(left, begin, False)
+        return commit
+
+    async def _leave(self, older: bool, how: str) -> str:
+        handle = self._holder(older)
+        if handle is None:
+            return "nobody"
+
+        async def call(namespace: Namespace) -> None:
+            handle.check()
+            await getattr(handle.held, how)()
+
+        self.holders = [one for one in self.holders if one is not handle]
+        try:
+            await handle.process.ask(call)
+        except SubscriptionLost:
+            assert handle.stale or handle.unsure
+            return "lost"
+        if how == "aclose" and not (handle.stale or handle.unsure):
+            self.subscription.low = self.subscription.high
+        return how
+
+    # --- a work queue -----------------------------------------------------------------------------
+
+    async def _work(self, process: int, bytes_max: int, how: str) -> str:
+        if not self.model.places():
+            await self._write(False, [10, 100, 10], "each")
+        where = self.processes[process]
+        open_ = next((one for one in self.queues if one.process is where), None)
+
+        async def call(namespace: Namespace) -> Handle | None:
+            nonlocal open_
+            if open_ is None:
+                opened = self._log(namespace).work_queue("jobs", tries_max=1000, claim_s=20.0)
+                open_ = Handle(where, where.life, await opened)
+                self.queues.append(open_)
+            claim = await open_.held.claim(bytes_max=bytes_max, wait_s=0.2)
+            return None if claim is None else Handle(where, where.life, claim)
+
+        self.queue = self.queue or QueueModel()
+        claim = await where.ask(call)
+        if claim is None:
+            return "nothing"
+        self.queue.claimed(claim.held.first, claim.held.end)
+        self.claims.append(claim)
+        await where.ask(lambda _: self._handle_stretch(claim))
+        return how if how == "keep" else await self._settle_claim(how)
+
+    async def _handle_stretch(self, claim: Handle) -> None:
+        claim.check()
+        records: list[Read] = []
+        try:
+            async with claim.held.open_reader() as reader:
+                async for columns in reader:
+                    records.extend(_read_of(columns))
+        except LogTruncated:
+            assert claim.held.first < self.model.point_max, "G6: nobody has truncated so far"
+            return
+        self.model.check_stretch(records, claim.held.first, claim.held.end)
+
+    async def _settle_claim(self, how: str) -> str:
+        """Of the newest one."""
+        if not self.claims:
+            return "nothing"
+        claim = self.claims.pop()
+        held = claim.held
+        queue = self.queue
+        assert queue is not None
+
+        async def call(namespace: Namespace) -> None:
+            claim.check()
+            if how == "back":
+                await held.give_back()
+                return
+            try:
+                await held.done()
+            except ClaimLost:
+                raise
+            except BaseException:
+                queue.maybe.append((held.first, held.end))
+                raise
+            queue.finished(held.first, held.end)
+
+        try:
+            await claim.process.ask(call)
+        except ClaimLost:
+            return "lost"
+        except OutcomeUnknown:
+            return "unknown"
+        return how
+
+    async def _drain(self, process: Process) -> None:
+        """Whatever is left is claimed by somebody who lives, and done."""
+        queue = self.queue
+        assert queue is not None
+
+        async def call(namespace: Namespace) -> None:
+            opened = self._log(namespace).work_queue("jobs", tries_max=1000)
+            async with opened as jobs:
+                until = trio.current_time() + STEP_S - 5
+                while trio.current_time() < until:
+                    claim = await jobs.claim(wait_s=0.5)
+                    if claim is None:
+                        state = await jobs.state()
+                        assert state.parked == []
+                        if not state.line and not state.aside:
+                            return
+                        continue
+                    queue.claimed(claim.first, claim.end)
+                    await self._handle_stretch(Handle(process, process.life, claim))
+                    queue.maybe.append((claim.first, claim.end))
+                    await claim.done()
+                    queue.finished(claim.first, claim.end)
+            raise AssertionError(f"H156: the queue is not handled: {state}")
+
+        await self._insist(process, call)
+        queue.check_all([place for place in self.model.places() if place >= self.model.point_max])
+
     # --- faults -----------------------------------------------------------------------------------
 
     async def _sleep(self, tenths: int) -> None:
@@ -655,7 +911,7 @@ class Play:
                 "kill bookie": [bookie],
                 "power bookie": [bookie],
                 "kill client": [client],
-                "kill metadata": [cluster.metadata[which % 3]],
+                "kill metadata": [cluster.metadata[which % len(cluster.metadata)]],
                 "kill leaders": cluster.metadata[:2],
             }[kind]
             for name in names:
@@ -677,9 +933,9 @@ def play(seed: int, steps: list[tuple[Any, ...]], counts: Counter[str] | None = 
     simulation = Simulation(seed, virtual_seconds_max=3000.0)
 
     async def main(simulation: Simulation) -> None:
-        one = Play(simulation, Counter() if counts is None else counts)
+        one = Play(simulation, steps, Counter() if counts is None else counts)
         with one.cluster.oracles.watching_state_machines():
-            await one.run(steps)
+            await one.run()
 
     try:
         simulation.run(main)
@@ -724,7 +980,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(
         older=OLDER,
         sizes=st.lists(st.sampled_from((0, 10, 100, 600)), min_size=1, max_size=6),
-        how=st.sampled_from(("bulk", "each", "submit")),
+        how=st.sampled_from(("bulk", "each", "submit", "set")),
     )
     def write(self, older: bool, sizes: list[int], how: str) -> None:
         self._then("write", older, sizes, how)
@@ -737,7 +993,7 @@ class LogMachine(RuleBasedStateMachine):
         process=PROCESS,
         start=st.sampled_from(("earliest", "dlsn", "txid", "position")),
         part=PART,
-        how=st.sampled_from(("next", "bulk", "ranges", "several")),
+        how=st.sampled_from(("next", "bulk", "sets", "ranges", "several")),
     )
     def read(self, process: int, start: str, part: int, how: str) -> None:
         self._then("read", process, start, part, how)
@@ -750,13 +1006,48 @@ class LogMachine(RuleBasedStateMachine):
     def truncate(self, process: int, part: int) -> None:
         self._then("truncate", process, part)
 
-    @rule(process=PROCESS, part=PART)
-    def advance(self, process: int, part: int) -> None:
-        self._then("advance", process, part)
+    @rule(
+        process=PROCESS,
+        part=PART,
+        how=st.sampled_from(("dlsn", "dlsn", "proven", "proven", "forget")),
+    )
+    def advance(self, process: int, part: int, how: str) -> None:
+        self._then("advance", process, part, how)
 
     @rule(
         process=PROCESS,
-        what=st.sampled_from(("rename", "rename", "remake", "set", "set", "seal", "sleep")),
+        older=OLDER,
+        number=st.sampled_from((0, 1, 3, 20)),
+        commit=st.sampled_from(("no", "later", "now", "now")),
+    )
+    def take(self, process: int, older: bool, number: int, commit: str) -> None:
+        self._then("take", process, older, number, commit)
+
+    @rule(process=PROCESS, how=st.sampled_from((None, None, "aclose", "abort")), flag=st.booleans())
+    def subscribe(self, process: int, how: str | None, flag: bool) -> None:
+        if how is None:
+            self._then("take", process, False, 1, "later")
+            self._then("subscribe", 1 - process, flag)
+            self._then("take", process, flag, 2, "now")  # by the one before it, perhaps
+        else:
+            self._then("leave", flag, how)
+
+    @rule(
+        process=PROCESS,
+        bytes_max=st.sampled_from((1, 300, 2000)),
+        how=st.sampled_from(("done", "done", "back", "keep", "keep")),
+        earlier=st.sampled_from((None, None, "done", "back")),
+    )
+    def work(self, process: int, bytes_max: int, how: str, earlier: str | None) -> None:
+        if earlier is not None:
+            self._then("settle_claim", earlier)
+        self._then("work", process, bytes_max, how)
+
+    @rule(
+        process=PROCESS,
+        what=st.sampled_from(
+            ("rename", "rename", "remake", "set", "set", "seal", "sleep", "compact", "compact")
+        ),
         takeover=st.booleans(),
         setting=st.sampled_from(SETTINGS),
     )

@@ -1,10 +1,12 @@
-"""What may be read of one log, given what its users were told: a model of about a hundred lines.
+"""What may be read of one log, given what its users were told: models of about a hundred lines.
 
-It knows no entry, no segment and no bookie. A record is told from others by its payload. What was
+They know no entry, no segment and no bookie. A record is told from others by its payload. What was
 acknowledged has its place for good (G2, G5); what is of unknown outcome may appear once, in front of what
-its successors write (G7); anything else never appears.
+its successors write (G7); anything else never appears. A subscriber goes on where its commits say, and
+nowhere else (H155); of a work queue everything is handled, and what was told to be done is done (H156).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -42,6 +44,8 @@ class LogModel:
     """Sequence ids, of what was read."""
     frozen: set[bytes] = field(default_factory=set)
     """Of `maybe`: a later writer has been there, so that they are readable now, or never."""
+    sets: dict[bytes, Sequence[bytes]] = field(default_factory=dict)
+    """Payload to those of its set, itself included, in order."""
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -49,6 +53,12 @@ class LogModel:
         """A writer took it."""
         assert payload not in self.placed
         self.maybe[payload] = txid
+
+    def sent_set(self, payloads: Sequence[bytes], txid: int) -> None:
+        """A writer took them as one set."""
+        for one in payloads:
+            self.sent(one, txid)
+            self.sets[one] = payloads
 
     def told(self, payload: bytes, outcome: DLSN | DistributedLogError) -> None:
         """What its writer was told."""
@@ -103,10 +113,34 @@ class LogModel:
             assert not due or place < first or payload in read, (
                 f"G3: {payload!r} at {place} is missing"
             )
+        for one in records:
+            self._check_set(one, read, first, None if whole else last)
         if whole and start is None:
             for payload in self.frozen:
                 self.maybe.pop(payload, None)
             self.frozen.clear()
+
+    def _check_set(self, one: Read, read: set[bytes], first: DLSN, last: DLSN | None) -> None:
+        """What belongs together is next to each other, and is read together."""
+        together = self.sets.get(one.payload, ())
+        for number, payload in enumerate(
+            together, -list(together).index(one.payload) if together else 0
+        ):
+            place = DLSN(one.dlsn.segment, one.dlsn.entry, one.dlsn.slot + number)
+            asked_for = place >= first and (last is None or place <= last)
+            assert not asked_for or payload in read, f"a set is cut: {payload!r} is not at {place}"
+            if payload in self.placed:
+                assert self.placed[payload][0] == place, (
+                    f"a set is torn: {payload!r} is not at {place}"
+                )
+
+    def check_stretch(self, records: list[Read], first: DLSN, end: DLSN) -> None:
+        """``records`` are all that a work queue's stretch gave; it goes up to, and without, ``end``."""
+        self.check(records, first, False)
+        read = {one.payload for one in records}
+        for payload, (place, _) in self.placed.items():
+            if max(first, self.point_max) <= place < end:
+                assert payload in read, f"H156: {payload!r} at {place} is in no stretch"
 
     def truncated(self, asked: DLSN, now: DLSN | None) -> None:
         """Somebody truncated to ``asked``; the log said where the point is then, or nothing (None)."""
@@ -120,3 +154,57 @@ class LogModel:
     def places(self) -> list[DLSN]:
         """Of all records that are known to be there, in order."""
         return sorted(place for place, _ in self.placed.values())
+
+
+@dataclass
+class HeldModel:
+    """A named position and its holders. Every call asserts what must hold (H155)."""
+
+    low: DLSN | None = None
+    """Told to be written; None: there is no position, as far as anybody knows."""
+    high: DLSN = DLSN.INITIAL
+    """Noted by whoever held it, before another one did."""
+
+    def taken(self, at: DLSN) -> None:
+        """Another holder begins here: what the ones before it note counts no more."""
+        if self.low is not None:
+            assert self.low <= at <= self.high, f"H155: at {at}, written {self.low} to {self.high}"
+        self.low = self.high = at
+
+    def noted(self, at: DLSN) -> None:
+        """By its holder."""
+        self.high = max(self.high, at)
+
+    def written(self, at: DLSN) -> None:
+        """Its holder was told so."""
+        assert self.low is not None
+        self.low = max(self.low, at)
+        self.noted(at)
+
+
+@dataclass
+class QueueModel:
+    """What was done of a work queue, as (first, end). Every call asserts what must hold (H156)."""
+
+    done: list[tuple[DLSN, DLSN]] = field(default_factory=list)
+    """Their workers were told so."""
+    maybe: list[tuple[DLSN, DLSN]] = field(default_factory=list)
+    """Nobody knows."""
+
+    def claimed(self, first: DLSN, end: DLSN) -> None:
+        """Somebody was given this to handle."""
+        assert first < end
+        for one in self.done:
+            assert end <= one[0] or one[1] <= first, f"H156: {first} to {end} again, done is {one}"
+
+    def finished(self, first: DLSN, end: DLSN) -> None:
+        """Its worker was told that it is done."""
+        self.claimed(first, end)
+        self.done.append((first, end))
+
+    def check_all(self, places: Sequence[DLSN]) -> None:
+        """Nothing is left to claim, nothing is claimed: each of these was handled."""
+        for place in places:
+            assert any(a <= place < b for a, b in self.done + self.maybe), (
+                f"H156: nobody had {place}"
+            )

@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from distributedlog.log.dlsn import DLSN
 from distributedlog.runtime.errors import LogTruncated, WriteFailed
 from tests.log.log_machine import LogMachine, quick
-from tests.log.log_model import LogModel, Read
+from tests.log.log_model import HeldModel, LogModel, QueueModel, Read
 
 RUNS = int(os.environ.get("DLOG_LOG_RUNS", "6"))
 STEPS = 15
@@ -58,7 +58,35 @@ def test_the_model_takes_what_may_be(model: LogModel, last: int) -> None:
     model.check([of(n) for n in range(1, last)], None, True)
 
 
+def with_a_set(model: LogModel) -> LogModel:
+    """10 to 12, of which nobody knows whether they are there."""
+    model.sent_set([b"10", b"11", b"12"], 12)
+    return model
+
+
+def of_set(number: int, slot: int) -> Read:
+    return Read(DLSN(1, 1, slot), slot + 4, 12, b"%d" % number)
+
+
+def test_the_model_takes_a_set_as_a_whole(model: LogModel) -> None:
+    with_a_set(model).check(
+        [*map(of, range(4)), *(of_set(10 + n, n) for n in range(3))], None, True
+    )
+    model.check([of_set(11, 1), of_set(12, 2)], DLSN(1, 1, 1), True)
+
+
 LIES: dict[str, list[Callable[[LogModel], None]]] = {
+    "a set without its last one": [
+        lambda m: with_a_set(m).check([*map(of, range(4)), of_set(10, 0), of_set(11, 1)], None, True)
+    ],
+    "a set in another order": [
+        lambda m: with_a_set(m).check(
+            [*map(of, range(4)), of_set(11, 0), of_set(10, 1), of_set(12, 2)], None, True
+        )
+    ],
+    "a stretch without what is before its end": [
+        lambda m: m.check_stretch([of(1), of(2)], DLSN(1, 0, 1), DLSN(1, 1, 0))
+    ],
     "one is missing at the end": [lambda m: m.check([of(n) for n in range(3)], None, True)],
     "one is missing at the begin": [lambda m: m.check([of(n) for n in range(1, 4)], None, True)],
     "one is missing between": [lambda m: m.check([of(0), of(1), of(3)], None, False)],
@@ -105,3 +133,35 @@ def test_the_model_finds_a_lie(model: LogModel, lie: str) -> None:
 
     with pytest.raises(AssertionError):
         last(model)
+
+
+def at(number: int) -> DLSN:
+    return DLSN(1, number, 0)
+
+
+def test_the_model_of_a_subscriber_finds_lies() -> None:
+    """H155: between what was written and what was noted, of the holders up to the last."""
+    held = HeldModel()
+    held.taken(at(0))
+    held.noted(at(5))
+    held.written(at(3))
+    for lie in (2, 6):
+        with pytest.raises(AssertionError):
+            held.taken(at(lie))
+    held.taken(at(4))
+    with pytest.raises(AssertionError):
+        held.taken(at(5))  # noted before another one held it
+
+
+def test_the_model_of_a_work_queue_finds_lies() -> None:
+    """H156: what is done is done, and nothing is left out."""
+    queue = QueueModel()
+    queue.claimed(at(0), at(4))
+    queue.claimed(at(0), at(4))
+    queue.finished(at(0), at(4))
+    queue.finished(at(4), at(5))
+    with pytest.raises(AssertionError):
+        queue.claimed(at(3), at(6))
+    queue.check_all([at(number) for number in range(5)])
+    with pytest.raises(AssertionError):
+        queue.check_all([at(5)])
