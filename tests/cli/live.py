@@ -28,6 +28,15 @@ class Cluster:
             check=False,
         )
 
+    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+        """Without waiting for its end; stdin is a pipe."""
+        return subprocess.Popen(
+            dlog(*arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env={**environment(), "DLOG_URI": self.uri},
+        )
+
     def ok(self, *arguments: str, stdin: bytes | None = None) -> bytes:
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == 0, (arguments, done.stderr)

@@ -1,6 +1,7 @@
 """A bookie is drained while the cluster serves, and every record is still there (processes)."""
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,13 +17,30 @@ def cluster() -> Iterator[Cluster]:
         yield found
 
 
+def _names(cluster: Cluster, log: str) -> set[str]:
+    """The bookies of the newest ledger of a log; none where there is none yet."""
+    done = cluster.run("log", "show", log, "--json")
+    segments = json.loads(done.stdout)["segments"] if done.returncode == 0 else []
+    return (
+        {one for part in segments[-1]["ensembles"] for one in part["bookies"]}
+        if segments
+        else set()
+    )
+
+
 def test_a_bookie_is_drained_and_nothing_is_missing(cluster: Cluster) -> None:
     run = cluster.ok
     lines = b"".join(b"%d\n" % n for n in range(1000))
     for name in ("one", "two", "three"):  # of four bookies each log is on three
         run("log", "write", name, "--create", stdin=lines)
+    idle = cluster.start("log", "write", "idle", "--create")  # a writer that is open, and rests
+    assert idle.stdin is not None
+    idle.stdin.write(b"first\n")
+    idle.stdin.flush()
+    while not (on := _names(cluster, "idle")):
+        time.sleep(0.1)
     bookies = [json.loads(line) for line in run("bookies", "--json").splitlines()]
-    full = max(bookies, key=lambda one: int(one["ledgers"]))
+    full = max((one for one in bookies if one["id"] in on), key=lambda one: int(one["ledgers"]))
 
     left = json.loads(
         run("decommission", full["label"], "--wait", "--json", "--timeout", "50").splitlines()[-1]
@@ -37,4 +55,18 @@ def test_a_bookie_is_drained_and_nothing_is_missing(cluster: Cluster) -> None:
     assert run("under-replicated") == b"every ledger has all its copies\n"
     for name in ("one", "two", "three"):
         assert run("log", "read", name) == lines
+    assert full["id"] not in _names(cluster, "idle")
+    idle.communicate(b"last\n", timeout=60)
+    assert idle.returncode == 0, "the idle writer rolled off it, and was not disturbed"
+    assert run("log", "read", "idle") == b"first\nlast\n"
+    assert b"nothing that does not fit" in run("audit")
+    ledger = json.loads(run("ledger", "list", "--json").splitlines()[0])
+    shown = json.loads(run("ledger", "show", str(ledger["ledger"]), "--json"))
+    assert {one["says"] for one in shown["bookies"]} == {"has all it should"}
+    assert shown["last_entry"] == ledger["entries"] - 1
+    entry = json.loads(run("ledger", "read", str(ledger["ledger"]), "--json").splitlines()[0])
+    assert entry["entry"] == 0
+    lost = ("--first", "0", "--last", "0", "--reason", "none", "--yes")
+    said = cluster.fails(2, "ledger", "accept-loss", str(ledger["ledger"]), *lost)
+    assert "they are not lost" in said
     run("decommission", full["id"], "--cancel")
