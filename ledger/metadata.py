@@ -30,6 +30,8 @@ from .keys import ledger_id_of, shown
 from .striping import Striping
 
 FORMAT = 1
+FORMAT_LOST = 2
+"""Of a record that says which entries were given up: programs of before refuse it."""
 KEY_BYTES = 16
 DIGEST = "xxh3_64"
 NO_ENTRY = -1
@@ -60,6 +62,18 @@ class Fragment:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """Entries ``first`` to ``last``, inclusive, of a closed ledger that somebody gave up."""
+
+    first: int
+    last: int
+    by: str
+    at_ms: int
+    """Wall clock of who did it, in ms since 1970."""
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerMetadata:
     """One ledger. Values are never changed in place: transitions return new ones."""
 
@@ -86,6 +100,8 @@ class LedgerMetadata:
     """Wall clock of the creator, in ms since 1970; never for ordering."""
     custom: Mapping[str, bytes] = field(default_factory=dict)
     format: int = FORMAT
+    lost: tuple[Loss, ...] = ()
+    """Ascending, without overlap. Nobody reads, copies or wants these entries (G5)."""
 
     def __post_init__(self) -> None:
         assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1, (
@@ -111,6 +127,13 @@ class LedgerMetadata:
             assert self.last_entry >= NO_ENTRY, "inv. 2: entry ids count from 0"
         if self.state in (LedgerState.OPEN, LedgerState.IN_RECOVERY):
             assert self.last_entry is None, "inv. 2: only a closed ledger knows its end"
+        before = NO_ENTRY
+        for loss in self.lost:
+            assert before < loss.first <= loss.last, "what was given up is in order, each once"
+            before = loss.last
+        assert not self.lost or (self.last_entry is not None and before <= self.last_entry), (
+            "only entries of a closed ledger are given up"
+        )
         assert len(self.key) == KEY_BYTES, "a ledger's key is 16 bytes"
 
     @property
@@ -154,6 +177,14 @@ class LedgerMetadata:
         return tuple(
             dict.fromkeys(bookie for fragment in self.ensembles for bookie in fragment.bookies)
         )
+
+    def loss_at(self, entry: int) -> Loss | None:
+        """What was declared of an entry that was given up."""
+        return next((loss for loss in self.lost if loss.first <= entry <= loss.last), None)
+
+    def without_lost(self, first: int, last: int) -> int:
+        """As far from ``first``, which is not lost, as nothing is; at most ``last``."""
+        return min([last, *(loss.first - 1 for loss in self.lost if loss.first > first)])
 
     # --- transitions ------------------------------------------------------------------------------
 
@@ -203,6 +234,15 @@ class LedgerMetadata:
             self, ensembles=(*self.ensembles[:index], changed, *self.ensembles[index + 1 :])
         )
 
+    def given_up(self, loss: Loss) -> "LedgerMetadata":
+        """Entries of a closed ledger are lost, and somebody says so; what was said before stays."""
+        assert self.closed, "the end is known before entries are given up"
+        parts = [loss]
+        for one in self.lost:
+            parts = [left for part in parts for left in _outside(part, one)]
+        lost = sorted((*self.lost, *parts), key=lambda one: one.first)
+        return replace(self, lost=tuple(lost))
+
     def owned_by(self, owner: tuple[int, int] | None) -> "LedgerMetadata":
         """Referred to by a log's segment, or by none."""
         return replace(self, owner=owner)
@@ -220,9 +260,10 @@ class LedgerMetadata:
 
     def encode(self) -> bytes:
         """As the value of the ledger's key."""
+        lost = [[one.first, one.last, one.by, one.at_ms, one.why] for one in self.lost]
         return pack(
             {
-                "format": self.format,
+                "format": FORMAT_LOST if lost else self.format,
                 "ledger": self.ledger_id,
                 "state": self.state.value,
                 "quorums": [self.ensemble_size, self.write_quorum, self.ack_quorum],
@@ -236,6 +277,7 @@ class LedgerMetadata:
                 "incarnation": self.incarnation,
                 "created_ms": self.created_ms,
                 "custom": dict(self.custom),
+                **({"lost": lost} if lost else {}),
             }
         )
 
@@ -244,7 +286,7 @@ class LedgerMetadata:
         """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
         ledger_id = ledger_id_of(key)
         what = f"the record {shown(key)}"
-        found = versioned(value, FORMAT, _RECORD, what)
+        found = versioned(value, FORMAT_LOST, _RECORD, what)
         if found["ledger"] != ledger_id:
             raise CorruptData(f"{what} is that of ledger {found['ledger']}")
         ensemble_size, write_quorum, ack_quorum = found["quorums"]
@@ -267,7 +309,8 @@ class LedgerMetadata:
                 incarnation=found["incarnation"],
                 created_ms=found["created_ms"],
                 custom=found["custom"],
-                format=found["format"],
+                format=min(found["format"], FORMAT),
+                lost=tuple(Loss(*one) for one in found["lost"]),
             )
         except AssertionError as error:  # fields that do not fit each other
             raise CorruptData(f"{what} cannot be: {error}") from None
@@ -275,7 +318,21 @@ class LedgerMetadata:
 
 _BOOKIES_MAX = 255
 _FRAGMENTS_MAX = 64 * 1024
+_LOSSES_MAX = 1000
+LOSS_BY_CHARS_MAX = 200
+LOSS_WHY_CHARS_MAX = 1000
 _RECORD = fields(
+    {
+        "lost": (
+            rows(
+                row(
+                    number(), number(), text(LOSS_BY_CHARS_MAX), number(), text(LOSS_WHY_CHARS_MAX)
+                ),
+                _LOSSES_MAX,
+            ),
+            (),
+        )
+    },
     format=number(),
     ledger=number(0, (1 << 64) - 1),
     state=word(*LedgerState),
@@ -293,6 +350,16 @@ _RECORD = fields(
     created_ms=number(),
     custom=mapping(blob(1024 * 1024), 4096, 4096),
 )
+
+
+def _outside(loss: Loss, taken: Loss) -> list[Loss]:
+    """What of ``loss`` is not in ``taken``."""
+    left = []
+    if loss.first < taken.first:
+        left.append(replace(loss, last=min(loss.last, taken.first - 1)))
+    if loss.last > taken.last:
+        left.append(replace(loss, first=max(loss.first, taken.last + 1)))
+    return left
 
 
 def change_last(

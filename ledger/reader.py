@@ -16,6 +16,7 @@ from ..bookie.messages import ReadRequest
 from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
+    EntriesLost,
     InvalidRequest,
     LedgerStateUnknown,
     NoSuchEntry,
@@ -182,7 +183,8 @@ class LedgerReader:
 
         About ``bytes_max`` of records; verified; memory of the caller's own, which each record's views
         pin as a whole. ``last`` <= `lac`. Raises `NoSuchLedger` when the ledger was deleted,
-        `NoSuchEntry` or what the replicas said when no replica gives ``first``.
+        `NoSuchEntry` or what the replicas said when no replica gives ``first``; `EntriesLost` where it was
+        declared lost, also where a copy has turned up since.
         """
         if not 0 <= first <= last <= self.lac:
             raise InvalidRequest(
@@ -196,6 +198,9 @@ class LedgerReader:
             index = metadata.fragment_index(first)
             end = metadata.fragment_end(index)
             upto = last if end is None else min(last, end - 1)
+            if metadata.lost:
+                self._check_not_lost(metadata, first)
+                upto = metadata.without_lost(first, upto)
             try:
                 if self._striping.everywhere:
                     fragment = metadata.ensembles[index]
@@ -208,9 +213,18 @@ class LedgerReader:
                 )
             except DistributedLogError:
                 await self._refresh()
+                self._check_not_lost(self.metadata, first)
                 if attempt or metadata.fragment_of(first) == self.metadata.fragment_of(first):
                     raise
         raise AssertionError("the second attempt returns or raises")
+
+    def _check_not_lost(self, metadata: LedgerMetadata, entry: int) -> None:
+        loss = metadata.loss_at(entry)
+        if loss is not None:
+            raise EntriesLost(
+                f"ledger {self.ledger_id}: entries {loss.first} to {loss.last} were declared lost by"
+                f" {loss.by}: {loss.why}"
+            )
 
     async def why_unreadable(self, entry: int) -> str:
         """What each replica of an entry says, where it certainly cannot be read any more; else "".
@@ -223,6 +237,9 @@ class LedgerReader:
         before = self.metadata
         if not before.closed or entry > self.lac:
             return ""
+        loss = before.loss_at(entry)
+        if loss is not None:
+            return f"declared lost by {loss.by}: {loss.why}"
         fragment = before.fragment_of(entry)
         bookies = [fragment.bookies[slot] for slot in self._striping.write_set(entry)]
         said: dict[str, str] = {}

@@ -4,7 +4,8 @@
     ├── the caller's mistake           InvalidRequest, InvalidUri, InvalidLogName, RecordTooLarge,
     │                                  TransactionIdOutOfOrder, TransactionTooLarge, AlreadyClosed
     ├── what is there, or is not       LogNotFound, LogDeleted, LogRecreated, LogExists, LogEmpty,
-    │                                  EndOfStream, LogTruncated, NoSuchLedger, NoSuchEntry, LedgerClosed
+    │                                  EndOfStream, LogTruncated, NoSuchLedger, NoSuchEntry, EntriesLost,
+    │                                  LedgerClosed
     ├── another one owns it            OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
     │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost
@@ -206,6 +207,15 @@ class NoSuchEntry(DistributedLogError):
 
     code = 2011
     exit_code = 3
+
+
+class EntriesLost(NoSuchEntry):
+    """Somebody has declared these entries lost: nobody will be given them, also where a copy turns up.
+
+    A reader with ``broken="skip"`` goes on after them.
+    """
+
+    code = 2048
 
 
 class LedgerClosed(DistributedLogError):

@@ -22,7 +22,7 @@ from distributedlog.cluster import cookie, plan
 from distributedlog.cluster.damaged import RECORDS
 from distributedlog.cluster.reach import Reach
 from distributedlog.ledger import holes, ids, keys
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata, Loss
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.log import keys as log_keys
 from distributedlog.log import record, tombstone
@@ -158,6 +158,7 @@ LEDGER = LedgerMetadata(
     owner=(5, 1), custom={"a": b"1"},
 )  # fmt: skip
 CLOSED = LEDGER.in_recovery().close_by_recovery(12, 99, LEDGER.ensembles)
+LOST = CLOSED.given_up(Loss(3, 9, "op", 17, "two disks"))
 STATE = LogState(
     5, "a/log", 17, 5, 3, "me", "w1", 2, 4, 5, 8, 40, DLSN(2, 1, 0), 3, quorums=(3, 3, 2)
 )
@@ -685,7 +686,7 @@ CODECS = [
     Codec(
         "a ledger's record",
         lambda b: LedgerMetadata.decode(keys.ledger_key(7), b),
-        [LEDGER.encode(), CLOSED.encode()],
+        [LEDGER.encode(), CLOSED.encode(), LOST.encode()],
         STORED,
         ("ledger/metadata.py LedgerMetadata.decode",),
     ),

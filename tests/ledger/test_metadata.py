@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from distributedlog.ledger.keys import bookie_id_of, delete_key, ledger_id_of, ledger_key, on_key
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState, Loss
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.runtime.errors import CorruptData, UnsupportedFormat
 from distributedlog.runtime.frames import pack, unpack
@@ -29,7 +29,8 @@ def test_a_record_survives_its_bytes() -> None:
     ).with_fragment(5, ("a", "d", "c"))
     closed = full.in_recovery().close_by_recovery(9, 1234, full.ensembles)
 
-    for one in (ledger(), full, closed):
+    lost = closed.given_up(Loss(2, 3, "op", 1, "gone"))
+    for one in (ledger(), full, closed, lost):
         assert LedgerMetadata.decode(ledger_key(one.ledger_id), one.encode()) == one
 
 
@@ -39,12 +40,41 @@ def test_a_cut_or_newer_record_is_refused() -> None:
         with pytest.raises(CorruptData):
             LedgerMetadata.decode(ledger_key(7), value[:length])
     fields = unpack(value, "")
-    fields["format"] = 2
+    fields["format"] = 3
     with pytest.raises(UnsupportedFormat):
         LedgerMetadata.decode(ledger_key(7), pack(fields))
     fields["format"], fields["quorums"] = 1, [3, 2, 3]
     with pytest.raises(CorruptData):
         LedgerMetadata.decode(ledger_key(7), pack(fields))
+
+
+def test_what_was_given_up_is_a_newer_format_and_no_other_record_is() -> None:
+    """A program of before refuses it in words, and would give out what is not to be given (H103)."""
+    closed = ledger().close_by_writer(9, 100)
+
+    assert unpack(closed.encode(), "")["format"] == 1
+    assert "lost" not in unpack(closed.encode(), "")
+    assert unpack(closed.given_up(Loss(0, 0, "op", 1, "")).encode(), "")["format"] == 2
+
+
+def test_what_is_given_up_twice_stays_as_it_was_said_first() -> None:
+    closed = ledger().close_by_writer(9, 100)
+    first, second = Loss(3, 5, "a", 1, "x"), Loss(1, 7, "b", 2, "y")
+
+    lost = closed.given_up(first).given_up(second)
+
+    assert [(one.first, one.last, one.by) for one in lost.lost] == [
+        (1, 2, "b"),
+        (3, 5, "a"),
+        (6, 7, "b"),
+    ]
+    assert lost.given_up(second) == lost
+    assert [lost.loss_at(entry) is not None for entry in (0, 1, 7, 8)] == [False, True, True, False]
+    assert (lost.without_lost(8, 9), lost.without_lost(0, 9)) == (9, 0)
+    with pytest.raises(AssertionError):
+        ledger().given_up(first)
+    with pytest.raises(AssertionError):
+        closed.given_up(Loss(9, 10, "a", 1, ""))
 
 
 def test_a_fragment_at_the_same_entry_replaces_the_last_one() -> None:

@@ -8,11 +8,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.ledger.metadata import Loss
 from distributedlog.ledger.reader import LedgerReader
 from distributedlog.ledger.transactions import change_share
 from distributedlog.runtime.errors import (
     BookieReadOnly,
     CorruptData,
+    EntriesLost,
     InvalidRequest,
     LedgerStateUnknown,
     NoSuchEntry,
@@ -20,7 +22,14 @@ from distributedlog.runtime.errors import (
     RequestTimeout,
 )
 
-from .model_bookie import LATENCY_S, confirmed, model_cluster, written
+from .model_bookie import (
+    LATENCY_S,
+    confirmed,
+    model_cluster,
+    put_record,
+    record_of,
+    written,
+)
 
 numbered = partial(written, payload=lambda entry: b"%d" % entry)
 """Entries say their number."""
@@ -394,3 +403,34 @@ async def test_a_copy_that_is_made_while_the_others_are_asked_counts(
             assert said == []
 
         assert said == [""]
+
+
+async def test_what_was_declared_lost_is_given_to_nobody_also_where_a_copy_is_there(
+    autojump_clock: MockClock,
+) -> None:
+    """H103, G5: who opened it before, who opens it afterwards; what is around it is read as ever."""
+    async with model_cluster(3) as cluster:
+        client, writer = await numbered(cluster, 10)
+        await writer.close()
+        before = await client.open(writer.ledger_id)
+        held = [node.model.ledgers[writer.ledger_id] for node in cluster.pool.nodes.values()]
+        gone = {entry: held[0].entries[entry] for entry in (3, 4, 5)}
+        for one in held:
+            for entry in gone:
+                del one.entries[entry]
+        closed = await record_of(cluster, writer.ledger_id)
+        await put_record(cluster, closed.given_up(Loss(3, 5, "op", 1, "two disks")))
+
+        with pytest.raises(EntriesLost, match="3 to 5 were declared lost by op: two disks"):
+            await before.read(3, 9, bytes_max=1000)
+        held[0].entries.update(gone)
+        after = await client.open(writer.ledger_id)
+        for reader in (before, after):
+            for entry in (3, 4, 5):
+                with pytest.raises(EntriesLost):
+                    await reader.read(entry, 9, bytes_max=1000)
+                assert (await reader.why_unreadable(entry)).startswith("declared lost by op")
+            found = await reader.read(0, 9, bytes_max=1000)
+            assert [one.entry for one in found] == [0, 1, 2]
+            found = await reader.read(6, 9, bytes_max=1000)
+            assert [one.entry for one in found] == [6, 7, 8, 9]
