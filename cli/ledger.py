@@ -18,10 +18,11 @@ READ_BYTES = 1024 * 1024
     dlog ledger show 1042                       its record, and what each bookie says of it now
     dlog ledger read 1042 --first 10 --limit 5
     dlog ledger recover 1042                    fence it, find its end, close it
+    dlog ledger accept-loss 1042 --first 3 --last 9 --reason "two disks"
     """,
 )
 def command() -> None:
-    """List, show, read, recover ledgers: what segments of logs lie in. IDs are decimal."""
+    """List, show, read, recover ledgers, give up what is lost of them: segments of logs lie in them."""
 
 
 @command.command(
@@ -153,3 +154,68 @@ def recover(settings: Settings, ledger: int, yes: bool) -> None:
         emit(found)
     else:
         print(f"ledger {ledger} is closed, its last entry is {closed.last_entry}")
+
+
+@command.command(
+    cls=Command,
+    name="accept-loss",
+    examples="""
+    dlog ledger accept-loss 1042 --first 3 --last 9 --reason "disks of b2 and b4"
+    dlog ledger accept-loss 1042 --end 7741 --reason "b2 and b4 are gone"     one that is open
+    """,
+)
+@click.argument("ledger", type=click.IntRange(0))
+@click.option(
+    "--first", type=click.IntRange(0), help="Of a closed ledger: the first entry that is lost."
+)
+@click.option("--last", type=click.IntRange(0), help="The last one.")
+@click.option(
+    "--end", type=click.IntRange(-1), help="Of an open one: its last entry; -1: it has none."
+)
+@click.option("--reason", required=True, help="Kept in the record, told to readers.")
+@click.option("--even-so", is_flag=True, help="Also where a bookie has some of them, or may have.")
+@yes_option
+@common
+def accept_loss(
+    settings: Settings,
+    ledger: int,
+    first: int | None,
+    last: int | None,
+    end: int | None,
+    reason: str,
+    even_so: bool,
+    yes: bool,
+) -> None:
+    """Declare entries lost that no bookie will ever give again.
+
+    Readers meet EntriesLost there, or go on after them with broken="skip"; no copies are wanted of them,
+    and one that turns up is never given to anybody. Look with `dlog ledger show` first. Refused, exit code
+    2, where a bookie has one of the entries, or may have.
+    """
+    from ..cluster import giving_up
+    from ..ledger.metadata import LOSS_BY_CHARS_MAX, LOSS_WHY_CHARS_MAX, Loss
+    from .connect import ask
+
+    if (end is None) == (first is None) or (first is None) != (last is None):
+        raise click.UsageError("either --first and --last, or --end")
+    what = f"entries {first} to {last}" if end is None else f"what is after entry {end}"
+    consent(f"give up {what} of ledger {ledger}", yes)
+
+    async def work(logs: Any) -> Any:
+        by, why = logs.context.owner[:LOSS_BY_CHARS_MAX], reason[:LOSS_WHY_CHARS_MAX]
+        pool = logs.ledgers.pool
+        if end is not None:
+            return await giving_up.close_at(logs.metadata, pool, ledger, end, by=by, why=why)
+        assert first is not None
+        assert last is not None
+        loss = Loss(first, last, by, logs.wall_ms(), why)
+        return await giving_up.give_up(logs.metadata, pool, ledger, loss, even_so=even_so)
+
+    closed = ask(settings, "the change", work)
+    lost = [[one.first, one.last] for one in closed.lost]
+    if settings.json:
+        emit({"ledger": ledger, "last_entry": closed.last_entry, "lost": lost})
+    else:
+        print(
+            f"ledger {ledger} ends with entry {closed.last_entry}; declared lost: {lost or 'none'}"
+        )

@@ -31,7 +31,10 @@ from .options import Group, Settings, common_options, lay
         ),
         "bookies": (".bookies", "List the bookies."),
         "under-replicated": (".under_replicated", "List ledgers that miss copies."),
-        "ledger": (".ledger", "List, show, read, recover ledgers, below the logs."),
+        "ledger": (
+            ".ledger",
+            "List, show, read, recover ledgers, below the logs; give up what is lost.",
+        ),
         "audit": (".audit", "Do the metadata's records refer to each other both ways?"),
         "decommission": (".decommission", "Take a bookie out of the cluster for good."),
         "metadata": (".metadata", "Show the metadata quorum; replace, add, remove its nodes."),

@@ -18,6 +18,7 @@ is how each of them waits, `held_up.py` how it says why):
     open_ledgers.py                 what dead writers left open there is closed first
     limbo.py                        a bookie that lost something heals itself
     audit.py                        what nobody noted is noted
+    giving_up.py                    what is gone for good is declared lost, by a person
     references.py                   do records refer to each other both ways?
     deletion.py, purging.py, collecting.py  deleted ledgers, truncated segments, segments never linked
     existing.py                     which ledgers there are; where tombstones end

@@ -57,7 +57,10 @@ def wanted(metadata: LedgerMetadata, hole: Hole) -> list[Missing]:
 def held_by_slot(
     metadata: LedgerMetadata, index: int, slot: int, first: int = 0, to: int | None = None
 ) -> list[Missing]:
-    """The entries from ``first`` to before ``to`` that a slot of fragment ``index`` holds, ascending."""
+    """The entries from ``first`` to before ``to`` that a slot of fragment ``index`` should hold, ascending.
+
+    Not those that were declared lost.
+    """
     assert metadata.last_entry is not None, "only a closed ledger is repaired"
     striping = metadata.striping
     fragment_end = metadata.fragment_end(index)
@@ -76,6 +79,8 @@ def held_by_slot(
             last += 1
         found.append(Missing(entry, last))
         entry = striping.next_held(slot, last + 1)
+    if metadata.lost:
+        return without(found, [(one.first, one.last + 1 - one.first) for one in metadata.lost])
     return found
 
 

@@ -194,6 +194,8 @@ def sound_copies(ledger: LedgerMetadata, away: Collection[str], holes: Iterable[
         end = ledger.fragment_end(index)
         assert end is not None, "every fragment of a closed ledger ends"
         stop = min(end, ledger.last_entry + 1)
+        if any(one.first <= fragment.first_entry and stop <= one.last + 1 for one in ledger.lost):
+            continue
         lacking = {hole.bookie for hole in noted if _overlaps(hole, fragment.first_entry, stop)}
         windows = 1 if striping.everywhere else striping.ensemble_size
         for entry in range(fragment.first_entry, min(stop, fragment.first_entry + windows)):

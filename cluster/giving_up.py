@@ -1,0 +1,144 @@
+"""Entries that are gone for good are declared lost: by a person, in the ledger's record, never by repair.
+
+From then on nobody is given them, also where a copy turns up: what one reader was refused no other one gets
+(G5, H103). Repair wants no copies of them, so that a drain ends. An open ledger whose recovery lacks answers
+for good is closed at an end that is said, if nobody who is left knows more to be confirmed.
+"""
+
+from collections.abc import Sequence
+
+from ..bookie.client import BookieClient
+from ..ledger import keys, transactions
+from ..ledger.holes import Hole
+from ..ledger.metadata import NO_ENTRY, LedgerMetadata, LedgerState, Loss
+from ..metadata.interface import Metadata
+from ..runtime.errors import DistributedLogError, InvalidRequest, NoSuchLedger, VersionConflict
+from .copying import BATCH_BYTES, REQUEST_S, Connections, consecutive, list_held, wanted
+
+
+async def give_up(
+    metadata: Metadata,
+    pool: Connections,
+    ledger_id: int,
+    loss: Loss,
+    *,
+    even_so: bool = False,
+) -> LedgerMetadata:
+    """Declare entries of a closed ledger lost; the record as it is then.
+
+    Raises `InvalidRequest` where a bookie has one of them, or may have (not ``even_so``): then they are not
+    lost, or it is not known; `NoSuchLedger`, `VersionConflict`.
+    """
+    ledger, version = await _record(metadata, ledger_id)
+    last_entry = ledger.last_entry
+    if not ledger.closed or last_entry is None:
+        raise InvalidRequest(f"ledger {ledger_id} is {ledger.state.value}: say where it ends")
+    if not 0 <= loss.first <= loss.last <= last_entry:
+        raise InvalidRequest(
+            f"entries {loss.first} to {loss.last}: ledger {ledger_id} has 0 to {last_entry}"
+        )
+    if not even_so:
+        for bookie in ledger.bookies():
+            await _check_without(metadata, pool, ledger, bookie, loss)
+    changed = ledger.given_up(loss)
+    share = transactions.change_share(ledger, changed, version)
+    if not (await metadata.transact(share)).succeeded:
+        raise VersionConflict(f"ledger {ledger_id} was changed meanwhile: look again")
+    return changed
+
+
+async def _check_without(
+    metadata: Metadata, pool: Connections, ledger: LedgerMetadata, bookie: str, loss: Loss
+) -> None:
+    """Raises `InvalidRequest` where a bookie has an entry that it should hold, or may have it."""
+    stretches = wanted(ledger, Hole(bookie, loss.first, loss.last + 1))
+    if not stretches:
+        return
+    client = pool.get(bookie)
+    if client is None:
+        if await metadata.get(keys.bookie_key(bookie)) is None:
+            return  # it is away: whoever says that they are lost says that it does not come back
+        raise InvalidRequest(f"bookie {bookie} is registered and cannot be asked: it may have them")
+    held = await list_held(ledger, client)
+    if not held.known:
+        raise InvalidRequest(f"bookie {bookie} may have lost them, and may have them (limbo)")
+    for stretch in stretches:
+        for first, count in held.ranges:
+            if first <= stretch.last and first + count > stretch.first:
+                raise InvalidRequest(
+                    f"bookie {bookie} has entries from {max(first, stretch.first)} on: they are not lost"
+                )
+
+
+async def close_at(
+    metadata: Metadata,
+    pool: Connections,
+    ledger_id: int,
+    end: int,
+    *,
+    by: str,
+    why: str,
+) -> LedgerMetadata:
+    """Fence an open ledger where that can be done, and close it with ``end`` as its last entry; -1: empty.
+
+    Raises `InvalidRequest` where a bookie knows more to be confirmed, or entry ``end`` cannot be read from
+    anybody; `NoSuchLedger`, `VersionConflict`.
+    """
+    ledger, version = await _record(metadata, ledger_id)
+    if ledger.state is LedgerState.OPEN:
+        marked = transactions.change_share(ledger, ledger.in_recovery(), version)
+        await metadata.transact(marked)
+        ledger, version = await _record(metadata, ledger_id)
+    if ledger.state is not LedgerState.IN_RECOVERY:
+        raise InvalidRequest(f"ledger {ledger_id} is {ledger.state.value}: its end is known")
+    clients = [client for one in ledger.bookies() if (client := pool.get(one)) is not None]
+    confirmed = ledger.last_fragment.first_entry - 1
+    for client in clients:
+        try:
+            answer = await client.fence(ledger_id, ledger.key, REQUEST_S)
+        except DistributedLogError:
+            continue
+        confirmed = max(confirmed, answer.lac)
+    if confirmed > end:
+        raise InvalidRequest(
+            f"ledger {ledger_id} is confirmed to entry {confirmed}: it may have been read that far"
+        )
+    length = await _length_at(ledger, clients, end)
+    custom = {"closed_by": by.encode(), "closed_why": why.encode()}
+    closed = ledger.close_by_recovery(end, length, ledger.ensembles).with_custom(custom)
+    share = transactions.recovered_share(ledger, closed, version, (), None)
+    if not (await metadata.transact(share)).succeeded:
+        raise VersionConflict(f"ledger {ledger_id} was changed meanwhile: look again")
+    return closed
+
+
+async def _length_at(ledger: LedgerMetadata, clients: Sequence[BookieClient], end: int) -> int:
+    """Payload bytes up to an entry, itself included, as a sound copy of it says."""
+    if end == NO_ENTRY:
+        return 0
+    for client in clients:
+        try:
+            answer = await client.read(
+                ledger.ledger_id,
+                ledger.key,
+                end,
+                end,
+                BATCH_BYTES,
+                past_lac=True,
+                timeout_s=REQUEST_S,
+            )
+        except DistributedLogError:
+            continue
+        found = consecutive(answer.body, ledger.ledger_id, end)
+        if found:
+            return found[0].length_so_far
+    raise InvalidRequest(
+        f"ledger {ledger.ledger_id}: nobody who answers has entry {end}; say an end that can be read"
+    )
+
+
+async def _record(metadata: Metadata, ledger_id: int) -> tuple[LedgerMetadata, int]:
+    found = await metadata.get(keys.ledger_key(ledger_id))
+    if found is None:
+        raise NoSuchLedger(f"ledger {ledger_id} does not exist")
+    return LedgerMetadata.decode(found.key, found.value), found.version

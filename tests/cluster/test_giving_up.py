@@ -1,0 +1,76 @@
+"""Entries that somebody declares lost: never what a bookie has, and given to nobody again (H103, G5)."""
+
+import pytest
+
+from distributedlog.cluster.copying import lacking, list_held
+from distributedlog.cluster.giving_up import close_at, give_up
+from distributedlog.ledger import keys
+from distributedlog.ledger.metadata import LedgerState, Loss
+from distributedlog.metadata.transaction import Delete, Transaction
+from distributedlog.runtime.errors import InvalidRequest
+
+from .bookie_world import LEDGER, World, world
+
+LOSS = Loss(3, 6, "op", 1, "two disks")
+
+
+async def _away(w: World, *bookies: str) -> None:
+    for bookie in bookies:
+        del w.pool.clients[bookie]
+        await w.metadata.transact(Transaction((), (Delete(keys.bookie_key(bookie)),)))
+
+
+async def test_what_a_bookie_has_or_may_have_is_not_given_up() -> None:
+    async with world() as w:
+        for bookie in ("b1", "b2", "b3"):
+            await w.write(bookie, [0, 1, 2, 7, 8, 9])
+        await w.write("b2", [5])
+        await w.ledger(9)
+        with pytest.raises(InvalidRequest, match="bookie b2 has entries from 5 on"):
+            await give_up(w.metadata, w.pool, LEDGER, LOSS)
+        client = w.pool.clients.pop("b2")
+        with pytest.raises(InvalidRequest, match="b2 is registered and cannot be asked"):
+            await give_up(w.metadata, w.pool, LEDGER, LOSS)
+        for first, last in ((3, 10), (6, 3)):
+            wrong = Loss(first, last, "op", 1, "")
+            with pytest.raises(InvalidRequest):
+                await give_up(w.metadata, w.pool, LEDGER, wrong)
+        assert (await w.record()).lost == ()
+
+        w.pool.clients["b2"] = client
+        await _away(w, "b2")
+        assert (await give_up(w.metadata, w.pool, LEDGER, LOSS)).lost == (LOSS,)
+        assert (await w.record()).lost == (LOSS,)
+
+
+async def test_nobody_wants_copies_of_what_was_given_up() -> None:
+    """Also not of a bookie that comes back with some; the rest is wanted as ever."""
+    async with world() as w:
+        await w.write("b1", [0, 1, 2, 8, 9])
+        await w.ledger(9)
+        await give_up(w.metadata, w.pool, LEDGER, LOSS, even_so=True)
+        ledger = await w.record()
+        target = w.pool.clients["b1"]
+
+        missing = lacking(ledger, "b1", await list_held(ledger, target))
+
+        assert [(one.first, one.last) for one in missing] == [(7, 7)]
+
+
+async def test_an_open_ledger_is_closed_where_it_is_said_and_not_before_what_is_confirmed() -> None:
+    async with world() as w:
+        await w.write("b1", range(5))  # the last one says that entry 3 is confirmed
+        await w.ledger(None)
+        await _away(w, "b2", "b3")
+        with pytest.raises(InvalidRequest, match="confirmed to entry 3"):
+            await close_at(w.metadata, w.pool, LEDGER, 2, by="op", why="gone")
+        with pytest.raises(InvalidRequest, match="nobody who answers has entry 5"):
+            await close_at(w.metadata, w.pool, LEDGER, 5, by="op", why="gone")
+        assert (await w.record()).state is LedgerState.IN_RECOVERY
+
+        closed = await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
+
+        assert (closed.last_entry, closed.length, closed.closed) == (4, 50, True)
+        assert (await w.record()).custom["closed_why"] == b"gone"
+        with pytest.raises(InvalidRequest, match="its end is known"):
+            await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
