@@ -24,6 +24,7 @@ When the writer is gone:
     recovery.py                     fence, read, write back, close (pure); with
         recovery_actions.py, evidence.py    what it asks for; what the answers prove
     recovery_driver.py              the driver
+    holdings.py                     does a bookie hold what it should, by its list (pure)
 
 Reading:
 

@@ -111,6 +111,11 @@ class Recovery:
             self._give_up("the fence does not cover every write set")
         return self._end_input([])
 
+    @property
+    def unfenced(self) -> set[str]:
+        """Bookies of the frozen ensemble at which the fence failed."""
+        return {self._frozen.bookies[slot] for slot in self._fence_errors}
+
     # --- reading ----------------------------------------------------------------------------------
 
     def on_read(

@@ -25,8 +25,10 @@ from ..runtime.errors import (
     UnsupportedFormat,
 )
 from . import transactions
+from .holdings import lacks
+from .holes import Hole
 from .keys import ledger_key, under_key
-from .metadata import LedgerMetadata
+from .metadata import NO_ENTRY, LedgerMetadata
 from .options import LedgerOptions
 from .placement import choose_replacements
 from .pool import BookiePool
@@ -36,6 +38,8 @@ from .slot_streams import SlotStreams
 
 BUSY_FIRST_S = 0.1
 BUSY_LONGEST_S = 1.0
+LIST_S = 0.5
+"""For the list of what a bookie holds: a takeover waits for it."""
 
 T = TypeVar("T")
 
@@ -228,13 +232,38 @@ class RecoveryDriver:
 
     # --- the close --------------------------------------------------------------------------------
 
+    async def _unheard(self, closed: LedgerMetadata) -> list[Hole]:
+        """Who does not say that it holds all it should: noted whole, for the writer's own notes may be lost.
+
+        A bookie at which the fence failed is not asked.
+        """
+        holes: list[Hole] = []
+
+        async def ask(bookie: str) -> None:
+            client = None if bookie in self._core.unfenced else self._pool.get(bookie)
+            try:
+                if client is not None:
+                    held = await client.list_entries(self._ledger_id, self._key, LIST_S)
+                    if not lacks(closed, bookie, held.ranges):
+                        return
+            except DistributedLogError as error:
+                log.info("ledger %d: bookie %s lists nothing: %s", self._ledger_id, bookie, error)
+            holes.append(Hole(bookie, 0, None))
+
+        if closed.last_entry != NO_ENTRY:
+            async with trio.open_nursery() as nursery:
+                for bookie in closed.bookies():
+                    nursery.start_soon(ask, bookie)
+        return holes
+
     async def _close(self, action: Close) -> None:
+        holes = (*action.holes, *await self._unheard(action.metadata))
         while True:
             try:
                 # What the writer noted stays: the note is read, and must be the same at the close.
                 note = await self._store.get(under_key(self._ledger_id))
                 share = transactions.recovered_share(
-                    self._stored, action.metadata, self._version, action.holes, note
+                    self._stored, action.metadata, self._version, holes, note
                 )
                 reply = await self._store.transact(share)
                 if reply.succeeded:

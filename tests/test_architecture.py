@@ -78,7 +78,8 @@ PURE = {
     },
     "ledger": {
         "keys", "metadata", "registration", "striping", "add_window", "ensemble_change", "recovery",
-        "recovery_actions", "evidence", "lateness", "placement", "holes", "process_bounds",
+        "recovery_actions", "evidence", "lateness", "placement", "holes", "holdings",
+        "process_bounds",
     },
     "log": {
         "lifecycle",
