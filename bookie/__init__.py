@@ -9,6 +9,9 @@ From the wire to the platter and back:
     look_ups.py                 what the metadata is asked before an old ledger becomes known again
     commits.py                  what joins a commit, and what follows when it is durable
     limbo.py                    ledgers of which something may be lost, and how they get out (inv. 22)
+    rot.py                      entries that do not read as they were written: noted, looked at, dropped
+    dropping.py                 copies that no record names any more
+    scrub.py                    every live run is read once in two weeks
     upkeep.py, stats.py         idle blocks, checkpoints, dead files, free space; counters
     compaction.py, cold_writer.py   live records move out of files that are mostly dead, into cold files
     compaction_policy.py, pacer.py  which files, and how fast (pure)
@@ -24,5 +27,5 @@ From the wire to the platter and back:
     client.py                   the other end of a connection
     options.py                  what can be set
 
-What is open: an entry that rots is refused (`CorruptData`) and replaced only with its whole bookie.
+What is open: a rotten entry of an open ledger waits until that is closed.
 """

@@ -73,6 +73,8 @@ class Adds:
         """Told of each ledger that an add makes known here (H21)."""
         self.look_up: Callable[[int, Answer], None] | None = None
         """Asks the metadata of a ledger that is not known here (H89)."""
+        self.on_rot: Callable[[int, int, int], None] | None = None
+        """Told of entries (ledger, first, last) that are stored and do not read as they were written."""
 
     # --- streams ----------------------------------------------------------------------------------
 
@@ -94,6 +96,12 @@ class Adds:
             ledger.take_key(key)
         except WrongLedgerKey as error:
             self.refuse(stream, error)
+        else:
+            if recovery and ledger.flags & jb.DROPPED and not ledger.going:
+                self._ledgers.mark(
+                    ledger, ledger.flags & ~jb.DROPPED
+                )  # it comes back: in limbo, until all of it is here
+                self._commits.write_state(ledger, _nothing)
         return stream
 
     def close_stream(self, stream: IncomingStream) -> None:
@@ -109,6 +117,8 @@ class Adds:
         if ledger.flags:
             if ledger.flags & jb.DELETED:
                 return NoSuchLedger(f"ledger {ledger.id} was deleted")
+            if ledger.going:
+                return TooBusy(f"ledger {ledger.id}: a copy that nobody wanted is being dropped")
             if ledger.flags & jb.LIMBO and not stream.recovery:
                 return _limbo_refusal(ledger)
             if ledger.flags & jb.FENCED and not stream.recovery:
@@ -434,8 +444,13 @@ class Adds:
                 self._cold.submit(stream.owner, run.file_number, run.offset, run.length, loaded)
                 return None
             view = here
-        record = find_record(view, ledger.id, run, entry)
-        entries.check(record)
+        try:
+            record = find_record(view, ledger.id, run, entry)
+            entries.check(record)
+        except CorruptData:
+            if note is None and self.on_rot is not None:
+                self.on_rot(ledger.id, run.first, run.last)
+            raise
         return int.from_bytes(record[:8], "little")
 
 
@@ -452,6 +467,10 @@ def _fence_is_durable(ledger: Ledger) -> None:
 def _not_looked_up(ledger: Ledger) -> DistributedLogError:
     """Unknown is not "no": the writer comes again."""
     return TooBusy(f"ledger {ledger.id} is not known here, and the metadata cannot be asked now")
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _limbo_refusal(ledger: Ledger) -> DistributedLogError:

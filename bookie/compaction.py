@@ -62,7 +62,7 @@ class Compactor:
         upkeep: Upkeep,
         options: BookieOptions,
         stats: Stats,
-        on_damage: Callable[[DistributedLogError], None],
+        on_damage: Callable[[DistributedLogError, int, int, int], None],
     ) -> None:
         self._disk = disk
         self._journal = journal
@@ -187,7 +187,8 @@ class Compactor:
             await self._disk.delete(name + cb.UNFINISHED)
             self._rotten |= {run.file_number for _, run in writer.rotten}
             assert writer.damage is not None, "something is rotten"
-            self._on_damage(writer.damage)
+            for ledger_id, run in writer.rotten:
+                self._on_damage(writer.damage, ledger_id, run.first, run.last)
             rotten = {(ledger, run.first) for ledger, run in writer.rotten}
             sound = [run for run in runs if (run[0], run[1].first) not in rotten]
             return bool(sound) and await self._copy(number, sound)

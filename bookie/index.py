@@ -15,6 +15,7 @@ import trio
 from ..runtime.errors import LedgerStateUnknown
 from ..runtime.host import OrderedMap
 from .index_records import (
+    KEPT_KEYS,
     META_KEY,
     RUN,
     RUN_KEY,
@@ -71,6 +72,10 @@ class Index:
         self.file_ends: dict[int, int] = {}
         """As of `load`: how long a file must be at least, for the last record in it that is kept."""
         self.map_runs = 0
+        self.kept: dict[bytes, bytes] = {}
+        """What `keep` was given, as a start finds it."""
+        self._to_keep: dict[bytes, bytes | None] = {}
+        """Since the last checkpoint; None: to be deleted."""
         self.damage: IndexDamaged | None = None
         """What a look-up met: the node ends with it soon."""
 
@@ -193,10 +198,82 @@ class Index:
         """The bound below which they are not needed has moved: those that a checkpoint has written go."""
         self._ending = True
 
+    async def delete_runs(self, ledger: Ledger) -> None:
+        """Nothing of the ledger is here any more; durable.
+
+        Call as `replace_runs`, while nothing is added to it. Raises `DiskFull`.
+        """
+        assert ledger.runs is None, "nothing was added since the checkpoint"
+        assert ledger.frozen is None, "the checkpoint has taken all runs"
+        start = RUN_KEY.pack(b"r", ledger.id, 0)
+        while page := self._map.scan(start, ledger_end(ledger.id), PAGE):
+            freed: dict[int, int] = {}
+            for key, value in page:
+                run = located(key, value)
+                freed[run.file_number] = freed.get(run.file_number, 0) + run.length
+            await self._map.apply((), [key for key, _ in page])
+            self.map_runs -= len(page)
+            for number, length in freed.items():
+                self.live_bytes[number] -= length
+        ledger.top = ledger.last_entry = ledger.persisted_last = -1
+
     @property
     def dirty(self) -> bool:
         """Would a checkpoint write anything?"""
-        return bool(self._dirty_runs or self._dirty_states or self._ending)
+        return bool(self._dirty_runs or self._dirty_states or self._ending or self._to_keep)
+
+    # --- looking through, and mending ---------------------------------------------------------------
+
+    def keep(self, key: bytes, value: bytes | None) -> None:
+        """Have a value beside runs and states, durable with the next checkpoint; None: no more.
+
+        ``key`` is one of `KEPT_KEYS`: an older program leaves it alone.
+        """
+        self._to_keep[key] = value
+        if value is None:
+            self.kept.pop(key, None)
+        else:
+            self.kept[key] = value
+
+    def runs_from(self, ledger_id: int, entry: int, limit: int) -> list[tuple[int, Located]]:
+        """Runs that are in the map, in order of ledger and entry, with their ledgers' ids.
+
+        From the first run on that begins at ``entry`` of the ledger, or after it. Raises `IndexDamaged`.
+        """
+        pairs = self._map.scan(RUN_KEY.pack(b"r", ledger_id, entry), b"s", limit)
+        runs = [located(key, value) for key, value in pairs]
+        return [(RUN_KEY.unpack(key)[1], run) for (key, _), run in zip(pairs, runs, strict=True)]
+
+    async def replace_runs(
+        self, ledger: Ledger, changes: list[tuple[Located, list[Located]]]
+    ) -> None:
+        """Put parts of runs in the place of these, in one synced transaction; a run that changed stays.
+
+        Call while no checkpoint is written, after one that has taken all of the runs. Raises `DiskFull`.
+        """
+        puts: list[tuple[bytes, bytes]] = []
+        deletes: list[bytes] = []
+        dropped: dict[int, int] = {}
+        number = 0
+        for run, parts in changes:
+            key = RUN_KEY.pack(b"r", ledger.id, run.first)
+            stored = self._map.get(key)
+            if stored is None or located(key, stored) != run:
+                continue
+            if not parts or parts[0].first != run.first:
+                deletes.append(key)
+            for part in parts:
+                key = RUN_KEY.pack(b"r", ledger.id, part.first)
+                value = RUN.pack(part.file_number, part.offset, part.length, part.count)
+                puts.append((key, sealed(key, value)))
+            size = run.length - sum(part.length for part in parts)
+            dropped[run.file_number] = dropped.get(run.file_number, 0) + size
+            number += len(parts) - 1
+        if puts or deletes:
+            await self._map.apply(puts, deletes)
+        self.map_runs += number
+        for file_number, size in dropped.items():
+            self.live_bytes[file_number] -= size
 
     # --- the map ----------------------------------------------------------------------------------
 
@@ -208,6 +285,8 @@ class Index:
                 raise IndexDamaged("the index holds runs and no position")
             return None
         saved = Saved.decode(checked(META_KEY, meta))
+        async for key, value in self._pairs(*KEPT_KEYS):
+            self.kept[key] = checked(key, value)
         async for key, value in self._pairs(b"s", b"t"):
             ledger_id, flags, lac, ledger_key = stated(key, value)
             self._ledgers.set_state(self._ledgers.get_or_make(ledger_id), flags, lac, ledger_key)
@@ -251,6 +330,7 @@ class Index:
         doomed = {ledger: None for ledger in states if ledger.flags & DELETED}
         ended = self._ended(saved.gone_below, doomed)
         taken_bytes, self.bytes_since = self.bytes_since, 0
+        to_keep, self._to_keep = self._to_keep, {}
         self.runs_frozen, self.runs_in_memory = self.runs_in_memory, 0
         for ledger in taken:
             assert ledger.frozen is None, "one checkpoint at a time"
@@ -271,9 +351,14 @@ class Index:
             if self._gone_files:
                 await self._add_gone_keys({key for key, _ in puts}, deletes, freed)
             state_keys = [STATE_KEY.pack(b"s", ledger.id) for ledger in ended]
-            await self._map.apply(puts, deletes + state_keys)
+            puts += (
+                (key, sealed(key, value)) for key, value in to_keep.items() if value is not None
+            )
+            kept_no_more = [key for key, value in to_keep.items() if value is None]
+            await self._map.apply(puts, deletes + state_keys + kept_no_more)
         except BaseException:
             self._put_back(taken, states, taken_bytes, ending=bool(ended))
+            self._to_keep = to_keep | self._to_keep
             raise
         self._gone_files.clear()
         self.map_runs += self.runs_frozen - len(deletes)

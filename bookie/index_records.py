@@ -3,18 +3,20 @@
     "r" ledger u64 | first entry u64   ->  file u64 | offset u64 | length u32 | count u32 | xxh3_64
     "s" ledger u64                     ->  flags u32 | lac i64 | key 16s | xxh3_64
     "m"                                ->  msgpack of `Saved` | xxh3_64
+    "x" ledger u64                     ->  first u64 | last u64 | xxh3_64      some of them are rotten
+    "y"                                ->  msgpack of `ScrubPlace` | xxh3_64
 
 Keys are big-endian, so that a ledger's runs lie in order. The digests cover key and value.
 """
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import xxhash
 
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
-from ..runtime.schema import fields, number, row, rows, text, versioned
+from ..runtime.schema import fields, flag, number, row, rows, text, versioned
 from .journal_blocks import COLD_ROWS, ColdRow
 from .runs import Located
 
@@ -26,6 +28,12 @@ RUN_KEY = struct.Struct(">cQQ")
 STATE_KEY = struct.Struct(">cQ")
 RUN = struct.Struct("<QQII")
 STATE = struct.Struct("<Iq16s")
+ROT_KEY = struct.Struct(">cQ")
+ROT = struct.Struct("<QQ")
+SCRUB_FORMAT = 1
+SCRUB_KEY = b"y"
+KEPT_KEYS = (b"x", b"z")
+"""From the one on to before the other: small values beside runs and states."""
 _DIGEST = struct.Struct("<Q")
 META_KEY = b"m"
 FILES_MAX = 64 * 1024
@@ -42,6 +50,17 @@ _SAVED = fields(
     limbo_below=_U64,
     next_file=_U64,
     files=rows(row(_U64, _U64, _U64), FILES_MAX),
+)
+
+
+_SCRUB_PLACE = fields(
+    ledger=_U64,
+    entry=_U64,
+    under_way=flag,
+    rest_s=number(),
+    read_bytes=_U64,
+    found=_U64,
+    passes=_U64,
 )
 
 
@@ -124,6 +143,33 @@ class Saved:
         )
 
 
+@dataclass(slots=True)
+class ScrubPlace:
+    """How far a scrub has come through the runs of the map."""
+
+    ledger: int = 0
+    entry: int = 0
+    """The next run is the first that begins there or after it."""
+    under_way: bool = False
+    rest_s: int = 0
+    """Seconds of running time until the next pass begins; while one is under way, until the one after it."""
+    read_bytes: int = 0
+    """Of this pass, or the last one."""
+    found: int = 0
+    """Entries that were found rotten, likewise."""
+    passes: int = 0
+    """That came to their end."""
+
+    def encode(self) -> bytes:
+        """As msgpack."""
+        return pack({"format": SCRUB_FORMAT, **asdict(self)})
+
+    @classmethod
+    def decode(cls, value: bytes) -> "ScrubPlace":
+        """Raises `CorruptData`, `UnsupportedFormat`."""
+        return cls(**versioned(value, SCRUB_FORMAT, _SCRUB_PLACE, "the scrub's place"))
+
+
 def ledger_end(ledger_id: int) -> bytes:
     """The first key after a ledger's runs."""
     return RUN_KEY.pack(b"r", ledger_id, 0xFFFF_FFFF_FFFF_FFFF)
@@ -157,6 +203,15 @@ def located(key: bytes, stored: bytes) -> Located:
 def file_of(stored: bytes) -> int:
     """The file that a run's stored value names, unchecked: to pass over those of other files."""
     return int.from_bytes(stored[:8], "little")
+
+
+def rot_noted(kept: dict[bytes, bytes]) -> dict[int, tuple[int, int]]:
+    """The notes of rot among what is kept: ledger to first and last. One that is none is passed over."""
+    return {
+        ROT_KEY.unpack(key)[1]: ROT.unpack(value)
+        for key, value in kept.items()
+        if key[:1] == b"x" and len(key) == ROT_KEY.size and len(value) == ROT.size
+    }
 
 
 def stated(key: bytes, stored: bytes) -> tuple[int, int, int, bytes]:

@@ -8,7 +8,7 @@
 
     control record, 48 bytes: kind u32 | flags u32 | subject u64 | a i64 | b i64 | key 16s
 
-        STATE         ledger | flags: fenced 1, limbo 2, deleted 4 | a: LAC | key    the whole state
+        STATE         ledger | flags: fenced 1, limbo 2, deleted 4, dropped 8 | a: LAC | key, all of it
         SKIP          sequences a to b do not count: copied after them (H4), or written off
         LIMBO_BELOW   ledgers with a lower id that are not known here: nothing is known of them
         FILE_REMOVED  the journal or cold file of that number was deleted
@@ -36,8 +36,8 @@ FORMAT = 3
 """Of a HEAD that lists cold files; 2 of those that say where tombstones end, 1 of those that need not."""
 FORMAT_WITHOUT_COLD = 2
 
-FENCED, LIMBO, DELETED = 1, 2, 4
-"""Flags of a ledger's state."""
+FENCED, LIMBO, DELETED, DROPPED = 1, 2, 4, 8
+"""Flags of a ledger's state. DROPPED comes with the first two, for programs that do not know it."""
 STATE, SKIP, LIMBO_BELOW, FILE_REMOVED, COLD_ADDED, GONE_BELOW = 1, 2, 3, 4, 5, 6
 """Kinds of control records."""
 

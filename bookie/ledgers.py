@@ -45,6 +45,7 @@ class Ledger:
         "fence_durable",
         "flags",
         "frozen",
+        "going",
         "id",
         "key",
         "lac",
@@ -65,7 +66,7 @@ class Ledger:
         self.key = b""
         """Empty: not known yet."""
         self.flags = 0
-        """FENCED, LIMBO, DELETED: in force at once, durable a little later. Set by `Ledgers.mark`."""
+        """FENCED, LIMBO, DELETED, DROPPED: in force at once, durable a little later; by `Ledgers.mark`."""
         self.fence_durable = False
         self.lac = -1
         self.lac_owed = False
@@ -84,6 +85,8 @@ class Ledger:
         self.pending_in_order = True
         self.stored = False
         """Its state is in the journal, or in a block on the way there. Set by `Ledgers.mark`."""
+        self.going = False
+        """Its entries are being dropped: nothing is compared with them any more, nor added."""
         self.users = 0
         """Streams that are open on it: an unstored ledger without users or waiters is forgotten."""
         self.waiters: list[Waiter] = []
@@ -161,7 +164,7 @@ class Ledgers:
         self.known = 0
         """How many are here, tombstones not included."""
         self.limbo = 0
-        """How many of those are in limbo."""
+        """How many of those are in limbo; stubs of dropped copies are not to be healed."""
         self.tombstones: dict[Ledger, None] = {}
         """The deleted ones, in the order they were."""
 
@@ -181,7 +184,7 @@ class Ledgers:
     def _count(self, ledger: Ledger, step: int) -> None:
         if not ledger.flags & jb.DELETED:
             self.known += step
-            if ledger.flags & jb.LIMBO:
+            if ledger.flags & (jb.LIMBO | jb.DROPPED) == jb.LIMBO:
                 self.limbo += step
 
     def end_tombstone(self, ledger: Ledger) -> None:

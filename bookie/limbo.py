@@ -68,7 +68,7 @@ class Limbo:
         ledger.take_key(key)
         if ledger.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
-        self._ledgers.mark(ledger, (ledger.flags & ~jb.LIMBO) | jb.FENCED)
+        self._ledgers.mark(ledger, (ledger.flags & ~(jb.LIMBO | jb.DROPPED)) | jb.FENCED)
         durable = trio.Event()
         self._commits.write_state(ledger, durable.set)
         await durable.wait()

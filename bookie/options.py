@@ -90,6 +90,12 @@ class BookieOptions:
     )
     cold_readers: int = option(2, "tasks", "enough for a device; more would only compete")
     cold_read_bytes: int = option(1 * MIB, "bytes", "an extent: seeks cost little beside it")
+    scrub_s: float = option(
+        14 * 24 * 3600.0,
+        "s",
+        "each live byte is read once in this, so that rot is found in time; 1 MiB/s at least",
+        at_least=60,
+    )
     reads_waiting_max: int = option(
         256, "requests", "of a connection; beyond it TooBusy", at_least=0
     )

@@ -163,7 +163,7 @@ class SessionReads:
                     return
                 try:
                     if isinstance(answer, CorruptData):
-                        self._store.met_damage(answer)
+                        self._store.met_damage(answer, ledger.id, request.first, last)
                     if not isinstance(answer, Extent):
                         raise answer
                     read.extent = answer

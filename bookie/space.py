@@ -34,6 +34,8 @@ class Facts:
     """The last one found no room on the index's disk."""
     asked: bool = False
     """By the operator, or it is to leave."""
+    suspect: bool = False
+    """Its disk gives read errors, and not once."""
 
 
 log = logging.getLogger("distributedlog.bookie.space")
@@ -56,6 +58,8 @@ class Space:
         """No adds at all: too much of the index waits in memory."""
         self.asked = False
         """Set by the operator: `read_only` stays on whatever the space."""
+        self.suspect = False
+        """Set when the device failed to read too often (`bookie/rot.py`); until the next start."""
         self.no_next_file = False
         self.checkpoint_failed = False
         self._measure = measure
@@ -73,6 +77,7 @@ class Space:
             no_next_file=self.no_next_file,
             checkpoint_failed=self.checkpoint_failed,
             asked=self.asked,
+            suspect=self.suspect,
         )
         reasons = read_only_reasons(facts)
         before = self.reasons
@@ -124,6 +129,11 @@ def read_only_reasons(facts: Facts) -> dict[str, str]:
         )
     if facts.asked:
         found["asked"] = "read-only: it is to leave, or was told so"
+    if facts.suspect:
+        found["suspect"] = (
+            "read-only: its disk gives read errors again and again; nothing is healed onto it:"
+            ' "dlog decommission" it'
+        )
     return found
 
 

@@ -28,6 +28,7 @@ from . import journal_blocks as jb
 from .adds import Adds
 from .commits import Commits
 from .compaction import Compactor
+from .dropping import Dropping
 from .gather import GatheringBlock, GatherRing
 from .index import Index
 from .index_records import IndexDamaged
@@ -38,6 +39,8 @@ from .options import BookieOptions
 from .read_sources import Extent
 from .reads import ColdReader, Collected, JournalFiles, Reader
 from .reserve import Reserve
+from .rot import DAMAGED_READS, Rot
+from .scrub import Scrub
 from .space import Space
 from .stats import Stats
 from .upkeep import Upkeep
@@ -104,6 +107,10 @@ class Store:
             self.stats,
             self.reasons,
         )
+        self.rot = Rot(index, ledgers, self._files, self.commits, self.upkeep, space, self.reasons)
+        self.adds.on_rot = self.rot.note
+        self.dropping = Dropping(ledgers, self.commits, self.upkeep)
+        self.scrub = Scrub(index, ledgers, self.rot, options, begin=bool(lost))
         self.compactor = Compactor(
             disk,
             journal,
@@ -131,6 +138,7 @@ class Store:
                 nursery.start_soon(self.cold.run)
                 nursery.start_soon(self.compactor.run)
                 nursery.start_soon(self.waiters.run)
+                nursery.start_soon(self.scrub.run)
                 task_status.started()
         finally:
             self.close()
@@ -247,14 +255,15 @@ class Store:
         except IndexDamaged as error:
             raise self._index.note_damage(ledger, error) from error
         except CorruptData as error:
-            self.met_damage(error)
+            self.met_damage(error, ledger.id, first, last)
             raise
 
-    def met_damage(self, error: DistributedLogError) -> None:
-        """A read met a file that is gone or unreadable, or bytes that are not what was written."""
+    def met_damage(self, error: DistributedLogError, ledger_id: int, first: int, last: int) -> None:
+        """A read of these ids met a file that is gone or unreadable, or other bytes than were written."""
+        self.rot.note(ledger_id, first, last)
         self.stats.damaged_reads += 1
         self.reasons.set(
-            "damaged reads",
+            DAMAGED_READS,
             f"{self.stats.damaged_reads} reads since its start met damage, the last one: {error}; readers use"
             " other copies",
         )
@@ -318,6 +327,11 @@ class Store:
             "tombstones": len(self.ledgers.tombstones),
             "limbo_ledgers": self.ledgers.limbo,
             "limbo_below": self.ledgers.limbo_below,
+            "rot_ledgers": len(self.rot.noted),
+            "rot_stuck_ledgers": len(self.rot.stuck),
+            "rot_healed_entries": self.rot.healed_entries,
+            "scrub_passes": self.scrub.place.passes,
+            "scrub_found_entries": self.scrub.place.found,
             "runs_in_memory": self._index.runs_in_memory + self._index.runs_frozen,
             "runs_in_map": self._index.map_runs,
             "live_bytes": sum(self._index.live_bytes.values()),
@@ -347,4 +361,5 @@ class Store:
             found.append(
                 f"{in_limbo} of its ledgers are in limbo: what they may lack is not denied"
             )
+        found += self.rot.reasons()
         return bounded((*found, *self.space.reasons.values(), *self.reasons.texts()))

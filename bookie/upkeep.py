@@ -14,10 +14,11 @@ from .gather import GatheringBlock, GatherRing
 from .index import Index
 from .index_records import Saved
 from .journal import RETRY_SPACE_S, Journal
-from .ledgers import Ledgers
+from .ledgers import Ledger, Ledgers
 from .options import BookieOptions
 from .reads import JournalFiles
 from .reserve import Reserve
+from .runs import Located
 from .space import Space
 from .stats import Stats
 
@@ -134,6 +135,23 @@ class Upkeep:
                     raise
                 await self._checkpoint()
             self._space.checkpoint_failed = False
+
+    async def replace_runs(
+        self, ledger: Ledger, changes: list[tuple[Located, list[Located]]]
+    ) -> None:
+        """Have parts of a ledger's runs in the place of these runs, durably. Raises `DiskFull`."""
+        async with self.checkpoint_lock:
+            await (
+                self._checkpoint()
+            )  # what is in memory is in the map: there is one place to change
+            await self._index.replace_runs(ledger, changes)
+
+    async def delete_runs(self, ledger: Ledger) -> None:
+        """Have nothing of a ledger in the index, to which nothing is added meanwhile. Raises `DiskFull`."""
+        async with self.checkpoint_lock:
+            await self._checkpoint()
+            if not ledger.deleted:
+                await self._index.delete_runs(ledger)
 
     async def _checkpoint(self) -> None:
         saved = self._saved()

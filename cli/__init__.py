@@ -10,7 +10,8 @@ local.py, demo.py, serve.py     a cluster on this machine; one node
 config.py, node_settings.py     what can be set; what a node takes from a file and from --set
 completion.py                   for shells
 log.py, show.py, inspect.py, read.py, write.py, formats.py, archives.py    logs
-status.py, cluster_view.py, bookies.py, decommission.py, under_replicated.py, metadata.py   the cluster
+status.py, cluster_view.py, bookies.py, decommission.py, scrub.py, under_replicated.py,
+metadata.py                     the cluster
 ledger.py, ledger_view.py, audit.py     ledgers; whether all records fit each other
 metadata_saves.py               metadata that outlives its nodes
 bench.py, chaos.py              measuring it, and breaking it

@@ -1,25 +1,31 @@
 """The cluster as its metadata shows it: bookies, holes, members, and whether that is well."""
 
+import enum
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import trio
 
+from ..bookie.rot import NO_GOOD_COPY
 from ..cluster.config import format_address
 from ..cluster.cookie import decode_cookie
 from ..cluster.damaged import damaged_records
 from ..cluster.restored import why_held
 from ..ledger import holes, keys
+from ..ledger.metadata import NO_ENTRY, LedgerMetadata
 from ..ledger.registration import BookieRegistration
 from ..metadata.client import MetadataClient
 from ..metadata.interface import MemberStatus, Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.reasons import HEALING
 
 NAME_PREFIX = b"name/"
 UNREACHABLE = "unreachable"
 EMPTY = "waiting, empty"
+THIN_MAX = 500
+"""Ledgers whose records a status reads, to know how many copies are left."""
 WRITABLE_BOOKIES_MIN = 2
 """Of the default quorums 3/3/2: with fewer no new ledger can be made (H22b)."""
 
@@ -56,6 +62,7 @@ async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]
                 "free_bytes": None if one is None else one.free_bytes,
                 "rack": None if one is None else one.rack,
                 "reasons": [] if one is None else list(one.reasons),
+                "rot": None if one is None else _rot(one),
             }
         )
     return found
@@ -67,6 +74,17 @@ def _state(one: BookieRegistration | None, leaving: bool) -> str:
     return "leaving" if leaving else "read-only" if one.read_only else "up"
 
 
+def _rot(one: BookieRegistration) -> dict[str, int]:
+    ledgers, stuck, healed = one.rot
+    return {"rotten_ledgers": ledgers, "without_a_good_copy": stuck, "healed_entries": healed}
+
+
+async def rot_of(metadata: Metadata, bookie_id: str) -> dict[str, int] | None:
+    """What rotted on a bookie, by its own last words; None while it is down."""
+    found = await metadata.get(keys.bookie_key(bookie_id))
+    return None if found is None else _rot(BookieRegistration.decode(found.key, found.value))
+
+
 async def _count(metadata: Metadata, prefix: bytes) -> int:
     count = 0
     async for _ in Scan(metadata, prefix):
@@ -74,11 +92,52 @@ async def _count(metadata: Metadata, prefix: bytes) -> int:
     return count
 
 
+class Health(enum.IntEnum):
+    """How well a cluster is; the worst of its reasons decides."""
+
+    HEALTHY = 0
+    """All copies are there, and sound, as far as anybody knows."""
+    HEALING = 1
+    """Something misses or rotted, and is being mended."""
+    DEGRADED = 2
+    """Something waits for somebody."""
+    AT_RISK = 3
+    """Some entry has one sound copy that can be reached, or none."""
+    DOWN = 4
+    """Writes or reads fail."""
+
+    @property
+    def word(self) -> str:
+        """For people and scripts."""
+        return self.name.lower().replace("_", " ")
+
+
+class Findings:
+    """What is wrong with a cluster, the worst first."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[Health, str]] = []
+
+    def add(self, health: Health, reason: str) -> None:
+        """One line."""
+        self._found.append((health, reason))
+
+    @property
+    def health(self) -> Health:
+        """Of the worst."""
+        return max((health for health, _ in self._found), default=Health.HEALTHY)
+
+    def reasons(self) -> list[str]:
+        """The lines; those that are equally bad in the order in which they were found."""
+        return [reason for _, reason in sorted(self._found, key=lambda each: -each[0])]
+
+
 async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
     """The keys of `dlog status`. Also with nodes down, also without a quorum: then the reasons say so."""
     members = await metadata.status()
     found: dict[str, Any] = {
         "healthy": False,
+        "health": "",
         "reasons": [],
         "metadata": [_member(member) for member in members],
         "bookies": [],
@@ -86,37 +145,8 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
         "under_replicated": [],
         "damaged_records": [],
     }
-    reasons: list[str] = found["reasons"]
-    alive = [member for member in members if member.alive]
-    gone = disks_lost_for_good(members)
-    if gone:
-        reasons.append(gone)
-    for member in members:
-        if not member.alive:
-            why = f" ({member.role})" if member.role != UNREACHABLE else ""
-            reasons.append(f"metadata node {member.name} at {member.address} does not answer{why}")
-        elif member.role == EMPTY:
-            reasons.append(
-                f"metadata node {member.name} at {member.address} is empty and waits to be let in"
-                + (
-                    ""
-                    if gone
-                    else f': if its disk is lost for good, "dlog metadata replace {member.name}"'
-                )
-            )
-        elif member.role.startswith("damaged"):
-            reasons.append(
-                f"metadata node {member.name} takes no part ({member.role})"
-                + (
-                    ": keep its directory"
-                    if gone
-                    else ": move its directory away, start it empty, and"
-                    f' "dlog metadata replace {member.name}"'
-                )
-            )
-        elif member.role == "learner":
-            reasons.append(f"metadata node {member.name} is being let in, and does not vote yet")
-        reasons += [f"metadata node {member.name}: {reason}" for reason in member.reasons]
+    findings = Findings()
+    _look_at_members(members, findings)
     error: DistributedLogError | None = None
     held = ""
     # Half of the time: a status without a quorum is an answer too.
@@ -131,46 +161,141 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
             ]
             held = await why_held(metadata)
             found["logs"] = await _count(metadata, NAME_PREFIX)
+            thin = await _thin_ledgers(metadata, found)
         except DistributedLogError as caught:
             error = caught
     if error is not None or scope.cancelled_caught:
-        reasons.insert(
-            0,
+        alive = [member for member in members if member.alive]
+        findings.add(
+            Health.DOWN,
             f"no metadata quorum: {len(alive)} of {len(members)} nodes answer, and no leader does;"
             " nothing can be opened, created or rolled",
         )
-        return found
-    if held:
-        reasons.append(f"nothing is deleted: {held}")
+    else:
+        if held:
+            findings.add(Health.DEGRADED, f"nothing is deleted: {held}")
+        _look_at_bookies(found, findings)
+        if thin:
+            findings.add(
+                Health.AT_RISK,
+                f"{len(thin)} ledgers have entries with at most one copy that can be reached, such as"
+                f" ledger {thin[0]}",
+            )
+    found["reasons"] = findings.reasons()
+    found["health"] = findings.health.word
+    found["healthy"] = findings.health is Health.HEALTHY
+    return found
+
+
+def _look_at_members(members: Sequence[MemberStatus], findings: Findings) -> None:
+    gone = disks_lost_for_good(members)
+    if gone:
+        findings.add(Health.DOWN, gone)
+    for member in members:
+        if not member.alive:
+            why = f" ({member.role})" if member.role != UNREACHABLE else ""
+            findings.add(
+                Health.DEGRADED,
+                f"metadata node {member.name} at {member.address} does not answer{why}",
+            )
+        elif member.role == EMPTY:
+            findings.add(
+                Health.DEGRADED,
+                f"metadata node {member.name} at {member.address} is empty and waits to be let in"
+                + (
+                    ""
+                    if gone
+                    else f': if its disk is lost for good, "dlog metadata replace {member.name}"'
+                ),
+            )
+        elif member.role.startswith("damaged"):
+            findings.add(
+                Health.DEGRADED,
+                f"metadata node {member.name} takes no part ({member.role})"
+                + (
+                    ": keep its directory"
+                    if gone
+                    else ": move its directory away, start it empty, and"
+                    f' "dlog metadata replace {member.name}"'
+                ),
+            )
+        elif member.role == "learner":
+            findings.add(
+                Health.HEALING,
+                f"metadata node {member.name} is being let in, and does not vote yet",
+            )
+        for reason in member.reasons:
+            findings.add(Health.DEGRADED, f"metadata node {member.name}: {reason}")
+
+
+def _look_at_bookies(found: dict[str, Any], findings: Findings) -> None:
     writable = [bookie for bookie in found["bookies"] if bookie["state"] == "up"]
     if len(writable) < WRITABLE_BOOKIES_MIN:
-        reasons.insert(
-            0,
+        findings.add(
+            Health.DOWN,
             f"{len(writable)} of {len(found['bookies'])} bookies take entries,"
             f" a new ledger needs {WRITABLE_BOOKIES_MIN}: writes stop at the next roll",
         )
     for bookie in found["bookies"]:
+        name = f"bookie {bookie['label']} ({bookie['id']})"
         if bookie["state"] == "down":
-            reasons.append(
-                f"bookie {bookie['label']} ({bookie['id']}) is down"
-                f" ({bookie['ledgers_missing']} ledgers miss its copies)"
+            findings.add(
+                Health.DEGRADED,
+                f"{name} is down ({bookie['ledgers_missing']} ledgers miss its copies)",
             )
         elif bookie["state"] == "leaving":
-            reasons.append(f"bookie {bookie['label']} ({bookie['id']}) is to leave")
+            findings.add(Health.HEALING, f"{name} is to leave")
         elif bookie["state"] == "read-only":
-            reasons.append(f"bookie {bookie['label']} ({bookie['id']}) takes no new entries")
-        reasons += [
-            f"bookie {bookie['label']} ({bookie['id']}): {reason}" for reason in bookie["reasons"]
-        ]
+            findings.add(Health.DEGRADED, f"{name} takes no new entries")
+        for reason in bookie["reasons"]:
+            health = Health.HEALING if reason.startswith(HEALING) else Health.DEGRADED
+            if bookie["rot"]["without_a_good_copy"] and reason.startswith(NO_GOOD_COPY):
+                health = Health.AT_RISK
+            findings.add(health, f"{name}: {reason}")
     if found["under_replicated"]:
-        reasons.append(f"{len(found['under_replicated'])} ledgers miss copies of some entries")
+        up = {bookie["id"] for bookie in found["bookies"] if bookie["state"] != "down"}
+        named = {hole["bookie"] for note in found["under_replicated"] for hole in note["holes"]}
+        findings.add(
+            Health.HEALING if named <= up else Health.DEGRADED,
+            f"{len(found['under_replicated'])} ledgers miss copies of some entries",
+        )
     if found["damaged_records"]:
         first = found["damaged_records"][0]["key"]
-        reasons.append(
-            f"damaged records: {len(found['damaged_records'])} in the metadata store, such as {first}"
+        findings.add(
+            Health.DEGRADED,
+            f"damaged records: {len(found['damaged_records'])} in the metadata store, such as {first}",
         )
-    found["healthy"] = not reasons
-    return found
+
+
+async def _thin_ledgers(metadata: Metadata, found: dict[str, Any]) -> list[int]:
+    """Ledgers of which some entry has at most one copy that can be reached, by records and notes.
+
+    Looked at where two bookies of a ledger are down or miss entries; the first `THIN_MAX` of them.
+    """
+    bad: dict[int, set[str]] = {}
+    for note in found["under_replicated"]:
+        for hole in note["holes"]:
+            bad.setdefault(note["ledger"], set()).add(hole["bookie"])
+    for bookie in found["bookies"]:
+        if bookie["state"] == "down" and bookie["ledgers_missing"]:
+            async for item in Scan(metadata, keys.on_prefix(bookie["id"])):
+                with suppress(CorruptData):
+                    bad.setdefault(keys.ledger_id_of(item.key), set()).add(bookie["id"])
+    suspects = [ledger for ledger, missing in sorted(bad.items()) if len(missing) > 1]
+    thin: list[int] = []
+    for ledger_id in suspects[:THIN_MAX]:
+        record = await metadata.get(keys.ledger_key(ledger_id))
+        if record is None:
+            continue
+        with suppress(CorruptData, UnsupportedFormat):
+            ledger = LedgerMetadata.decode(record.key, record.value)
+            copies = min(
+                ledger.striping.write_quorum - len(bad[ledger_id] & set(fragment.bookies))
+                for fragment in ledger.ensembles
+            )
+            if copies <= 1 and ledger.last_entry != NO_ENTRY:
+                thin.append(ledger_id)
+    return thin
 
 
 def disks_lost_for_good(members: Sequence[MemberStatus]) -> str:

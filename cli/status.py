@@ -37,7 +37,10 @@ WATCH_S = 2.0
 )
 @common
 def command(settings: Settings, probe: bool, wait: str | None, watch: float | None) -> None:
-    """Is the cluster healthy? Exit code 6, the reasons first, when it cannot take writes or misses copies."""
+    """Is the cluster healthy, healing, degraded, at risk, or down? The reasons come first, the worst on top.
+
+    Exit code 6 from degraded on: then something waits for somebody. Healing goes by itself.
+    """
     if watch is not None:
         if probe or wait:
             raise click.UsageError("--watch goes with neither --probe nor --wait")
@@ -45,7 +48,7 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
         return
     import trio
 
-    from .cluster_view import status
+    from .cluster_view import Health, status
     from .connect import answer, namespace, quorum, run
 
     async def work() -> dict[str, Any]:
@@ -70,7 +73,7 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
         emit(found)
     else:
         show(found)
-    if not found["healthy"]:
+    if not found["healthy"] and (wait or found["health"] != Health.HEALING.word):
         raise Answer(NO)
 
 
@@ -142,7 +145,7 @@ async def _probe(logs: Any) -> dict[str, float]:
 
 def show(found: dict[str, Any]) -> None:
     """The status for eyes."""
-    print("healthy" if found["healthy"] else "NOT healthy")
+    print("healthy" if found["healthy"] else f"NOT healthy: {found['health']}")
     for reason in found["reasons"]:
         print(f"  - {reason}")
     print()
@@ -164,6 +167,14 @@ def show(found: dict[str, Any]) -> None:
     else:
         table(("bookie", "state", "address", "ledgers", "free"), rows, empty="no bookies")
         print()
+        for bookie in found["bookies"]:
+            rot = bookie["rot"]
+            if rot and any(rot.values()):
+                print(
+                    f"rot on bookie {bookie['label']}: {rot['rotten_ledgers']} ledgers wait to be healed,"
+                    f" {rot['without_a_good_copy']} of them without a good copy;"
+                    f" {rot['healed_entries']} entries healed since its start"
+                )
         noted = len(found["under_replicated"])
         away = sum(bookie["ledgers_missing"] for bookie in found["bookies"])
         print(

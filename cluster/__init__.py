@@ -16,7 +16,9 @@ is how each of them waits, `held_up.py` how it says why):
     repair.py, copying.py           noted holes are filled; copies and how they are made
     lost.py, leaving.py             bookies that are gone for good, or are to leave
     open_ledgers.py                 what dead writers left open there is closed first
-    limbo.py                        a bookie that lost something heals itself
+    limbo.py, rot_healing.py        a bookie that lost something, or holds rotten entries, heals itself
+    surplus.py                      copies too many go
+    scrubbing.py                    a scrub that somebody asks for
     audit.py                        what nobody noted is noted
     giving_up.py                    what is gone for good is declared lost, by a person
     references.py                   do records refer to each other both ways?

@@ -159,6 +159,14 @@ class Copier:
                 await self._pay(batch)
         return copied
 
+    async def obtainable(self, metadata: LedgerMetadata, stretch: Missing, bookie: str) -> None:
+        """Read a stretch from other bookies than this. Raises `ConnectionLost` where one is not to be had."""
+        entry = stretch.first
+        while entry <= stretch.last:
+            batch = await self._fetch(metadata, entry, stretch.last, bookie)
+            entry = batch[-1].entry + 1
+            await trio.sleep(sum(len(record.raw) for record in batch) / self._bytes_per_s)
+
     async def verify(
         self, metadata: LedgerMetadata, stretches: list[Missing], target: BookieClient
     ) -> Missing | None:

@@ -84,6 +84,7 @@ FEW: Mapping[bytes, Decode] = {
     keys.BOOKIE_PREFIX: BookieRegistration.decode,
     keys.COOKIE_PREFIX: decode_cookie,
     keys.LEAVING_PREFIX: lambda key, _: keys.bookie_id_of(key),
+    keys.SCRUB_PREFIX: lambda key, _: keys.bookie_id_of(key),
     keys.UNDER_PREFIX: lambda key, value: (keys.ledger_id_of(key), holes.decode(value)),
     keys.DELETE_PREFIX: lambda key, _: (keys.ledger_id_of(key), keys.bookie_id_of(key)),
     SEEN_PREFIX: Reach.decode,

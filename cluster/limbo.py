@@ -11,6 +11,7 @@ import logging
 import trio
 
 from ..bookie.limbo import Limbo
+from ..bookie.rot import Rot
 from ..ledger import keys
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
@@ -37,12 +38,17 @@ class LimboHealing:
         pool: Connections,
         copier: Copier,
         limbo: Limbo,
+        rot: Rot,
         bookie_id: str,
+        turn: trio.Lock,
     ) -> None:
+        """``turn``: of all that heals this bookie; one at a time decides what is sound."""
         self._metadata = metadata
         self._pool = pool
         self._copier = copier
         self._limbo = limbo
+        self._rot = rot
+        self._turn = turn
         self._bookie_id = bookie_id
         self.healed = 0
         """Ledgers since the start."""
@@ -76,7 +82,9 @@ class LimboHealing:
             if not self._limbo.in_limbo(ledger_id):
                 continue
             try:
-                if await self.heal(ledger_id):
+                async with self._turn:
+                    healed = await self.heal(ledger_id)
+                if healed:
                     continue
             except DistributedLogError as error:
                 self._held_up.note(type(error).__name__, f"ledger {ledger_id}: {error}")
@@ -104,6 +112,7 @@ class LimboHealing:
         if damaged is not None:
             example = f"ledger {ledger_id} entry {damaged.first}"
             self._held_up.note("an entry cannot be read back here", example)
+            self._rot.note(ledger_id, damaged.first, damaged.last)
             return False
         await self._limbo.lift_limbo(ledger_id, ledger.key)
         self.healed += 1

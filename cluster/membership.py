@@ -87,6 +87,12 @@ class Membership:
                 continue
             step_s = self._lease_s / RENEWALS_A_LEASE
 
+    async def tell(self) -> None:
+        """Tell now what has changed, for somebody waits for it. Raises `ForeignData`, `LeaseExpired`."""
+        value = self._value()
+        if self.lease and value != self._said:
+            await self._say(self.lease, value)
+
     async def leave(self) -> None:
         """Say goodbye at a clean end, within `LEAVE_S`; failing that the lease runs out."""
         if not self.lease:

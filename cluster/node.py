@@ -42,6 +42,8 @@ from .repair import Election
 from .repair_tasks import repair_all
 from .restored import UnlessHeld
 from .retention import Close, Retention
+from .scrubbing import scrub_when_told
+from .surplus import Surplus
 from .watching import at_each_change
 
 LAST_CHECKPOINT_S = 5.0
@@ -209,7 +211,24 @@ async def _serve_bookie(
                 deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
                 nursery.start_soon(deletion.run)
                 nursery.start_soon(end_tombstones, metadata, store.end_tombstones)
+                surplus = Surplus(
+                    metadata,
+                    store.ledgers,
+                    store.dropping,
+                    store.delete_ledger,
+                    identity.node_id,
+                    every_s=config.surplus_every_s,
+                )
+                nursery.start_soon(surplus.run)
                 nursery.start_soon(leave_when_told, store, metadata, identity.node_id)
+                nursery.start_soon(
+                    scrub_when_told,
+                    store.scrub,
+                    store.rot,
+                    metadata,
+                    identity.node_id,
+                    membership.tell,
+                )
                 election = Election(metadata, identity.node_id, lambda: membership.lease)
                 janitor = UnlessHeld(metadata, election)
                 purger = Purger(metadata, janitor, grace_s=config.purge_grace_s)
@@ -239,6 +258,7 @@ async def _serve_bookie(
                             metadata,
                             membership,
                             store.limbo,
+                            store.rot,
                             identity.node_id,
                         )
                     )
@@ -275,6 +295,7 @@ def registration_of(
         store.stored_bytes,
         store.ledgers.known,
         store.what_is_wrong(),
+        (len(store.rot.noted), len(store.rot.stuck), store.rot.healed_entries),
     )
 
 

@@ -53,6 +53,12 @@ class BookieNodeConfig:
     audit_every_s: float = option(
         3600.0, "s", "between two looks for copies that are missing and that nobody noted"
     )
+    surplus_every_s: float = option(
+        6 * 3600.0,
+        "s",
+        "between two looks for copies here that no record names any more",
+        at_least=1,
+    )
     repair_bytes_per_s: int = option(RATE_BYTES_PER_S, "bytes", "a second, copied by this bookie")
     unlinked_s: float = option(
         24 * 3600.0, "s", "a segment written beside its log and not linked for this is deleted"

@@ -1,4 +1,5 @@
-"""All that a bookie does to bring copies back: holes, lost bookies, open ledgers, the audit, its own limbo.
+"""All that a bookie does to bring copies back: holes, lost bookies, open ledgers, the audit, its
+own limbo and rot.
 
 One copier for all, so that their rates add up to one; they take turns at their awaits.
 """
@@ -9,6 +10,7 @@ from functools import partial
 import trio
 
 from ..bookie.limbo import Limbo
+from ..bookie.rot import Rot
 from ..ledger.pool import BookiePool
 from ..metadata.client import MetadataClient
 from ..runtime.host import Host
@@ -21,6 +23,7 @@ from .membership import Membership
 from .open_ledgers import Closer, OpenLedgers
 from .options import BookieNodeConfig
 from .repair import Election, Repair
+from .rot_healing import RotHealing
 
 
 async def repair_all(
@@ -30,6 +33,7 @@ async def repair_all(
     metadata: MetadataClient,
     membership: Membership,
     limbo: Limbo,
+    rot: Rot,
     bookie_id: str,
 ) -> None:
     """Until cancelled. ``membership``'s lease holds the election's key."""
@@ -53,7 +57,11 @@ async def repair_all(
         opening = partial(_closer, host, endpoint, metadata, config.name)
         nursery.start_soon(OpenLedgers(metadata, lost.absences, opening).run)
         nursery.start_soon(EntryAudit(metadata, pool, election, every_s=config.audit_every_s).run)
-        nursery.start_soon(LimboHealing(metadata, pool, copier, limbo, bookie_id).run)
+        turn = trio.Lock()
+        own = LimboHealing(metadata, pool, copier, limbo, rot, bookie_id, turn)
+        nursery.start_soon(own.run)
+        rotten = RotHealing(metadata, pool, copier, limbo, rot, bookie_id, turn)
+        nursery.start_soon(rotten.run)
 
 
 def _closer(

@@ -7,6 +7,7 @@
     bookie/<bookie>        registration, leased (`registration.py`)
     cookie/<bookie>        who this bookie is, until it is decommissioned
     leaving/<bookie>       to be drained and decommissioned
+    scrub/<bookie>         asked to read all that it holds, until it has (`cluster/scrubbing.py`)
     seen/<bookie>          how far its journal was synced, as it noted itself (`cluster/reach.py`)
     next/ledger            the next ledger id that nobody holds; clients take blocks
 
@@ -21,6 +22,7 @@ UNDER_PREFIX = b"under/"
 BOOKIE_PREFIX = b"bookie/"
 COOKIE_PREFIX = b"cookie/"
 LEAVING_PREFIX = b"leaving/"
+SCRUB_PREFIX = b"scrub/"
 ON_PREFIX = b"on/"
 DELETE_PREFIX = b"delete/"
 NEXT_LEDGER = b"next/ledger"
@@ -60,6 +62,11 @@ def delete_key(bookie_id: str, ledger_id: int) -> bytes:
     return b"delete/%s/%016x" % (bookie_id.encode(), ledger_id)
 
 
+def moves_to_prefix(bookie_id: str) -> bytes:
+    """All ledgers that are being copied to this bookie, to take another one's place."""
+    return b"move/%s/" % bookie_id.encode()
+
+
 def bookie_key(bookie_id: str) -> bytes:
     """The leased registration of a live bookie."""
     return BOOKIE_PREFIX + bookie_id.encode()
@@ -73,6 +80,11 @@ def cookie_key(bookie_id: str) -> bytes:
 def leaving_key(bookie_id: str) -> bytes:
     """This bookie is to be drained; the value is empty."""
     return LEAVING_PREFIX + bookie_id.encode()
+
+
+def scrub_key(bookie_id: str) -> bytes:
+    """This bookie is to read all that it holds; the value is empty."""
+    return SCRUB_PREFIX + bookie_id.encode()
 
 
 def seen_key(bookie_id: str) -> bytes:
@@ -94,7 +106,7 @@ def ledger_id_of(key: bytes) -> int:
 
 
 def bookie_id_of(key: bytes) -> str:
-    """The bookie id in a ``bookie/``, ``cookie/``, ``leaving/``, ``on/`` or ``delete/`` key.
+    """The bookie id in a ``bookie/``, ``cookie/``, ``leaving/``, ``scrub/``, ``on/`` or ``delete/`` key.
 
     Raises `CorruptData`.
     """

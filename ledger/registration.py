@@ -29,7 +29,7 @@ def _reasons(value: Any) -> tuple[str, ...]:
 
 
 _REGISTRATION = fields(
-    {"reasons": (_reasons, ())},
+    {"reasons": (_reasons, ()), "rot": (row(number(), number(), number()), (0, 0, 0))},
     format=number(),
     id=text(chars_min=1),
     addresses=mapping(row(text(HOST_CHARS_MAX, 1), number(0, 65_535)), LISTENERS_MAX),
@@ -62,6 +62,8 @@ class BookieRegistration:
     ledgers: int = 0
     reasons: tuple[str, ...] = ()
     """What it says is wrong with it (runtime/reasons.py)."""
+    rot: tuple[int, int, int] = (0, 0, 0)
+    """Ledgers with rotten entries; those without a good copy anywhere; entries healed since its start."""
 
     def address(self, listener: str) -> Address | None:
         """Where to dial, for one who came in on this listener.
@@ -89,6 +91,7 @@ class BookieRegistration:
                 "used_bytes": self.used_bytes,
                 "ledgers": self.ledgers,
                 "reasons": list(self.reasons),
+                "rot": list(self.rot),
             }
         )
 

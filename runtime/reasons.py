@@ -10,6 +10,8 @@ from collections.abc import Iterable
 REASONS_MAX = 16
 """Of one node; what comes beyond them is counted, not told."""
 TEXT_CHARACTERS_MAX = 300
+HEALING = "healing: "
+"""So begins a reason that goes by itself: what is wrong is known, and worked on."""
 
 
 class Reasons:

@@ -335,10 +335,10 @@ def test_a_status_without_a_quorum_does_not_say_that_there_is_nothing(
         "under_replicated": [],
         "metadata": [],
     }
-    show({"healthy": False, "reasons": ["no metadata quorum"], **nobody})
+    show({"healthy": False, "health": "down", "reasons": ["no metadata quorum"], **nobody})
 
     said = capsys.readouterr().out
-    assert said.startswith("NOT healthy\n  - no metadata quorum\n")
+    assert said.startswith("NOT healthy: down\n  - no metadata quorum\n")
     assert "bookies, logs, ledgers with missing copies: unknown" in said
     assert "no bookies" not in said
 

@@ -1,6 +1,7 @@
 """A bookie in limbo heals itself: copies, verifies, lifts the mark durably; the fence stays."""
 
 import pytest
+import trio
 
 from distributedlog.bookie import journal_blocks as jb
 from distributedlog.cluster.limbo import LimboHealing
@@ -11,7 +12,9 @@ from .bookie_world import KEY, LEDGER, World, world
 
 
 def _healing(w: World, bookie: str = "b3") -> LimboHealing:
-    return LimboHealing(w.metadata, w.pool, w.copier, w.stores[bookie].limbo, bookie)
+    store = w.stores[bookie]
+    turn = trio.Lock()
+    return LimboHealing(w.metadata, w.pool, w.copier, store.limbo, store.rot, bookie, turn)
 
 
 async def _in_limbo(w: World, bookie: str = "b3") -> None:

@@ -573,6 +573,14 @@ CODECS = [
         "records of a run", cut_of, [RECORD], STORED, ("bookie/cutting.py _check_header",), "bytes"
     ),
     Codec(
+        "the sound records of a run",
+        lambda b: list(cutting.sound_parts(b, 7, Located(0, 3, 1, 0, len(b)))),
+        [RECORD],
+        STORED,
+        (),
+        "bytes",
+    ),
+    Codec(
         "JOURNAL",
         seed.seed_of,
         [seed.Seed("b1", 77, True).encode()[:-8]],
@@ -608,6 +616,21 @@ CODECS = [
         ("bookie/index_records.py stated",),
         "bytes",
         sealed(STATE_KEY),
+    ),
+    Codec(
+        "the scrub's place",
+        ix.ScrubPlace.decode,
+        [ix.ScrubPlace(1, 2, True, 3, 4, 5, 6).encode()],
+        STORED,
+        ("bookie/index_records.py ScrubPlace.decode",),
+    ),
+    Codec(
+        "a note of rot",
+        lambda b: ix.rot_noted({b[:9]: b[9:]}),
+        [ix.ROT_KEY.pack(b"x", 7) + ix.ROT.pack(1, 2)],
+        STORED,
+        ("bookie/index_records.py rot_noted",),
+        "bytes",
     ),
     Codec(
         "keys of the index",
@@ -946,6 +969,7 @@ EXEMPT = {
     "metadata/snapshot_files.py checked_chunks": "after digests; `test_storage.py` damages files",
     "bookie/adds.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
     "bookie/index.py Index.load": "the length of a run's key was looked at by `located`",
+    "bookie/index.py Index.runs_from": "likewise",
     "bookie/client.py BookieClient.info": "a map for people; only its type is looked at",
     "bookie/index.py Index.runs_in": "the length of a run's key was looked at by `located`",
     "bookie/cold_files.py _record": "looked for in rot; `entry.check` is above, and test_compaction.py",

@@ -1,0 +1,77 @@
+"""A copy that no record names any more goes; that this bookie was told to fence its ledger stays.
+
+What is left is a stub: the ledger's state, fenced, in limbo and dropped, without an entry. It refuses what a
+writer of then would add, denies nothing, and takes recovery adds: a ledger may come back. A recovery's
+stream takes the mark off again, which leaves ordinary limbo, to be healed as such.
+"""
+
+import trio
+
+from . import journal_blocks as jb
+from .commits import Commits
+from .ledgers import Ledgers
+from .upkeep import Upkeep
+
+
+class Dropping:
+    """The dropped copies of one bookie."""
+
+    def __init__(self, ledgers: Ledgers, commits: Commits, upkeep: Upkeep) -> None:
+        self._ledgers = ledgers
+        self._commits = commits
+        self._upkeep = upkeep
+
+    def held(self, ledger_id: int) -> int:
+        """The highest entry of a ledger that is here and could be dropped; -1 for none that is.
+
+        Not while somebody adds to it, nor while it is in limbo: then it is being copied here.
+        """
+        ledger = self._ledgers.by_id.get(ledger_id)
+        if ledger is None or ledger.deleted or ledger.limbo or ledger.users or ledger.pending:
+            return -1
+        return ledger.top
+
+    def dropped(self, ledger_id: int) -> bool:
+        """Is it a stub?"""
+        ledger = self._ledgers.by_id.get(ledger_id)
+        return ledger is not None and bool(ledger.flags & jb.DROPPED) and not ledger.deleted
+
+    async def drop(self, ledger_id: int) -> bool:
+        """Drop what is here of the ledger. Call on proof only (H93). False: it is in use now.
+
+        Raises `DiskFull`: then its state is a stub's, its entries go with the next call.
+        """
+        ledger = self._ledgers.by_id.get(ledger_id)
+        if ledger is None or self.held(ledger_id) < 0:
+            return False
+        ledger.going = True
+        try:
+            flags = ledger.flags | jb.FENCED | jb.LIMBO | jb.DROPPED
+            self._ledgers.mark(ledger, flags)
+            durable = trio.Event()
+            self._commits.write_state(ledger, durable.set)
+            await durable.wait()
+            ledger.fence_durable = True
+            await self._upkeep.delete_runs(ledger)
+        finally:
+            ledger.going = False
+        return True
+
+    async def finish(self, ledger_id: int) -> None:
+        """What was left of a stub's entries, by a kill or a full disk, goes too. Raises `DiskFull`."""
+        ledger = self._ledgers.by_id.get(ledger_id)
+        if ledger is None or not self.dropped(ledger_id) or ledger.going or ledger.top < 0:
+            return
+        ledger.going = True
+        try:
+            await self._upkeep.delete_runs(ledger)
+        finally:
+            ledger.going = False
+
+    async def take_back(self, ledger_id: int) -> None:
+        """Its record names this bookie again: it is in limbo, to be healed. Durable."""
+        ledger = self._ledgers.get_or_make(ledger_id)
+        self._ledgers.mark(ledger, ledger.flags & ~jb.DROPPED)
+        durable = trio.Event()
+        self._commits.write_state(ledger, durable.set)
+        await durable.wait()

@@ -1,0 +1,70 @@
+"""`dlog scrub`: have a bookie read all that it holds."""
+
+from typing import Any
+
+import click
+
+from .errors import NO, Answer
+from .options import Command, Settings, common
+from .output import emit
+
+POLL_S = 0.5
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    dlog scrub b3                                      now, beside its work
+    dlog scrub b3 --wait --timeout 3600                until all is read, and what rotted is healed
+    """,
+)
+@click.argument("bookie")
+@click.option(
+    "--wait", is_flag=True, help="Until it is done and healed, up to --timeout (exit code 6)."
+)
+@common
+def command(settings: Settings, bookie: str, wait: bool) -> None:
+    """Have a bookie read all that it holds, and heal what does not read as it was written.
+
+    BOOKIE is a name, an id, or the beginning of one. Each does so by itself once in two weeks. What rotted
+    is healed from the copies of other bookies; entries of logs that are being written follow when their
+    segment is closed. A bookie that is down begins when it is up.
+    """
+    import trio
+
+    from ..cluster import leaving, scrubbing
+    from .cluster_view import rot_of
+    from .connect import answer, quorum, run
+
+    async def work() -> dict[str, Any]:
+        deadline = trio.current_time() + settings.timeout_s
+        async with quorum(settings) as metadata:
+            bookie_id = await answer(
+                settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
+            )
+            await answer(settings, "asking", lambda: scrubbing.ask_for_scrub(metadata, bookie_id))
+            while True:
+                reading = await answer(
+                    settings, "how far it is", lambda: scrubbing.under_way(metadata, bookie_id)
+                )
+                rot = await answer(settings, "its rot", lambda: rot_of(metadata, bookie_id))
+                done = not reading and rot is not None and not rot["rotten_ledgers"]
+                if done or not wait or trio.current_time() + POLL_S >= deadline:
+                    break
+                await trio.sleep(POLL_S)
+        return {"bookie": bookie_id, "reading": reading, "done": done, **(rot or {})}
+
+    found = run(work)
+    if settings.json:
+        emit(found)
+    elif found["reading"]:
+        print(f"bookie {found['bookie']} reads all that it holds")
+    elif "rotten_ledgers" not in found:
+        print(f"bookie {found['bookie']} is down: it begins when it is up")
+    else:
+        print(
+            f"bookie {found['bookie']} has read all: {found['healed_entries']} entries healed since its"
+            f" start, {found['rotten_ledgers']} ledgers with rotten entries left"
+        )
+    if wait and not found["done"]:
+        raise Answer(NO)

@@ -1,0 +1,152 @@
+"""Copies too many: of a bookie that is back after it was replaced, of a move that was given up. They go.
+
+Each bookie looks through its own ledgers. A copy goes only if two passes, an hour of its own time apart,
+found the same: the ledger was known here before the first look, its record was closed and named this bookie
+in no fragment, at the same revision; no move into this bookie was under way; nothing was added to it
+meanwhile. One of a record that is not there goes as a deleted ledger does. The absence of a key is never
+taken from a listing (inv. 27): each record is read by itself.
+
+A move that was stalled for so long, and swaps the record after the copy went, finds a stub, which denies
+nothing; the next pass sees the record that names this bookie again, and the stub is healed as limbo is.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from ..bookie.dropping import Dropping
+from ..bookie.ledgers import Ledgers
+from ..ledger import keys
+from ..ledger.ids import next_of
+from ..ledger.metadata import LedgerMetadata
+from ..ledger.unreadable import Unreadable
+from ..metadata.interface import Metadata, Scan
+from ..runtime.errors import CorruptData, DistributedLogError
+from .repair import PAGE
+from .restored import RESTORES, why_held
+
+APART_S = 3600.0
+"""Between the two looks."""
+
+log = logging.getLogger("distributedlog.cluster.surplus")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A copy that no record names, as a pass found it."""
+
+    at: float
+    """Own time; of the first pass that found the same."""
+    mod_revision: int
+    """Of the ledger's record; 0: there was none."""
+    top: int
+    """The highest entry that was here."""
+    restores: bytes
+
+
+class Surplus:
+    """Drops the copies too many of one bookie."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        ledgers: Ledgers,
+        dropping: Dropping,
+        delete: Callable[[int], Awaitable[None]],
+        bookie_id: str,
+        *,
+        every_s: float,
+    ) -> None:
+        """``delete``: as for a ledger that was deleted."""
+        self._metadata = metadata
+        self._ledgers = ledgers
+        self._dropping = dropping
+        self._delete = delete
+        self._bookie_id = bookie_id
+        self._every_s = every_s
+        self._seen: dict[int, Seen] = {}
+        self._unreadable = Unreadable()
+        self.dropped = 0
+        """Copies since the start."""
+
+    async def run(self) -> None:
+        """A pass, a rest, and so on; until cancelled. While something is seen the next comes in an hour."""
+        while True:
+            await trio.sleep(min(self._every_s, APART_S) if self._seen else self._every_s)
+            try:
+                await self.look_at_all()
+            except DistributedLogError as error:
+                log.info("copies too many are not looked for now: %s", error)
+
+    async def look_at_all(self) -> None:
+        """One pass over the ledgers that are here."""
+        known = (
+            self._ledgers.ids()
+        )  # before anything is read: a ledger made meanwhile is none of them
+        named: set[int] = set()
+        async for item in Scan(self._metadata, keys.on_prefix(self._bookie_id), limit=PAGE):
+            try:
+                named.add(keys.ledger_id_of(item.key))
+            except CorruptData as error:
+                self._unreadable.note(item.key, error)
+        before, self._seen = self._seen, {}
+        for place, ledger_id in enumerate(known, 1):
+            if place % PAGE == 0:
+                await trio.lowlevel.checkpoint()
+            if ledger_id in named:
+                if self._dropping.dropped(ledger_id):
+                    await self._dropping.take_back(ledger_id)
+                continue
+            await self._dropping.finish(ledger_id)
+            try:
+                await self._look_at(ledger_id, before.get(ledger_id))
+            except CorruptData as error:
+                self._unreadable.note(keys.ledger_key(ledger_id), error)
+
+    async def _look_at(self, ledger_id: int, before: Seen | None) -> None:
+        top = self._dropping.held(ledger_id)
+        seen = await self.surplus(ledger_id, top)
+        if seen is None:
+            return
+        if before is None or (before.mod_revision, before.top, before.restores) != (
+            seen.mod_revision,
+            seen.top,
+            seen.restores,
+        ):
+            self._seen[ledger_id] = seen
+        elif seen.at - before.at < APART_S:
+            self._seen[ledger_id] = before
+        elif self._dropping.held(ledger_id) != top:
+            return  # somebody has begun to add to it
+        elif seen.mod_revision == 0:
+            await self._delete(ledger_id)
+            log.warning("ledger %d does not exist, and was here: deleted", ledger_id)
+        elif await self._dropping.drop(ledger_id):
+            self.dropped += 1
+            log.warning("ledger %d is elsewhere now: its copy here went", ledger_id)
+
+    async def surplus(self, ledger_id: int, top: int) -> Seen | None:
+        """Is a copy that is here one too many, now? Each answer is a linearizable read of its own."""
+        stub = self._dropping.dropped(ledger_id)
+        if top < 0 and not stub:
+            return None
+        if await why_held(self._metadata):
+            return None
+        restores = await self._metadata.get(RESTORES)
+        following = await self._metadata.get(keys.NEXT_LEDGER)
+        async for item in Scan(self._metadata, keys.moves_to_prefix(self._bookie_id), limit=PAGE):
+            if item.key.endswith(keys.ledger_key(ledger_id).removeprefix(keys.LEDGER_PREFIX)):
+                return None
+        found = await self._metadata.get(keys.ledger_key(ledger_id))  # last: nothing of it is older
+        revision = 0
+        if found is not None:
+            ledger = LedgerMetadata.decode(found.key, found.value)
+            if stub or not ledger.closed or self._bookie_id in ledger.bookies():
+                return None
+            revision = found.mod_revision
+        elif following is None or ledger_id >= next_of(following.value):
+            return None  # an id that nobody may have yet: this metadata is not that which gave it
+        value = b"" if restores is None else bytes(restores.value)
+        return Seen(trio.current_time(), revision, top, value)

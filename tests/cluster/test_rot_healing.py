@@ -1,0 +1,186 @@
+"""A bookie heals what rotted in it from the copies of others, within what the ledger's record says (H91)."""
+
+import trio
+
+from distributedlog.bookie.entry import HEADER_BYTES
+from distributedlog.bookie.journal import file_name
+from distributedlog.bookie.runs import Located
+from distributedlog.cluster.copying import Copier
+from distributedlog.cluster.rot_healing import RotHealing
+from distributedlog.ledger.metadata import Fragment
+from distributedlog.ledger.transactions import closing_share
+
+from .bookie_world import KEY, LEDGER, World, world
+
+
+def _healing(w: World, bookie: str = "b3") -> RotHealing:
+    store = w.stores[bookie]
+    return RotHealing(
+        w.metadata, w.pool, Copier(w.pool), store.limbo, store.rot, bookie, trio.Lock()
+    )
+
+
+async def _rot(w: World, *entries: int, bookie: str = "b3") -> None:
+    """A bit flips in the payload of these entries, where they lie; the bookie notes it as its scrub does."""
+    store = w.stores[bookie]
+    ledger = store.ledgers.by_id[LEDGER]
+    for entry in entries:
+        run = store._index.find(ledger, entry)
+        assert run is not None
+        at = run.offset + (run.length // run.count) * (entry - run.first)
+        store._disk._files[file_name(run.file_number)].data[at + HEADER_BYTES] ^= 1  # type: ignore[attr-defined]
+    for rotten in await store.rot.look(LEDGER, 0, 1 << 40):
+        store.rot.note(LEDGER, rotten.rotten[0][0], rotten.rotten[-1][1])
+    low, high = store.rot.noted[LEDGER]
+    assert low <= min(entries)
+    assert high >= max(entries)
+
+
+async def _sound(w: World, bookie: str, last: int) -> bool:
+    return not await w.stores[bookie].rot.look(LEDGER, 0, last)
+
+
+async def _written(w: World, count: int = 8) -> None:
+    """Records of one length each."""
+    for bookie in w.stores:
+        await w.write(bookie, range(count))
+
+
+async def test_rotten_entries_of_a_closed_ledger_are_healed_in_place() -> None:
+    async with world() as w:
+        await _written(w)
+        await w.ledger(7)
+        await _rot(w, 2, 3, 7)
+        store = w.stores["b3"]
+
+        assert await _healing(w).work()
+
+        assert await _sound(w, "b3", 7)
+        assert await w.ids("b3") == list(range(8))
+        assert await w.held("b3", 7) == await w.held("b1", 7)
+        assert store.rot.noted == {}
+        assert store.rot.healed_entries == 3
+        assert not store.limbo.in_limbo(LEDGER)
+        assert not any("rotted" in reason for reason in store.what_is_wrong())
+        absent = await w.pool.clients["b3"].read(
+            LEDGER, KEY, 8, 8, 1000, past_lac=True, timeout_s=5
+        )
+        assert absent.known
+
+
+async def test_what_nobody_else_has_stays_as_it_is_and_is_told() -> None:
+    """A device may read better tomorrow; until then it is no "no"."""
+    async with world() as w:
+        await _written(w)
+        await w.ledger(7)
+        for bookie in ("b1", "b2"):
+            await _rot(w, 5, bookie=bookie)
+        await _rot(w, 2, 5)
+        for bookie in ("b1", "b2", "b3"):  # no sound bytes in memory either
+            w.stores[bookie]._ring.find = lambda *place: None  # type: ignore[method-assign]
+        store = w.stores["b3"]
+        healing = _healing(w)
+
+        assert not await healing.work()
+
+        assert not await _sound(w, "b3", 7)
+        assert await w.ids("b3") == list(range(8))
+        assert not store.limbo.in_limbo(LEDGER)
+        assert "entry 5" in store.rot.stuck[LEDGER]
+        assert any("without a good copy" in reason for reason in store.what_is_wrong())
+
+        run = w.stores["b1"]._index.find(w.stores["b1"].ledgers.by_id[LEDGER], 5)
+        assert isinstance(run, Located)
+        at = run.offset + (run.length // run.count) * (5 - run.first) + HEADER_BYTES
+        w.stores["b1"]._disk._files[file_name(run.file_number)].data[at] ^= 1  # type: ignore[attr-defined]
+        assert await healing.work()
+        assert await _sound(w, "b3", 7)
+        assert store.rot.stuck == {}
+
+
+async def test_an_open_ledger_waits_until_it_is_closed() -> None:
+    """Only then it is known which entries are of the ledger; its writer goes on meanwhile."""
+    async with world() as w:
+        await _written(w)
+        await w.ledger(None)
+        await _rot(w, 2)
+        healing = _healing(w)
+
+        assert not await healing.work()
+        await w.write("b3", range(8, 10))
+        assert not w.stores["b3"].limbo.in_limbo(LEDGER)
+
+        closed = (await w.record()).close_by_writer(7, 80)
+        await w.metadata.transact(closing_share(closed, 1, ()))
+        assert await healing.work()
+        assert await _sound(w, "b3", 7)
+
+
+async def test_nothing_is_copied_after_the_end_nor_from_who_was_replaced() -> None:
+    """H91: entry 8 is a fenced writer's; b4 left the ensemble, and its copy of entry 2 counts for nothing."""
+    async with world("b1", "b2", "b3", "b4") as w:
+        await w.write("b4", range(9))
+        await w.write("b3", range(9))
+        await w.ledger(7, ensembles=(Fragment(0, ("b1", "b2", "b3"), 0),))
+        await _rot(w, 2, 8)
+        store = w.stores["b3"]
+        healing = _healing(w)
+
+        assert not await healing.work()
+        assert store.rot.healed_entries == 0
+
+        for bookie in ("b1", "b2"):
+            await w.write(bookie, range(8))
+        assert await healing.work()
+        assert await w.ids("b3") == list(range(8))  # nobody wants entry 8
+
+
+async def test_a_ledger_that_is_elsewhere_now_or_gone_is_forgotten() -> None:
+    async with world("b1", "b2", "b3", "b4") as w:
+        await _written(w)
+        await w.ledger(7, ensembles=(Fragment(0, ("b1", "b2", "b4"), 0),))
+        await _rot(w, 2)
+
+        assert await _healing(w).work()
+
+        assert w.stores["b3"].rot.noted == {}
+        assert w.stores["b3"].rot.healed_entries == 0
+
+
+async def test_a_bookie_whose_device_fails_heals_nothing() -> None:
+    """H92: the rest of its life is for reads."""
+    async with world() as w:
+        await _written(w)
+        await w.ledger(7)
+        await _rot(w, 2)
+        w.stores["b3"].space.suspect = True
+
+        assert not await _healing(w).work()
+
+        assert not await _sound(w, "b3", 7)
+        assert w.stores["b3"].rot.healed_entries == 0
+
+
+async def test_limbo_ends_where_an_indexed_entry_rotted() -> None:
+    """What the copy is compared with was not sound, and counted as held for ever."""
+    from distributedlog.bookie import journal_blocks as jb
+    from distributedlog.cluster.limbo import LimboHealing
+
+    async with world() as w:
+        await _written(w)
+        await w.ledger(7)
+        store = w.stores["b3"]
+        ledger = store.ledgers.by_id[LEDGER]
+        store.ledgers.mark(ledger, jb.FENCED | jb.LIMBO)
+        await _rot(w, 2)
+        store.rot.forget(LEDGER)
+        store._ring.find = lambda *place: None  # type: ignore[method-assign]
+        turn = trio.Lock()
+        limbo = LimboHealing(w.metadata, w.pool, w.copier, store.limbo, store.rot, "b3", turn)
+
+        assert not await limbo.work()
+        assert await _healing(w).work()
+        assert await limbo.work()
+
+        assert not store.limbo.in_limbo(LEDGER)
+        assert await _sound(w, "b3", 7)
