@@ -223,15 +223,7 @@ class LedgerClient:
 
         ``turn``: where all bookies hold everything, who reads with another one asks another one first.
         """
-        metadata, _ = await self.metadata(ledger_id)
-        reader = LedgerReader(
-            metadata,
-            records=self._records,
-            pool=self.pool,
-            options=self.options,
-            first_poll=int(self._host.random.random() * metadata.ensemble_size),
-            turn=turn,
-        )
+        reader = await self.follow(ledger_id, turn=turn)
         if not reader.closed:
             try:
                 await reader.refresh_lac()
@@ -239,6 +231,18 @@ class LedgerClient:
                 reader.close()  # it follows the record from its making on
                 raise
         return reader
+
+    async def follow(self, ledger_id: int, *, turn: int = 0) -> LedgerReader:
+        """As `open`, for who waits for what comes: nobody is asked how far the ledger can be read now."""
+        metadata, _ = await self.metadata(ledger_id)
+        return LedgerReader(
+            metadata,
+            records=self._records,
+            pool=self.pool,
+            options=self.options,
+            first_poll=int(self._host.random.random() * metadata.ensemble_size),
+            turn=turn,
+        )
 
     async def different_copy(self, ledger_id: int, digests: Sequence[int]) -> str:
         """Which copy of a closed ledger is absent, damaged or other than meant; see `copies.py`."""

@@ -269,6 +269,10 @@ class Ledgers(LedgerFinder, Protocol):
         """
         ...
 
+    async def follow(self, ledger_id: int) -> LedgerReader:
+        """As `open`, for who waits for what comes: the LAC is what `wait` is told. Raises `NoSuchLedger`."""
+        ...
+
     async def recover(self, ledger_id: int) -> ClosedLedger:
         """Fence, find the end, close. Raises `RecoveryIncomplete`, `NoSuchLedger`."""
         ...

@@ -17,7 +17,6 @@ from ..runtime.errors import DistributedLogError
 from .follower import RETRY_S, StateFollower
 from .ledgers import EntryRecord, LedgerReader, Ledgers
 from .segment_begin import SegmentBegin, segment_begin
-from .segment_reader import open_segment
 from .segments import UNKNOWN, SegmentRecord
 
 log = logging.getLogger("distributedlog.log")
@@ -104,7 +103,7 @@ class NextSegment:
         record = await self._follower.segment(self._number)
         if record.start_sequence_id != UNKNOWN or record.epoch != self._before.epoch:
             return  # closed since, or not by the writer of this one
-        self.ledger = ledger = await open_segment(self._ledgers, record)
+        self.ledger = ledger = await self._ledgers.follow(record.ledger_id)
         found: list[EntryRecord] = []
 
         def look(entries: Sequence[EntryRecord]) -> int:

@@ -275,6 +275,25 @@ async def test_a_reply_out_of_sequence_gives_no_wrong_entry(
         assert {one.ledger for one in found} == {writer.ledger_id}
 
 
+async def test_who_follows_a_ledger_hears_by_waiting_how_far_it_can_be_read(
+    autojump_clock: MockClock,
+) -> None:
+    """Nobody is asked for the LAC, also of a ledger that no bookie has heard of yet; entries come as ever."""
+    async with model_cluster(3) as cluster:
+        client, writer = await numbered(cluster, 0)
+        reader = await client.follow(writer.ledger_id)
+        assert (reader.lac, await reader.wait(-1, wait_s=0.5)) == (-1, -1)
+        for payload in (b"a", b"b", b"c"):
+            writer.add([payload], 1)
+
+        while await reader.wait(reader.lac, wait_s=5.0) < 2:
+            pass
+
+        assert (await reader.read(0, 2, bytes_max=100))[0].entry == 0
+        reader.close()
+        writer.abort()
+
+
 async def test_a_minority_does_not_say_how_far_a_ledger_is_confirmed(
     autojump_clock: MockClock,
 ) -> None:

@@ -403,6 +403,9 @@ class ModelLedgers:
         await reader.look()
         return reader
 
+    async def follow(self, ledger_id: int) -> ModelReader:
+        return await self.open(ledger_id)
+
     async def recover(self, ledger_id: int) -> ModelClosed:
         await trio.sleep(DELAY_S)
         if self.away:
