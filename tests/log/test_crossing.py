@@ -21,6 +21,7 @@ from distributedlog.log.packed import own_packed
 from distributedlog.log.reader import LogReader
 from distributedlog.log.record import LogRecord, Origin, build, decode, decode_header
 from distributedlog.log.segment_begin import SegmentBegin, segment_begin
+from distributedlog.log.segments import SegmentRecord
 from distributedlog.metadata.transaction import Transaction, TransactionReply
 from distributedlog.runtime.errors import InternalError, WriteFailed
 from distributedlog.runtime.host import Buffer
@@ -207,6 +208,21 @@ async def test_a_reader_that_goes_over_at_the_sight_of_the_next_segment_is_found
                 found = await tail.read_bulk(1, wait_s=1)
                 assert [one.txid for one in found] != [AHEAD_ENTRIES - 1], "it was not found out"
             closes.open()
+
+
+async def test_what_proves_that_all_of_a_segment_was_had(world: World) -> None:
+    async with world.log("l") as log:
+        follower = await log._follower()
+        before = SegmentRecord(1, 7, 1, 0, start_sequence_id=0)
+        following = NextSegment(
+            before, follower, world.ledgers, wait_s=1.0, on_begun=lambda _: None
+        )
+        assert not following.ends_before(10**9, None), "nothing is known yet"
+        following.begin = SegmentBegin(4, 9)
+        assert following.ends_before(5, 9)
+        assert following.ends_before(5, None), "it has counted nothing"
+        assert not following.ends_before(4, None), "entry 4 comes next"
+        assert not following.ends_before(5, 8)
 
 
 @pytest.mark.parametrize("kept", [0, 2, 100])
