@@ -22,7 +22,6 @@ from .log.dlsn import DLSN
 from .log.handle import Log
 from .log.namespace import Namespace
 from .log.opening import Opening
-from .log.pipeline import LOOK_S
 from .log.process_bytes import FREE_BYTES
 from .log.record import (
     RECORD_BYTES_MAX,
@@ -590,11 +589,10 @@ class WriteBuffer:
         pipeline = self._pipeline
         try:
             while self.writer.over is None and not self._closed:
-                limits = pipeline.look_at_limits()
                 wait_s, held = ask()
                 if wait_s <= 0:
                     return
-                if limits.at_limit == "reject":
+                if pipeline.limits.at_limit == "reject":
                     raise TooBusy(
                         f'log "{self.name}": over its limits, or the process is over its own; nothing was '
                         "taken, the writer goes on"
@@ -602,7 +600,7 @@ class WriteBuffer:
                 if held:
                     pipeline.part.wait(held)
                 self._look()  # what is here makes room when it is taken
-                with trio.move_on_after(wait_s if held else min(wait_s, LOOK_S)):
+                with trio.move_on_after(wait_s):
                     await pipeline.wait_room()
         except BaseException:
             pipeline.part.leave()

@@ -66,10 +66,9 @@ class Batch:
         self.payloads += payloads
         return first
 
-    def record_flags(self) -> bytearray | None:
-        """A byte a record; None where no record has any."""
-        if self.sets is None:
-            return None
+    def record_flags(self) -> bytearray:
+        """A byte a record, of a batch with sets."""
+        assert self.sets is not None, "asked where there are sets"
         flags = bytearray(len(self.txids))
         for first, number in self.sets:
             flags[first : first + number - 1] = bytes([RECORD_MORE]) * (number - 1)

@@ -91,7 +91,7 @@ class OpenSegment:
                 batch.payloads,
                 records_before=self.sent_records,
                 wall_ms=wall_ms,
-                record_flags=batch.record_flags(),
+                record_flags=None if batch.sets is None else batch.record_flags(),
             )
         if self._begin is not None:
             buffers, length = self._begin.into(buffers, length)

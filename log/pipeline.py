@@ -29,9 +29,6 @@ from .ownership import OwnedLog
 from .rates import Rate
 from .segments import SegmentRecord
 
-LOOK_S = 1.0
-"""So often who waits looks whether a limit is another one."""
-
 
 class Pipeline:
     """What one writer has taken and not yet seen durable. Everything but the waits is synchronous."""
@@ -67,8 +64,10 @@ class Pipeline:
         """Of the batches before the open one, or of the log before."""
         self.sent_bytes = 0
         """Of batches that went to a segment; those that went again count again."""
-        self.limits = context.options
-        """Those that hold now: looked up with each entry."""
+        self.limits = context.latest
+        """Those that hold now: told by whoever follows them."""
+        self.rated = False
+        """Has the log a rate, so that each call must be looked at?"""
         self.part = context.process_bytes.for_log(self.let_in)
         """What this log may hold of the process."""
         self.outside_bytes = 0
@@ -77,7 +76,6 @@ class Pipeline:
         """There is such a buffer. It keeps the limits: what comes here was taken."""
         self.over_rate = 0
         """Records that were taken above a rate that is only counted."""
-        self._context = context
         self._entry_bytes_max = context.options.entry_bytes_max
         self._byte_rate, self._record_rate = Rate(), Rate()
         self._in_order = trio.Lock()  # who waits to fit, first come first served
@@ -90,8 +88,12 @@ class Pipeline:
         self._in_flight: deque[Batch] = deque()  # in the segment in progress, in entry order
         self._held_bytes = 0  # of ready and in flight
         self._last: Batch | None = None  # the newest one that was closed
-        self.batch = self._new_batch()
+        self.batch = Batch()
         """The open one: `LogWriter.submit` appends to it, up to its ``bytes_max``."""
+        self._take_limits(self.limits)
+        if context.followed is not None:
+            context.followed.on_change = self._take_limits
+        self.batch = self._new_batch()
 
     # --- from the caller --------------------------------------------------------------------------
 
@@ -138,12 +140,15 @@ class Pipeline:
         if self.buffered:
             batch.bytes_max = max(wanted, self._entry_bytes_max)
             return True
-        if not self.part.fits(self._held_bytes + wanted):
+        part = self.part
+        if not part.fits(self._held_bytes + wanted):
             return False
         if self.rated:
             batch.bytes_max = 0  # each call comes here
             return self.charge(records, size, divisible=divisible) <= 0
-        left = self.part.left(self._held_bytes)
+        if self._held_bytes:  # it is busy: the rest of the entry is likely to come
+            part.ahead(self._held_bytes + self._entry_bytes_max)
+        left = part.left(self._held_bytes)
         batch.bytes_max = max(wanted, min(self._entry_bytes_max, left))
         return True
 
@@ -171,7 +176,7 @@ class Pipeline:
         try:
             while True:
                 self.raise_if_over()
-                counts = self.look_at_limits().at_limit == "count"
+                counts = self.limits.at_limit == "count"
                 patience_s = 0.0 if counts else self.rate_wait_s(records, size)
                 held = self.held_bytes + size
                 if not self.part.fits(held):
@@ -179,10 +184,7 @@ class Pipeline:
                 elif patience_s <= 0:
                     self.part.leave()
                     return
-                # A rate may be another one by then: nobody waits for what it was.
-                with trio.move_on_after(
-                    min(patience_s, LOOK_S) if patience_s > 0 else float("inf")
-                ):
+                with trio.move_on_after(patience_s if patience_s > 0 else float("inf")):
                     await self.wait_room()
         except BaseException:
             self.part.leave()
@@ -219,15 +221,13 @@ class Pipeline:
             self._record_rate.wait_s(records, limits.records_per_s_max, now),
         )
 
-    def look_at_limits(self) -> LogOptions:
-        """As they are now."""
-        self.limits = self._context.latest
-        return self.limits
-
-    @property
-    def rated(self) -> bool:
-        """Has the log a rate, so that each call must be looked at?"""
-        return bool(self.limits.bytes_per_s_max or self.limits.records_per_s_max)
+    def _take_limits(self, limits: LogOptions) -> None:
+        """They are others from now on: nobody waits for what they were."""
+        self.limits = limits
+        self.rated = bool(limits.bytes_per_s_max or limits.records_per_s_max)
+        if self.rated and not self.buffered:
+            self.batch.bytes_max = 0
+        self.let_in()
 
     @property
     def held_bytes(self) -> int:
@@ -259,12 +259,13 @@ class Pipeline:
             raise self.over.again()
 
     def _new_batch(self) -> Batch:
-        self.look_at_limits()
-        batch = Batch()
+        batch, most = Batch(), self._entry_bytes_max
         if self.buffered:
-            batch.bytes_max = self._entry_bytes_max
+            batch.bytes_max = most
         elif not self.rated:
-            batch.bytes_max = min(self._entry_bytes_max, self.part.left(self._held_bytes))
+            part = self.part
+            left = part.free_bytes + part.granted - self._held_bytes  # as `LogBytes.left`
+            batch.bytes_max = left if left < most else most
         return batch
 
     @property
@@ -357,7 +358,12 @@ class Pipeline:
             segment.confirm(batch)
             in_flight.popleft()
             self._held_bytes -= batch.bytes
-        if self.part.granted:
+        part = self.part
+        if part.granted and not (
+            self._held_bytes
+            and not self.buffered
+            and part.keeps(self.held_bytes, self._entry_bytes_max)
+        ):
             self.reserve()
         if self._room is not None:
             self.let_in()

@@ -62,6 +62,24 @@ class LogBytes:
             return False
         return self._grant(held)
 
+    def ahead(self, held: int) -> None:
+        """The log is likely to hold so much soon: have it granted at once, while half of all is left.
+
+        So a busy log asks once an entry, not once a step, and gives back what does not come (`keeps`).
+        """
+        if held > self.free_bytes + self.granted and not self.of.waiting:
+            more = _steps(held - self.free_bytes) - self.granted
+            if 2 * (self.of.bytes + more) <= self.of.bytes_max:
+                self.of.bytes += more
+                self.granted += more
+
+    def keeps(self, held: int, ahead: int) -> bool:
+        """As `holds`, but for so much that is likely to come, while half of all is left; was there?"""
+        if self.of.waiting or 2 * self.of.bytes > self.of.bytes_max:
+            return False
+        self.holds(held + ahead)
+        return True
+
     def wait(self, held: int) -> None:
         """Have ``on_room`` called when the log may hold so much; what it is granted then, it keeps
         until `leave`."""

@@ -7,7 +7,7 @@ newest value that can be read; one that cannot is logged and counted, and the la
 
 import logging
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import trio
@@ -54,6 +54,8 @@ class FollowedLog:
     own: _Read
     options: LogOptions
     """What holds now; sizes from the next segment on."""
+    on_change: Callable[[LogOptions], None] | None = None
+    """Told at once, of whoever would have to look with each entry."""
 
 
 class SettingsWatch:
@@ -167,4 +169,6 @@ class SettingsWatch:
             return
         if found != one.options:
             one.options = found
+            if one.on_change is not None:
+                one.on_change(found)
             log.info("log %016x has other settings", one.log_id)

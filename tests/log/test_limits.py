@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from distributedlog.log.batch import PendingBulk
 from distributedlog.log.options import LogOptions
+from distributedlog.log.pipeline import Pipeline
 from distributedlog.log.process_bytes import FREE_BYTES, STEP_BYTES, ProcessBytes
 from distributedlog.log.rates import Rate
 from distributedlog.log.record import LogRecord
@@ -89,6 +90,54 @@ def test_what_is_more_than_there_is_goes_to_the_only_one() -> None:
     other.holds(FREE_BYTES)
 
     assert one.granted >= 3 * MIB - FREE_BYTES
+
+
+def test_what_is_granted_ahead_is_nobodys_loss() -> None:
+    """Only while half of all is left and nobody waits; then a log holds what it needs, as ever."""
+    process = ProcessBytes(MIB)
+    one, other = (process.for_log(lambda: None) for _ in range(2))
+
+    one.ahead(FREE_BYTES + MIB // 2)
+    assert one.granted == MIB // 2
+    one.ahead(FREE_BYTES + MIB // 2 + 1)  # above the half
+    assert one.granted == process.bytes == MIB // 2
+    assert one.keeps(FREE_BYTES + 1, MIB // 4)
+    assert one.granted == MIB // 4 + STEP_BYTES
+    assert other.fits(FREE_BYTES + MIB // 2)
+    assert not one.keeps(FREE_BYTES + 1, MIB // 4), "less than half is left"
+    one.holds(FREE_BYTES + 1)
+    assert one.granted == STEP_BYTES
+    other.wait(FREE_BYTES + MIB)
+    one.ahead(FREE_BYTES + MIB // 8)
+    assert one.granted == STEP_BYTES, "somebody waits"
+
+
+async def test_a_busy_log_asks_once_an_entry_and_an_idle_one_holds_nothing(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each 64 KiB were asked for, and each entry looked its log's limits up."""
+    async with world.process() as ns, ns.open_log("a").open_writer() as writer:
+        asked: list[int] = []
+        fit = Pipeline.fit
+
+        def counted(pipeline: Pipeline, records: int, size: int, **more: Any) -> bool:
+            asked.append(size)
+            return fit(pipeline, records, size, **more)
+
+        monkeypatch.setattr(Pipeline, "fit", counted)
+        for _ in range(500):
+            await writer.submit(rec(1, bytes(10_000)))
+        await writer.commit()
+        entries = len(world.ledgers.stores[writer._keeper.current.ledger.ledger_id].entries)
+        assert 15 <= entries <= 40
+        assert len(asked) <= 2 * entries
+        assert ns.context.process_bytes.bytes == 0
+        await ns.open_log("a").set({"records_per_s_max": 10})
+        await trio.sleep(5)
+        began = trio.current_time()
+        for _ in range(30):
+            await writer.submit(rec(1))
+        assert trio.current_time() - began >= 1.8, "the writer was told"
 
 
 def test_a_rate_is_kept_over_any_time_and_is_one_second_deep() -> None:
