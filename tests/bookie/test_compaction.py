@@ -162,6 +162,29 @@ async def test_the_power_goes_off_at_every_step(autojump_clock: Clock, index_los
     assert step > 20
 
 
+async def test_without_its_index_a_bookie_knows_cold_files_by_its_heads(
+    autojump_clock: Clock,
+) -> None:
+    """H86: the journal file that said it was added is removed long since."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2, 3)
+        await compact(store)
+        said_in = store._journal.number
+        cold = set(cold_names(disk))
+        await interleaved(store, (5,), 120)
+        await delete(store, 5)
+        await compact(store)
+        assert file_name(said_in) not in disk.list()
+        assert cold & set(cold_names(disk))
+    disk._maps = {}
+
+    async with running(disk, SMALL) as store:
+        assert not store.ledgers.limbo_below
+        assert await read_all(store, 4) == wanted[4]
+
+
 async def test_a_rotten_record_is_not_copied_and_holds_its_file(autojump_clock: Clock) -> None:
     """H90: under a new footer it would look sound."""
     disk = CutDisk()
