@@ -138,6 +138,8 @@ async def check(store: Store, live: dict[int, int]) -> int:
     """Read what was acknowledged; how many bytes."""
     size = 0
     for ledger_id, count in live.items():
+        if not count:
+            continue  # it was killed before the first one: nobody was told that it is there
         ledger = store.ledgers.look_up(ledger_id, KEY)
         first, extent = 0, None
         while first < count:
