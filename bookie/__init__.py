@@ -21,6 +21,7 @@ From the wire to the platter and back:
     gather.py                   the ring in which commits gather, and from which the tail is read
     journal.py                  one block a commit, one sync a block; files, rolls, footers
     journal_blocks.py           what the blocks hold (pure)
+    state_base.py               all ledgers' states in one file, where they are many
     index.py, runs.py, index_records.py     (ledger, entry) to a place in the journal; its bytes (pure)
     reads.py, cutting.py, read_sources.py  ring, page cache, or a worker that asks the device
     opening.py, replay.py, seed.py      what a start believes, and what it writes again before it serves

@@ -30,7 +30,7 @@ from .index_records import (
     sealed,
     stated,
 )
-from .journal_blocks import DELETED
+from .journal_blocks import DELETED, state_record
 from .ledgers import Ledger, Ledgers, Note
 from .runs import Located, Runs
 
@@ -275,7 +275,18 @@ class Index:
         for file_number, size in dropped.items():
             self.live_bytes[file_number] -= size
 
+    @property
+    def dirty_states(self) -> list[Ledger]:
+        """Those whose state has changed since the last checkpoint."""
+        return list(self._dirty_states)
+
     # --- the map ----------------------------------------------------------------------------------
+
+    async def states(self) -> AsyncIterator[bytes]:
+        """The states that the map has, as control records, by ledger id. Raises `IndexDamaged`."""
+        async for key, value in self._pairs(b"s", b"t"):
+            ledger_id, flags, lac, ledger_key = stated(key, value)
+            yield state_record(ledger_id, flags, lac, ledger_key)
 
     async def load(self) -> Saved | None:
         """Read and verify all of the map; None for a new one. Raises `IndexDamaged`."""

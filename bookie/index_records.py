@@ -16,13 +16,13 @@ import xxhash
 
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
-from ..runtime.schema import fields, flag, number, row, rows, text, versioned
-from .journal_blocks import COLD_ROWS, ColdRow
+from ..runtime.schema import fields, flag, number, optional, row, rows, text, versioned
+from .journal_blocks import BASE_ROW, COLD_ROWS, Base, ColdRow
 from .runs import Located
 
-FORMAT = 3
-"""Of a position that lists cold files; 2 of those that say where tombstones end, 1 of those that need not."""
-FORMAT_WITHOUT_COLD = 2
+FORMAT = 4
+"""Of a position that names a base; 3 where it lists cold files, 2 where it says where tombstones end."""
+FORMAT_WITHOUT_BASE, FORMAT_WITHOUT_COLD = 3, 2
 
 RUN_KEY = struct.Struct(">cQQ")
 STATE_KEY = struct.Struct(">cQ")
@@ -39,7 +39,12 @@ META_KEY = b"m"
 FILES_MAX = 64 * 1024
 _U64 = number(0, (1 << 64) - 1)
 _SAVED = fields(
-    {"last": (number(-1), -1), "gone_below": (_U64, 0), "cold": (COLD_ROWS, ())},
+    {
+        "last": (number(-1), -1),
+        "gone_below": (_U64, 0),
+        "cold": (COLD_ROWS, ()),
+        "base": (optional(BASE_ROW), None),
+    },
     bookie=text(),
     seed=_U64,
     sequence=_U64,
@@ -93,6 +98,8 @@ class Saved:
     """Of ledgers with a lower id that are not known here the metadata is asked; see `Ledgers`."""
     cold: list[ColdRow] = field(default_factory=list)
     """Cold files that are there."""
+    base: Base | None = None
+    """The newest base of states, whether or not a head names it already."""
 
     def encode(self) -> bytes:
         """As msgpack."""
@@ -100,7 +107,9 @@ class Saved:
         if self.gone_below:
             later |= {"format": FORMAT_WITHOUT_COLD, "gone_below": self.gone_below}
         if self.cold:
-            later |= {"format": FORMAT, "cold": [list(file) for file in self.cold]}
+            later |= {"format": FORMAT_WITHOUT_BASE, "cold": [list(file) for file in self.cold]}
+        if self.base is not None:
+            later |= {"format": FORMAT, "base": self.base.pack()}
         return pack(
             {
                 "format": 1,
@@ -140,6 +149,7 @@ class Saved:
             found["last"],
             found["gone_below"],
             list(found["cold"]),
+            None if found["base"] is None else Base(*found["base"]),
         )
 
 

@@ -125,6 +125,10 @@ class Journal:
         self.sequence = 1
         """Of the next block."""
         self.durable_to = 0
+        self.base: jb.Base | None = None
+        """What the next file's head names in place of all states."""
+        self.named_base: jb.Base | None = None
+        """What the current file's head names."""
         self.sealed: dict[int, tuple[int, int]] = {}
         """Files before the current one that are still there: first and last sequence."""
         self.cold: dict[int, ColdFile] = {}
@@ -156,10 +160,13 @@ class Journal:
         predecessor_end: int,
         sealed: dict[int, tuple[int, int]],
         cold: dict[int, ColdFile],
+        base: jb.Base | None,
+        states: list[bytes],
     ) -> None:
         """Begin a new file after what was replayed (H4).
 
-        Until `prove_survivors` no block says that anything after ``durable_to`` was synced.
+        ``states``: those that ``base`` lacks, where there is one: what was replayed may count no more. Until
+        `prove_survivors` no block says that anything after ``durable_to`` was synced.
         """
         self.start_count = start_count
         self.sequence = sequence
@@ -168,7 +175,10 @@ class Journal:
         self.cold = cold
         self._watermark_held = True
         self.next_number = new_file.number + 1
-        await self._begin_file(new_file, predecessor, predecessor_end, 0)
+        self.base = base
+        if base is None:
+            states = self._ledgers.state_records()
+        await self._begin_file(new_file, predecessor, predecessor_end, 0, states)
 
     def prove_survivors(self) -> None:
         """All that was replayed and not known synced has been written again and synced."""
@@ -523,11 +533,17 @@ class Journal:
         new_file = await self._take_ahead()
         self.sealed[sealing.number] = (self._first_sequence, self.sequence - 1)
         self.rolls += 1
-        await self._begin_file(new_file, sealing.number, sealing.end, sealing.blocks)
+        states = self._ledgers.state_records() if self.base is None else []
+        await self._begin_file(new_file, sealing.number, sealing.end, sealing.blocks, states)
         await self._seal(sealing)
 
     async def _begin_file(
-        self, new_file: "NewFile", predecessor: int, end: int, sealing_blocks: int
+        self,
+        new_file: "NewFile",
+        predecessor: int,
+        end: int,
+        sealing_blocks: int,
+        states: list[bytes],
     ) -> None:
         self.number, self._file = new_file.number, new_file.file
         self.zeros.begin(new_file.file.write_zeros, new_file.size - jb.TRAILER_SPACE)
@@ -536,8 +552,9 @@ class Journal:
         self._last_offset = -1
         self._first_sequence = self.sequence
         self._footer = []
-        states = jb.state_payloads(self._ledgers.state_records(), STATE_BYTES_MAX)
-        self._state_bytes = sum(map(len, states))
+        payloads = jb.state_payloads(states, STATE_BYTES_MAX)
+        self._state_bytes = sum(map(len, payloads))
+        base = self.base
         head = jb.Head(
             self.bookie_id,
             self.start_count,
@@ -545,14 +562,16 @@ class Journal:
             end,
             self._ledgers.limbo_below,
             tuple((file, first, last) for file, (first, last) in sorted(self.sealed.items())),
-            len(states),
+            len(payloads),
             sealing_blocks,
             self._ledgers.gone_below,
             tuple(file.row for _, file in sorted(self.cold.items())),
+            base,
         )
         await self._write_service(jb.HEAD, head.encode())
-        for payload in states:
+        for payload in payloads:
             await self._write_service(jb.COMMIT, payload)
+        self.named_base = base
         # The file may grow beyond its preallocation where the states alone nearly fill it.
         room = self._offset + self._options.block_bytes_max + 16 * blocks.ALIGN
         if (

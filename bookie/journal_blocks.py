@@ -15,8 +15,8 @@
         COLD_ADDED    number | flags: runs | a: length | b: end of the records    a cold file is there
         GONE_BELOW    ledgers with a lower id that are not known here: the metadata is asked before an add
 
-Every file begins with the state of all ledgers, so whatever is deleted before it, no fence, key, tombstone
-or limbo is lost with it.
+Every file begins with the state of all ledgers, or names the base that has them (`state_base.py`), from whose
+position on no file is deleted: so whatever is, no fence, key, tombstone or limbo is lost with it.
 
 A file is sealed after the next one's HEAD and states are durable, and with sequences after theirs: so a
 FOOTER proves that there is a next file, and where that one was lost it is missed.
@@ -28,13 +28,13 @@ from dataclasses import dataclass
 
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
-from ..runtime.schema import fields, number, row, rows, text, versioned
+from ..runtime.schema import fields, number, optional, row, rows, text, versioned
 from . import entry as entries
 
 COMMIT, HEAD, FOOTER, TRAILER = 1, 2, 3, 4
-FORMAT = 3
-"""Of a HEAD that lists cold files; 2 of those that say where tombstones end, 1 of those that need not."""
-FORMAT_WITHOUT_COLD = 2
+FORMAT = 4
+"""Of a HEAD that names a base; 3 of those that list cold files, 2 of those that say where tombstones end."""
+FORMAT_WITHOUT_BASE, FORMAT_WITHOUT_COLD = 3, 2
 
 FENCED, LIMBO, DELETED, DROPPED = 1, 2, 4, 8
 """Flags of a ledger's state. DROPPED comes with the first two, for programs that do not know it."""
@@ -49,8 +49,14 @@ ColdRow = tuple[int, int, int, int]
 _U64_MAX = (1 << 64) - 1
 _U64 = number(0, _U64_MAX)
 COLD_ROWS = rows(row(_U64, _U64, _U64, number(0, (1 << 32) - 1)), FILES_MAX)
+BASE_ROW = row(_U64, _U64, _U64, _U64)
 _HEAD = fields(
-    {"sealing_blocks": (number(), 0), "gone_below": (_U64, 0), "cold": (COLD_ROWS, ())},
+    {
+        "sealing_blocks": (number(), 0),
+        "gone_below": (_U64, 0),
+        "cold": (COLD_ROWS, ()),
+        "base": (optional(BASE_ROW), None),
+    },
     bookie=text(),
     start=_U64,
     predecessor=_U64,
@@ -101,6 +107,21 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True)
+class Base:
+    """A file that has the states of all ledgers."""
+
+    number: int
+    position: int
+    """The sequence of the first block whose states are not in it."""
+    count: int
+    digest: int
+
+    def pack(self) -> list[int]:
+        """As it stands in a head, and in the index's position."""
+        return [self.number, self.position, self.count, self.digest]
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """The first block of a file."""
 
@@ -114,12 +135,14 @@ class Head:
     files: tuple[tuple[int, int, int], ...]
     """The sealed files before this one that are still there: number, first and last sequence."""
     state_blocks: int
-    """How many COMMIT blocks follow that hold the state of all ledgers."""
+    """How many COMMIT blocks follow that hold the state of all ledgers, or of some beside a base."""
     sealing_blocks: int = 0
     """How many sequences after those belong to what seals the file before: its FOOTERs and TRAILER."""
     gone_below: int = 0
     cold: tuple[ColdRow, ...] = ()
     """The cold files that are there."""
+    base: Base | None = None
+    """What has the states of all ledgers as of its position."""
 
     def encode(self) -> bytes:
         """As a block's payload."""
@@ -128,7 +151,9 @@ class Head:
             # An older program knows tombstones alone: it must not go on without those that have ended.
             later |= {"format": FORMAT_WITHOUT_COLD, "gone_below": self.gone_below}
         if self.cold:
-            later |= {"format": FORMAT, "cold": [list(file) for file in self.cold]}
+            later |= {"format": FORMAT_WITHOUT_BASE, "cold": [list(file) for file in self.cold]}
+        if self.base is not None:
+            later |= {"format": FORMAT, "base": self.base.pack()}
         return pack(
             {
                 "format": 1,
@@ -159,6 +184,7 @@ class Head:
             value["sealing_blocks"],
             value["gone_below"],
             tuple(value["cold"]),
+            None if value["base"] is None else Base(*value["base"]),
         )
 
 
@@ -210,8 +236,14 @@ def split_commit(payload: memoryview, what: str) -> tuple[memoryview, list[Contr
     start = end - control_bytes
     if mark != _END_MARK or start < 0 or control_bytes % CONTROL_BYTES:
         raise CorruptData(f"{what}: a commit with {control_bytes} bytes of control records")
-    controls = [Control(*values) for values in _CONTROL.iter_unpack(payload[start:end])]
-    return payload[:start], controls
+    return payload[:start], controls_of(payload[start:end])
+
+
+def controls_of(records: memoryview) -> list[Control]:
+    """Control records that lie back to back. Raises `CorruptData`."""
+    if len(records) % CONTROL_BYTES:
+        raise CorruptData(f"{len(records)} bytes are not whole control records")
+    return [Control(*values) for values in _CONTROL.iter_unpack(records)]
 
 
 def runs_of(records: memoryview, offset: int, what: str) -> tuple[list[Run], dict[int, int]]:

@@ -43,6 +43,7 @@ from .replay import (
 from .reserve import Reserve
 from .seed import SEED_NAME, Seed, seed_of
 from .space import Facts, Space
+from .state_base import is_there, read_base
 from .store import Store
 
 log = logging.getLogger("distributedlog.bookie.opening")
@@ -401,8 +402,12 @@ class _Opening:
             self._lose("no journal file has a whole head, and there is no index")
         head_block = scanned[base][0] if base is not None else None
         first = head_block.sequence if head_block else min((b.sequence for b in found), default=1)
-        decision = decide(found, from_sequence=first, witnessed=self._believed(found, first))
         head = head_block.head if head_block else None
+        if head is not None and head.base is not None:
+            first = min(first, await self._scan_back_to(head.base.position, head, scanned))
+            found = [block for number in sorted(scanned) for block in scanned[number]]
+            await self._take_base(head.base)  # blocks before its position say the same again
+        decision = decide(found, from_sequence=first, witnessed=self._believed(found, first))
         sealed = {number: (a, b) for number, a, b in head.files} if head else {}
         replay = ReplayedJournal(decision, sealed, base or 0, 0, 0)
         replay.note_files(found, decision, None)
@@ -424,6 +429,29 @@ class _Opening:
                 await self._add_run(run, block.file_number)
         self._miss_files(replay)
         return replay
+
+    async def _scan_back_to(
+        self, position: int, head: jb.Head, scanned: dict[int, list[Replayed]]
+    ) -> int:
+        """Read the files from the one that holds ``position``; return the first sequence of that one."""
+        first = 1 << 63
+        for number, begins, last in head.files:
+            if last >= position:
+                first = min(first, begins)
+                if number in self.names and number not in scanned:
+                    scanned[number] = await self._scan(number)
+        return first
+
+    async def _take_base(self, base: jb.Base) -> None:
+        """The states that no journal file repeats. An older base would have forgotten fences (H88)."""
+        try:
+            for chunk in await read_base(self.disk, base, self.seed):
+                for state in jb.controls_of(memoryview(chunk)):
+                    ledger = self.ledgers.get_or_make(state.subject)
+                    self.ledgers.set_state(ledger, state.flags, state.a, state.key)
+                    self.index.note_state(ledger)
+        except CorruptData as error:
+            self._lose(f"the states of the ledgers cannot be read ({error})")
 
     async def _rebuild_file(
         self,
@@ -718,6 +746,8 @@ class _FirstFile:
             predecessor_end=replay.end,
             sealed=dict(replay.sealed),
             cold=cold,
+            base=await self._base(saved),
+            states=[ledger.state_record() for ledger in self._index.dirty_states if ledger.stored],
         )
         for survivor in decision.survivors:
             await self._copy(survivor)
@@ -758,6 +788,11 @@ class _FirstFile:
                 await self._disk.rename(name, f"{LOST_PREFIX}{name}")
             else:
                 await self._disk.delete(name)
+
+    async def _base(self, saved: Saved | None) -> jb.Base | None:
+        """What the new file's head may name; None: it repeats all states (a loss has changed them)."""
+        base = None if saved is None or self._ledgers.limbo_below == LIMBO_ALL else saved.base
+        return base if base is not None and await is_there(self._disk, base) else None
 
     async def _new_file(self, number: int, replay: ReplayedJournal) -> NewFile:
         """The file that this start begins; on a full disk of what can be given up. Raises `DiskFull`."""

@@ -42,6 +42,7 @@ from .reserve import Reserve
 from .rot import DAMAGED_READS, Rot
 from .scrub import Scrub
 from .space import Space
+from .state_base import Bases
 from .stats import Stats
 from .upkeep import Upkeep
 from .waiters import Waiters
@@ -101,6 +102,7 @@ class Store:
             ledgers,
             self._files,
             self.commits,
+            Bases(disk, journal, index, ledgers, space),
             space,
             reserves,
             options,

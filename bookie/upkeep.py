@@ -20,6 +20,7 @@ from .reads import JournalFiles
 from .reserve import Reserve
 from .runs import Located
 from .space import Space
+from .state_base import Bases
 from .stats import Stats
 
 TICK_S = 0.25
@@ -45,6 +46,7 @@ class Upkeep:
         ledgers: Ledgers,
         files: JournalFiles,
         commits: Commits,
+        bases: Bases,
         space: Space,
         reserves: dict[str, Reserve],
         options: BookieOptions,
@@ -57,6 +59,7 @@ class Upkeep:
         self._ledgers = ledgers
         self._files = files
         self._commits = commits
+        self._bases = bases
         self._space = space
         self._reserves = reserves
         self._options = options
@@ -97,6 +100,7 @@ class Upkeep:
             self._commits.checkpoint_wanted = trio.Event()
             done = not self._index.dirty or await self.checkpoint_if_room()
             self._note_lag(done)
+            await self._renew_base()
             await self._remove_dead_files()
             if not done:
                 await trio.sleep(RETRY_SPACE_S)
@@ -175,18 +179,26 @@ class Upkeep:
             last_offset=applied.last_offset,
             gone_below=self._ledgers.gone_below,
             cold=[file.row for _, file in sorted(self._journal.cold.items())],
+            base=self._journal.base,
         )
+
+    async def _renew_base(self) -> None:
+        await self._bases.remove_old()
+        if self.checkpointed and self._bases.wanted:
+            async with self.checkpoint_lock:
+                await self._bases.make(self.checkpointed)
 
     async def _remove_dead_files(self) -> None:
         """Delete sealed, checkpointed files without a live record; their control records live on (H7).
 
-        Every file begins with the state of all ledgers, so the current one repeats what they held.
+        Every file begins with the state of all ledgers, so the current one repeats what they held; or it
+        names a base, and files from there on stay.
         """
         if not self.checkpointed:
             return
-        passed = [
-            number for number, (_, last) in self._journal.sealed.items() if last < self.checkpointed
-        ]
+        base = self._journal.named_base
+        upto = self.checkpointed if base is None else min(self.checkpointed, base.position)
+        passed = [number for number, (_, last) in self._journal.sealed.items() if last < upto]
         dead = [
             number
             for number in (*passed, *self._journal.cold)
