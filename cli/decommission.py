@@ -19,14 +19,16 @@ NAMED_MAX = 10
     examples="""
     dlog decommission b3                               ask, and show how far it is
     dlog decommission b3 --wait --timeout 3600         until it holds nothing any more
+    dlog decommission b3 --by b7                       and all that it holds goes to b7, where it can
     dlog decommission b3 --cancel                      it may stay after all
     """,
 )
 @click.argument("bookie")
 @click.option("--wait", is_flag=True, help="Until it is drained, up to --timeout (exit code 6).")
 @click.option("--cancel", is_flag=True, help="It need not leave.")
+@click.option("--by", default="", metavar="BOOKIE", help="Who takes its place, where it can.")
 @common
-def command(settings: Settings, bookie: str, wait: bool, cancel: bool) -> None:
+def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) -> None:
     """Store what a bookie holds elsewhere, and forget it.
 
     BOOKIE is a name, an id, or the beginning of one. A bookie that runs takes no new entries from now on
@@ -40,8 +42,8 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool) -> None:
     from ..cluster import leaving
     from .connect import answer, quorum, run
 
-    if wait and cancel:
-        raise click.UsageError("--wait and --cancel exclude each other")
+    if cancel and (wait or by):
+        raise click.UsageError("--cancel excludes --wait and --by")
 
     async def work() -> dict[str, Any]:
         deadline = trio.current_time() + settings.timeout_s
@@ -50,8 +52,17 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool) -> None:
             bookie_id = await answer(
                 settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
             )
-            change = leaving.ask_to_stay if cancel else leaving.ask_to_leave
-            await answer(settings, "asking", lambda: change(metadata, bookie_id))
+            successor = by and await answer(
+                settings, "finding the other", lambda: leaving.find_bookie(metadata, by)
+            )
+
+            async def change() -> None:
+                if cancel:
+                    await leaving.ask_to_stay(metadata, bookie_id)
+                else:
+                    await leaving.ask_to_leave(metadata, bookie_id, by=successor)
+
+            await answer(settings, "asking", change)
             while True:
                 state = await answer(
                     settings,

@@ -97,10 +97,12 @@ async def find_bookie(metadata: Metadata, wanted: str) -> str:
     return found[0]
 
 
-async def ask_to_leave(metadata: Metadata, bookie: str) -> None:
-    """It is to be drained. Raises `InvalidRequest` for one that is not known."""
+async def ask_to_leave(metadata: Metadata, bookie: str, *, by: str = "") -> None:
+    """It is to be drained; bookie ``by`` takes its place where it can. Raises `InvalidRequest`."""
+    if by == bookie:
+        raise InvalidRequest(f"bookie {bookie} cannot take its own place")
     asked = Transaction(
-        (Compare.exists(keys.cookie_key(bookie)),), (Put(keys.leaving_key(bookie), b""),)
+        (Compare.exists(keys.cookie_key(bookie)),), (Put(keys.leaving_key(bookie), by.encode()),)
     )
     if not (await metadata.transact(asked)).succeeded:
         raise InvalidRequest(f"bookie {bookie} is not known: it was decommissioned already")

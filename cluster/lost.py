@@ -168,6 +168,8 @@ class LostBookies:
         """Who may be chosen for a slot now."""
         self._draw = draw
         self._racks: dict[str, str] = {}
+        self._successors: dict[str, str] = {}
+        """Who is to leave, and who should take its place; "" for anybody."""
         self.absences = Absences(lost_after_s, urgent_after_s)
         self._held_up = HeldUp(log, "closed ledgers stay on lost bookies")
         self._unreadable = Unreadable()
@@ -196,7 +198,11 @@ class LostBookies:
         """See who is there."""
         names = [bookie async for bookie in named(self._metadata)]
         cookies = await self._ids(keys.COOKIE_PREFIX)
-        leaving = await self._ids(keys.LEAVING_PREFIX)
+        leaving = {}
+        async for item in Scan(self._metadata, keys.LEAVING_PREFIX):
+            with suppress(CorruptData):
+                leaving[keys.bookie_id_of(item.key)] = item.value.decode(errors="replace")
+        self._successors = leaving
         registered = await self._ids(keys.BOOKIE_PREFIX)  # last: who just came back is seen
         before = self.absences.lost
         self.absences.see(
@@ -204,7 +210,7 @@ class LostBookies:
             named=names,
             registered=registered,
             cookies=cookies,
-            leaving=leaving,
+            leaving=set(leaving),
         )
         for bookie, why in self.absences.lost.items():
             if bookie not in before:
@@ -375,6 +381,9 @@ class LostBookies:
             if one not in here:
                 return one
         candidates = [one for one in self._candidates() if one.id not in self.absences.lost]
+        by = self._successors.get(fragment.bookies[slot])
+        if by not in here and any(one.id == by for one in candidates):
+            return str(by)
         self._racks.update({one.id: one.rack for one in candidates})
         striping = ledger.striping
         kept = {n: b for n, b in enumerate(fragment.bookies) if n != slot}

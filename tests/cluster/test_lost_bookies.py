@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.leaving import sound_copies
+from distributedlog.cluster.leaving import ask_to_leave, sound_copies
 from distributedlog.cluster.lost import (
     STALE_S,
     URGENT,
@@ -385,6 +385,23 @@ async def test_a_bookie_that_comes_back_in_time_cancels_it() -> None:
         assert not await lost.empty("b3")
 
         assert (await w.record()).bookies() == ("b1", "b2", "b3")
+
+
+@pytest.mark.parametrize("successor", ["b4", "b5", "b1"])
+async def test_who_is_said_to_take_the_place_takes_it_where_it_can(successor: str) -> None:
+    async with world("b1", "b2", "b3", "b4", "b5") as w:
+        await _stored(w, 5)
+        await ask_to_leave(w.metadata, "b3", by=successor)
+        lost = _lost(w)
+        await lost.look()
+
+        await lost.work()
+
+        (*_, taken) = (await w.record()).bookies()
+        if successor == "b1":
+            assert taken in ("b4", "b5"), "b1 has the ledger already"
+        else:
+            assert taken == successor
 
 
 async def test_a_bookie_that_is_to_leave_is_drained_and_forgotten_once_it_is_down() -> None:
