@@ -17,6 +17,7 @@ import trio
 from ..runtime import blocks
 from ..runtime.errors import DiskFull, TooBusy
 from ..runtime.host import Disk, File
+from ..runtime.meters import Buckets
 from ..runtime.zero_ahead import ZeroAhead
 from . import journal_blocks as jb
 from .cold_blocks import ColdFile, cold_name
@@ -142,6 +143,9 @@ class Journal:
         self.file_bytes: dict[int, int] = {}
         """What the files that are there take of the device, by number: cold ones have holes."""
         self.last_sync_at = 0.0
+        self.sync_seconds = Buckets()
+        """Of each block: writing it and its sync."""
+        self._write_began_at = 0.0
         self.syncs = 0
         self.commits = 0
         self.device_bytes = 0
@@ -307,7 +311,8 @@ class Journal:
         return self._offset + length + footer + jb.TRAILER_SPACE <= self._limit
 
     def _place(self, block: GatheringBlock) -> None:
-        """Give a taken block its place, which is next in the file, and its header."""
+        """Give a taken block its place, which is next in the file, and its header; it is written at once."""
+        self._write_began_at = trio.current_time()
         blocks.header_into(
             block.buffer.view,
             block.start,
@@ -353,6 +358,7 @@ class Journal:
         self.device_bytes += length
         self.syncs += 1
         self.last_sync_at = trio.current_time()
+        self.sync_seconds.observe(self.last_sync_at - self._write_began_at)
 
     def position(self) -> Position:
         """Behind the last block that was written; what is not yet synced counts as not written."""
@@ -626,6 +632,7 @@ class Journal:
             file_offset=offset,
             seed=self.seed,
         )
+        self._write_began_at = trio.current_time()
         await file.write_synced(offset, self._service[:length])
         self._written(length)
         return length

@@ -35,9 +35,12 @@ async def serve_bookie_protocol(
     *,
     missing_ledgers: MissingLedgers | None = None,
     standings: Standings | None = None,
+    registered: Callable[[], bool] = lambda: True,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled, beside a running ``store``.
+
+    ``registered``: is it known to the metadata now?
 
     ``missing_ledgers`` is a linearizable look-up in the metadata: a ledger that an add makes known here and
     that does not exist there is removed again (H21). So is ``standings``, asked before an add makes a ledger
@@ -49,6 +52,7 @@ async def serve_bookie_protocol(
         def info() -> dict[str, object]:
             return {
                 **store.info(),
+                "registered": registered(),
                 "outgoing_bytes": turns.outgoing_bytes,
                 "refused": sum(endpoint.refusals.counts.values()),
             }

@@ -339,6 +339,8 @@ class Store:
             "live_bytes": sum(self._index.live_bytes.values()),
             "stored_bytes": self.stored_bytes,
             "read_only": self.space.read_only,
+            "writable": not self.space.read_only,
+            "sync_seconds": journal.sync_seconds.said(),
             "read_only_reasons": dict(self.space.reasons),
             "reasons": list(self.what_is_wrong()),
             "free_bytes": self._disk.free_bytes(),

@@ -188,6 +188,7 @@ def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
     from ..cluster.lifeline import until_told
     from ..cluster.logs import log_to_stderr
     from ..cluster.options import to_json
+    from .service_manager import tell
 
     if not __debug__:
         raise click.UsageError("the asserts of a server stay on: do not run it with python -O")
@@ -201,10 +202,15 @@ def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
         "index": str(given["index_dir"].absolute()) if given.get("index_dir") else None,
         "http": parse_address(given["http"], "--http") if given["http"] else None,
     }
+
+    def ready(line: dict[str, Any]) -> None:
+        click.echo(json.dumps(line))
+        tell("READY=1")
+
     trio.run(
         lambda: until_told(
             lambda status: run_node(spec, task_status=status),
             stdin=given["end_with_stdin"],
-            ready=lambda line: click.echo(json.dumps(line)),
+            ready=ready,
         )
     )

@@ -23,7 +23,6 @@ from ..runtime.host import Address, Host
 from ..runtime.machine import needs_linux
 from .directories import host_of, memory_host
 from .fork_server import serve_forks
-from .health import health_of
 from .lifeline import first_of, until_told
 from .local import run_cluster_of
 from .logs import log_to_stderr
@@ -79,9 +78,10 @@ async def run_node(
             place: list[Address] = []
             if spec.get("http"):
                 from .http import serve_http  # with what it takes to speak HTTP
+                from .pages import pages_of
 
                 http = await host.listen((spec["http"][0], int(spec["http"][1])))
-                nursery.start_soon(serve_http, http, lambda: health_of(host, place))
+                nursery.start_soon(serve_http, http, pages_of(host, config.name, place))
             ready: NodeReady = await nursery.start(serve_node, host, config)
             place.append(ready.address)
             task_status.started(ready.line(str(data) if data else None))

@@ -4,8 +4,9 @@ What is found is about this node alone: a node that waits for a quorum is well, 
 would help nobody. Whether the cluster takes writes is what `dlog status` says.
 """
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -23,6 +24,8 @@ ASK_S = 2.0
 """A node that does not answer within this many seconds is not well."""
 DAMAGED = "damaged"
 """How the role of a metadata node begins that never votes again (metadata/node.py)."""
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +56,50 @@ async def ask_health(host: Host, address: Address, *, timeout_s: float = ASK_S) 
     A full bookie (``read-only``) is well, and so is one that lost data: it serves reads, and says what is
     wrong in its reasons. A metadata node with a damaged log is not.
     """
-    endpoint = Endpoint(host, lambda: Hello(kind=HEALTH))
     begun = trio.current_time()
-    found: tuple[str, tuple[str, ...]] | None = None
+    try:
+        state, reasons = await _ask(host, address, _state, timeout_s)
+    except DistributedLogError as error:
+        return Health(False, f"{type(error).__name__}: {error}")
+    took_ms = (trio.current_time() - begun) * 1e3
+    return Health(not state.startswith(DAMAGED), state, took_ms, reasons)
+
+
+async def ask_info(
+    host: Host, address: Address, *, timeout_s: float = ASK_S
+) -> tuple[Hello, dict[str, Any]]:
+    """Who a node says it is, and its counters and gauges by name. Raises `DistributedLogError`."""
+
+    async def info(link: ClientLink, timeout_s: float) -> tuple[Hello, dict[str, Any]]:
+        return link.peer, await _info(link, timeout_s)
+
+    return await _ask(host, address, info, timeout_s)
+
+
+async def _ask(
+    host: Host,
+    address: Address,
+    question: Callable[[ClientLink, float], Awaitable[Answer]],
+    timeout_s: float,
+) -> Answer:
+    """Dial, greet, ask, hang up. Raises `DistributedLogError`."""
+    endpoint = Endpoint(host, lambda: Hello(kind=HEALTH))
+    found: list[Answer] = []
     error: DistributedLogError = RequestTimeout(f"no answer within {timeout_s:g} s")
     with trio.move_on_after(timeout_s):
         async with trio.open_nursery() as nursery:
             try:
                 link = await endpoint.dial(address, nursery=nursery)
                 try:
-                    found = await _state(link, timeout_s)
+                    found.append(await question(link, timeout_s))
                 finally:
                     link.close(ConnectionLost("the question is answered"))
             except DistributedLogError as caught:
                 error = caught
             nursery.cancel_scope.cancel()
-    if found is None:
-        return Health(False, f"{type(error).__name__}: {error}")
-    took_ms = (trio.current_time() - begun) * 1e3
-    state, reasons = found
-    return Health(not state.startswith(DAMAGED), state, took_ms, reasons)
+    if not found:
+        raise error
+    return found[0]
 
 
 async def health_of(host: Host, place: list[Address]) -> Health:
@@ -95,12 +122,17 @@ async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[str, ..
         if len(rows) != 1:
             raise ProtocolError(f"META_STATUS: {len(rows)} rows of one node")
         return rows[0].status.role, rows[0].status.reasons
-    reply = await link.request(Op.INFO, timeout_s=timeout_s)
-    value = unpack(reply.body, "INFO")
-    if not isinstance(value, dict):
-        raise ProtocolError("INFO: not a map")
+    value = await _info(link, timeout_s)
     try:
         reasons = reasons_of(value.get("reasons"))
     except ValueError as error:
         raise ProtocolError(f"INFO: {error}") from None
     return "read-only" if value.get("read_only") else "up", reasons
+
+
+async def _info(link: ClientLink, timeout_s: float) -> dict[str, Any]:
+    reply = await link.request(Op.INFO, timeout_s=timeout_s)
+    value = unpack(reply.body, "INFO")
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ProtocolError("INFO: not a map of names")
+    return value

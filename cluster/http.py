@@ -1,19 +1,17 @@
-"""What a node answers over HTTP: ``GET /health``, for those who start and watch containers.
-
-200 when the node is well, 503 when not or not yet; the body is JSON either way. One request a connection,
+"""The pages that a node answers over HTTP (`pages.py` says which). One request a connection,
 few connections at once, a deadline on each: this door must not become a way to slow the node down. Where
 all are taken the oldest makes room: those that say nothing lock nobody out.
 """
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 import h11
 import trio
 
 from ..runtime.errors import ConnectionLost
 from ..runtime.host import Connection, Listener
-from .health import Health
 
 CONNECTIONS_MAX = 16
 """At once; the oldest is hung up on when one more comes."""
@@ -22,17 +20,35 @@ REQUEST_S = 10.0
 RECEIVE_BYTES = 4096
 HEADER_BYTES_MAX = 16 * 1024
 
-Ask = Callable[[], Awaitable[Health]]
+JSON = "application/json"
 
 
-async def serve_http(listener: Listener, ask: Ask) -> None:
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is answered."""
+
+    status: int
+    body: bytes
+    kind: str = JSON
+
+
+Pages = Mapping[str, Callable[[], Awaitable[Page]]]
+"""Path to who answers it."""
+
+
+def as_page(status: int, value: Mapping[str, object]) -> Page:
+    """As JSON."""
+    return Page(status, json.dumps(value).encode() + b"\n")
+
+
+async def serve_http(listener: Listener, pages: Pages) -> None:
     """Answer on ``listener`` until cancelled; closes it."""
     busy: dict[Connection, None] = {}
 
     async def one(connection: Connection) -> None:
         try:
             with trio.move_on_after(REQUEST_S):
-                await _answer(connection, ask)
+                await _answer(connection, pages)
         except (ConnectionLost, h11.ProtocolError):
             pass  # a peer that hung up or speaks something else: its loss
         finally:
@@ -53,26 +69,24 @@ async def serve_http(listener: Listener, ask: Ask) -> None:
         listener.close()
 
 
-async def _answer(connection: Connection, ask: Ask) -> None:
+async def _answer(connection: Connection, pages: Pages) -> None:
     """Read one request, answer it."""
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
     try:
         request = await _request(connection, http)
     except h11.RemoteProtocolError as error:
-        await _send(connection, http, error.error_status_hint, {"error": str(error)})
+        await _send(connection, http, as_page(error.error_status_hint, {"error": str(error)}))
         return
     if request is None:
         return
-    head = request.method == b"HEAD"
-    if request.target.split(b"?", 1)[0] != b"/health":
-        what = {"error": "there is /health, nothing else"}
-        await _send(connection, http, 404, what, head=head)
+    path = request.target.split(b"?", 1)[0].decode("ascii", "replace")
+    if path not in pages:
+        page = as_page(404, {"error": f"there are {', '.join(pages)}, nothing else"})
     elif request.method not in (b"GET", b"HEAD"):
-        await _send(connection, http, 405, {"error": "GET it"})
+        page = as_page(405, {"error": "GET it"})
     else:
-        health = await ask()
-        status = 200 if health.healthy else 503
-        await _send(connection, http, status, health.as_json(), head=head)
+        page = await pages[path]()
+    await _send(connection, http, page, head=request.method == b"HEAD")
 
 
 async def _request(connection: Connection, http: h11.Connection) -> h11.Request | None:
@@ -89,23 +103,17 @@ async def _request(connection: Connection, http: h11.Connection) -> h11.Request 
 
 
 async def _send(
-    connection: Connection,
-    http: h11.Connection,
-    status: int,
-    body: Mapping[str, object],
-    *,
-    head: bool = False,
+    connection: Connection, http: h11.Connection, page: Page, *, head: bool = False
 ) -> None:
     """The answer; without its body when only the ``head`` was asked for."""
-    content = json.dumps(body).encode() + b"\n"
     headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(content)),
+        (b"content-type", page.kind.encode()),
+        (b"content-length", b"%d" % len(page.body)),
         (b"connection", b"close"),
     ]
     events: list[h11.Event] = [
-        h11.Response(status_code=status, headers=headers),
-        h11.Data(data=b"" if head else content),
+        h11.Response(status_code=page.status, headers=headers),
+        h11.Data(data=b"" if head else page.body),
         h11.EndOfMessage(),
     ]
     rest = memoryview(b"".join(http.send(event) or b"" for event in events))

@@ -204,6 +204,7 @@ async def _serve_bookie(
                         store,
                         missing_ledgers=partial(missing_ledgers, metadata),
                         standings=partial(standings, metadata),
+                        registered=lambda: membership.lease != 0,
                     )
                 )
                 await membership.register()

@@ -102,6 +102,7 @@ class MemberNode:
         replica = self.replica
         return {
             "role": replica.raft.role.value,
+            "leader": replica.raft.role.value == "leader",
             "term": replica.raft.term,
             "applied": replica.state.index,
             "revision": replica.state.revision,

@@ -63,8 +63,8 @@ TYPES_ONLY = {"datetime", "random"}
 
 PURE = {
     "runtime": {
-        "backoff", "blocks", "errors", "frame_reader", "frames", "hello", "options", "reasons", "reuse",
-        "schema", "sorted_keys",
+        "backoff", "blocks", "errors", "frame_reader", "frames", "hello", "meters", "options", "reasons",
+        "reuse", "schema", "sorted_keys",
     },
     "metadata": {
         "answers", "commands", "configuration", "forming", "history",

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.health import Health, ask_health, dialled, health_of
-from distributedlog.cluster.http import CONNECTIONS_MAX, REQUEST_S, serve_http
+from distributedlog.cluster.http import CONNECTIONS_MAX, REQUEST_S, Page, as_page, serve_http
 from distributedlog.cluster.node import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from distributedlog.runtime.errors import ConnectionLost
@@ -103,11 +103,11 @@ async def _door(health: Health = UP) -> AsyncIterator[Dial]:
     network = PipeNetwork(3)
     listener = await network.host("node").listen(("node", 0))
 
-    async def ask() -> Health:
-        return health
+    async def ask() -> Page:
+        return as_page(200 if health.healthy else 503, health.as_json())
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_http, listener, ask)
+        nursery.start_soon(serve_http, listener, {"/health": ask})
         yield lambda: network.host("asker").dial(listener.address)
         nursery.cancel_scope.cancel()
 

@@ -1,0 +1,37 @@
+"""What a metadata node counts, under the names that it has outside (`runtime/meters.py`)."""
+
+from ..runtime.meters import Metric
+
+METRICS = (
+    Metric(
+        "dlog_metadata_leader",
+        "gauge",
+        "leader",
+        "1 while it leads.",
+        "1 on one node",
+        "0 on all of them for more than some seconds: no quorum, `dlog status`",
+    ),
+    Metric(
+        "dlog_metadata_term",
+        "gauge",
+        "term",
+        "Rises with each election.",
+        "rests",
+        "it rises again and again: slow disks or a slow network between the nodes",
+    ),
+    Metric("dlog_metadata_applied_index", "gauge", "applied", "The last command applied."),
+    Metric("dlog_metadata_revision", "gauge", "revision", "Changes of keys so far."),
+    Metric("dlog_metadata_leases", "gauge", "leases", "Leases held."),
+    Metric("dlog_metadata_syncs_total", "counter", "syncs", "Syncs of the log."),
+    Metric("dlog_metadata_log_bytes_total", "counter", "bytes_written", "Written to the log."),
+    Metric("dlog_metadata_connections", "gauge", "connections", "Connections held."),
+    Metric(
+        "dlog_metadata_refused_connections_total",
+        "counter",
+        "refused",
+        "Connections refused: no place, not understood.",
+        "0",
+        "too many clients, or somebody who speaks something else: the node's log says who",
+    ),
+)
+"""In the order of docs/metrics.md."""

@@ -1,0 +1,54 @@
+"""Nodes as services: the files in `ops/` are what the code writes, and systemd takes the units."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distributedlog.cli.config import file_for
+from distributedlog.cli.service_manager import tell
+
+OPS = Path(__file__).resolve().parents[2] / "ops"
+
+
+@pytest.mark.parametrize("kind", ["bookie", "metadata"])
+def test_the_sample_files_are_what_is_written(kind: str) -> None:
+    assert (OPS / "config" / f"{kind}.toml").read_text() == file_for(kind), (
+        f"dlog config init {kind} > ops/config/{kind}.toml"
+    )
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+@pytest.mark.parametrize("kind", ["bookie", "metadata"])
+def test_systemd_takes_the_units(tmp_path: Path, kind: str) -> None:
+    text = (OPS / "systemd" / f"dlog-{kind}@.service").read_text()
+    unit = tmp_path / f"dlog-{kind}@.service"
+    unit.write_text(text.replace("/opt/dlog/bin/dlog", sys.executable))
+    one = tmp_path / f"dlog-{kind}@one.service"
+    one.symlink_to(unit)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(one)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    said = [line for line in done.stderr.splitlines() if f"dlog-{kind}" in line]
+    assert said == []
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_a_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abstract: bool) -> None:
+    name = f"@dlog-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", name)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + name[1:] if abstract else name)
+        manager.settimeout(5)
+        tell("READY=1")
+        assert manager.recv(100) == b"READY=1"
+    tell("READY=1")  # it has gone: nothing happens
+    monkeypatch.setenv("NOTIFY_SOCKET", "vsock:1:2")
+    tell("READY=1")

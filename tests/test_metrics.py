@@ -1,0 +1,170 @@
+"""What is counted: named as Prometheus wants it, documented as the code says, printed from a live node."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from prometheus_client.parser import text_string_to_metric_families
+
+from distributedlog.bookie.metrics import METRICS as BOOKIE
+from distributedlog.cluster.exposition import text_of
+from distributedlog.cluster.pages import pages_of, why_not_ready
+from distributedlog.metadata.metrics import METRICS as METADATA
+from distributedlog.runtime.meters import SECONDS, Buckets, Metric, samples
+from distributedlog.runtime.options import with_tables
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
+TABLES: dict[str, tuple[Metric, ...]] = {"bookie": BOOKIE, "metadata": METADATA}
+
+
+def table(metrics: tuple[Metric, ...]) -> str:
+    rows = [("metric", "kind", "what", "normal", "otherwise"), ("---",) * 5]
+    for one in metrics:
+        name, value = one.label
+        shown = f"`{one.name}{{{name}={value}}}`" if name else f"`{one.name}`"
+        rows.append((shown, one.kind, one.help, one.normal, one.then))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def renewed() -> str:
+    return with_tables(DOCUMENT.read_text(), {name: table(rows) for name, rows in TABLES.items()})
+
+
+def test_the_tables_of_the_document_are_the_codes() -> None:
+    assert DOCUMENT.read_text() == renewed(), "python -m tests.test_metrics makes them anew"
+
+
+@pytest.mark.parametrize("part", TABLES)
+def test_names_are_as_prometheus_wants_them(part: str) -> None:
+    for one in TABLES[part]:
+        assert re.fullmatch(rf"dlog_{part}_[a-z_]+", one.name)
+        assert one.name.endswith("_total") == (one.kind == "counter")
+        assert not re.search(r"_(ms|us|s|kb|mb)(_|$)", one.name)
+        assert one.help.endswith(".")
+        assert bool(one.normal) or not one.then or part == "bookie"
+    keys = [(one.name, one.label) for one in TABLES[part]]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_histogram_says_what_was_observed() -> None:
+    buckets = Buckets()
+    buckets.observe(0.00001)
+    buckets.observe(SECONDS[3], 2)
+    buckets.observe(1000.0)
+    row = Metric("dlog_bookie_x_seconds", "histogram", "x", "X.")
+    [found] = samples((row,), {"x": buckets.said()})
+    text = text_of([found], {"name": "b"}).decode()
+    counts = dict(re.findall(r'x_seconds_bucket\{le="([^"]+)"\} ([0-9.]+)', text))
+    assert float(counts["5e-05"]) == 1
+    assert float(counts[str(SECONDS[3])]) == 3
+    assert float(counts["+Inf"]) == 4
+    assert "dlog_bookie_x_seconds_count 4.0" in text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"x": "many"},
+        {"x": None},
+        {"x": {"counts": [1], "total": 1}},
+        {"x": {"counts": ["a"] * 21, "total": 1}},
+        {"x": {"counts": [1] * 21, "total": "long"}},
+        {"x": {"counts": [-1] * 21, "total": 1}},
+    ],
+)
+def test_what_a_node_of_another_version_says_is_left_out(said: dict[str, object]) -> None:
+    row = Metric("dlog_bookie_x_seconds", "histogram", "x", "X.")
+    assert samples((row,), said) == []
+
+
+def test_names_full_of_markup_stay_names() -> None:
+    name = 'a"b\\c\nd<img src=x>'
+    text = text_of([], {"name": name}).decode()
+    [info] = [one for one in text_string_to_metric_families(text) if one.name == "dlog_node_info"]
+    assert info.samples[0].labels["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("kind", "info", "ready"),
+    [
+        ("bookie", {"registered": True, "read_only": False}, True),
+        ("bookie", {"registered": False, "read_only": False}, False),
+        (
+            "bookie",
+            {"registered": True, "read_only": True, "read_only_reasons": {"disk": 1}},
+            False,
+        ),
+        ("metadata", {"role": "leader"}, True),
+        ("metadata", {"role": "follower"}, True),
+        ("metadata", {"role": "candidate"}, False),
+        ("metadata", {"role": "waiting for m2"}, False),
+    ],
+)
+def test_who_should_get_work(kind: str, info: dict[str, object], ready: bool) -> None:
+    assert (why_not_ready(kind, info) == []) == ready
+
+
+async def test_a_node_that_starts_is_not_ready_and_has_no_numbers() -> None:
+    from distributedlog.runtime.machine import real_host
+
+    pages = pages_of(real_host("n"), "b1", [])
+    assert (await pages["/ready"]()).status == 503
+    assert (await pages["/health"]()).status == 503
+    assert b'kind="starting"' in (await pages["/metrics"]()).body
+
+
+async def test_a_page_is_asked_once_a_second(autojump_clock: trio.testing.MockClock) -> None:
+    from distributedlog.cluster.http import Page
+    from distributedlog.cluster.pages import Once
+
+    asked = 0
+
+    async def ask() -> Page:
+        nonlocal asked
+        asked += 1
+        await trio.sleep(0.01)
+        return Page(200, b"%d" % asked)
+
+    once = Once(ask)
+    async with trio.open_nursery() as nursery:
+        for _ in range(200):
+            nursery.start_soon(once.page)
+    assert asked == 1
+    await trio.sleep(1)
+    assert (await once.page()).body == b"2"
+
+
+OPS = DOCUMENT.parents[1] / "ops" / "prometheus"
+
+
+def test_alerts_name_what_there_is() -> None:
+    known = {one.name for rows in TABLES.values() for one in rows}
+    known |= {
+        f"{one.name}_bucket" for rows in TABLES.values() for one in rows if one.kind == "histogram"
+    }
+    found = set(re.findall(r"dlog_[a-z_]+", (OPS / "rules.yml").read_text()))
+    assert found
+    assert found - known == set()
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
+def test_promtool_takes_rules_and_scrapes(tmp_path: Path) -> None:
+    for command in (["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]):
+        done = subprocess.run(["promtool", *command], cwd=OPS, capture_output=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+    for part, rows in TABLES.items():
+        said = {one.key: Buckets().said() if one.kind == "histogram" else 1 for one in rows}
+        text = text_of(samples(rows, said), {"name": part})
+        done = subprocess.run(
+            ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(renewed())
