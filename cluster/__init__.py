@@ -4,7 +4,7 @@
         options.py, config.py, directories.py, logs.py  what it is told, where it lives, what it says
         cookie.py, membership.py    whose disks these are (H6); the registration and its lease
         health.py                   is it well: asked of itself
-        http.py, pages.py, exposition.py    told over HTTP: /health, /ready, /metrics, /state
+        http.py, pages.py           told over HTTP: /health, /ready, /metrics, /state
         reach.py, damaged.py        how far a journal was synced; records that cannot be read
     local.py, plan.py               a whole cluster on this machine, and which nodes it has
         processes.py, child.py      child processes that cannot outlive their parent

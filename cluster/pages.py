@@ -17,10 +17,10 @@ import trio
 from ..bookie.metrics import METRICS as BOOKIE
 from ..metadata.metrics import METRICS as METADATA
 from ..runtime.errors import DistributedLogError
+from ..runtime.exposition import KIND, text_of
 from ..runtime.hello import Hello
 from ..runtime.host import Address, Host
 from ..runtime.meters import samples
-from .exposition import KIND, text_of
 from .health import ask_info, dialled, health_of
 from .http import Page, Pages, as_page
 

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .log.dlsn import DLSN
     from .log.handle import Log
     from .log.link import LinkResult
+    from .log.metrics import Registry
     from .log.multi_reader import LogBatch, LogEvent, MultiReader
     from .log.namespace import LogPage, Namespace
     from .log.position import Position
@@ -209,13 +210,19 @@ __all__ = [
 
 
 def open_namespace(
-    uri: str, *, config: Mapping[str, Any] | None = None, host: "Host | None" = None
+    uri: str,
+    *,
+    config: Mapping[str, Any] | None = None,
+    metrics: "Registry | None" = None,
+    host: "Host | None" = None,
 ) -> "AbstractAsyncContextManager[Namespace]":
     """The namespace of a URI; ``async with`` what this returns. Raises `InvalidUri` at once.
 
     Entering it contacts the metadata quorum and raises `QuorumUnreachable`, which names the addresses,
     after ``metadata_timeout_s``. ``config`` overlays the defaults of the log, the ledgers and the client,
-    by option name. ``host`` is the machine to run on (default: this one).
+    by option name. ``metrics`` is a registry, such as `prometheus_client.REGISTRY`, that collects what is
+    counted here, under the label ``namespace``, until this is closed; without one `Namespace.metrics` has it.
+    ``host`` is the machine to run on (default: this one).
     """
     parsed = parse_uri(uri)
     if parsed.proxied:
@@ -225,7 +232,7 @@ def open_namespace(
         )
     from .direct import open_direct
 
-    return open_direct(parsed, config, host)
+    return open_direct(parsed, config, host, metrics)
 
 
 def __getattr__(name: str) -> Any:

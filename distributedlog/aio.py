@@ -40,6 +40,7 @@ from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
+from .log.metrics import NamespaceMetrics, Registry
 from .log.multi_reader import Item
 from .log.multi_reader import MultiReader as TrioMultiReader
 from .log.namespace import MULTI_READ_BYTES, LogPage
@@ -1459,6 +1460,11 @@ class Namespace:
 
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
+    @property
+    def metrics(self) -> NamespaceMetrics:
+        """What this namespace object has counted since it was opened: ``snapshot()``, from any thread."""
+        return self._namespace.metrics
+
     async def create_log(
         self,
         name: str,
@@ -1601,9 +1607,13 @@ class _Opened(Generic[T]):
         await asyncio.get_running_loop().run_in_executor(None, self._background.stop)
 
 
-def open_namespace(uri: str, *, config: Mapping[str, Any] | None = None) -> _Opened[Namespace]:
+def open_namespace(
+    uri: str, *, config: Mapping[str, Any] | None = None, metrics: Registry | None = None
+) -> _Opened[Namespace]:
     """The namespace of a URI; ``async with`` it. See `distributedlog.open_namespace`."""
-    return _Opened(open_trio_namespace(uri, config=config), "distributedlog client", Namespace)
+    return _Opened(
+        open_trio_namespace(uri, config=config, metrics=metrics), "distributedlog client", Namespace
+    )
 
 
 def local_cluster(*args: Any, **options: Any) -> _Opened[LocalCluster]:

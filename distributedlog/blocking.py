@@ -44,6 +44,7 @@ from .log.dlsn import DLSN
 from .log.handle import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
 from .log.handle import Log as TrioLog
 from .log.link import LinkResult
+from .log.metrics import NamespaceMetrics, Registry
 from .log.multi_reader import Item
 from .log.multi_reader import MultiReader as TrioMultiReader
 from .log.namespace import MULTI_READ_BYTES, LogPage
@@ -1548,6 +1549,11 @@ class Namespace:
         log = self._namespace.open_log(name, config=config, incarnation=incarnation)
         return Log(self._background, self._namespace, log)
 
+    @property
+    def metrics(self) -> NamespaceMetrics:
+        """What this namespace object has counted since it was opened: ``snapshot()``, from any thread."""
+        return self._namespace.metrics
+
     def create_log(
         self,
         name: str,
@@ -1691,9 +1697,13 @@ class _Opened(Generic[T]):
             self._stop()
 
 
-def open_namespace(uri: str, *, config: Mapping[str, Any] | None = None) -> _Opened[Namespace]:
+def open_namespace(
+    uri: str, *, config: Mapping[str, Any] | None = None, metrics: Registry | None = None
+) -> _Opened[Namespace]:
     """The namespace of a URI; use it in a ``with``. See `distributedlog.open_namespace`."""
-    return _Opened(open_trio_namespace(uri, config=config), "distributedlog client", Namespace)
+    return _Opened(
+        open_trio_namespace(uri, config=config, metrics=metrics), "distributedlog client", Namespace
+    )
 
 
 def local_cluster(*args: Any, **options: Any) -> _Opened[LocalCluster]:

@@ -10,6 +10,7 @@ import trio
 from .ledger.client import LedgerClient
 from .ledger.options import LedgerOptions
 from .ledger.pool import BookiePool
+from .log.metrics import Registry, register, unregister
 from .log.namespace import Namespace
 from .log.options import LogOptions
 from .log.process_bytes import PROCESS_BYTES_MAX
@@ -50,7 +51,10 @@ class ClientOptions:
 
 @asynccontextmanager
 async def open_direct(
-    uri: NamespaceUri, config: Mapping[str, Any] | None, host: Host | None
+    uri: NamespaceUri,
+    config: Mapping[str, Any] | None,
+    host: Host | None,
+    registry: Registry | None = None,
 ) -> AsyncIterator[Namespace]:
     """The clients' tasks run until this ends; whatever the body raises comes out as it is."""
     client, ledger, log = split_config(config)
@@ -61,10 +65,14 @@ async def open_direct(
     async with trio.open_nursery() as nursery:
         try:
             namespace = await _assemble(uri, host, owner, client, ledger, log, nursery)
+            if registry is not None:
+                register(registry, namespace.metrics)
             try:
                 yield namespace
             finally:
                 namespace.close()
+                if registry is not None:
+                    unregister(registry, namespace.metrics)
         except trio.Cancelled:
             raise
         except BaseException as error:

@@ -50,7 +50,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (MultiReader, "_reader", "next_many ended run"),
 )
 """Each trio class; where its asyncio class has the object that lives in the loop; what that leaves out."""
-PLAIN = {"committed", "ledger_id", "size_bytes", "records", "skipped"}
+PLAIN = {"committed", "ledger_id", "metrics", "size_bytes", "records", "skipped"}
 """Properties that are safe to read from another thread; any other one is by hand, or left out."""
 ENDS = {"aclose", "abort", "mark_end_of_stream"}
 """After these nothing is left to give up when the object is dropped."""

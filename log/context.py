@@ -9,6 +9,7 @@ from ..runtime.turns import Rounds, Turn
 from .commits import Commits
 from .ledgers import Ledgers
 from .lock_session import LockSessions, Start
+from .metrics import LogMeters
 from .options import LogOptions
 from .process_bytes import ProcessBytes
 from .recovery_turns import RecoveryTurns
@@ -47,6 +48,8 @@ class LogContext:
     """To end them for size or age."""
     process_bytes: ProcessBytes
     """What all writers hold that is not durable yet."""
+    meters: LogMeters
+    """Of the whole namespace."""
     followed: FollowedLog | None = None
     """Of an open log: its options as they are now, where ``options`` has them as they were at its opening."""
 

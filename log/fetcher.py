@@ -104,6 +104,8 @@ class Fetcher:
         self._ledger: LedgerReader | None = None
         self._on_skipped = on_skipped
         self._ledgers = context.ledgers
+        self.meters = context.meters
+        self.meters.readers += 1
         self._options = context.options
         self._follower = follower
         self._scope = trio.CancelScope()

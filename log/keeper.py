@@ -142,6 +142,7 @@ class SegmentKeeper:
         assert current.drained, "readers are told that it ends with what is confirmed"
         current.publish()
         following.follow(current)
+        self._context.meters.rolls += 1
         self._drained, self.current, self._next = current, following, None
         self._wake.set()
 
@@ -328,6 +329,7 @@ class SegmentKeeper:
         if self._next is None:
             self._next = await self._open()
         self._next.follow(segment)
+        self._context.meters.ledgers_replaced += 1
         self.current, self._next, self._why_roll = self._next, None, ""
         self._permit.give_back()
         self._on_sendable()

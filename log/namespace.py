@@ -34,6 +34,7 @@ from .keys import (
 from .ledgers import Ledgers
 from .lock import claim
 from .lock_session import LockSessions
+from .metrics import LogMeters, NamespaceMetrics
 from .multi_reader import MultiReader, check_multi_read, open_multi_reader
 from .names import check_log_name
 from .opening import Opening
@@ -112,7 +113,9 @@ class Namespace:
             Rounds(LOOK_S),
             RollPermits(options.rolls_at_once),
             ProcessBytes(process_bytes_max),
+            LogMeters(),
         )
+        self._metrics = NamespaceMetrics(path, self.context.meters, self.context.process_bytes)
         nursery.start_soon(self.context.turn.run)
         nursery.start_soon(self.context.rounds.run)
         nursery.start_soon(self.context.quiet.run)
@@ -120,6 +123,11 @@ class Namespace:
         self._random = random
         self._quorums = quorums
         self._closed = False
+
+    @property
+    def metrics(self) -> NamespaceMetrics:
+        """What this namespace object has counted since it was opened: ``snapshot()``, from any thread."""
+        return self._metrics
 
     async def create_log(
         self,

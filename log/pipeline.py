@@ -76,6 +76,7 @@ class Pipeline:
         """There is such a buffer. It keeps the limits: what comes here was taken."""
         self.over_rate = 0
         """Records that were taken above a rate that is only counted."""
+        self._meters = context.meters
         self._entry_bytes_max = context.options.entry_bytes_max
         self._byte_rate, self._record_rate = Rate(), Rate()
         self._in_order = trio.Lock()  # who waits to fit, first come first served
@@ -351,13 +352,16 @@ class Pipeline:
         """All entries of the segment up to ``lac`` are durable: tell whoever waits for them."""
         if segment is not self.keeper.current:
             return
-        in_flight = self._in_flight
+        in_flight, meters = self._in_flight, self._meters
         while in_flight and in_flight[0].entry <= lac:
             batch = in_flight[0]
             # It leaves when its outcome is known: what breaks here fails it, too.
             segment.confirm(batch)
             in_flight.popleft()
             self._held_bytes -= batch.bytes
+            meters.entries_written += 1
+            meters.records_written += batch.count
+            meters.bytes_written += batch.bytes
         part = self.part
         if part.granted and not (
             self._held_bytes
@@ -384,6 +388,7 @@ class Pipeline:
             if error.retryable:
                 error = WriteFailed(f'log "{self.name}": {error}')
             self.error = error
+            self._meters.writers_failed += 1
             self.over = self.over or error
             self.keeper.abort()
         self.pause = True

@@ -279,7 +279,11 @@ class LogReader:
 
     def _take(self) -> Columns:
         columns = self._columns = self._fetcher.take()
-        self._taken_in_turn += columns.payload_bytes + ENTRY_BYTES
+        size, meters = columns.payload_bytes, self._fetcher.meters
+        self._taken_in_turn += size + ENTRY_BYTES
+        meters.entries_read += 1
+        meters.records_read += columns.count
+        meters.bytes_read += size
         return columns
 
     def _raise_if_sealed(self) -> None:

@@ -67,6 +67,7 @@ class LogWriter:
         self._name = claimed.owned.state.name
         self._owner = context.owner
         self._scope = trio.CancelScope()
+        context.meters.writers += 1
         self.pipeline = Pipeline(context, claimed.owned, first, self._scope.cancel)
         """What was taken. In the open: whoever takes records for it looks at `Pipeline.over` for each."""
         self._keeper = self.pipeline.keeper

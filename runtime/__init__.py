@@ -20,7 +20,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     zero_ahead.py               zeros ahead of the end of either, where commits are small
     identity.py, atomic_file.py whose a directory is; small files replaced whole
     reasons.py                  what a node says is wrong with it (pure)
-    meters.py                   what is counted, in tables; histograms (pure)
+    meters.py, exposition.py    what is counted, in tables; histograms (pure); as Prometheus reads it
     sorted_keys.py              keys in order, millions of them (pure)
     turns.py                    one task, one timer for what thousands of logs have to do
     backoff.py                  how long to wait before the next try (pure)

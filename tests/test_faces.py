@@ -109,6 +109,7 @@ NOT_PLAYED = {
     ("WorkQueue", "aclose"): "the end of an `async with`",
     ("LogWriter", "aclose"): "the end of an `async with`, and `Face.close`",
     ("Log", "watch_segments"): "played in `test_segment_watch.py`, in the trio face",
+    ("Namespace", "metrics"): "numbers of a process; `tests/log/test_metrics.py`",
     ("PendingBulk", "count"): "of every sequence",
     ("PendingBulk", "index"): "of every sequence",
 }

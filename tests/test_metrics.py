@@ -11,14 +11,15 @@ import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
 from distributedlog.bookie.metrics import METRICS as BOOKIE
-from distributedlog.cluster.exposition import text_of
 from distributedlog.cluster.pages import pages_of, why_not_ready
+from distributedlog.log.metrics import METRICS as CLIENT
 from distributedlog.metadata.metrics import METRICS as METADATA
+from distributedlog.runtime.exposition import text_of
 from distributedlog.runtime.meters import SECONDS, Buckets, Metric, samples
 from distributedlog.runtime.options import with_tables
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
-TABLES: dict[str, tuple[Metric, ...]] = {"bookie": BOOKIE, "metadata": METADATA}
+TABLES: dict[str, tuple[Metric, ...]] = {"bookie": BOOKIE, "metadata": METADATA, "client": CLIENT}
 
 
 def table(metrics: tuple[Metric, ...]) -> str:

@@ -1,0 +1,86 @@
+"""What a namespace counts, and whose registry collects it."""
+
+import threading
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from distributedlog import open_namespace
+from distributedlog.log.metrics import METRICS, LogMeters, NamespaceMetrics, register, unregister
+from distributedlog.log.process_bytes import ProcessBytes
+from distributedlog.log.record import LogRecord
+from tests.log.conftest import World
+
+
+async def test_records_are_counted_when_they_are_acknowledged_and_when_they_are_read(
+    world: World,
+) -> None:
+    async with world.process() as ns:
+        await ns.create_log("l")
+        async with ns.open_log("l").open_writer() as writer:
+            for txid in range(10):
+                await writer.write(LogRecord(txid, b"12345"))
+            await writer.commit()
+            async with ns.open_log("l").open_reader() as reader:
+                assert len(await reader.read_bulk(10)) == 10
+        found = ns.metrics.snapshot()
+    assert found["dlog_client_records_written_total"] == 10
+    assert found["dlog_client_entries_written_total"] == 10
+    assert found["dlog_client_records_read_total"] == 10
+    assert found["dlog_client_bytes_read_total"] == 50
+    assert found["dlog_client_writers_total"] == found["dlog_client_readers_total"] == 1
+    assert found["dlog_client_writers_failed_total"] == 0
+    assert found["dlog_client_held_bytes"] == 0
+    assert set(found) == {one.name for one in METRICS}
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry(auto_describe=True)
+
+
+def _metrics(path: str, written: int) -> NamespaceMetrics:
+    return NamespaceMetrics(path, LogMeters(records_written=written), ProcessBytes(1 << 30))
+
+
+def test_namespaces_of_one_registry_are_told_apart_and_leave(registry: CollectorRegistry) -> None:
+    """Those of one path are added up: a registry takes no sample twice."""
+    found = [_metrics("a", 1), _metrics("b", 2), _metrics("b", 3)]
+    for one in found:
+        register(registry, one)
+    text = generate_latest(registry).decode()
+    assert 'dlog_client_records_written_total{namespace="a"} 1.0' in text
+    assert 'dlog_client_records_written_total{namespace="b"} 5.0' in text
+    assert text.count("# TYPE dlog_client_records_written_total ") == 1
+    for one in found:
+        unregister(registry, one)
+    assert generate_latest(registry) == b""
+    register(registry, found[0])
+    assert b"dlog_client" in generate_latest(registry)
+    unregister(registry, found[0])
+    unregister(registry, found[0])
+
+
+def test_looking_resets_nothing_and_never_goes_back(registry: CollectorRegistry) -> None:
+    """H252, H254: a thread collects while the loop counts."""
+    metrics = _metrics("a", 0)
+    seen: list[float] = []
+
+    def look() -> None:
+        while not seen or seen[-1] < 50_000:
+            seen.append(metrics.snapshot()["dlog_client_records_written_total"])
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for _ in range(50_000):
+        metrics._meters.records_written += 1
+    thread.join(30)
+    assert seen == sorted(seen)
+    assert seen[-1] == 50_000
+
+
+async def test_a_namespace_that_was_never_entered_registers_nothing(
+    registry: CollectorRegistry,
+) -> None:
+    open_namespace("distributedlog://127.0.0.1:1/n", metrics=registry)
+    assert generate_latest(registry) == b""
