@@ -9,6 +9,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 
+import trio
+
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, InvalidRequest, NoSuchEntry, NoSuchLedger
 from .control import last_record
@@ -27,6 +29,9 @@ from .takeover import read_header
 PAGE = 64
 """Segments: some 8 KiB of records, in one read."""
 LIST_PAGE = 1000
+ROLL_WAIT_S = 2.0
+"""How long somebody who asks for the end waits for a roll that is under way."""
+ROLL_LOOK_S = 0.05
 
 
 async def segments_page(
@@ -82,10 +87,32 @@ async def first_readable(metadata: Metadata, state: LogState) -> DLSN:
     return DLSN.INITIAL
 
 
+async def see_roll_through(follower: StateFollower, ledgers: Ledgers) -> None:
+    """Where a roll is under way: look until the segment that ended is closed, for `ROLL_WAIT_S` at most.
+
+    What is in the next one is acknowledged, and may have been committed (G4), and nobody can say of which
+    number its records are before that. A next segment that was only made ready has none.
+    """
+    state = follower.state
+    if state.last_segment <= state.open_from:
+        return
+    following = await follower.segment(state.last_segment)
+    if not following.closed:
+        reader = await open_segment(ledgers, following)
+        reader.close()
+        if reader.lac < 0:
+            return
+    with trio.move_on_after(ROLL_WAIT_S):
+        while follower.state.open_from < following.segment:
+            await trio.sleep(ROLL_LOOK_S)
+            await follower.load()
+
+
 async def last_readable(
     metadata: Metadata, follower: StateFollower, ledgers: Ledgers
 ) -> DLSN | None:
     """The position of the last user record that can be read now; None in an empty log."""
+    await see_roll_through(follower, ledgers)
     state = follower.state
     last = None
     if state.in_progress:
@@ -168,6 +195,9 @@ async def count_before(
             raise verdict.error(state.name, held)
     if at is not None and at <= state.truncated_to:
         return state.truncated_sequence_id
+    if at is None:
+        await see_roll_through(follower, ledgers)
+        state = follower.state
     if at is None or at.segment >= state.open_from:
         if not state.in_progress:
             return state.next_sequence_id

@@ -11,7 +11,7 @@ from .dlsn import DLSN
 from .follower import StateFollower
 from .keys import incarnation_text
 from .ledgers import Ledgers
-from .locate import segments_page
+from .locate import see_roll_through, segments_page
 from .lock import owner_of
 from .ranges import LogSnapshot, SegmentInfo
 from .record import decode_header
@@ -31,6 +31,7 @@ async def take_snapshot(
 ) -> LogSnapshot:
     """Of a log whose state has just been loaded, with its segments from number ``first`` on, ``limit`` of
     them at most. Raises `LedgerStateUnknown` when too few bookies answer."""
+    await see_roll_through(follower, ledgers)
     state = follower.state
     owner = await owner_of(metadata, state.log_id)
     tail = None
