@@ -1608,7 +1608,7 @@ class _Opened(Generic[T]):
 
 
 def open_namespace(
-    uri: str, *, config: Mapping[str, Any] | None = None, metrics: Registry | None = None
+    uri: str, *, config: Mapping[str, Any] | None = None, metrics: "Registry | None" = None
 ) -> _Opened[Namespace]:
     """The namespace of a URI; ``async with`` it. See `distributedlog.open_namespace`."""
     return _Opened(

@@ -54,7 +54,7 @@ async def open_direct(
     uri: NamespaceUri,
     config: Mapping[str, Any] | None,
     host: Host | None,
-    registry: Registry | None = None,
+    registry: "Registry | None" = None,
 ) -> AsyncIterator[Namespace]:
     """The clients' tasks run until this ends; whatever the body raises comes out as it is."""
     client, ledger, log = split_config(config)

@@ -2,11 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ..runtime.meters import Metric, Sample, samples
 from .process_bytes import ProcessBytes
+
+if TYPE_CHECKING:  # it is imported when somebody collects
+    from prometheus_client import CollectorRegistry
+Registry: TypeAlias = "CollectorRegistry"
+"""Where a collector goes; anything with its ``register`` and ``unregister`` will do."""
 
 METRICS = (
     Metric("dlog_client_records_written_total", "counter", "records_written", "Acknowledged."),
@@ -68,16 +73,6 @@ class LogMeters:
     writers_failed: int = 0
     rolls: int = 0
     ledgers_replaced: int = 0
-
-
-class Registry(Protocol):
-    """Where a collector goes: ``prometheus_client.REGISTRY``, or anything with these two."""
-
-    def register(self, collector: Any) -> object:
-        """It has ``collect()``, which gives `prometheus_client` metric families."""
-
-    def unregister(self, collector: Any) -> object:
-        """It is of no more use."""
 
 
 class NamespaceMetrics:
