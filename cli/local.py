@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from . import named_clusters
 from .errors import say
 from .options import Command, Settings, common
 from .output import write_by_rename
 
 if TYPE_CHECKING:
     from ..cluster.fork_server import ForkServer
+
+LOCAL = "local"
+"""What the cluster's context is called."""
 
 
 @click.command(
@@ -58,8 +62,9 @@ def command(
 ) -> None:
     """Run a whole cluster on this machine: metadata nodes and bookies; prints its URI when it serves.
 
-    The ready line is JSON: {"uri", "nodes": [{"name", "kind", "pid", "address", "data"}]}. Ends with SIGINT
-    or SIGTERM; nothing it started outlives it.
+    The ready line is JSON: {"uri", "nodes": [{"name", "kind", "pid", "address", "data"}]}. On a terminal it
+    is text for people instead, and the cluster becomes the context "local". Ends with SIGINT or SIGTERM;
+    nothing it started outlives it.
     """
     if memory and data is not None:
         raise click.UsageError("--memory keeps nothing, --data keeps it there: choose one")
@@ -93,7 +98,14 @@ def command(
 
         trio.run(run_demo, settings, options, processes)
         return
-    trio.run(_run, {**options, "processes": processes, "in_process": not processes}, ready_file)
+    options |= {"processes": processes, "in_process": not processes}
+    people = sys.stdout.isatty() and not settings.json
+    context = LocalContext(kept=data is not None) if people else None
+    try:
+        trio.run(_run, options, ready_file, context)
+    finally:
+        if context is not None:
+            context.take_back()
 
 
 def _fork_server() -> "ForkServer":
@@ -104,7 +116,9 @@ def _fork_server() -> "ForkServer":
     return ForkServer.forked(main)
 
 
-async def _run(options: dict[str, Any], ready_file: Path | None) -> None:
+async def _run(
+    options: dict[str, Any], ready_file: Path | None, context: "LocalContext | None"
+) -> None:
     import trio
 
     from ..cluster.lifeline import until_told
@@ -119,6 +133,59 @@ async def _run(options: dict[str, Any], ready_file: Path | None) -> None:
         text = json.dumps({key: line[key] for key in ("uri", "nodes")})
         if ready_file is not None:
             write_by_rename(ready_file, text + "\n")
+        if context is not None:
+            text = for_people(line, context.choose(line["uri"]))
         print(text, flush=True)
 
     await until_told(run, stdin=False, ready=ready)
+
+
+class LocalContext:
+    """The context "local" (`named_clusters.py`): this cluster, while it runs or its data are kept."""
+
+    def __init__(self, *, kept: bool) -> None:
+        self._kept = kept
+        self._uri = ""
+
+    def choose(self, uri: str) -> bool:
+        """Name the cluster; chosen is it where nothing else is. Is it?"""
+        contexts = named_clusters.load()
+        contexts["contexts"][LOCAL] = self._uri = uri
+        contexts["current"] = contexts["current"] or LOCAL
+        named_clusters.store(contexts)
+        return bool(contexts["current"] == LOCAL)
+
+    def take_back(self) -> None:
+        """Forget a cluster whose data are gone, unless the name is another one's by now."""
+        if self._kept or not self._uri:
+            return
+        contexts = named_clusters.load()
+        if contexts["contexts"].get(LOCAL) == self._uri:
+            del contexts["contexts"][LOCAL]
+            if contexts["current"] == LOCAL:
+                contexts["current"] = ""
+            named_clusters.store(contexts)
+
+
+def for_people(line: dict[str, Any], chosen: bool) -> str:
+    """What a terminal shows when the cluster serves."""
+    kinds = [node["kind"] for node in line["nodes"]]
+    lines = [
+        f"{kinds.count('metadata')} metadata nodes and {kinds.count('bookie')} bookies serve, until Ctrl-C.",
+        "",
+        *(f"  {node['name']:4} {node['kind']:9} {node['address']}" for node in line["nodes"]),
+        "",
+        "In another terminal, for programs and for dlog:",
+        f"  export DLOG_URI='{line['uri']}'",
+        f"dlog finds it without that: it is the context {LOCAL}."
+        if chosen
+        else f"dlog finds it without that after: dlog context use {LOCAL}",
+        "",
+        "To try next:",
+        "  seq 100000 | dlog log write numbers --create",
+        "  dlog log read numbers --limit 3",
+        "  dlog status --watch",
+        "  dlog bench write --seconds 5",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""`dlog local` on a terminal: text for people, and a context that is taken back with the data."""
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from distributedlog.cli import named_clusters
+from distributedlog.cli.local import LOCAL, LocalContext, for_people
+
+LINE = {
+    "uri": "distributedlog://127.0.0.1:41001;127.0.0.1:41002;127.0.0.1:41003/ns",
+    "nodes": [
+        {"name": "m1", "kind": "metadata", "address": "127.0.0.1:41001"},
+        {"name": "bookie1", "kind": "bookie", "address": "127.0.0.1:41004"},
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def test_no_line_but_the_uri_is_wider_than_a_terminal() -> None:
+    for chosen in (True, False):
+        wide = [line for line in for_people(LINE, chosen).splitlines() if len(line) > 80]
+        assert all("DLOG_URI" in line for line in wide)
+
+
+def test_a_cluster_that_is_gone_is_no_context_any_more() -> None:
+    context = LocalContext(kept=False)
+    assert context.choose("distributedlog://a:1/ns")
+    assert named_clusters.current_uri() == "distributedlog://a:1/ns"
+    context.take_back()
+    assert named_clusters.load()["contexts"] == {}
+    assert named_clusters.current_uri() is None
+
+
+def test_what_is_chosen_stays_chosen_and_what_is_anothers_stays() -> None:
+    named_clusters.store(
+        {"current": "p", "previous": "", "contexts": {"p": "distributedlog://p:1/ns"}}
+    )
+    context = LocalContext(kept=False)
+    assert not context.choose("distributedlog://a:1/ns")
+    assert named_clusters.current_uri() == "distributedlog://p:1/ns"
+    LocalContext(kept=True).choose("distributedlog://b:1/ns")
+    context.take_back()
+    assert named_clusters.load()["contexts"][LOCAL] == "distributedlog://b:1/ns"
+
+
+@pytest.mark.processes
+def test_a_terminal_is_told_in_words_and_a_pipe_in_json(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "distributedlog.cli.main", "local", "--memory"]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE) as process:
+        os.close(theirs)
+        said, deadline = b"", time.monotonic() + 60
+        while b"--seconds 5" not in said and time.monotonic() < deadline:
+            if select.select([ours], [], [], 1)[0]:
+                said += os.read(ours, 65536)
+        found = named_clusters.current_uri()
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    os.close(ours)
+    assert found is not None
+    assert f"export DLOG_URI='{found}'".encode() in said
+    assert named_clusters.current_uri() is None
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["uri"].startswith("distributedlog://")
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    assert named_clusters.load()["contexts"] == {}
