@@ -97,7 +97,9 @@ class Adds:
         except WrongLedgerKey as error:
             self.refuse(stream, error)
         else:
-            if recovery and ledger.flags & jb.DROPPED and not ledger.going:
+            if ledger.going:  # what it stored when the copy is gone would be a stub's
+                self.refuse(stream, _going_refusal(ledger))
+            elif recovery and ledger.flags & jb.DROPPED:
                 self._ledgers.mark(
                     ledger, ledger.flags & ~jb.DROPPED
                 )  # it comes back: in limbo, until all of it is here
@@ -118,7 +120,7 @@ class Adds:
             if ledger.flags & jb.DELETED:
                 return NoSuchLedger(f"ledger {ledger.id} was deleted")
             if ledger.going:
-                return TooBusy(f"ledger {ledger.id}: a copy that nobody wanted is being dropped")
+                return _going_refusal(ledger)
             if ledger.flags & jb.LIMBO and not stream.recovery:
                 return _limbo_refusal(ledger)
             if ledger.flags & jb.FENCED and not stream.recovery:
@@ -471,6 +473,10 @@ def _not_looked_up(ledger: Ledger) -> DistributedLogError:
 
 def _nothing() -> None:
     """Nobody waits for it."""
+
+
+def _going_refusal(ledger: Ledger) -> TooBusy:
+    return TooBusy(f"ledger {ledger.id}: a copy that nobody wanted is being dropped")
 
 
 def _limbo_refusal(ledger: Ledger) -> DistributedLogError:

@@ -24,12 +24,13 @@ class Dropping:
     def held(self, ledger_id: int) -> int:
         """The highest entry of a ledger that is here and could be dropped; -1 for none that is.
 
-        Not while somebody adds to it, nor while it is in limbo: then it is being copied here.
+        Not while somebody adds to it, nor while it is in limbo: then it is being copied here. What a kill or
+        a full disk left of a stub's entries could be.
         """
         ledger = self._ledgers.by_id.get(ledger_id)
-        if ledger is None or ledger.deleted or ledger.limbo or ledger.users or ledger.pending:
+        if ledger is None or ledger.deleted or ledger.going or ledger.users or ledger.pending:
             return -1
-        return ledger.top
+        return -1 if ledger.limbo and not self.dropped(ledger_id) else ledger.top
 
     def dropped(self, ledger_id: int) -> bool:
         """Is it a stub?"""
@@ -39,7 +40,7 @@ class Dropping:
     async def drop(self, ledger_id: int) -> bool:
         """Drop what is here of the ledger. Call on proof only (H93). False: it is in use now.
 
-        Raises `DiskFull`: then its state is a stub's, its entries go with the next call.
+        Raises `DiskFull`: then its state is a stub's, its entries go with a later call.
         """
         ledger = self._ledgers.by_id.get(ledger_id)
         if ledger is None or self.held(ledger_id) < 0:
@@ -56,17 +57,6 @@ class Dropping:
         finally:
             ledger.going = False
         return True
-
-    async def finish(self, ledger_id: int) -> None:
-        """What was left of a stub's entries, by a kill or a full disk, goes too. Raises `DiskFull`."""
-        ledger = self._ledgers.by_id.get(ledger_id)
-        if ledger is None or not self.dropped(ledger_id) or ledger.going or ledger.top < 0:
-            return
-        ledger.going = True
-        try:
-            await self._upkeep.delete_runs(ledger)
-        finally:
-            ledger.going = False
 
     async def take_back(self, ledger_id: int) -> None:
         """Its record names this bookie again: it is in limbo, to be healed. Durable."""

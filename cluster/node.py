@@ -43,7 +43,6 @@ from .repair_tasks import repair_all
 from .restored import UnlessHeld
 from .retention import Close, Retention
 from .scrubbing import scrub_when_told
-from .surplus import Surplus
 from .watching import at_each_change
 
 LAST_CHECKPOINT_S = 5.0
@@ -212,15 +211,6 @@ async def _serve_bookie(
                 deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
                 nursery.start_soon(deletion.run)
                 nursery.start_soon(end_tombstones, metadata, store.end_tombstones)
-                surplus = Surplus(
-                    metadata,
-                    store.ledgers,
-                    store.dropping,
-                    store.delete_ledger,
-                    identity.node_id,
-                    every_s=config.surplus_every_s,
-                )
-                nursery.start_soon(surplus.run)
                 nursery.start_soon(leave_when_told, store, metadata, identity.node_id)
                 nursery.start_soon(
                     scrub_when_told,
@@ -258,8 +248,7 @@ async def _serve_bookie(
                             endpoint,
                             metadata,
                             membership,
-                            store.limbo,
-                            store.rot,
+                            store,
                             identity.node_id,
                         )
                     )

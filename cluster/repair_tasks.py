@@ -1,5 +1,5 @@
 """All that a bookie does to bring copies back: holes, lost bookies, open ledgers, the audit, its
-own limbo and rot.
+own limbo and rot; and to drop those too many.
 
 One copier for all, so that their rates add up to one; they take turns at their awaits.
 """
@@ -9,8 +9,7 @@ from functools import partial
 
 import trio
 
-from ..bookie.limbo import Limbo
-from ..bookie.rot import Rot
+from ..bookie.store import Store
 from ..ledger.pool import BookiePool
 from ..metadata.client import MetadataClient
 from ..runtime.host import Host
@@ -24,6 +23,7 @@ from .open_ledgers import Closer, OpenLedgers
 from .options import BookieNodeConfig
 from .repair import Election, Repair
 from .rot_healing import RotHealing
+from .surplus import Surplus
 
 
 async def repair_all(
@@ -32,8 +32,7 @@ async def repair_all(
     endpoint: Endpoint,
     metadata: MetadataClient,
     membership: Membership,
-    limbo: Limbo,
-    rot: Rot,
+    store: Store,
     bookie_id: str,
 ) -> None:
     """Until cancelled. ``membership``'s lease holds the election's key."""
@@ -58,10 +57,20 @@ async def repair_all(
         nursery.start_soon(OpenLedgers(metadata, lost.absences, opening).run)
         nursery.start_soon(EntryAudit(metadata, pool, election, every_s=config.audit_every_s).run)
         turn = trio.Lock()
-        own = LimboHealing(metadata, pool, copier, limbo, rot, bookie_id, turn)
+        own = LimboHealing(metadata, pool, copier, store.limbo, store.rot, bookie_id, turn)
         nursery.start_soon(own.run)
-        rotten = RotHealing(metadata, pool, copier, limbo, rot, bookie_id, turn)
+        rotten = RotHealing(metadata, pool, copier, store.limbo, store.rot, bookie_id, turn)
         nursery.start_soon(rotten.run)
+        surplus = Surplus(
+            metadata,
+            pool,
+            store.ledgers,
+            store.dropping,
+            store.delete_ledger,
+            bookie_id,
+            every_s=config.surplus_every_s,
+        )
+        nursery.start_soon(surplus.run)
 
 
 def _closer(

@@ -3,8 +3,10 @@
 Each bookie looks through its own ledgers. A copy goes only if two passes, an hour of its own time apart,
 found the same: the ledger was known here before the first look, its record was closed and named this bookie
 in no fragment, at the same revision; no move into this bookie was under way; nothing was added to it
-meanwhile. One of a record that is not there goes as a deleted ledger does. The absence of a key is never
-taken from a listing (inv. 27): each record is read by itself.
+meanwhile; and every bookie that the record names has what it should: it answers, lists it all, is not in
+limbo, and knows of nothing that rotted. Of a ledger of which entries were declared lost none goes: it may be
+the last. One of a record that is not there goes as a deleted ledger does. The absence of a key is never taken
+from a listing (inv. 27): each record is read by itself.
 
 A move that was stalled for so long, and swaps the record after the copy went, finds a stub, which denies
 nothing; the next pass sees the record that names this bookie again, and the stub is healed as limbo is.
@@ -21,9 +23,11 @@ from ..bookie.ledgers import Ledgers
 from ..ledger import keys
 from ..ledger.ids import next_of
 from ..ledger.metadata import LedgerMetadata
+from ..ledger.registration import BookieRegistration
 from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError
+from .copying import Connections, lacking, list_held
 from .repair import PAGE
 from .restored import RESTORES, why_held
 
@@ -52,6 +56,7 @@ class Surplus:
     def __init__(
         self,
         metadata: Metadata,
+        pool: Connections,
         ledgers: Ledgers,
         dropping: Dropping,
         delete: Callable[[int], Awaitable[None]],
@@ -61,6 +66,7 @@ class Surplus:
     ) -> None:
         """``delete``: as for a ledger that was deleted."""
         self._metadata = metadata
+        self._pool = pool
         self._ledgers = ledgers
         self._dropping = dropping
         self._delete = delete
@@ -99,7 +105,6 @@ class Surplus:
                 if self._dropping.dropped(ledger_id):
                     await self._dropping.take_back(ledger_id)
                 continue
-            await self._dropping.finish(ledger_id)
             try:
                 await self._look_at(ledger_id, before.get(ledger_id))
             except CorruptData as error:
@@ -107,6 +112,9 @@ class Surplus:
 
     async def _look_at(self, ledger_id: int, before: Seen | None) -> None:
         top = self._dropping.held(ledger_id)
+        stub = self._dropping.dropped(ledger_id)
+        if top < 0 and not stub:
+            return
         seen = await self.surplus(ledger_id, top)
         if seen is None:
             return
@@ -129,24 +137,41 @@ class Surplus:
 
     async def surplus(self, ledger_id: int, top: int) -> Seen | None:
         """Is a copy that is here one too many, now? Each answer is a linearizable read of its own."""
-        stub = self._dropping.dropped(ledger_id)
-        if top < 0 and not stub:
-            return None
-        if await why_held(self._metadata):
-            return None
-        restores = await self._metadata.get(RESTORES)
         following = await self._metadata.get(keys.NEXT_LEDGER)
         async for item in Scan(self._metadata, keys.moves_to_prefix(self._bookie_id), limit=PAGE):
             if item.key.endswith(keys.ledger_key(ledger_id).removeprefix(keys.LEDGER_PREFIX)):
                 return None
-        found = await self._metadata.get(keys.ledger_key(ledger_id))  # last: nothing of it is older
+        found = await self._metadata.get(keys.ledger_key(ledger_id))  # nothing of a move is older
         revision = 0
         if found is not None:
             ledger = LedgerMetadata.decode(found.key, found.value)
-            if stub or not ledger.closed or self._bookie_id in ledger.bookies():
+            if not ledger.closed or ledger.lost or self._bookie_id in ledger.bookies():
+                return None
+            if top < 0 or not await self._all_is_elsewhere(ledger):
                 return None
             revision = found.mod_revision
         elif following is None or ledger_id >= next_of(following.value):
             return None  # an id that nobody may have yet: this metadata is not that which gave it
+        # Last: metadata that was begun anew meanwhile is held, and what it answered proves nothing.
+        restores = await self._metadata.get(RESTORES)
+        if await why_held(self._metadata):
+            return None
         value = b"" if restores is None else bytes(restores.value)
         return Seen(trio.current_time(), revision, top, value)
+
+    async def _all_is_elsewhere(self, ledger: LedgerMetadata) -> bool:
+        """Has each bookie of the record what it should have? Who cannot be asked has not."""
+        for bookie in ledger.bookies():
+            registered = await self._metadata.get(keys.bookie_key(bookie))
+            client = self._pool.get(bookie)
+            if registered is None or client is None:
+                return False
+            if any(BookieRegistration.decode(registered.key, registered.value).rot[:2]):
+                return False  # this may be the good copy
+            try:
+                held = await list_held(ledger, client)
+            except DistributedLogError:
+                return False
+            if not held.known or lacking(ledger, bookie, held):
+                return False
+        return True

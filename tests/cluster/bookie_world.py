@@ -20,6 +20,7 @@ from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.placement import Candidate
+from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction
 from distributedlog.runtime.hello import Hello
@@ -68,7 +69,8 @@ class World:
 
     async def register(self, name: str) -> None:
         """Cookie and registration, as far as repair looks at them."""
-        puts = (Put(keys.cookie_key(name), b"c"), Put(keys.bookie_key(name), b"r"))
+        said = BookieRegistration(name, {"": ("127.0.0.1", 1)})
+        puts = (Put(keys.cookie_key(name), b"c"), Put(keys.bookie_key(name), said.encode()))
         await self.metadata.transact(Transaction((), puts))
 
     def candidates(self) -> list[Candidate]:

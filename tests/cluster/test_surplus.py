@@ -1,6 +1,7 @@
 """Copies too many go, after two looks that found the same; nothing else ever does (H93, H94)."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 import trio
@@ -11,8 +12,9 @@ from distributedlog.cluster.limbo import LimboHealing
 from distributedlog.cluster.restored import HOLD, RESTORES
 from distributedlog.cluster.surplus import Surplus
 from distributedlog.ledger import keys, transactions
-from distributedlog.ledger.metadata import Fragment
-from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata, Loss
+from distributedlog.ledger.registration import BookieRegistration
+from distributedlog.metadata.transaction import Delete, KeyValue, Put, Transaction
 from distributedlog.runtime.errors import LedgerStateUnknown, NoSuchLedger
 
 from .bookie_world import KEY, LEDGER, World, world
@@ -28,7 +30,7 @@ def _passes_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 def _surplus(w: World, bookie: str = "b3") -> Surplus:
     store = w.stores[bookie]
     return Surplus(
-        w.metadata, store.ledgers, store.dropping, store.delete_ledger, bookie, every_s=1.0
+        w.metadata, w.pool, store.ledgers, store.dropping, store.delete_ledger, bookie, every_s=1.0
     )
 
 
@@ -106,7 +108,47 @@ async def _in_limbo(w: World) -> None:
     w.stores["b3"].ledgers.mark(ledger, jb.FENCED | jb.LIMBO)
 
 
-@pytest.mark.parametrize("guard", [_named, _open, _moving, _held, _in_limbo])
+async def _away(w: World) -> None:
+    del w.pool.clients["b4"]
+
+
+async def _others_in_limbo(w: World) -> None:
+    ledger = w.stores["b1"].ledgers.by_id[LEDGER]
+    w.stores["b1"].ledgers.mark(ledger, jb.FENCED | jb.LIMBO)
+
+
+async def _others_rotten(w: World) -> None:
+    said = BookieRegistration("b1", {"": ("127.0.0.1", 1)}, rot=(1, 0, 0))
+    await _put(w, keys.bookie_key("b1"), said.encode())
+
+
+async def _missing_elsewhere(w: World) -> None:
+    await w.stores["b2"].delete_ledger(LEDGER)
+
+
+async def _declared_lost(w: World) -> None:
+    found = await w.metadata.get(keys.ledger_key(LEDGER))
+    assert found is not None
+    ledger = LedgerMetadata.decode(found.key, found.value)
+    lost = replace(ledger, lost=(Loss(3, 4, "me", 0, "a test"),))
+    await _put(w, found.key, lost.encode())
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        _named,
+        _open,
+        _moving,
+        _held,
+        _in_limbo,
+        _away,
+        _others_in_limbo,
+        _others_rotten,
+        _missing_elsewhere,
+        _declared_lost,
+    ],
+)
 async def test_nothing_goes_that_may_be_wanted(guard: Guard) -> None:
     async with world("b1", "b2", "b3", "b4") as w:
         await _replaced(w)
@@ -116,6 +158,84 @@ async def test_nothing_goes_that_may_be_wanted(guard: Guard) -> None:
         for _ in range(3):
             await passes.look_at_all()
 
+        assert await w.ids("b3") == list(range(8))
+
+
+async def _killed_while_dropping(w: World) -> None:
+    """b3's copy: its state is a stub's, its entries are there."""
+    await _replaced(w)
+    ledger = w.stores["b3"].ledgers.by_id[LEDGER]
+    w.stores["b3"].ledgers.mark(ledger, jb.FENCED | jb.LIMBO | jb.DROPPED)
+
+
+async def _named_and_not_listed(w: World) -> None:
+    await _named(w)
+    await w.metadata.transact(Transaction((), (Delete(keys.on_key("b3", LEDGER)),)))
+
+
+@pytest.mark.parametrize("guard", [_named_and_not_listed, _open, _moving, _held, _away])
+async def test_what_a_kill_left_of_a_dropped_copy_goes_on_proof_alone(guard: Guard) -> None:
+    """After a restore, say, this may be what the record names again."""
+    async with world("b1", "b2", "b3", "b4") as w:
+        await _killed_while_dropping(w)
+        await guard(w)
+        passes = _surplus(w)
+        for _ in range(3):
+            await passes.look_at_all()
+        assert w.stores["b3"].ledgers.by_id[LEDGER].top == 7
+
+
+async def test_what_a_kill_left_of_a_dropped_copy_goes() -> None:
+    async with world("b1", "b2", "b3", "b4") as w:
+        await _killed_while_dropping(w)
+        passes = _surplus(w)
+        await passes.look_at_all()
+        assert w.stores["b3"].ledgers.by_id[LEDGER].top == 7
+        await passes.look_at_all()
+        assert await w.ids("b3") == []
+        assert w.stores["b3"].dropping.dropped(LEDGER)
+
+
+async def test_a_stream_that_opens_while_a_copy_goes_is_refused() -> None:
+    """What it stored after the copy had gone was taken for what was left of it."""
+    async with world("b1", "b2", "b3", "b4") as w:
+        await _killed_while_dropping(w)
+        ledger = w.stores["b3"].ledgers.by_id[LEDGER]
+        ledger.going = True
+        refused = trio.Event()
+        stream = w.pool.clients["b3"].open_stream(
+            LEDGER,
+            KEY,
+            recovery=True,
+            fragment_epoch=0,
+            on_acked=lambda count: None,
+            on_refused=lambda position, error: refused.set(),
+        )
+        with trio.fail_after(5):
+            await refused.wait()
+        stream.close()
+        ledger.going = False
+        await w.write("b3", [8], recovery=True)
+        assert not w.stores["b3"].dropping.dropped(LEDGER)
+
+
+async def test_a_metadata_that_is_begun_anew_between_two_reads_deletes_nothing() -> None:
+    """Its first answers are of before the restore, the record's absence of after it."""
+    async with world() as w:
+        await w.write("b3", range(8))
+        await _put(w, keys.NEXT_LEDGER, b"1000")
+        passes = _surplus(w)
+        await passes.look_at_all()
+        get = w.metadata.get
+
+        async def restored_at_the_record(key: bytes) -> KeyValue | None:
+            if key == keys.ledger_key(LEDGER):
+                await _held(w)
+                await _restored(w)
+            return await get(key)
+
+        w.metadata.get = restored_at_the_record  # type: ignore[method-assign]
+        await passes.look_at_all()
         assert await w.ids("b3") == list(range(8))
 
 
