@@ -20,7 +20,7 @@ from math import inf
 import trio
 
 from ..runtime import blocks
-from ..runtime.errors import DiskFull, DistributedLogError, TooBusy
+from ..runtime.errors import CorruptData, DiskFull, DistributedLogError, TooBusy
 from ..runtime.host import Disk
 from . import cold_blocks as cb
 from . import journal_blocks as jb
@@ -44,6 +44,8 @@ SMALL_BYTES = 1024 * 1024
 PUNCH_BYTES = 16 * 1024 * 1024
 """Given back in one call. It costs the device about as much as reading a hundredth of it."""
 PUNCH_COST = 100
+FIRST_LOOK_S = 2.0
+"""After a start, at the latest: where it is killed again and again nothing would ever move."""
 
 log = logging.getLogger("distributedlog.bookie.compaction")
 
@@ -79,8 +81,9 @@ class Compactor:
         self._may_work = trio.Event()
         """Not set in the quiet second of a round."""
         self._round_ends = -inf
-        self._rotten: set[int] = set()
-        """Files with a run that cannot be copied: they stay until it is there from elsewhere."""
+        self._begun_at = trio.current_time()
+        self._rotten: dict[int, tuple[int, Located]] = {}
+        """Files with a run that cannot be copied, and one such: they stay until it is gone from there."""
         self._live_before: dict[int, int] = {}
         """Of cold files: what was live when their pages were last looked at."""
         self._punches = True
@@ -88,10 +91,12 @@ class Compactor:
 
     async def run(self) -> None:
         """Look for what is worth it, every few seconds, until cancelled. Raises what ends the node."""
-        while self._options.compaction_s:
-            await trio.sleep(self._options.compaction_s)
+        wait_s = min(self._options.compaction_s, FIRST_LOOK_S)
+        while wait_s:
+            await trio.sleep(wait_s)
             while await self.go_once():
                 pass
+            wait_s = self._options.compaction_s
 
     async def go_once(self) -> bool:
         """One look, and one cold file at most. False: nothing is worth it, or there is no room for it."""
@@ -109,7 +114,7 @@ class Compactor:
             nursery.start_soon(self._keep_pace)
             try:
                 done = await (self._punch(punched) if punched else self._move(moved))
-            except TooBusy as error:  # no descriptor now: later
+            except (TooBusy, DiskFull) as error:  # no descriptor, no room for the index: later
                 log.warning("bookie %s: nothing is moved now: %s", self._space.bookie_id, error)
                 done = False
             nursery.cancel_scope.cancel()
@@ -118,7 +123,8 @@ class Compactor:
     @property
     def _output_bytes_max(self) -> int:
         live = sum(self._index.live_bytes.values())
-        return output_bytes_max(live, self._options.first_file_bytes)
+        up_s = trio.current_time() - self._begun_at
+        return output_bytes_max(live, self._options.first_file_bytes, up_s)
 
     def _facts(self) -> list[FileFacts]:
         """Of the files all of whose runs are in the index's map."""
@@ -135,10 +141,15 @@ class Compactor:
             taken = journal.file_bytes.get(number, 0)
             self._live_before.setdefault(number, cold.data_end - cb.DATA_OFFSET)
             found.append(FileFacts(number, taken, cold.own_bytes, live.get(number, 0), True))
-        self._rotten &= journal.sealed.keys() | journal.cold.keys()
+        self._rotten = {file: run for file, run in self._rotten.items() if self._is_there(*run)}
         for number in self._live_before.keys() - journal.cold.keys():
             del self._live_before[number]
         return found
+
+    def _is_there(self, ledger_id: int, run: Located) -> bool:
+        """Is it in the map as it was? A healed run is not, nor one of a deleted ledger."""
+        found = self._index.runs_from(ledger_id, run.first, 1)
+        return found == [(ledger_id, run)]
 
     # --- moving -----------------------------------------------------------------------------------
 
@@ -147,12 +158,13 @@ class Compactor:
         held = {*sources, number}
         self._journal.held |= held
         try:
-            runs, _ = await self._index.runs_in(sources, RUNS_MAX, self._output_bytes_max)
+            runs, whole = await self._index.runs_in(sources, RUNS_MAX, self._output_bytes_max)
             if runs and not await self._copy(number, runs):
                 return False
-            async with self._upkeep.checkpoint_lock:
-                # Never from what was counted while adds, deletions and moves went on (H84).
-                await self._index.count_again(sources)
+            if whole or not all(self._index.live_bytes.get(source, 0) > 0 for source in sources):
+                async with self._upkeep.checkpoint_lock:
+                    # Never from what was counted while adds, deletions and moves went on (H84).
+                    await self._index.count_again(sources)
             return True
         finally:
             self._journal.held -= held
@@ -181,11 +193,14 @@ class Compactor:
         try:
             whole = await writer.write(moves)
             taken = file.allocated_bytes()
+        except (TooBusy, DiskFull):  # else each try would leave one until the next start
+            await self._disk.delete(name + cb.UNFINISHED)
+            raise
         finally:
             file.close()
         if not whole:
             await self._disk.delete(name + cb.UNFINISHED)
-            self._rotten |= {run.file_number for _, run in writer.rotten}
+            self._rotten |= {run.file_number: (ledger, run) for ledger, run in writer.rotten}
             assert writer.damage is not None, "something is rotten"
             for ledger_id, run in writer.rotten:
                 self._on_damage(writer.damage, ledger_id, run.first, run.last)
@@ -242,7 +257,13 @@ class Compactor:
                 return False
             for number, cold in chosen.items():
                 live = [run for _, run in runs if run.file_number == number]
-                if not await self._punch_one(cold, live):
+                self._live_before[number] = sum(run.length for run in live)
+                try:
+                    punches = await self._punch_one(cold, live)
+                except CorruptData as error:  # who reads in it is told; others go on
+                    log.warning("bookie %s: %s", self._space.bookie_id, error)
+                    continue
+                if not punches:
                     self._punches = False
                     log.warning("this file system gives no pages back: files are rewritten")
                     break
@@ -261,7 +282,6 @@ class Compactor:
                 await self._spend(length // PUNCH_COST)
         taken = file.allocated_bytes()
         self._journal.file_bytes[cold.number] = taken
-        self._live_before[cold.number] = sum(run.length for run in live)
         self._stats.punched_bytes += before - taken
         return True
 

@@ -15,6 +15,9 @@ DEAD_SHARE_PRESSED = 0.05
 COLD_DEAD_BYTES_MIN = 64 * 1024
 """Less is what borders of ledgers leave in pages that are half dead: a file would be rewritten for ever."""
 SMALL_BYTES = 1024 * 1024
+EARLY_S = 60.0
+EARLY_BYTES = 8 * 1024 * 1024
+"""Of one cold file in the first minute after a start: two seconds' work at the slowest."""
 PUNCH_SHARE = 16
 """Pages are looked for where a 16th of the file has died since the last look."""
 
@@ -93,10 +96,12 @@ def worth_punching(files: Iterable[FileFacts], live_before: Mapping[int, int]) -
     ]
 
 
-def output_bytes_max(live_bytes: int, first_file_bytes: int) -> int:
+def output_bytes_max(live_bytes: int, first_file_bytes: int, up_s: float) -> int:
     """Of one cold file, by what is live in all: 64 MiB, more where that would make very many.
 
-    Where journal files are small, as on a small disk, no more than four of the smallest.
+    Where journal files are small, as on a small disk, no more than four of the smallest. ``up_s``: since the
+    start, of which the first minute makes short ones: a file that a kill cuts short is begun anew.
     """
     mib = 1024 * 1024
-    return max(min(64 * mib, 4 * first_file_bytes), min(live_bytes // 32, 256 * mib))
+    size = max(min(64 * mib, 4 * first_file_bytes), min(live_bytes // 32, 256 * mib))
+    return size if up_s >= EARLY_S else min(size, EARLY_BYTES)

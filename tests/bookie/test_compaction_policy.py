@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distributedlog.bookie.compaction import FIRST_LOOK_S
 from distributedlog.bookie.compaction_policy import (
     FileFacts,
     output_bytes_max,
     worth_moving,
     worth_punching,
 )
-from distributedlog.bookie.pacer import MIB, RATE_MAX, RATE_MIN, Pacer
+from distributedlog.bookie.pacer import MIB, QUIET_S, RATE_MAX, RATE_MIN, Pacer
 from tests.examples import examples
 
 MOST = 64 * MIB
@@ -93,9 +94,18 @@ def test_what_is_left_alone_is_dead_to_fifteen_percent_at_most(
 
 @pytest.mark.parametrize("live", [0, 1 << 30, 1 << 40])
 def test_cold_files_are_few_and_no_small_disk_is_asked_for_long_ones(live: int) -> None:
-    assert output_bytes_max(live, 16 * MIB) >= min(64 * MIB, max(live // 32, 64 * MIB))
-    assert output_bytes_max(live, 16 * MIB) <= 256 * MIB
-    assert output_bytes_max(0, 100_000) == 400_000
+    assert output_bytes_max(live, 16 * MIB, 60) >= min(64 * MIB, max(live // 32, 64 * MIB))
+    assert output_bytes_max(live, 16 * MIB, 60) <= 256 * MIB
+    assert output_bytes_max(0, 100_000, 0) == 400_000
+
+
+@pytest.mark.parametrize("live", [0, 1 << 30, 1 << 40])
+def test_a_bookie_that_is_killed_every_ten_seconds_gets_a_cold_file_done(live: int) -> None:
+    """Read and written at the floor of the rate, after the first look and the second without work."""
+    took_s = 2 * output_bytes_max(live, 16 * MIB, 0) / RATE_MIN
+
+    assert FIRST_LOOK_S + QUIET_S + took_s < 6
+    assert output_bytes_max(live, 16 * MIB, 59) < output_bytes_max(live, 16 * MIB, 60)
 
 
 def test_without_writers_the_rate_doubles_up_to_its_bound() -> None:

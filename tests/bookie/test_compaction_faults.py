@@ -1,0 +1,155 @@
+"""What goes wrong while records move, or was healed since: nothing is left behind, no node ends for it."""
+
+import pytest
+import trio.testing
+
+from distributedlog.bookie import cold_blocks as cb
+from distributedlog.bookie.journal import file_name
+from distributedlog.runtime.errors import NoSuchLedger, TooBusy
+
+from .kit import KEY, SMALL, Adder, CutDisk, add_acked, read_all, record, running
+from .test_compaction import cold_names, compact, delete, interleaved
+
+Clock = trio.testing.MockClock
+
+
+async def test_without_descriptors_no_half_made_file_is_left(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look left one, as long as a cold file, until the next start."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2, 3)
+        names = disk.list()
+
+        async def busy(number: int) -> None:
+            raise TooBusy("no descriptor")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store.compactor._files, "open", busy)
+            assert not await store.compactor.go_once()
+
+        assert disk.list() == names
+        await compact(store)
+        assert cold_names(disk)
+        assert await read_all(store, 4) == wanted[4]
+
+
+async def test_no_room_in_the_index_for_the_switch_ends_nothing(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint before found room, the switch does not: the copies go, the records stay."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2, 3)
+        checkpoint = store.upkeep.checkpoint_if_room
+
+        async def then_full() -> bool:
+            done = await checkpoint()
+            disk.full_maps = True
+            return done
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store.upkeep, "checkpoint_if_room", then_full)
+            assert not await store.compactor.go_once()
+        disk.full_maps = False
+        assert await read_all(store, 4) == wanted[4]
+        assert not store._journal.held
+        await compact(store)
+
+        assert {cb.cold_name(number) for number in store._journal.cold} == {*cold_names(disk)}
+        assert await read_all(store, 4) == wanted[4]
+
+
+async def test_a_cold_file_that_cannot_be_opened_ends_nothing(autojump_clock: Clock) -> None:
+    """Who reads in it is told; the pages of others are given back."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2)
+        await compact(store)
+        await delete(store, 3)
+        name = cb.cold_name(next(iter(store._journal.cold)))
+        store._files.close()
+        await disk.delete(name)
+
+        for _ in range(3):
+            await store.compactor.go_once()
+
+
+async def test_a_file_whose_rot_was_healed_is_compacted(autojump_clock: Clock) -> None:
+    """What is sound of the run lies there still: it held the file until the next start."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        adder = Adder(store, 4)
+        for n in range(8):
+            adder.send(record(4, n))
+        await adder.all_acked()
+        wanted = await interleaved(store, (1, 2, 3), 60)
+        await delete(store, 1, 2)
+        run = store._index.find(store.ledgers.by_id[4], 5)
+        assert run is not None
+        assert run.count > 5
+        disk.flip(file_name(run.file_number), run.offset + run.length - 8)
+        await compact(store)
+        assert file_name(run.file_number) in disk.list()
+
+        rotten = await store.rot.look(4, 0, 7)
+        assert await store.rot.drop(4, KEY, rotten)
+        await compact(store)
+
+        assert file_name(run.file_number) not in disk.list()
+        assert await read_all(store, 3) == wanted[3]
+        assert await read_all(store, 4, 0, 6) == dict(enumerate(adder.sent[:7]))
+
+
+async def test_no_file_takes_a_number_that_a_removed_one_had(autojump_clock: Clock) -> None:
+    """Without its index a start reads that the number is gone, and would take the new file for it."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 20)
+        await delete(store, 1, 2, 3)
+        await compact(store)
+        highest = max(store._journal.cold)
+        assert highest > store._journal.number
+        await delete(store, 4)
+        await compact(store)
+        assert not store._journal.cold
+        wanted = await interleaved(store, (5,), 3)
+    for name in disk.list():
+        if name > file_name(store._journal.number) and name.startswith("journal-"):
+            await disk.delete(name)  # made ahead: not yet, where the disk is full
+    disk._maps = {}
+
+    async with running(disk, SMALL) as store:
+        assert not store.ledgers.limbo_below
+        assert store._journal.number > highest
+        assert await read_all(store, 5) == wanted[5]
+        with pytest.raises(NoSuchLedger):
+            store.ledgers.look_up(4, KEY)
+
+
+async def test_a_number_that_no_file_was_made_of_is_taken_again(autojump_clock: Clock) -> None:
+    """Unless a later one was given out meanwhile: two files would have it."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        journal = store._journal
+        await add_acked(store, 7)
+        disk.bytes_max = disk.used_bytes
+        before = journal.next_number
+        assert await journal._make_ahead() is None
+        assert journal.next_number == before
+
+        create = disk.create
+
+        async def overtaken(name: str, *, size: int = 0, direct: bool = False) -> object:
+            taken.append(journal.take_number())
+            return await create(name, size=size, direct=direct)
+
+        taken: list[int] = []
+        disk.create = overtaken  # type: ignore[method-assign, assignment]
+        assert await journal._make_ahead() is None
+        assert taken == [before + 1]
+        assert journal.take_number() == before + 2
