@@ -126,7 +126,13 @@ async def open_store(
         worthless = opening.blank | opening.removed if opening.losses else set(names)
         first = _FirstFile(disk, names, cold_names, store, journal, ring, index)
         await first.begin(
-            replay, saved, opening.blank, worthless, opening.cold, lost=bool(opening.losses)
+            replay,
+            saved,
+            opening.blank,
+            worthless,
+            opening.cold,
+            opening.removed,
+            lost=bool(opening.losses),
         )
         if not seed.started:  # from now on adds may be acknowledged
             started = Seed(seed.bookie_id, seed.seed, True)
@@ -571,6 +577,7 @@ class _Opening:
     def _take_states(self, blocks: Iterable[Replayed]) -> None:
         for block in blocks:
             if block.head is not None:
+                self.removed.discard(block.file_number)  # another file of this number was, before
                 self.ledgers.limbo_below = block.head.limbo_below
                 self._end_tombstones(block.head.gone_below)
                 self._list_cold(block.head.cold)
@@ -586,6 +593,7 @@ class _Opening:
                 elif control.kind == jb.FILE_REMOVED:
                     self.removed.add(control.subject)
                 elif control.kind == jb.COLD_ADDED:
+                    self.removed.discard(control.subject)
                     self._list_cold([(control.subject, control.a, control.b, control.flags)])
             for ledger_id, lac in block.lacs.items():
                 ledger = self.ledgers.get_or_make(ledger_id)
@@ -710,6 +718,7 @@ class _FirstFile:
         blank: set[int],
         worthless: set[int],
         cold: dict[int, ColdFile],
+        removed: set[int],
         *,
         lost: bool,
     ) -> None:
@@ -717,7 +726,8 @@ class _FirstFile:
 
         To the ``blank`` files nothing was ever written. Of those that do not count the ``worthless`` are
         deleted, the others are set aside; so are, where something is ``lost``, cold files that are not in
-        ``cold``. Raises `DiskFull`, `DiskFailed`, `CorruptData`.
+        ``cold``. No file takes the number of a ``removed`` one again. Raises `DiskFull`, `DiskFailed`,
+        `CorruptData`.
         """
         decision = replay.decision
         if replay.number in self._names and replay.number not in replay.sealed and replay.first:
@@ -731,7 +741,7 @@ class _FirstFile:
         for name in self._disk.list():  # nothing points to what was not finished
             if name.endswith(UNFINISHED) and cold_number(name.removesuffix(UNFINISHED)):
                 await self._disk.delete(name)
-        numbers = (*self._names, *self._cold_names, *cold, replay.number, 0)
+        numbers = (*self._names, *self._cold_names, *cold, *removed, replay.number, 0)
         following = max(*numbers, saved.next_file - 1 if saved else 0) + 1
         if following > jb.FILE_NUMBER_MAX:
             raise CorruptData(
