@@ -129,7 +129,10 @@ class References:
         item = await self._get(keys.ledger_key(ledger_id))
         if item is None:
             return ""
-        now = LedgerMetadata.decode(item.key, item.value)
+        try:
+            now = LedgerMetadata.decode(item.key, item.value)
+        except (CorruptData, UnsupportedFormat):
+            return ""
         if now.state is LedgerState.DELETING:
             return ""
         if now.owner is None:
@@ -143,12 +146,18 @@ class References:
 
     async def _names(self, log_id: int, segment: int, ledger_id: int) -> bool:
         item = await self._get(segment_key(log_id, segment))
-        return item is not None and SegmentRecord.decode(item.value).ledger_id == ledger_id
+        try:
+            return item is not None and SegmentRecord.decode(item.value).ledger_id == ledger_id
+        except (CorruptData, UnsupportedFormat):
+            return True  # what it names is not known
 
     async def _differs(self, ledger_id: int, bookie: str) -> bool:
         """Do record and index still differ in this bookie?"""
         item = await self._get(keys.ledger_key(ledger_id))
-        ledger = None if item is None else LedgerMetadata.decode(item.key, item.value)
+        try:
+            ledger = None if item is None else LedgerMetadata.decode(item.key, item.value)
+        except (CorruptData, UnsupportedFormat):
+            return False
         live = ledger is not None and ledger.state is not LedgerState.DELETING
         wanted = ledger is not None and live and bookie in ledger.bookies()
         return wanted != (await self._get(keys.on_key(bookie, ledger_id)) is not None)

@@ -83,6 +83,16 @@ async def test_a_segment_without_its_ledger_and_a_ledger_of_no_log_are_found() -
     ]
 
 
+@pytest.mark.parametrize("key", [keys.ledger_key(7), segment_key(8, 7)])
+async def test_a_record_that_cannot_be_read_does_not_end_the_audit(key: bytes) -> None:
+    """`dlog status` names it; what is wrong beside it is found."""
+    metadata = LocalMetadata()
+    await _stored(metadata, 9)
+    await _do(metadata, Put(key, b"junk"), Delete(keys.on_key("b2", 9)))
+
+    assert await _found(metadata) == [(9, "its record names bookie b2")]
+
+
 class Changing(LocalMetadata):
     """A store in which a ledger is moved after the index was read, and before its record is."""
 
