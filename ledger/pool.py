@@ -54,6 +54,9 @@ class BookiePool:
         self._leaving: dict[str, None] = {}
         self._gone_at: dict[str, float] = {}
         """Known and not registered, since when, as far as it was seen here."""
+        self._came_at: dict[str, float] = {}
+        """When each registration was last seen to be new here."""
+        self._listed_at = float("-inf")
         self._racks: dict[str, str] = {}
         self._clients: dict[str, BookieClient] = {}
         self._wanted: dict[str, trio.Event] = {}
@@ -92,6 +95,14 @@ class BookiePool:
         """On whom nothing should stay open: who is to leave, or has not been registered for `GONE_S`."""
         before = trio.current_time() - GONE_S
         return {*self._leaving, *(one for one, since in self._gone_at.items() if since <= before)}
+
+    def came_at(self, bookie_id: str) -> float:
+        """By trio's clock, from when on a bookie has been registered without a gap, as was seen here.
+
+        Who read a ledger's record before that reads it anew: what only that bookie had may have been
+        declared lost while it was away (H103).
+        """
+        return max(self._listed_at, self._came_at.get(bookie_id, float("-inf")))
 
     def registration(self, bookie_id: str) -> BookieRegistration | None:
         """What a bookie last said of itself; None when its lease is gone."""
@@ -178,6 +189,8 @@ class BookiePool:
         """Take all that is there, then drop what is not; the revision to watch from."""
         there: dict[bytes, None] = {}
         scan = Scan(self._metadata, prefix)
+        if prefix == keys.BOOKIE_PREFIX:
+            self._listed_at = trio.current_time()  # who went and came while nothing was seen?
         async for item in scan:
             there[item.key] = None
             take(item.key, item.value)
@@ -234,6 +247,8 @@ class BookiePool:
                 self._gone_at[bookie_id] = trio.current_time()
             return
         self._gone_at.pop(bookie_id, None)
+        if bookie_id not in self._registered:
+            self._came_at[bookie_id] = trio.current_time()
         self._registered[bookie_id] = registration
         self._racks[bookie_id] = registration.rack
         if bookie_id not in self._wanted:

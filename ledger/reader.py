@@ -52,6 +52,8 @@ class LedgerReader:
         self.metadata = metadata
         """As last seen; follows the store while the ledger is open."""
         self.deleted = False
+        self._record_of = trio.current_time()
+        """Of when the record is at least."""
         self._records = records
         self._pool = pool
         self._options = options
@@ -121,8 +123,10 @@ class LedgerReader:
 
     async def _refresh(self) -> None:
         """Read the ledger's record anew. Raises `NoSuchLedger` where it is gone."""
+        asked_at = trio.current_time()
         found = await self._records.get(self.ledger_id)
         self._take_record(None if found is None else found[0])
+        self._record_of = asked_at
         if self.deleted:
             raise NoSuchLedger(f"ledger {self.ledger_id} was deleted")
 
@@ -217,6 +221,10 @@ class LedgerReader:
                 if attempt or metadata.fragment_of(first) == self.metadata.fragment_of(first):
                     raise
         raise AssertionError("the second attempt returns or raises")
+
+    def _may_have_been_declared_lost(self, bookie: str) -> bool:
+        """Has the bookie been away since the record was read? What it alone had may have been given up."""
+        return self.closed and self._pool.came_at(bookie) > self._record_of
 
     def _check_not_lost(self, metadata: LedgerMetadata, entry: int) -> None:
         loss = metadata.loss_at(entry)
@@ -352,6 +360,10 @@ class LedgerReader:
     ) -> list[EntryRecord]:
         """The run from ``first`` that one bookie has; once more if the digest does not fit (H16)."""
         client = await self._pool.connected(bookie, self._options.connect_timeout_s)
+        if self._may_have_been_declared_lost(bookie):
+            await self._refresh()
+            self._check_not_lost(self.metadata, first)
+            last = self.metadata.without_lost(first, last)
         timeout_s = self._options.request_timeout_s
         for again in (True, False):
             # This reader knows that they are confirmed; the bookie may not yet.
@@ -378,7 +390,7 @@ class LedgerReader:
         """What was asked for before; nothing where that is not to be had, and `_read_replicas` will know."""
         bookie = fragment.bookies[self._replica % len(fragment.bookies)]
         client = self._pool.get(bookie)
-        if client is None:
+        if client is None or self._may_have_been_declared_lost(bookie):
             self._ahead.forget()
             return []
         request = ReadRequest(self.ledger_id, metadata.key, first, last, bytes_max, past_lac=True)
@@ -430,7 +442,7 @@ class LedgerReader:
 
         async def ask(slot: int) -> None:
             start = self._striping.next_held(slot, first)
-            if start > last:
+            if start > last or self._may_have_been_declared_lost(fragment.bookies[slot]):
                 return
             try:
                 client = await self._pool.connected(

@@ -15,7 +15,7 @@ from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
 from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.keys import bookie_key, cookie_key, leaving_key, ledger_key
-from distributedlog.ledger.metadata import LedgerMetadata
+from distributedlog.ledger.metadata import LedgerMetadata, Loss
 from distributedlog.ledger.options import LedgerOptions
 from distributedlog.ledger.pool import GONE_S, BookiePool
 from distributedlog.ledger.registration import BookieRegistration
@@ -26,6 +26,7 @@ from distributedlog.runtime.errors import (
     ConnectionLost,
     CorruptData,
     DistributedLogError,
+    EntriesLost,
     LedgerClosed,
     LedgerFenced,
 )
@@ -142,6 +143,34 @@ async def test_a_ledger_on_a_bookie_that_is_to_leave_or_gone_is_unwanted_where_t
                 await cluster.stop(bookie)
         assert not writer.unwanted
         writer.abort()
+
+
+async def test_who_opened_a_ledger_before_a_loss_was_declared_is_given_nothing_of_it_after_a_return(
+    autojump_clock: MockClock,
+) -> None:
+    """H103, G5: its bookies come back with the entries, and the reader has met no error meanwhile."""
+    async with real_cluster() as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        for n in range(10):
+            assert writer.add([b"%d" % n], 1) == n
+        await writer.close()
+        before = await client.open(writer.ledger_id)
+        assert [one.entry for one in await before.read(0, 2, bytes_max=1000)] == [0, 1, 2]
+        for bookie in ("b0", "b1", "b2"):
+            await cluster.stop(bookie)
+        closed = await record_of(cluster, writer)
+        lost = closed.given_up(Loss(4, 6, "op", 1, "three disks"))
+        await cluster.put(Put(ledger_key(writer.ledger_id), lost.encode()))
+        for bookie in ("b0", "b1", "b2"):
+            await cluster.start(bookie)
+        await trio.sleep(2)
+
+        found = await before.read(3, 9, bytes_max=1000)
+        assert [one.entry for one in found] == [3]
+        with pytest.raises(EntriesLost):
+            await before.read(5, 9, bytes_max=1000)
+        assert [one.entry for one in await before.read(7, 9, bytes_max=1000)] == [7, 8, 9]
 
 
 async def record_of(cluster: RealCluster, writer: LedgerWriter) -> LedgerMetadata:
