@@ -205,7 +205,9 @@ def accept_loss(
         by, why = logs.context.owner[:LOSS_BY_CHARS_MAX], reason[:LOSS_WHY_CHARS_MAX]
         pool = logs.ledgers.pool
         if end is not None:
-            return await giving_up.close_at(logs.metadata, pool, ledger, end, by=by, why=why)
+            return await giving_up.close_at(
+                logs.metadata, pool, ledger, end, by=by, why=why, even_so=even_so
+            )
         assert first is not None
         assert last is not None
         loss = Loss(first, last, by, logs.wall_ms(), why)

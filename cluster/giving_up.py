@@ -7,7 +7,7 @@ for good is closed at an end that is said, if nobody who is left knows more to b
 
 from collections.abc import Sequence
 
-from ..bookie.client import BookieClient
+from ..bookie.client import BookieClient, FenceAnswer
 from ..ledger import keys, transactions
 from ..ledger.holes import Hole
 from ..ledger.metadata import NO_ENTRY, LedgerMetadata, LedgerState, Loss
@@ -78,11 +78,13 @@ async def close_at(
     *,
     by: str,
     why: str,
+    even_so: bool = False,
 ) -> LedgerMetadata:
     """Fence an open ledger where that can be done, and close it with ``end`` as its last entry; -1: empty.
 
     Raises `InvalidRequest` where a bookie knows more to be confirmed, or entry ``end`` cannot be read from
-    anybody; `NoSuchLedger`, `VersionConflict`.
+    anybody; where one has an entry after it, or may have, or takes entries still, for all we know (not
+    ``even_so``); `NoSuchLedger`, `VersionConflict`.
     """
     ledger, version = await _record(metadata, ledger_id)
     if ledger.state is LedgerState.OPEN:
@@ -93,16 +95,24 @@ async def close_at(
         raise InvalidRequest(f"ledger {ledger_id} is {ledger.state.value}: its end is known")
     clients = [client for one in ledger.bookies() if (client := pool.get(one)) is not None]
     confirmed = ledger.last_fragment.first_entry - 1
-    for client in clients:
-        try:
-            answer = await client.fence(ledger_id, ledger.key, REQUEST_S)
-        except DistributedLogError:
-            continue
-        confirmed = max(confirmed, answer.lac)
+    doubts: list[str] = []
+    for bookie in ledger.last_fragment.bookies:
+        answer = await _fenced(ledger, pool.get(bookie))
+        if answer is not None:
+            confirmed = max(confirmed, answer.lac)
+            if answer.last_entry > end:
+                doubts.append(f"bookie {bookie} has entry {answer.last_entry}")
+            elif not answer.known:
+                doubts.append(f"bookie {bookie} may have lost entries after that (limbo)")
+        elif await metadata.get(keys.bookie_key(bookie)) is not None:
+            # A writer that reaches it may be told that its entries are stored.
+            doubts.append(f"bookie {bookie} is registered and does not answer: it may have more")
     if confirmed > end:
         raise InvalidRequest(
             f"ledger {ledger_id} is confirmed to entry {confirmed}: it may have been read that far"
         )
+    if doubts and not even_so:
+        raise InvalidRequest(f"ledger {ledger_id} is not known to end there: {'; '.join(doubts)}")
     length = await _length_at(ledger, clients, end)
     custom = {"closed_by": by.encode(), "closed_why": why.encode()}
     closed = ledger.close_by_recovery(end, length, ledger.ensembles).with_custom(custom)
@@ -110,6 +120,16 @@ async def close_at(
     if not (await metadata.transact(share)).succeeded:
         raise VersionConflict(f"ledger {ledger_id} was changed meanwhile: look again")
     return closed
+
+
+async def _fenced(ledger: LedgerMetadata, client: BookieClient | None) -> FenceAnswer | None:
+    """What a bookie says that takes no more entries from now on; None: it does not answer."""
+    if client is None:
+        return None
+    try:
+        return await client.fence(ledger.ledger_id, ledger.key, REQUEST_S)
+    except DistributedLogError:
+        return None
 
 
 async def _length_at(ledger: LedgerMetadata, clients: Sequence[BookieClient], end: int) -> int:

@@ -74,3 +74,41 @@ async def test_an_open_ledger_is_closed_where_it_is_said_and_not_before_what_is_
         assert (await w.record()).custom["closed_why"] == b"gone"
         with pytest.raises(InvalidRequest, match="its end is known"):
             await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
+
+
+async def test_an_open_ledger_does_not_end_where_a_bookie_that_is_there_may_know_more() -> None:
+    """H103: a bookie that is registered and silent may take a living writer's entries; one that has an entry
+    after the end may hold the one copy that is left of what was acknowledged."""
+    async with world() as w:
+        await w.write("b1", range(5))
+        await w.write("b2", range(8))
+        await w.ledger(None)
+        await _away(w, "b3")
+        silent = w.pool.clients.pop("b2")
+        with pytest.raises(InvalidRequest, match="b2 is registered and does not answer"):
+            await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
+
+        w.pool.clients["b2"] = silent
+        with pytest.raises(InvalidRequest, match="bookie b2 has entry 7"):
+            await close_at(w.metadata, w.pool, LEDGER, 6, by="op", why="gone")
+        with pytest.raises(InvalidRequest, match="confirmed to entry 6"):
+            await close_at(w.metadata, w.pool, LEDGER, 5, by="op", why="gone", even_so=True)
+        assert (await w.record()).state is LedgerState.IN_RECOVERY
+
+        closed = await close_at(w.metadata, w.pool, LEDGER, 6, by="op", why="gone", even_so=True)
+
+        assert (closed.last_entry, closed.length) == (6, 70)
+
+
+async def test_an_open_ledger_does_not_end_by_the_word_of_a_bookie_in_limbo() -> None:
+    async with world() as w:
+        await w.write("b1", range(5))
+        await w.ledger(None)
+        await _away(w, "b3")
+        w.stores["b2"].ledgers.limbo_below = LEDGER + 1
+        with pytest.raises(InvalidRequest, match="b2 may have lost"):
+            await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
+
+        closed = await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone", even_so=True)
+
+        assert closed.last_entry == 4
