@@ -134,16 +134,15 @@ class MemberNode:
 
     async def _send_snapshot_to(self, wanted: SendSnapshot) -> None:
         replica = self.replica
-        delivered, index = False, wanted.index
+        rest_s, index = ASK_S, wanted.index
         if replica.snapshot is not None and replica.snapshot.index >= wanted.index:
             index = replica.snapshot.index
-            delivered = await self.peers.send_snapshot(
+            rest_s = await self.peers.send_snapshot(
                 replica.raft.term, replica.raft.node_id, wanted, replica.snapshot, replica.storage
             )
-        if not delivered:
-            await trio.sleep(ASK_S)
+        await trio.sleep(rest_s)
         self._snapshots_out.pop(wanted.peer, None)
-        replica.raft.on_snapshot_sent(wanted.peer, index, delivered)
+        replica.raft.on_snapshot_sent(wanted.peer, index, not rest_s)
         replica.drain()
 
     async def _mind_quorum(self) -> None:

@@ -46,6 +46,9 @@ REDIAL_MAX_S = 1.0
 ASK_S = 1.0
 CHUNK_BYTES = 512 * 1024
 CHUNK_S = 10.0
+REFUSED_S = 10.0
+"""A snapshot that a peer has had whole and could not take is sent again after so long: a node of before, say,
+which waits for its upgrade."""
 ANSWERS = PreVoteReply | VoteReply | AppendReply | HeartbeatReply
 
 
@@ -209,15 +212,18 @@ class Peers:
 
     async def send_snapshot(
         self, term: int, sender: str, wanted: SendSnapshot, snapshot: Snapshot, storage: RaftStorage
-    ) -> bool:
-        """Send a snapshot file in chunks, resumed where the peer says; True when it has all of it."""
+    ) -> float:
+        """Send a snapshot file in chunks, resumed where the peer says.
+
+        0.0 when it has taken it; else how many seconds to wait before it is tried again.
+        """
         link = self._links.get(wanted.peer)
         if link is None:
-            return False
+            return ASK_S
         try:
             file = await storage.snapshots.open(snapshot)
         except FileNotFoundError:
-            return False  # a newer one has just taken its place
+            return ASK_S  # a newer one has just taken its place
         try:
             total, offset = file.size(), 0
             while offset < total:
@@ -227,15 +233,24 @@ class Peers:
                 )
                 reply = await link.request(Op.META_RAFT, encode(chunk), timeout_s=CHUNK_S)
                 match unpack(reply.body, "a snapshot's progress"):
+                    case [0] if offset + len(data) == total:
+                        log.warning(
+                            "metadata node %s cannot take the snapshot at entry %d, its log says why: is it"
+                            " an older version? It is sent again in %.0f s",
+                            self._name(wanted.peer),
+                            snapshot.index,
+                            REFUSED_S,
+                        )
+                        return REFUSED_S
                     case [int() as following] if 0 <= following <= total and following != offset:
                         offset = following
                     case _:
                         raise ProtocolError(
                             f"{link.peer_address} does not take the snapshot's chunks"
                         )
-            return True
+            return 0.0
         except DistributedLogError as error:
             log.info("sending a snapshot to %s ended: %s", self._name(wanted.peer), error)
-            return False
+            return ASK_S
         finally:
             file.close()

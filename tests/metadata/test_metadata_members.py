@@ -1,13 +1,17 @@
 """Metadata nodes that are replaced, added and put out, over whole nodes (H5)."""
 
+from collections.abc import AsyncIterator
+from typing import NoReturn
+
 import pytest
 import trio
 
+from distributedlog.metadata import receiving, replica
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import MemberStatus
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.metadata.wire import MembersRequest
-from distributedlog.runtime.errors import MembersRefused, QuorumUnreachable
+from distributedlog.runtime.errors import MembersRefused, QuorumUnreachable, UnsupportedFormat
 
 from .quorum import Quorum, fill, filled_quorum, put, quorum, serving_quorum
 from .test_metadata_quorum import MIB, damage
@@ -72,10 +76,13 @@ async def test_a_replaced_node_finds_its_members_again_after_a_restart(
         assert await holds(await nodes.client())
 
 
-async def test_a_replacement_is_fed_by_a_snapshot(autojump_clock: object) -> None:
+async def test_a_replacement_is_fed_by_a_snapshot(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """H39: the snapshot names the members as of its last entry."""
+    monkeypatch.setattr(replica, "SNAPSHOT_BYTES", 4 * MIB)
     async with serving_quorum() as (nodes, client):
-        for n in range(24):
+        for n in range(8):
             await client.transact(put(b"big%02d" % n, bytes(MIB - 100)))
         lost = await follower(nodes)
         await nodes.restart_empty(lost)
@@ -88,6 +95,32 @@ async def test_a_replacement_is_fed_by_a_snapshot(autojump_clock: object) -> Non
 
         page = await client.range(b"big", b"bih", limit=1)
         assert page.more
+
+
+async def test_a_node_that_cannot_take_a_snapshot_is_not_sent_it_without_end(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older program, say. It is tried again now and then, and taken once the node can."""
+    monkeypatch.setattr(replica, "SNAPSHOT_BYTES", 4 * MIB)
+    refused = []
+
+    async def refuse(chunks: AsyncIterator[bytes]) -> NoReturn:
+        await trio.lowlevel.checkpoint()
+        refused.append(trio.current_time())
+        assert len(refused) < 50, "sent again and again"
+        raise UnsupportedFormat("a snapshot of format 2, known are up to 1")
+
+    async with serving_quorum() as (nodes, client):
+        for n in range(8):
+            await client.transact(put(b"big%02d" % n, bytes(MIB - 100)))
+        lost = await follower(nodes)
+        with monkeypatch.context() as older:
+            older.setattr(receiving, "restore", refuse)
+            await nodes.restart_empty(lost)
+            await change(client, "replace", lost)
+            await trio.sleep(60)
+            assert 2 <= len(refused) <= 8
+        await until_voters(client, *nodes.names)
 
 
 async def test_a_damaged_node_is_replaced_after_its_directory_is_emptied(
