@@ -106,6 +106,8 @@ class OpenLedgers:
                             found.add(log_id)
                 except (CorruptData, UnsupportedFormat) as error:
                     self._unreadable.note(item.key, error)
+        # Between two looks a log is wanted all the time: else its writer may have held its lock meanwhile.
+        self._seen = {log_id: seen for log_id, seen in self._seen.items() if log_id in found}
         return found
 
     async def _open_in(self, ledger_id: int) -> int | None:
@@ -124,7 +126,6 @@ class OpenLedgers:
         if self._seen_since != self._absences.gaps:
             self._seen_since = self._absences.gaps
             self._seen.clear()
-        self._seen = {log_id: seen for log_id, seen in self._seen.items() if log_id in wanted}
         left = deque(sorted(wanted))
 
         async def some() -> None:

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from distributedlog.cluster.closing import closer_of
 from distributedlog.cluster.lost import Absences
-from distributedlog.cluster.open_ledgers import OpenLedgers
+from distributedlog.cluster.open_ledgers import Closer, OpenLedgers
 from distributedlog.cluster.repair import EVERY_S
 from distributedlog.ledger import transactions
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
@@ -188,6 +188,48 @@ async def test_looks_count_only_where_everything_was_known_between_them(
         assert (await _state(world, log_id)).in_progress
         await _look_for(ledgers, ns, {log_id}, EVERY_S)
         assert not (await _state(world, log_id)).in_progress
+
+
+async def test_a_look_does_not_count_once_its_bookie_has_been_back(
+    autojump_clock: MockClock,
+) -> None:
+    """H96: an hour later another blip takes a lock: its writer, idle and well in between, is not dead."""
+    claimed: list[int] = []
+
+    async def look(log_id: int) -> object:
+        return "as it was"
+
+    async def close(log_id: int, before: object) -> bool:
+        claimed.append(log_id)
+        return True
+
+    closer = Closer(look, close, LOOKS_APART_S)
+    metadata, absences = LocalMetadata(), Absences(300.0)
+    ledger = LedgerMetadata(1, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3"), 0),), KEY, owner=(77, 1))
+    await metadata.transact(transactions.creation_share(ledger, ()))
+    ledgers = OpenLedgers(metadata, absences, None)  # type: ignore[arg-type]
+
+    async def passes(registered: set[str], seconds: float) -> None:
+        end = trio.current_time() + seconds
+        while trio.current_time() <= end:
+            members = {"b1", "b2", "b3"}
+            absences.see(
+                trio.current_time(),
+                named=sorted(members),
+                registered=registered,
+                cookies=members,
+                leaving=set(),
+            )
+            if wanted := await ledgers.find():
+                await ledgers.work(closer, wanted)
+            await trio.sleep(EVERY_S)
+
+    await passes({"b1", "b2"}, EVERY_S)
+    await passes({"b1", "b2", "b3"}, 3600)
+    await passes({"b1", "b2"}, LOOKS_APART_S - EVERY_S)
+    assert claimed == []
+    await passes({"b1", "b2"}, EVERY_S)
+    assert claimed == [77]
 
 
 async def test_writers_that_hold_their_lock_or_write_on_without_it_are_left_in_peace(
