@@ -6,13 +6,20 @@ for good is closed at an end that is said, if nobody who is left knows more to b
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
-from ..bookie.client import BookieClient, FenceAnswer
+from ..bookie.client import BookieClient, EntryList, FenceAnswer
 from ..ledger import keys, transactions
 from ..ledger.holes import Hole
-from ..ledger.metadata import NO_ENTRY, LedgerMetadata, LedgerState, Loss
-from ..metadata.interface import Metadata
-from ..runtime.errors import DistributedLogError, InvalidRequest, NoSuchLedger, VersionConflict
+from ..ledger.metadata import LOSSES_MAX, NO_ENTRY, LedgerMetadata, LedgerState, Loss
+from ..metadata.interface import Metadata, Scan
+from ..runtime.errors import (
+    CorruptData,
+    DistributedLogError,
+    InvalidRequest,
+    NoSuchLedger,
+    VersionConflict,
+)
 from .copying import BATCH_BYTES, REQUEST_S, Connections, consecutive, list_held, wanted
 
 
@@ -27,7 +34,7 @@ async def give_up(
     """Declare entries of a closed ledger lost; the record as it is then.
 
     Raises `InvalidRequest` where a bookie has one of them, or may have (not ``even_so``): then they are not
-    lost, or it is not known; `NoSuchLedger`, `VersionConflict`.
+    lost, or it is not known; where the record takes no more; `NoSuchLedger`, `VersionConflict`.
     """
     ledger, version = await _record(metadata, ledger_id)
     last_entry = ledger.last_entry
@@ -40,7 +47,13 @@ async def give_up(
     if not even_so:
         for bookie in ledger.bookies():
             await _check_without(metadata, pool, ledger, bookie, loss)
+        await _check_others(metadata, pool, ledger, loss)
     changed = ledger.given_up(loss)
+    if len(changed.lost) > LOSSES_MAX:
+        raise InvalidRequest(
+            f"ledger {ledger_id} has {len(ledger.lost)} stretches that are declared lost, the most there can"
+            " be: declare longer ones"
+        )
     share = transactions.change_share(ledger, changed, version)
     if not (await metadata.transact(share)).succeeded:
         raise VersionConflict(f"ledger {ledger_id} was changed meanwhile: look again")
@@ -68,6 +81,30 @@ async def _check_without(
                 raise InvalidRequest(
                     f"bookie {bookie} has entries from {max(first, stretch.first)} on: they are not lost"
                 )
+
+
+async def _check_others(
+    metadata: Metadata, pool: Connections, ledger: LedgerMetadata, loss: Loss
+) -> None:
+    """Raises `InvalidRequest` where a bookie has an entry that the record does not want there (any more).
+
+    One that was away for long, and whose place another one took, has its copies still.
+    """
+    async for item in Scan(metadata, keys.BOOKIE_PREFIX):
+        with suppress(CorruptData):  # `dlog status` names it
+            bookie = keys.bookie_id_of(item.key)
+            client = pool.get(bookie)
+            if client is None or bookie in ledger.bookies():
+                continue
+            held = EntryList([], known=True)
+            with suppress(DistributedLogError):
+                held = await list_held(ledger, client)
+            for first, count in held.ranges:
+                if first <= loss.last and first + count > loss.first:
+                    raise InvalidRequest(
+                        f"bookie {bookie} has entries from {max(first, loss.first)} on, though the record"
+                        " does not name it (any more): they are not lost"
+                    )
 
 
 async def close_at(

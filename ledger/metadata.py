@@ -318,7 +318,7 @@ class LedgerMetadata:
 
 _BOOKIES_MAX = 255
 _FRAGMENTS_MAX = 64 * 1024
-_LOSSES_MAX = 1000
+LOSSES_MAX = 1000
 LOSS_BY_CHARS_MAX = 200
 LOSS_WHY_CHARS_MAX = 1000
 _RECORD = fields(
@@ -328,7 +328,7 @@ _RECORD = fields(
                 row(
                     number(), number(), text(LOSS_BY_CHARS_MAX), number(), text(LOSS_WHY_CHARS_MAX)
                 ),
-                _LOSSES_MAX,
+                LOSSES_MAX,
             ),
             (),
         )

@@ -1,12 +1,14 @@
 """Entries that somebody declares lost: never what a bookie has, and given to nobody again (H103, G5)."""
 
+from dataclasses import replace
+
 import pytest
 
 from distributedlog.cluster.copying import lacking, list_held
 from distributedlog.cluster.giving_up import close_at, give_up
 from distributedlog.ledger import keys
-from distributedlog.ledger.metadata import LedgerState, Loss
-from distributedlog.metadata.transaction import Delete, Transaction
+from distributedlog.ledger.metadata import LOSSES_MAX, LedgerState, Loss
+from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import InvalidRequest
 
 from .bookie_world import LEDGER, World, world
@@ -112,3 +114,29 @@ async def test_an_open_ledger_does_not_end_by_the_word_of_a_bookie_in_limbo() ->
         closed = await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone", even_so=True)
 
         assert closed.last_entry == 4
+
+
+async def test_what_a_bookie_has_that_the_record_does_not_name_any_more_is_not_lost() -> None:
+    """It was away until another one took its place, and is back: the others are gone for good."""
+    async with world("b1", "b2", "b3", "b4") as w:
+        await w.write("b4", range(5))
+        await w.ledger(9)
+        await _away(w, "b1", "b2", "b3")
+        with pytest.raises(InvalidRequest, match="bookie b4 has entries from 3 on, though"):
+            await give_up(w.metadata, w.pool, LEDGER, LOSS)
+        later = Loss(5, 9, "op", 1, "three disks")
+
+        assert (await give_up(w.metadata, w.pool, LEDGER, later)).lost == (later,)
+
+
+async def test_a_record_is_not_made_one_that_nobody_can_read() -> None:
+    """The most stretches that a record takes: one more and the whole ledger would be `CorruptData`."""
+    async with world() as w:
+        await w.ledger(3000)
+        ledger = await w.record()
+        many = tuple(Loss(2 * n, 2 * n, "op", 1, "") for n in range(LOSSES_MAX))
+        full = replace(ledger, lost=many)
+        await w.metadata.transact(Transaction((), (Put(keys.ledger_key(LEDGER), full.encode()),)))
+        with pytest.raises(InvalidRequest, match="declare longer ones"):
+            await give_up(w.metadata, w.pool, LEDGER, Loss(2500, 2500, "op", 1, ""))
+        assert (await w.record()).lost == many
