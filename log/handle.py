@@ -131,7 +131,8 @@ class Log:
         later writes fail with `WriterFenced` (G4).
 
         ``lock=False`` takes no lock and asks nobody's: whoever wrote is fenced as by ``takeover``, and so is
-        this one by whoever opens, links or seals the log next; the last one wins.
+        this one by whoever opens, links or seals the log next; the last one wins. Where it has been idle
+        for 15 s while a bookie of its segment is away, repair may close that as a dead writer's.
 
         Raises also `LogNotFound` (with ``create_if_missing`` off), `RecoveryIncomplete`, `NotEnoughBookies`,
         `EndOfStream`, `UnsupportedFormat` (the package of its codec is missing).
