@@ -14,5 +14,5 @@ status.py, cluster_view.py, bookies.py, decommission.py, scrub.py, under_replica
 metadata.py                     the cluster
 ledger.py, ledger_view.py, audit.py     ledgers; whether all records fit each other
 metadata_saves.py               metadata that outlives its nodes
-bench.py, chaos.py              measuring it, and breaking it
+check.py, bench.py, chaos.py    is a machine fit for it; measuring it, and breaking it
 """

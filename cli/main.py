@@ -41,6 +41,7 @@ from .options import Group, Settings, common_options, lay
         "metadata": (".metadata", "Show the metadata quorum; replace, add, remove its nodes."),
         "status": (".status", "Is the cluster healthy? Who is there?"),
         "bench": (".bench", "Measure rates and latencies, and what the machine allows."),
+        "check": (".check", "Is this machine fit for a node, and a directory for its data?"),
         "chaos": (".chaos", "Break a cluster of its own in every way; judge what it kept."),
         "context": (".context", "Name clusters and choose one."),
         "completion": (".completion", "Let a shell complete commands and options."),
