@@ -24,6 +24,7 @@ log = logging.getLogger("distributedlog.cluster.membership")
 class Membership:
     """Keeps one leased key alive. ``value`` is asked for what to say each time.
 
+    ``urgent``: what is told with the next renewal when it changed, not only each `REFRESH_S`.
     ``on_renewed`` is what goes to the metadata with each renewal.
     """
 
@@ -35,6 +36,7 @@ class Membership:
         guard: Compare,
         *,
         lease_s: float,
+        urgent: Callable[[], object] = lambda: None,
         on_renewed: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._metadata = metadata
@@ -42,8 +44,10 @@ class Membership:
         self._value = value
         self._guard = guard
         self._lease_s = lease_s
+        self._urgent = urgent
         self._on_renewed = on_renewed
         self._said = b""
+        self._said_urgent: object = None
         self.lease = 0
         """The lease under which this node's other temporary keys may be held too; 0: none now."""
 
@@ -72,7 +76,8 @@ class Membership:
                 if self._on_renewed is not None:
                     await self._on_renewed()
                 value = self._value()
-                if value != self._said and trio.current_time() - said_at >= REFRESH_S:
+                due = trio.current_time() - said_at >= REFRESH_S
+                if value != self._said and (due or self._urgent() != self._said_urgent):
                     await self._say(self.lease, value)
                     said_at = trio.current_time()
             except LeaseExpired:
@@ -105,6 +110,7 @@ class Membership:
                 log.info("left without a goodbye: %s", error)
 
     async def _say(self, lease: int, value: bytes) -> None:
+        urgent = self._urgent()
         reply = await self._metadata.transact(
             Transaction((self._guard,), (Put(self._key, value, lease),))
         )
@@ -112,4 +118,4 @@ class Membership:
             raise ForeignData(
                 "this node was started somewhere else with a copy of its directory, or decommissioned"
             )
-        self._said = value
+        self._said, self._said_urgent = value, urgent

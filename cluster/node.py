@@ -191,6 +191,7 @@ async def _serve_bookie(
             lambda: registration().encode(),
             guard,
             lease_s=config.lease_s,
+            urgent=lambda: urgent_of(registration()),
             on_renewed=reach.note,
         )
         try:
@@ -287,6 +288,11 @@ def registration_of(
         store.what_is_wrong(),
         (len(store.rot.noted), len(store.rot.stuck), store.rot.healed_entries),
     )
+
+
+def urgent_of(said: BookieRegistration) -> object:
+    """What of it others should know soon: what is wrong, not how large it is by now."""
+    return said.read_only, len(said.reasons), [number > 0 for number in said.rot]
 
 
 def closing(

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.processes
 
 PAGE = 4096
 RECORD = b"x" * 3000
-RECORDS = 1500
+RECORDS = 700
 TOLD_S = 120.0
-"""Against a hang only: a registration is told again within ten seconds, on a machine at rest."""
+"""Against a hang only: a registration with a new reason is told within two seconds, on a machine at rest."""
 
 
 def _journals(cluster: Cluster, name: str) -> list[Path]:
@@ -65,12 +65,14 @@ def test_limbo_damaged_pages_and_a_missing_file_are_reasons(tmp_path: Path) -> N
         for path in _journals(cluster, "bookie1"):
             path.write_bytes(b"")
         chance = random.Random(7)
-        assert sum(flip_pages(path, chance) for path in _journals(cluster, "bookie3")) > 3
+        assert sum(flip_pages(path, chance) for path in _journals(cluster, "bookie3")) > 1
         old = _journals(cluster, "bookie2")
         cluster.start("bookie1", "bookie2", "bookie3")
         for path in old:
             path.unlink(missing_ok=True)
-        cluster.run("log", "read", "kept", "--timeout", "5")
+        cluster.run("log", "read", "kept", "--timeout", "2")
+        for name in ("bookie2", "bookie3"):  # which bookie a reader asks is its own affair
+            assert cluster.run("scrub", name).returncode == 0
 
         end = time.monotonic() + TOLD_S
         told: dict[str, set[str]] = {name: set() for name in ("bookie1", "bookie2", "bookie3")}

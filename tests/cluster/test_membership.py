@@ -94,6 +94,37 @@ async def test_a_change_is_told_after_a_while(
     nursery.cancel_scope.cancel()
 
 
+async def test_what_is_urgent_is_told_with_the_next_renewal(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    metadata = LocalMetadata()
+    await metadata.transact(Transaction((), (Put(COOKIE, b""),)))
+    said = [b"well"]
+    guard = Compare.version(COOKIE, 1)
+    membership = Membership(
+        metadata,
+        KEY,
+        lambda: said[-1],
+        guard,
+        lease_s=6.0,
+        urgent=lambda: said[-1].startswith(b"ill"),
+    )
+    await membership.register()
+    nursery.start_soon(membership.run)
+
+    async def told_after_a_renewal(value: bytes) -> bytes:
+        said.append(value)
+        await trio.sleep(2.5)
+        found = await metadata.get(KEY)
+        assert found is not None
+        return bytes(found.value)
+
+    assert await told_after_a_renewal(b"ill") == b"ill"
+    assert await told_after_a_renewal(b"ill, 2 GB") == b"ill"
+    assert await told_after_a_renewal(b"well again") == b"well again"
+    nursery.cancel_scope.cancel()
+
+
 async def test_two_processes_with_one_directory_cannot_both_register() -> None:
     """H6: the second start moved the cookie; the first one ends at its next registration."""
     metadata = LocalMetadata()
