@@ -58,8 +58,8 @@ class Intake:
 
     def on_taken(self, asker: object, size: int, now: float) -> None:
         """A request was put into the log."""
-        if not self.waiting_bytes:
-            self._since, self._decided_bytes = now, 0
+        if not self.waiting_bytes:  # idle: how fast it went with little to do says nothing
+            self._since, self._decided_bytes, self._rate = now, 0, 0.0
         self.waiting_bytes += size
         self._by_asker[asker] = self._by_asker.get(asker, 0) + size
 

@@ -43,6 +43,16 @@ def test_a_burst_into_an_idle_leader_is_taken() -> None:
         intake.on_taken(n % 64, 200, 5.0)
 
 
+def test_one_slow_decision_does_not_turn_a_later_burst_away() -> None:
+    """A lone request that took long, by a slow disk say, says nothing of what an idle leader can do."""
+    intake = Intake(16 * MIB)
+    intake.on_taken("a", 100, 0.0)
+    intake.on_decided("a", 100, 0.7)
+    for n in range(16_000):
+        assert intake.refusal(n % 64, 200, 1.0, 5.0) is None
+        intake.on_taken(n % 64, 200, 5.0)
+
+
 def test_a_leader_that_decides_nothing_takes_no_more_after_a_while() -> None:
     """Its quorum is silent: who asks is told while it is certain that nothing was done."""
     intake = Intake(16 * MIB)
