@@ -143,6 +143,9 @@ class MemberNode:
         await trio.sleep(rest_s)
         self._snapshots_out.pop(wanted.peer, None)
         replica.raft.on_snapshot_sent(wanted.peer, index, not rest_s)
+        if rest_s and replica.snapshot is not None:
+            # What was kept for that peer meanwhile: it may need another snapshot for a long time yet.
+            replica.raft.compact(replica.snapshot.index)
         replica.drain()
 
     async def _mind_quorum(self) -> None:

@@ -9,6 +9,9 @@ import trio
 from distributedlog.metadata import receiving, replica
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import MemberStatus
+from distributedlog.metadata.progress import Progress
+from distributedlog.metadata.raft import Raft
+from distributedlog.metadata.ready import Role
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.metadata.wire import MembersRequest
 from distributedlog.runtime.errors import MembersRefused, QuorumUnreachable, UnsupportedFormat
@@ -100,9 +103,23 @@ async def test_a_replacement_is_fed_by_a_snapshot(
 async def test_a_node_that_cannot_take_a_snapshot_is_not_sent_it_without_end(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An older program, say. It is tried again now and then, and taken once the node can."""
+    """An older program, say. It is tried again now and then, and the leader's memory does not grow by it."""
     monkeypatch.setattr(replica, "SNAPSHOT_BYTES", 4 * MIB)
     refused = []
+    compacted: list[tuple[int, int]] = []
+    compact = Raft.compact
+
+    def noted(core: Raft, up_to: int) -> int:
+        base = compact(core, up_to)
+        if core.role is Role.LEADER:
+            compacted.append((up_to, base))
+        return base
+
+    monkeypatch.setattr(Raft, "compact", noted)
+    needs_after = Progress.needs_after
+    monkeypatch.setattr(
+        Progress, "needs_after", lambda self, up_to, _: needs_after(self, up_to, lag_max=2)
+    )
 
     async def refuse(chunks: AsyncIterator[bytes]) -> NoReturn:
         await trio.lowlevel.checkpoint()
@@ -118,8 +135,13 @@ async def test_a_node_that_cannot_take_a_snapshot_is_not_sent_it_without_end(
             older.setattr(receiving, "restore", refuse)
             await nodes.restart_empty(lost)
             await change(client, "replace", lost)
+            await trio.sleep(5)
+            for n in range(8):
+                await client.transact(put(b"big%02d" % n, bytes(MIB - 100)))
             await trio.sleep(60)
             assert 2 <= len(refused) <= 8
+            # What was kept for it in the leader's memory goes between two tries.
+            assert compacted[-1][0] == compacted[-1][1] > 16
         await until_voters(client, *nodes.names)
 
 
