@@ -12,6 +12,7 @@ values, and the search for cyclic garbage would look at each of them: 0.3 s in o
 
 from dataclasses import dataclass, field
 from struct import Struct
+from sys import maxsize
 from weakref import WeakSet
 
 from ..runtime.errors import (
@@ -316,9 +317,9 @@ class KeyValueState:
 
     # --- snapshots --------------------------------------------------------------------------------
 
-    def view(self) -> "StateView":
-        """The state as it is at this call, for `kv_snapshot.py`."""
-        view = StateView(self)
+    def view(self, changes_bytes_max: int = maxsize) -> "StateView":
+        """The state as it is at this call, for `kv_snapshot.py`; see `StateView`."""
+        view = StateView(self, changes_bytes_max)
         self._views.add(view)
         return view
 
@@ -339,7 +340,12 @@ class StateView:
     had is kept here, unless it was taken already.
     """
 
-    def __init__(self, state: KeyValueState) -> None:
+    def __init__(self, state: KeyValueState, changes_bytes_max: int) -> None:
+        """``changes_bytes_max``: of what changes ahead; with more of it, this view has come to nothing."""
+        self.changes_bytes = 0
+        """Of what is kept of them."""
+        self._is_lost = False
+        self._changes_bytes_max = changes_bytes_max
         self.index = state.index
         self.revision = state.revision
         self.next_lease = state.next_lease
@@ -358,12 +364,25 @@ class StateView:
 
     def on_change(self, key: bytes, stored: bytes | None) -> None:
         """The key is about to be made, replaced or deleted; only what it was first counts."""
-        if key > self._taken_to and key not in self._before:
-            self._before[key] = stored
-            self._changed.add(key)
+        if self._is_lost or key <= self._taken_to or key in self._before:
+            return
+        self._before[key] = stored
+        self._changed.add(key)
+        self.changes_bytes += _kept_bytes(key, stored)
+        if self.changes_bytes > self._changes_bytes_max:
+            self._is_lost = True
+            self._before, self._changed = {}, SortedKeys()
 
     def take(self, keys_max: int) -> list[tuple[bytes, bytes]]:
-        """The next keys with what they had, some ``keys_max`` of them; none: that was all."""
+        """The next keys with what they had, some ``keys_max`` of them; none: that was all.
+
+        Raises `InvalidRequest` where more has changed meanwhile than this view was to keep.
+        """
+        if self._is_lost:
+            raise InvalidRequest(
+                f"more than {self._changes_bytes_max} bytes have changed before this save was fetched:"
+                " begin again"
+            )
         found: list[tuple[bytes, bytes]] = []
         while not found:
             now = self._keys.after(self._taken_to, keys_max)
@@ -376,7 +395,11 @@ class StateView:
             for key in keys:
                 if key > until:
                     break
-                stored = self._stored[key] if key not in self._before else self._before.pop(key)
+                if key in self._before:
+                    stored = self._before.pop(key)
+                    self.changes_bytes -= _kept_bytes(key, stored)
+                else:
+                    stored = self._stored[key]
                 if stored is not None:
                     found.append((key, stored))
             for key in then:
@@ -384,6 +407,10 @@ class StateView:
                     self._changed.remove(key)
             self._taken_to = until
         return found
+
+
+def _kept_bytes(key: bytes, stored: bytes | None) -> int:
+    return len(key) + ITEM_BYTES + (len(stored) if stored is not None else 0)
 
 
 def pack_item(item: KeyValue) -> bytes:

@@ -15,6 +15,7 @@ The history of changes is left out on purpose, see `history.py`.
 
 from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
+from sys import maxsize
 from typing import Any
 
 from ..runtime.errors import CorruptData, UnsupportedFormat
@@ -36,9 +37,12 @@ TAKEN_KEYS = 256
 """Keys that are taken of the state at once."""
 
 
-def snapshot(state: KeyValueState) -> Iterator[bytes]:
-    """The whole state in chunks, as it is at this call, whatever is applied while they are taken."""
-    return _chunks(state.view())
+def snapshot(state: KeyValueState, changes_bytes_max: int = maxsize) -> Iterator[bytes]:
+    """The whole state in chunks, as it is at this call, whatever is applied while they are taken.
+
+    ``changes_bytes_max``: see `StateView`; beyond it taking the next chunk raises `InvalidRequest`.
+    """
+    return _chunks(state.view(changes_bytes_max))
 
 
 def _chunks(view: StateView) -> Iterator[bytes]:

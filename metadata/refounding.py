@@ -22,6 +22,7 @@ import xxhash
 from ..runtime.atomic_file import ASIDE
 from ..runtime.errors import CorruptData, ForeignData
 from ..runtime.host import Disk
+from ..runtime.identity import FILE_NAME as IDENTITY
 from ..runtime.identity import NodeIdentity, load_identity, new_node_id, store_identity
 from . import kv_snapshot
 from .configuration import Configuration, Member, is_configuration
@@ -174,8 +175,9 @@ async def refound(
         raise ForeignData(
             "this directory belongs to a cluster already; give the new node an empty one"
         )
-    if identity is None and disk.list():
-        raise ForeignData(f"this directory is not empty: it holds {disk.list()[0]}")
+    others = [name for name in disk.list() if name != IDENTITY + ASIDE]  # of a try that was killed
+    if identity is None and others:
+        raise ForeignData(f"this directory is not empty: it holds {others[0]}")
     node_id = new_node_id(chance)
     members = Members(head.cluster_id, {name: node_id}, True, chance.getrandbits(63))
     await store_identity(disk, NodeIdentity("", node_id, "metadata", name, 1, "distributedlog 0.1"))

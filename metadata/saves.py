@@ -25,6 +25,8 @@ from .kv import KeyValueState
 
 SAVE_FORMAT = 1
 CHUNK_BYTES_MAX = 2 * 1024 * 1024
+CHANGES_BYTES_MAX = 64 * 1024 * 1024
+"""What changes while a save is fetched is kept for it, up to so much: its client may stand still for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ _CHUNK = row(_BLOB)
 
 
 def save_chunks(head: SaveHead, state: KeyValueState) -> Iterator[bytes]:
-    """All of a save, as the state is at this call, whatever is applied while they are taken."""
-    return chain([head.encode()], kv_snapshot.snapshot(state))
+    """All of a save, as the state is at this call. Raises `InvalidRequest` when more changes meanwhile."""
+    return chain([head.encode()], kv_snapshot.snapshot(state, CHANGES_BYTES_MAX))
 
 
 class SaveGivenOut:

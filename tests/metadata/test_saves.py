@@ -9,6 +9,7 @@ import trio
 from distributedlog.metadata.answers import Answer
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.commands import Grant, Transact, encode_command
+from distributedlog.metadata.configuration import UNKNOWN
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.refounding import (
     AHEAD,
@@ -21,8 +22,10 @@ from distributedlog.metadata.refounding import (
     refound,
     write_save,
 )
-from distributedlog.metadata.transaction import Compare, KeyValue, Put, Transaction
+from distributedlog.metadata.saves import SaveHead, save_chunks
+from distributedlog.metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from distributedlog.metadata.wire import MembersRequest
+from distributedlog.runtime.atomic_file import ASIDE
 from distributedlog.runtime.errors import (
     Compacted,
     CorruptData,
@@ -169,6 +172,38 @@ async def test_the_same_from_the_disk_of_the_one_that_is_left() -> None:
         await nodes.start()
         client = await nodes.client()
         assert await client.get(b"last") is not None
+
+
+async def test_a_save_that_nobody_fetches_on_holds_no_more_than_a_bound() -> None:
+    """Who has begun one and asks for no more of it: what changes meanwhile is not kept without end."""
+    world = World()
+    for n in range(1000):
+        world.do(put(b"k%03d" % n, bytes(100)))
+    view = world.state.view(changes_bytes_max=10_000)
+    assert view.take(10)
+    for n in range(1000):
+        world.do(put(b"new%d" % n, b""))
+        world.do(Transaction((), (Delete(b"new%d" % n),)))
+        assert len(view._before) <= 100
+
+    with pytest.raises(InvalidRequest, match="begin again"):
+        view.take(10)
+    chunks = list(save_chunks(SaveHead("c", 1, 1, UNKNOWN), world.state))
+    assert len(chunks) > 2
+
+
+async def test_a_restore_that_was_killed_at_its_first_file_is_done_again() -> None:
+    async with filled_quorum() as (nodes, client):
+        saved = await _saved(client, MemoryDisk())
+        await nodes.kill()
+    disk = MemoryDisk()
+    await disk.create("FORMAT" + ASIDE)
+
+    state = moved_ahead(saved.state, unchanged, {})
+    chance = random.Random(5)
+    await refound(disk, saved.head, state, name="m1", address="m1:4181", chance=chance)
+
+    assert list(all_items((await read_survivor(disk)).state)) == list(all_items(state))
 
 
 async def test_a_directory_that_belongs_to_somebody_is_not_begun_anew() -> None:
