@@ -145,6 +145,8 @@ class OpenLedgers:
 
     async def _look_at(self, closer: Closer, log_id: int) -> None:
         seen, now, gaps = self._seen.get(log_id), trio.current_time(), self._absences.gaps
+        if gaps != self._seen_since:
+            return  # since this pass began: locks may have lapsed that their holders take again
         if seen is None:
             look = await closer.look_at(log_id)
             if look is not None and gaps == self._absences.gaps:

@@ -1,6 +1,7 @@
 """What dead writers left open on bookies that are away is closed; the living are left in peace (H96, H97)."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +11,13 @@ from trio.testing import MockClock
 
 from distributedlog.cluster.closing import closer_of
 from distributedlog.cluster.lost import Absences
-from distributedlog.cluster.open_ledgers import Closer, OpenLedgers
+from distributedlog.cluster.open_ledgers import AT_ONCE, Closer, OpenLedgers
 from distributedlog.cluster.repair import EVERY_S
 from distributedlog.ledger import transactions
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.log.abandoned import LOOKS_APART_S, close_unmoved, look_at
 from distributedlog.log.keys import lock_key, segment_key, state_key
+from distributedlog.log.ledgers import Ledgers
 from distributedlog.log.lock_session import LockSessions
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.record import LogRecord
@@ -190,20 +192,71 @@ async def test_looks_count_only_where_everything_was_known_between_them(
         assert not (await _state(world, log_id)).in_progress
 
 
-async def test_a_look_does_not_count_once_its_bookie_has_been_back(
-    autojump_clock: MockClock,
-) -> None:
-    """H96: an hour later another blip takes a lock: its writer, idle and well in between, is not dead."""
+def _claims(meanwhile: Callable[[], None] = lambda: None) -> tuple[Closer, list[int]]:
+    """Logs that nobody ever moves, and which of them are claimed."""
     claimed: list[int] = []
 
     async def look(log_id: int) -> object:
+        await trio.lowlevel.checkpoint()
         return "as it was"
 
     async def close(log_id: int, before: object) -> bool:
         claimed.append(log_id)
+        await trio.sleep(1)
+        meanwhile()
         return True
 
-    closer = Closer(look, close, LOOKS_APART_S)
+    return Closer(look, close, LOOKS_APART_S), claimed
+
+
+async def test_what_is_left_of_a_pass_is_not_claimed_after_a_gap(autojump_clock: MockClock) -> None:
+    """H96: of ten thousand logs a pass takes minutes; the quorum was away, and all locks have lapsed."""
+    absences = Absences(300.0)
+    closer, claimed = _claims(meanwhile=absences.forget)
+    ledgers = OpenLedgers(LocalMetadata(), absences, None)  # type: ignore[arg-type]
+    logs = set(range(AT_ONCE + 9))
+    await ledgers.work(closer, logs)
+    await trio.sleep(LOOKS_APART_S)
+
+    await ledgers.work(closer, logs)
+
+    assert claimed == list(range(AT_ONCE))
+
+
+async def test_looks_count_only_where_the_store_was_never_out_of_reach_between_them(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """H96: this process cannot ask for a moment, though whoever is away is known all the time."""
+    metadata, absences = LocalMetadata(), Absences(300.0)
+    reach, members = Reach(metadata), {"b1", "b2", "b3"}
+    fragments = (Fragment(0, ("b1", "b2", "b3"), 0),)
+    ledger = LedgerMetadata(1, 3, 3, 2, fragments, KEY, owner=(77, 1))
+    await metadata.transact(transactions.creation_share(ledger, ()))
+    absences.see(
+        0.0, named=sorted(members), registered={"b1", "b2"}, cookies=members, leaving=set()
+    )
+    closer, claimed = _claims()
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Closer]:
+        yield closer
+
+    nursery.start_soon(OpenLedgers(reach, absences, opening).run)
+    await trio.sleep(LOOKS_APART_S - EVERY_S - 1)  # looked at 0 and at 5
+    reach.cut = True
+    await trio.sleep(2)
+    reach.cut = False
+    await trio.sleep(LOOKS_APART_S)
+    assert claimed == []
+    await trio.sleep(2 * EVERY_S)
+    assert claimed == [77]
+
+
+async def test_a_look_does_not_count_once_its_bookie_has_been_back(
+    autojump_clock: MockClock,
+) -> None:
+    """H96: an hour later another blip takes a lock: its writer, idle and well in between, is not dead."""
+    closer, claimed = _claims()
     metadata, absences = LocalMetadata(), Absences(300.0)
     ledger = LedgerMetadata(1, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3"), 0),), KEY, owner=(77, 1))
     await metadata.transact(transactions.creation_share(ledger, ()))
@@ -315,6 +368,78 @@ async def test_one_who_repairs_and_sleeps_at_any_step_fences_nobody_when_it_wake
         await came.write(LogRecord(3, b"mine"))
         await came.aclose()
         assert [record.txid for record in await everything(ns.open_log("l"))] == [1, 2, 3]
+
+
+async def test_a_writer_that_has_its_lock_again_before_the_claim_is_left_in_peace(
+    world: World, autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    """H96: idle, cut off in both looks; the state is as it was, the lock alone says that it lives."""
+    async with world.process("alpha") as ns:
+        cut_off, reach = _process(world, nursery, "beta")
+        await ns.create_log("l")
+        writer = await cut_off.open_log("l").open_writer()
+        await writer.write(LogRecord(1, b""))
+        log_id = await ns.find("l")
+        reach.cut = True
+        await trio.sleep(30)
+        repairer, claims = _process(world, nursery, "bookie")
+        before = await look_at(repairer.context, log_id)
+        assert before is not None
+        await trio.sleep(LOOKS_APART_S)
+
+        async def come(number: int) -> None:
+            reach.cut = False
+            await trio.sleep(10)
+            assert await world.metadata.get(lock_key(log_id)) is not None
+
+        claims.before = come
+        assert not await close_unmoved(repairer.context, log_id, before, why="test")
+        assert claims.transactions == 1
+        await writer.write(LogRecord(2, b""))
+        await writer.aclose()
+
+
+class _Meanwhile:
+    """Ledgers; something happens after one was opened."""
+
+    def __init__(self, ledgers: Ledgers, then: Callable[[], Awaitable[None]]) -> None:
+        self._ledgers = ledgers
+        self._then = then
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledgers, name)
+
+    async def open(self, ledger_id: int, *, turn: int = 0) -> Any:
+        reader = await self._ledgers.open(ledger_id, turn=turn)
+        await self._then()
+        return reader
+
+
+async def test_a_writer_without_a_lock_that_comes_in_the_second_look_is_left_in_peace(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H96: it took the log over, which its epoch says; what was looked at is another one's."""
+    async with world.process("alpha") as ns:
+        await ns.create_log("l")
+        await (await ns.open_log("l").open_writer()).write(LogRecord(1, b"acknowledged"))
+        log_id = await ns.find("l")
+    async with world.process("gamma") as ns, world.process("bookie") as repairer:
+        await trio.sleep(20)
+        before = await look_at(repairer.context, log_id)
+        assert before is not None
+        await trio.sleep(LOOKS_APART_S)
+        came: list[Any] = []
+
+        async def come() -> None:
+            came.append(await ns.open_log("l").open_writer(lock=False))
+            await came[0].write(LogRecord(2, b"mine"))
+
+        slow: Any = _Meanwhile(repairer.context.ledgers, come)
+        context = replace(repairer.context, ledgers=slow)
+        assert not await close_unmoved(context, log_id, before, why="test")
+
+        await came[0].write(LogRecord(3, b"mine"))
+        await came[0].aclose()
 
 
 async def test_two_who_repair_close_a_log_once(world: World, autojump_clock: MockClock) -> None:
