@@ -95,9 +95,14 @@ def show(settings: Settings, ledger: int) -> None:
         [[one["first_entry"], ", ".join(one["bookies"])] for one in found["ensembles"]],
     )
     table(
-        ("bookie", "confirmed to", "lists", "says"),
-        [[one["bookie"], one["lac"], one["lists"], one["says"]] for one in found["bookies"]],
+        ("bookie", "confirmed to", "lists", "last", "says"),
+        [
+            [one["bookie"], one["lac"], one["lists"], one["last"], one["says"]]
+            for one in found["bookies"]
+        ],
     )
+    for one in found["lost"]:
+        print(f"declared lost: {one['first']} to {one['last']}, by {one['by']}: {one['why']}")
     for one in found["noted"]:
         print(f"noted: {one['bookie']} misses entries from {one['first']} to before {one['to']}")
 

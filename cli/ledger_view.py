@@ -14,7 +14,7 @@ from ..runtime.errors import CorruptData, DistributedLogError, NoSuchLedger, Uns
 async def ledgers(
     metadata: Metadata, bookie: str, state: str | None, limit: int
 ) -> AsyncIterator[dict[str, Any]]:
-    """At most ``limit`` ledgers, in order; one that cannot be read has ``error``. Raises `InvalidRequest`."""
+    """At most ``limit`` ledgers, in order; what cannot be read is passed over. Raises `InvalidRequest`."""
     on = await find_bookie(metadata, bookie) if bookie else ""
     async for item in Scan(metadata, keys.on_prefix(on) if on else keys.LEDGER_PREFIX):
         if limit == 0:
@@ -64,18 +64,30 @@ async def describe(logs: Any, ledger_id: int) -> dict[str, Any]:
             for one in ledger.ensembles
         ],
         "bookies": [await _says(logs, ledger, bookie) for bookie in ledger.bookies()],
+        "lost": [
+            {
+                "first": one.first,
+                "last": one.last,
+                "by": one.by,
+                "at_ms": one.at_ms,
+                "why": one.why,
+            }
+            for one in ledger.lost
+        ],
         "noted": [{"bookie": one.bookie, "first": one.first, "to": one.to} for one in noted],
     }
 
 
 async def _says(logs: Any, ledger: LedgerMetadata, bookie: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"bookie": bookie, "lac": None, "lists": None, "missing": None}
+    found: dict[str, Any] = {"bookie": bookie, "lac": None, "lists": None}
+    found |= {"last": None, "missing": None}
     client = logs.ledgers.pool.get(bookie)
     if client is None:
         return found | {"says": "does not answer"}
     try:
         answer = await client.read_lac(ledger.ledger_id, ledger.key, REQUEST_S)
         found["lac"] = None if answer.lac == NO_ENTRY else answer.lac
+        found["last"] = None if answer.last_entry == NO_ENTRY else answer.last_entry
         held = await list_held(ledger, client)
     except DistributedLogError as error:
         return found | {"says": f"{type(error).__name__}: {error}"}

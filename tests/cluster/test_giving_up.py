@@ -1,13 +1,15 @@
 """Entries that somebody declares lost: never what a bookie has, and given to nobody again (H103, G5)."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from distributedlog.cli.ledger_view import describe
 from distributedlog.cluster.copying import lacking, list_held
 from distributedlog.cluster.giving_up import close_at, give_up
 from distributedlog.ledger import keys
-from distributedlog.ledger.metadata import LOSSES_MAX, LedgerState, Loss
+from distributedlog.ledger.metadata import LOSSES_MAX, Fragment, LedgerState, Loss
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import InvalidRequest
 
@@ -140,3 +142,41 @@ async def test_a_record_is_not_made_one_that_nobody_can_read() -> None:
         with pytest.raises(InvalidRequest, match="declare longer ones"):
             await give_up(w.metadata, w.pool, LEDGER, Loss(2500, 2500, "op", 1, ""))
         assert (await w.record()).lost == many
+
+
+async def test_who_decides_is_shown_the_last_entry_of_each_bookie_and_what_was_given_up() -> None:
+    """docs/operations.md, "Entries that are gone for good": N is the last entry that a bookie lists."""
+    async with world() as w:
+        logs = SimpleNamespace(metadata=w.metadata, ledgers=SimpleNamespace(pool=w.pool))
+        await w.write("b1", [0, 1, 2, 7])
+        await w.write("b2", [0])
+        await w.ledger(None)
+        shown = await describe(logs, LEDGER)
+        assert [one["last"] for one in shown["bookies"]] == [7, 0, None]
+        assert shown["lost"] == []
+
+        await close_at(w.metadata, w.pool, LEDGER, 7, by="op", why="gone")
+        await give_up(w.metadata, w.pool, LEDGER, LOSS)
+
+        shown = await describe(logs, LEDGER)
+        assert shown["lost"] == [
+            {"first": 3, "last": 6, "by": "op", "at_ms": 1, "why": "two disks"}
+        ]
+        assert shown["bookies"][0]["says"] == "has all it should"
+
+
+async def test_an_open_ledger_does_not_end_before_its_last_ensemble_also_where_nobody_is_left() -> (
+    None
+):
+    """What is before it was confirmed by construction (inv. 6): no bookie need say so."""
+    async with world("b1", "b2", "b3", "b4", "b5", "b6") as w:
+        await w.write("b1", range(5))
+        fragments = (Fragment(0, ("b1", "b2", "b3"), 0), Fragment(5, ("b4", "b5", "b6"), 1))
+        await w.ledger(None, ensembles=fragments)
+        await _away(w, "b4", "b5", "b6")
+        with pytest.raises(InvalidRequest, match="confirmed to entry 4"):
+            await close_at(w.metadata, w.pool, LEDGER, 3, by="op", why="gone", even_so=True)
+
+        closed = await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
+
+        assert closed.last_entry == 4
