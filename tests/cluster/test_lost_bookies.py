@@ -17,7 +17,7 @@ from distributedlog.cluster.lost import (
 from distributedlog.cluster.repair import EVERY_S, Election
 from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.holes import Hole
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata, Loss
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import NotEnoughBookies, QuorumUnreachable
 
@@ -205,6 +205,8 @@ def test_the_copies_of_an_entry_are_counted_where_it_has_the_fewest() -> None:
     assert sound_copies(short, {"b3"}, ()) == 2  # its only entry lies on b1 and b2
     empty = LedgerMetadata(LEDGER, 3, 3, 2, fragments[:1], KEY).close_by_writer(-1, 0)
     assert sound_copies(empty, {"b1", "b2", "b3"}, ()) == 3
+    given_up = ledger.given_up(Loss(0, 5, "op", 1, ""))
+    assert sound_copies(given_up, {"b2", "b3"}, ()) == 3, "nobody wants copies of what is lost"
 
 
 async def test_what_has_one_copy_left_waits_for_nobody_and_the_rest_does() -> None:
@@ -429,3 +431,27 @@ async def test_a_bookie_that_is_to_leave_is_drained_and_forgotten_once_it_is_dow
             assert await w.metadata.get(gone) is None
         await lost.look()
         assert not lost.absences.lost
+
+
+async def test_a_drained_bookie_that_starts_in_that_moment_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It serves, and would be let in nowhere: it is forgotten when it is down."""
+    async with world("b1", "b2", "b3", "b4") as w:
+        await _is_to_leave(w, "b4")
+        await _dies(w, "b4")
+        lost = _lost(w)
+        await lost.look()
+        get = w.metadata.get
+
+        async def get_and_start(key: bytes) -> Any:
+            found = await get(key)
+            if key == keys.bookie_key("b4"):
+                await w.metadata.transact(Transaction((), (Put(key, b"r"),)))
+            return found
+
+        monkeypatch.setattr(w.metadata, "get", get_and_start)
+        assert await lost.empty("b4")
+
+        assert await get(keys.cookie_key("b4")) is not None
+        assert await get(keys.leaving_key("b4")) is not None
