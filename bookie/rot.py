@@ -236,10 +236,13 @@ class Rot:
         self._commits.write_state(ledger, durable.set)
         await durable.wait()
         ledger.fence_durable = True
-        same = [run for run in runs if await self.examine(ledger, run.run) == run]
-        if len(same) < len(runs):
-            self._note_device_error(
-                CorruptData(f"ledger {ledger_id}: read twice, it is not the same")
-            )
+        same: list[RottenRun] = []
+        for run in runs:
+            if await self.examine(ledger, run.run) == run:
+                same.append(run)
+            elif not ledger.deleted and self._run_at(ledger, run.run.first) == run.run:  # not moved
+                self._note_device_error(
+                    CorruptData(f"ledger {ledger_id}: read twice, it is not the same")
+                )
         await self._upkeep.replace_runs(ledger, [(run.run, run.sound) for run in same])
         return same

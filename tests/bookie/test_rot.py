@@ -214,6 +214,21 @@ async def test_what_reads_otherwise_the_second_time_is_not_dropped(autojump_cloc
         assert await store.rot.drop(LEDGER, KEY, rotten) == []
 
         assert list((await read_all(store, LEDGER)).values()) == sent
+        assert len(store.rot._device_errors) == 1
+
+
+async def test_what_was_moved_meanwhile_is_no_error_of_the_device(autojump_clock: Clock) -> None:
+    """H92: seventeen runs that compaction moved as they were healed made a sound disk suspect."""
+    journal, index, _ = await _served()
+    async with running(journal, MANUAL, index) as store:
+        await _rotten(journal, store, 3)
+        rotten = await store.rot.look(LEDGER, 0, 39)
+        ledger = store.ledgers.by_id[LEDGER]
+        await store.upkeep.replace_runs(ledger, [(one.run, one.sound) for one in rotten])
+
+        assert await store.rot.drop(LEDGER, KEY, rotten) == []
+
+        assert not store.rot._device_errors
 
 
 async def test_a_recovery_add_over_a_rotten_record_notes_it(autojump_clock: Clock) -> None:
