@@ -10,6 +10,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distributedlog.bookie import scrub
 from distributedlog.bookie.cutting import joined, sound_parts
 from distributedlog.bookie.entry import HEADER, HEADER_BYTES, records
 from distributedlog.bookie.index_records import ScrubPlace
@@ -263,7 +264,11 @@ async def test_a_deleted_ledger_has_no_rot(autojump_clock: Clock) -> None:
 # --- the scrub ------------------------------------------------------------------------------------
 
 
-async def test_a_pass_finds_each_rotten_entry_by_itself(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("runs_at_once", [64, 1])
+async def test_a_pass_finds_each_rotten_entry_by_itself(
+    runs_at_once: int, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrub, "RUNS_AT_ONCE", runs_at_once)
     journal, index, _ = await _served()
     async with running(journal, MANUAL, index) as store:
         await add_acked(store, 8, 5, 100)

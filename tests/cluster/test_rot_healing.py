@@ -2,10 +2,12 @@
 
 import trio
 
+from distributedlog.bookie import journal_blocks as jb
 from distributedlog.bookie.entry import HEADER_BYTES
 from distributedlog.bookie.journal import file_name
 from distributedlog.bookie.runs import Located
 from distributedlog.cluster.copying import Copier
+from distributedlog.cluster.limbo import LimboHealing
 from distributedlog.cluster.rot_healing import RotHealing
 from distributedlog.ledger.metadata import Fragment
 from distributedlog.ledger.transactions import closing_share
@@ -163,9 +165,6 @@ async def test_a_bookie_whose_device_fails_heals_nothing() -> None:
 
 async def test_limbo_ends_where_an_indexed_entry_rotted() -> None:
     """What the copy is compared with was not sound, and counted as held for ever."""
-    from distributedlog.bookie import journal_blocks as jb
-    from distributedlog.cluster.limbo import LimboHealing
-
     async with world() as w:
         await _written(w)
         await w.ledger(7)
@@ -184,3 +183,20 @@ async def test_limbo_ends_where_an_indexed_entry_rotted() -> None:
 
         assert not store.limbo.in_limbo(LEDGER)
         assert await _sound(w, "b3", 7)
+
+
+async def test_a_limbo_of_before_is_not_lifted_with_the_rot() -> None:
+    """Entries that a start lost are not denied because others, which rotted, were healed."""
+    async with world() as w:
+        await w.write("b1", range(8))
+        await w.write("b2", range(8))
+        await w.write("b3", range(6))  # it lost two
+        await w.ledger(7)
+        store = w.stores["b3"]
+        store.ledgers.mark(store.ledgers.by_id[LEDGER], jb.FENCED | jb.LIMBO)
+        await _rot(w, 2)
+
+        assert await _healing(w).work()
+
+        assert await _sound(w, "b3", 5)
+        assert store.limbo.in_limbo(LEDGER)

@@ -112,6 +112,18 @@ async def _away(w: World) -> None:
     del w.pool.clients["b4"]
 
 
+async def _being_added_to(w: World) -> None:
+    w.pool.clients["b3"].open_stream(
+        LEDGER,
+        KEY,
+        recovery=True,
+        fragment_epoch=0,
+        on_acked=lambda count: None,
+        on_refused=lambda position, error: None,
+    )
+    await w.ids("b3")  # it has come
+
+
 async def _others_in_limbo(w: World) -> None:
     ledger = w.stores["b1"].ledgers.by_id[LEDGER]
     w.stores["b1"].ledgers.mark(ledger, jb.FENCED | jb.LIMBO)
@@ -142,6 +154,7 @@ async def _declared_lost(w: World) -> None:
         _moving,
         _held,
         _in_limbo,
+        _being_added_to,
         _away,
         _others_in_limbo,
         _others_rotten,
@@ -270,6 +283,24 @@ async def test_what_changed_between_two_looks_is_looked_at_anew(change: Guard) -
 
         assert held[:8] == list(range(8))
         assert passes.dropped == 1
+
+
+async def test_what_is_added_while_the_record_is_read_counts() -> None:
+    async with world("b1", "b2", "b3", "b4") as w:
+        await _replaced(w)
+        passes = _surplus(w)
+        await passes.look_at_all()
+        get = w.metadata.get
+
+        async def added_at_the_record(key: bytes) -> KeyValue | None:
+            if key == keys.ledger_key(LEDGER):
+                await _copied_to(w)
+                await w.ids("b3")  # the end of the stream has come
+            return await get(key)
+
+        w.metadata.get = added_at_the_record  # type: ignore[method-assign]
+        await passes.look_at_all()
+        assert await w.ids("b3") == list(range(9))
 
 
 async def test_two_looks_are_an_hour_apart(monkeypatch: pytest.MonkeyPatch) -> None:
