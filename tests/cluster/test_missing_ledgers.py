@@ -11,6 +11,7 @@ from distributedlog.cluster.existing import (
     missing_ledgers,
     standings,
 )
+from distributedlog.cluster.restored import hold, resume
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.metadata.interface import RangePage
@@ -118,3 +119,27 @@ async def test_the_bound_of_tombstones_is_an_hour_old(autojump_clock: MockClock)
         nursery.cancel_scope.cancel()
 
     assert moved == [100, 200, 300]
+
+
+async def test_the_bound_of_tombstones_stays_while_deletions_are_held(
+    autojump_clock: MockClock,
+) -> None:
+    """A metadata that came from a save: what it says of old ledgers is looked at first (H104)."""
+    metadata = LocalMetadata()
+    moved: list[int] = []
+
+    async def move(bound: int) -> None:
+        await trio.lowlevel.checkpoint()
+        moved.append(bound)
+
+    await metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, b"100"),)))
+    await hold(metadata, "looking")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(end_tombstones, metadata, move)
+        await trio.sleep(3.5 * TOMBSTONES_EVERY_S)
+        assert moved == []
+        await resume(metadata)
+        await trio.sleep(TOMBSTONES_EVERY_S)
+        nursery.cancel_scope.cancel()
+
+    assert moved == [100]

@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 import trio
 
+from distributedlog.metadata import refounding
 from distributedlog.metadata.answers import Answer
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.commands import Grant, Transact, encode_command
 from distributedlog.metadata.configuration import UNKNOWN
 from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.receiving import restore
 from distributedlog.metadata.refounding import (
     AHEAD,
     VERSIONS_AHEAD,
@@ -23,6 +25,7 @@ from distributedlog.metadata.refounding import (
     write_save,
 )
 from distributedlog.metadata.saves import SaveHead, save_chunks
+from distributedlog.metadata.snapshot_files import SnapshotFiles
 from distributedlog.metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from distributedlog.metadata.wire import MembersRequest
 from distributedlog.runtime.atomic_file import ASIDE
@@ -204,6 +207,33 @@ async def test_a_restore_that_was_killed_at_its_first_file_is_done_again() -> No
     await refound(disk, saved.head, state, name="m1", address="m1:4181", chance=chance)
 
     assert list(all_items((await read_survivor(disk)).state)) == list(all_items(state))
+
+
+async def test_a_restore_that_was_killed_at_its_last_file_is_done_again_with_another_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the first try left has the same name, and says another address."""
+    async with filled_quorum() as (nodes, client):
+        saved = await _saved(client, MemoryDisk())
+        await nodes.kill()
+    disk, state = MemoryDisk(), moved_ahead(saved.state, unchanged, {})
+
+    async def begin(address: str) -> None:
+        chance = random.Random(5)
+        await refound(disk, saved.head, state, name="m1", address=address, chance=chance)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(refounding, "store_members", None)
+        with pytest.raises(TypeError):
+            await begin("wrong:4181")
+    await begin("m1:4181")
+
+    (alone,) = (await read_survivor(disk)).head.members.members
+    assert alone.address == "m1:4181"
+    snapshots = SnapshotFiles(disk)
+    ((snapshot, _),) = snapshots.list()
+    _, members = await restore(snapshots.chunks(snapshot))
+    assert members.members == (alone,)
 
 
 async def test_a_directory_that_belongs_to_somebody_is_not_begun_anew() -> None:
