@@ -14,6 +14,7 @@ import trio
 
 from ..bookie.client import BookieClient
 from ..metadata.interface import Metadata, Scan, WatchBatch, prefix_end
+from ..metadata.transaction import KeyValue
 from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     Compacted,
@@ -54,9 +55,8 @@ class BookiePool:
         self._leaving: dict[str, None] = {}
         self._gone_at: dict[str, float] = {}
         """Known and not registered, since when, as far as it was seen here."""
-        self._came_at: dict[str, float] = {}
-        """When each registration was last seen to be new here."""
-        self._listed_at = float("-inf")
+        self._came: dict[str, tuple[int, float]] = {}
+        """The revision that each registration began with, and when that was seen here."""
         self._racks: dict[str, str] = {}
         self._clients: dict[str, BookieClient] = {}
         self._wanted: dict[str, trio.Event] = {}
@@ -102,7 +102,7 @@ class BookiePool:
         Who read a ledger's record before that reads it anew: what only that bookie had may have been
         declared lost while it was away (H103).
         """
-        return max(self._listed_at, self._came_at.get(bookie_id, float("-inf")))
+        return self._came.get(bookie_id, (0, float("-inf")))[1]
 
     def registration(self, bookie_id: str) -> BookieRegistration | None:
         """What a bookie last said of itself; None when its lease is gone."""
@@ -189,10 +189,9 @@ class BookiePool:
         """Take all that is there, then drop what is not; the revision to watch from."""
         there: dict[bytes, None] = {}
         scan = Scan(self._metadata, prefix)
-        if prefix == keys.BOOKIE_PREFIX:
-            self._listed_at = trio.current_time()  # who went and came while nothing was seen?
         async for item in scan:
             there[item.key] = None
+            self._note_beginning(item)
             take(item.key, item.value)
         had: dict[bytes, Collection[str]] = {
             keys.BOOKIE_PREFIX: self._registered,
@@ -207,8 +206,17 @@ class BookiePool:
 
     def _take_batch(self, batch: WatchBatch, take: Take) -> None:
         for event in batch.events:
+            if event.kind == "put":
+                self._note_beginning(event.item)
             take(event.item.key, event.item.value if event.kind == "put" else None)
         self._tell()
+
+    def _note_beginning(self, item: KeyValue) -> None:
+        """Also of a bookie that went and came while nothing was seen here."""
+        if item.key.startswith(keys.BOOKIE_PREFIX):
+            bookie_id = item.key.removeprefix(keys.BOOKIE_PREFIX).decode(errors="replace")
+            if self._came.get(bookie_id, (0, 0.0))[0] != item.create_revision:
+                self._came[bookie_id] = (item.create_revision, trio.current_time())
 
     def _take_cookie(self, key: bytes, value: bytes | None) -> None:
         try:
@@ -247,8 +255,6 @@ class BookiePool:
                 self._gone_at[bookie_id] = trio.current_time()
             return
         self._gone_at.pop(bookie_id, None)
-        if bookie_id not in self._registered:
-            self._came_at[bookie_id] = trio.current_time()
         self._registered[bookie_id] = registration
         self._racks[bookie_id] = registration.rack
         if bookie_id not in self._wanted:

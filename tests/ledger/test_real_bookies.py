@@ -173,6 +173,31 @@ async def test_who_opened_a_ledger_before_a_loss_was_declared_is_given_nothing_o
         assert [one.entry for one in await before.read(7, 9, bytes_max=1000)] == [7, 8, 9]
 
 
+async def test_a_bookie_that_went_and_came_while_nothing_was_seen_has_come_anew(
+    autojump_clock: MockClock,
+) -> None:
+    """H103: the client was cut off, and lists all again; one that only said more of itself was there."""
+    store = LocalMetadata()
+    pool = BookiePool(None, store)  # type: ignore[arg-type]
+
+    async def put(*operations: Put | Delete) -> None:
+        await trio.sleep(1)
+        await store.transact(Transaction(operations=operations))
+
+    async def came() -> list[float]:
+        await pool._list(bookie_key(""), lambda key, value: None)
+        return [pool.came_at("b1"), pool.came_at("b2")]
+
+    assert pool.came_at("b1") == float("-inf")
+    await put(Put(bookie_key("b1"), b""), Put(bookie_key("b2"), b""))
+    began = await came()
+    await put(Put(bookie_key("b1"), b"read-only"))
+    assert await came() == began
+    await put(Delete(bookie_key("b1")))
+    await put(Put(bookie_key("b1"), b""))
+    assert await came() == [trio.current_time(), began[1]]
+
+
 async def record_of(cluster: RealCluster, writer: LedgerWriter) -> LedgerMetadata:
     found = await cluster.store.get(ledger_key(writer.ledger_id))
     assert found is not None
