@@ -283,7 +283,7 @@ class LostBookies:
                 if job is not None:
                     jobs.append(job)
 
-        await _at_once(LOOKS_AT_ONCE, look)
+        await at_once(LOOKS_AT_ONCE, look)
         return deque(sorted(jobs))
 
     async def _job(
@@ -324,7 +324,7 @@ class LostBookies:
                         cause = f"on bookie {bookie}: {type(error).__name__}"
                         self._held_up.note(cause, f"ledger {job.ledger_id}: {error}")
 
-        await _at_once(LEDGERS_AT_ONCE, work)
+        await at_once(LEDGERS_AT_ONCE, work)
 
     def _due(self, job: Job, bookie: str) -> bool:
         """Is the job to be done still, at this moment?"""
@@ -416,7 +416,7 @@ class LostBookies:
             log.warning("bookie %s was decommissioned", bookie)
 
 
-async def _at_once(count: int, work: Callable[[], Awaitable[None]]) -> None:
+async def at_once(count: int, work: Callable[[], Awaitable[None]]) -> None:
     """So many tasks of the same, until all are through. The first error of ours is raised."""
     failed: list[DistributedLogError] = []
 

@@ -21,7 +21,7 @@ from ..log.containment import broken
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
 from .held_up import HeldUp
-from .lost import Absences
+from .lost import Absences, at_once
 from .repair import EVERY_S
 
 AT_ONCE = 16
@@ -95,17 +95,30 @@ class OpenLedgers:
         bookies = self._absences.given_up
         if not bookies:
             self._closed.clear()
-        found: set[int] = set()
+        left: dict[int, None] = {}
         for bookie in bookies:
             async for item in Scan(self._metadata, keys.on_prefix(bookie)):
                 try:
                     ledger_id = keys.ledger_id_of(item.key)
-                    if ledger_id not in self._closed:
-                        log_id = await self._open_in(ledger_id)
-                        if log_id is not None:
-                            found.add(log_id)
-                except (CorruptData, UnsupportedFormat) as error:
+                except CorruptData as error:
                     self._unreadable.note(item.key, error)
+                    continue
+                if ledger_id not in self._closed:
+                    left[ledger_id] = None
+        found: set[int] = set()
+
+        async def some() -> None:
+            while left:
+                ledger_id, _ = left.popitem()  # the newest first: those are open
+                try:
+                    log_id = await self._open_in(ledger_id)
+                except (CorruptData, UnsupportedFormat) as error:
+                    self._unreadable.note(keys.ledger_key(ledger_id), error)
+                    continue
+                if log_id is not None:
+                    found.add(log_id)
+
+        await at_once(AT_ONCE, some)
         # Between two looks a log is wanted all the time: else its writer may have held its lock meanwhile.
         self._seen = {log_id: seen for log_id, seen in self._seen.items() if log_id in found}
         return found

@@ -146,6 +146,38 @@ async def test_the_logs_of_open_ledgers_are_found_and_closed_ones_are_read_once(
     assert await ledgers.find() == set()
 
 
+class Slow(LocalMetadata):
+    """Each record takes a millisecond."""
+
+    async def get(self, key: bytes) -> Any:
+        await trio.sleep(0.001)
+        return await super().get(key)
+
+
+async def test_what_is_open_is_found_soon_among_many_that_are_closed(
+    autojump_clock: MockClock,
+) -> None:
+    """Two looks must fit between two losses 45 s apart: records are not asked for one after the other."""
+    metadata, absences = Slow(), Absences(300.0)
+    members = ("b1", "b2", "b3")
+    for ledger_id in range(1, 2001):
+        ledger = LedgerMetadata(
+            ledger_id, 3, 3, 2, (Fragment(0, members, 0),), KEY, owner=(77, ledger_id)
+        )
+        await metadata.transact(transactions.creation_share(ledger, ()))
+        if ledger_id < 2000:
+            closed = ledger.close_by_writer(9, 100)
+            await metadata.transact(transactions.closing_share(closed, 1, ()))
+    absences.see(
+        0.0, named=list(members), registered={"b1"}, cookies=set(members), leaving={"b2", "b3"}
+    )
+    ledgers = OpenLedgers(metadata, absences, None)  # type: ignore[arg-type]
+    began = trio.current_time()
+
+    assert await ledgers.find() == {77}
+    assert trio.current_time() - began < 0.2  # 2,000 records, each once though two bookies have it
+
+
 # --- closing --------------------------------------------------------------------------------------
 
 
