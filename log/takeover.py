@@ -12,6 +12,7 @@ from ..metadata.interface import Metadata
 from ..metadata.transaction import Put, Transaction
 from ..runtime.errors import (
     CorruptData,
+    EntriesLost,
     LogNotFound,
     VersionConflict,
 )
@@ -116,17 +117,28 @@ async def _read_end(
             f"ledger {record.ledger_id}: entry {last_entry} counts {records} records before its end, "
             f"entry {user_entry} counts {last.records_through}"
         )
-    first = await read_header(reader, 0)
+    _, first = await _first_left(reader, 0, user_entry)
     if first.control:  # thousands may be, before the first record: by halves
         low, high = 1, user_entry
         while low < high:
             middle = (low + high) // 2
-            none_yet = (await read_header(reader, middle)).records_through == 0
-            low, high = (middle + 1, high) if none_yet else (low, middle)
-        first = await read_header(reader, low)
+            at, header = await _first_left(reader, middle, high)
+            low, high = (at + 1, high) if header.records_through == 0 else (low, middle)
+        _, first = await _first_left(reader, low, user_entry)
     return SegmentEnd(
         last_entry, length, records, first.first_txid, last.last_txid, user_entry, last.count - 1, time_ms
     )  # fmt: skip
+
+
+async def _first_left(reader: LedgerReader, entry: int, last: int) -> tuple[int, EntryHeader]:
+    """The first from ``entry`` to ``last`` that nobody has declared lost, and its header."""
+    while True:
+        try:
+            return entry, await read_header(reader, entry)
+        except EntriesLost:  # said by the ledger's record: no bookie is asked for the next one
+            if entry == last:
+                raise
+            entry += 1
 
 
 async def read_header(reader: LedgerReader, entry: int) -> EntryHeader:

@@ -1,6 +1,7 @@
 """Two writers on one log: refusal, takeover, and what a stopped writer can still do (nothing)."""
 
 import contextlib
+from typing import Any
 
 import pytest
 import trio
@@ -17,12 +18,14 @@ from distributedlog.log.writer import LogWriter
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
     AlreadyClosed,
+    EntriesLost,
     OutcomeUnknown,
     OwnershipAcquireFailed,
     RecoveryIncomplete,
     WriterFenced,
 )
 from tests.log.conftest import World
+from tests.log.model_ledger import ModelReader
 from tests.log.records import everything, rec
 
 
@@ -40,6 +43,35 @@ async def test_a_second_writer_is_refused_and_told_who_writes(
                 assert trio.current_time() == pytest.approx(began + waited, abs=0.1)
             await writer.write(rec(1))
             assert writer.segment == 1
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+async def test_a_log_is_written_on_where_its_first_entries_were_declared_lost(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    """docs/operations.md, "Entries that are gone for good": then the log can be written again."""
+    async with world.process("alpha") as a:
+        writer = await a.open_log("l").open_writer()
+        for txid in range(1, 6):
+            await writer.write(rec(txid))
+        log_id = await a.find("l")
+    read = ModelReader.read
+
+    async def read_what_is_left(reader: ModelReader, first: int, last: int, **kw: int) -> Any:
+        if reader._ledger_id == writer_ledger and first < lost:
+            raise EntriesLost("declared lost by op: two disks")
+        return await read(reader, first, last, **kw)
+
+    writer_ledger = max(world.ledgers.stores)
+    monkeypatch.setattr(ModelReader, "read", read_what_is_left)
+    async with world.process("beta") as b:
+        async with b.open_log("l").open_writer(takeover=True) as second:
+            await second.write(rec(6))
+        found = await world.metadata.get(segment_key(log_id, 1))
+        assert found is not None
+        end = SegmentRecord.decode(found.value)
+        assert (end.records, end.last_txid, end.last_entry) == (5, 5, 4)
+        assert 1 < end.first_txid <= lost + 1
 
 
 async def test_a_waiting_writer_gets_the_lock_when_it_is_free(
