@@ -97,7 +97,7 @@ class SnapshotReceiver:
         if members == UNKNOWN:
             members = replica.raft.configuration
         snapshot = Snapshot(snapshot.index, snapshot.term, members)
-        await replica.room.on_snapshot(replica.room.grown_bytes)
+        await replica.room.on_snapshot(replica.room.applied_bytes)
         replica.received = (snapshot, state)
         replica.raft.on_snapshot_received(chunk.term, chunk.sender, snapshot, trio.current_time())
         replica.drain()

@@ -304,7 +304,7 @@ class Replica:
             same = proposal is not None and proposal.term == entry.term
             meant = proposal.meant if same and proposal is not None else None
             answer, _ = self.state.apply(entry.index, command, meant)
-            self.room.grown_bytes += len(entry.data) + 64
+            self.room.applied_bytes += len(entry.data) + 64
             if proposal is not None:
                 self._by_request.pop(proposal.request, None)
                 if proposal.asker is not None:
@@ -460,7 +460,7 @@ class Replica:
             members = self.raft.log.configuration_at(index)
             if members == UNKNOWN:
                 continue  # let in just now, and has not read yet who the members are
-            snapshot, grown = Snapshot(index, term, members), self.room.grown_bytes
+            snapshot, applied = Snapshot(index, term, members), self.room.applied_bytes
             try:
                 chunks = chain([members.encode()], kv_snapshot.snapshot(self.state))
                 await self.storage.snapshots.save(snapshot, chunks)
@@ -469,8 +469,10 @@ class Replica:
                     await trio.sleep(SNAPSHOT_AGAIN_S)
                 self._snapshot_wanted.set()
                 continue
-            await self.room.on_snapshot(grown)
+            await self.room.on_snapshot(applied)
             if self.snapshot is None or self.snapshot.index < index:
                 self.snapshot = snapshot
                 self._compact = snapshot
                 self._queued.set()
+            else:  # a leader's is newer: this one lies here until the next
+                self.storage.snapshots.passing_bytes = 0

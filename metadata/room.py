@@ -43,8 +43,10 @@ class Room:
         self.quorum_short = False
         """A leader's view: most voters are short."""
         self.snapshot_failed = False
-        self.grown_bytes = 0
-        """Commands applied since the newest snapshot: it is about so much larger, at most."""
+        self.applied_bytes = 0
+        """Of commands, since the start."""
+        self._in_snapshot_bytes = 0
+        """… up to the newest snapshot."""
         self.snapshot_bytes = 0
         """The size of the newest snapshot."""
         self.share_bytes = SHARE_BYTES_MIN
@@ -61,6 +63,11 @@ class Room:
         """A start has loaded what there is."""
         self.snapshot_bytes = await self._storage.snapshots.newest_bytes()
         await self.look()
+
+    @property
+    def grown_bytes(self) -> int:
+        """Commands applied since the newest snapshot: the next is about so much larger, at most."""
+        return self.applied_bytes - self._in_snapshot_bytes
 
     @property
     def needed_bytes(self) -> int:
@@ -137,10 +144,11 @@ class Room:
         self._tell()
         return await self.give_up_reserve()
 
-    async def on_snapshot(self, grown_bytes: int) -> None:
-        """There is a new one; so much was applied when it was begun."""
+    async def on_snapshot(self, applied_bytes: int) -> None:
+        """There is a new one; ``self.applied_bytes`` was so much when it was begun."""
         self.snapshot_failed = False
-        self.grown_bytes -= grown_bytes
+        # Its own, finished after a leader's newer one came, moves nothing back.
+        self._in_snapshot_bytes = max(self._in_snapshot_bytes, applied_bytes)
         self.snapshot_bytes = await self._storage.snapshots.newest_bytes()
         self._tell()
 

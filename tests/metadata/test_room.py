@@ -174,6 +174,20 @@ async def test_what_is_proposed_and_not_written_counts_twice() -> None:
     assert room.refusal(spare // 2 + 1) is not None
 
 
+async def test_a_snapshot_that_ends_after_a_newer_one_came_counts_once() -> None:
+    """A node's own is being written when its leader's comes: what was applied since is not less for it."""
+    disk = MemoryDisk(bytes_max=DISK_BYTES)
+    room = Room(disk, await begun(disk), Reasons(), "m1")
+    room.applied_bytes += 1000
+    own = room.applied_bytes
+    room.applied_bytes += 500
+    await room.on_snapshot(room.applied_bytes)
+    room.applied_bytes += 70
+    await room.on_snapshot(own)
+
+    assert room.grown_bytes == 70
+
+
 # --- a quorum on full disks -----------------------------------------------------------------------
 
 
