@@ -268,6 +268,8 @@ class _Opening:
         """Files that should be there, and are not."""
         self.blank: set[int] = set()
         """Files of zeros: made ahead and never used, or what is left of a lost one."""
+        self.survivors: set[tuple[int, int]] = set()
+        """Ledgers and entries that are copied before this bookie serves."""
         self.ended_below = 0
         """All states are known: what lies in old files of other ledgers below this is dead, not lost."""
 
@@ -424,8 +426,9 @@ class _Opening:
         removed = self.removed
         self.ended_below = 0 if decision.corrupt or self.losses else self.ledgers.gone_below
         await self._miss_cold()
-        for number in sorted(self.cold):
-            await self._rebuild_cold(self.cold[number])
+        whole, with_holes = await self._cold_in_order()
+        for cold in whole:
+            await self._rebuild_cold(cold)
         skipped = skipped_ranges((*decision.durable, *decision.survivors))
         for number in sorted(set(self.names) - set(scanned) - removed):
             if number in sealed:
@@ -433,8 +436,29 @@ class _Opening:
         for block in decision.durable:
             for run in block.runs:
                 await self._add_run(run, block.file_number)
+        for cold in with_holes:
+            await self._rebuild_cold(cold)
         self._miss_files(replay)
         return replay
+
+    async def _cold_in_order(self) -> tuple[list[ColdFile], list[ColdFile]]:
+        """Those that nothing was given back of, and those with holes; the newest first.
+
+        What comes first keeps its place, and a footer goes on naming what was given back: what moved on from
+        there lies in a newer cold file, what was copied here anew in the journal.
+        """
+        whole: list[ColdFile] = []
+        with_holes: list[ColdFile] = []
+        for _, cold in sorted(self.cold.items(), reverse=True):
+            try:
+                file = await open_file(self.disk, cold_name(cold.number))
+            except CorruptData:
+                with_holes.append(cold)
+                continue
+            holes = file.allocated_bytes() < cold.length
+            file.close()
+            (with_holes if holes else whole).append(cold)
+        return whole, with_holes
 
     async def _scan_back_to(
         self, position: int, head: jb.Head, scanned: dict[int, list[Replayed]]
@@ -609,6 +633,7 @@ class _Opening:
         for block in decision.survivors:
             for run in block.runs:
                 self._know(self.ledgers.get_or_make(run.ledger))
+                self.survivors |= {(run.ledger, run.first + n) for n in range(run.count)}
 
     def _know(self, ledger: Ledger) -> None:
         """An entry of it is here, and so was its state, in that block or before."""
@@ -648,11 +673,23 @@ class _Opening:
             return
         position = 0
         for entry in range(run.first, run.first + run.count):
-            length = entries.HEADER.unpack_from(data, position)[1]
+            length = _record_bytes(data, position, ledger.id, entry)
+            if not length:  # given back, or rotten; nothing is searched for (H91)
+                if not self._is_all_here(ledger, entry, run.first + run.count - 1):
+                    self._lose(f"{name} does not hold ledger {ledger.id} from entry {entry} on")
+                return
             if self.index.find(ledger, entry) is None:
                 self.index.add(ledger, entry, 1, number, run.offset + position, length)
                 ledger.top = max(ledger.top, entry)
             position += length
+
+    def _is_all_here(self, ledger: Ledger, first: int, last: int) -> bool:
+        while first <= last:
+            found = self.index.find(ledger, first)
+            if found is None and (ledger.id, first) not in self.survivors:
+                return False
+            first = found.last + 1 if found is not None else first + 1
+        return True
 
     def _into_limbo(self) -> None:
         """Lost blocks may have held entries, fences, tombstones of any ledger, known or not."""
@@ -662,6 +699,17 @@ class _Opening:
                 self.ledgers.mark(ledger, ledger.flags | jb.FENCED | jb.LIMBO)
                 ledger.fence_durable = True  # by the state in the new file's head, before serving
                 self.index.note_state(ledger)
+
+
+def _record_bytes(data: bytes, position: int, ledger_id: int, entry: int) -> int:
+    """The length of the record that must stand there; 0: something else does."""
+    if len(data) - position < entries.HEADER_BYTES:
+        return 0
+    _, length, payload_bytes, _, _, _, ledger, number, _, _ = entries.HEADER.unpack_from(
+        data, position
+    )
+    fits = length == entries.record_bytes(payload_bytes) and position + length <= len(data)
+    return int(length) if fits and (ledger, number) == (ledger_id, entry) else 0
 
 
 def _all_before_is_durable(scanned: dict[int, list[Replayed]], number: int) -> bool:

@@ -1,9 +1,11 @@
 """What goes wrong while records move, or was healed since: nothing is left behind, no node ends for it."""
 
 import pytest
+import trio
 import trio.testing
 
 from distributedlog.bookie import cold_blocks as cb
+from distributedlog.bookie import compaction
 from distributedlog.bookie.journal import file_name
 from distributedlog.runtime.errors import NoSuchLedger, TooBusy
 
@@ -153,3 +155,101 @@ async def test_a_number_that_no_file_was_made_of_is_taken_again(autojump_clock: 
         assert await journal._make_ahead() is None
         assert taken == [before + 1]
         assert journal.take_number() == before + 2
+
+
+async def test_the_newer_of_two_copies_is_taken_where_the_older_was_given_back(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cold file is rewritten in parts, the pages of what has moved go; then the index is lost."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, range(1, 121), 1)
+        await delete(store, *range(2, 121, 2))
+        await compact(store)
+        (old,) = store._journal.cold
+        await delete(store, *range(3, 121, 4))
+        live = range(1, 121, 4)
+        monkeypatch.setattr(compaction, "RUNS_MAX", 10)
+        punched = store.stats.punched_bytes
+        moved = False
+        while store.stats.punched_bytes == punched or not moved:
+            punched = store.stats.punched_bytes
+            assert await store.compactor.go_once()
+            moved = moved or store.stats.files_compacted > 1
+        assert old in store._journal.cold
+        assert store._index.live_bytes[old]
+    disk._maps = {}
+
+    async with running(disk, SMALL) as store:
+        assert not store.ledgers.limbo_below
+        for ledger in live:
+            assert await read_all(store, ledger) == wanted[ledger], f"ledger {ledger}"
+
+
+async def test_what_came_back_is_taken_where_its_old_place_was_given_back(
+    autojump_clock: Clock,
+) -> None:
+    """A copy was dropped, its pages given back, and it was copied here anew; then the index is lost."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        adder = await add_acked(store, 4, 40, 3000, apart_s=0.001)
+        store.adds.close_stream(adder.stream)
+        wanted = await interleaved(store, (1, 3), 40)
+        await delete(store, 1)
+        await compact(store)
+        assert await store.dropping.drop(4)
+        await store.checkpoint()
+        assert await store.compactor.go_once()
+        assert store.stats.punched_bytes
+        await store.dropping.take_back(4)
+        again = Adder(store, 4, recovery=True)
+        for n in range(40):
+            again.send(adder.sent[n])
+            await trio.sleep(0.001)
+        await again.all_acked()
+    disk._maps = {}
+
+    async with running(disk, SMALL) as store:
+        assert not store.ledgers.limbo_below
+        assert await read_all(store, 3) == wanted[3]
+        assert await read_all(store, 4) == dict(enumerate(adder.sent))
+
+
+async def test_a_rotten_run_that_lies_partly_elsewhere_ends_no_start(
+    autojump_clock: Clock,
+) -> None:
+    """Without its index a start steps over records by lengths that rotted."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        adder = Adder(store, 4)
+        adder.send(*(record(4, n) for n in range(8)))
+        await adder.all_acked()
+        others = Adder(store, 5)
+        for n in range(0, 60, 10):
+            others.send(*(record(5, n + m, bytes(3000)) for m in range(10)))
+            await others.all_acked()
+        run = store._index.find(store.ledgers.by_id[4], 5)
+        assert run is not None
+        assert run.count == 8
+        await store.checkpoint()
+        disk.flip(file_name(run.file_number), run.offset + len(b"".join(adder.sent[:2])) + 10)
+        assert await store.rot.drop(4, KEY, await store.rot.look(4, 0, 7))
+        again = Adder(store, 4, recovery=True)
+        again.send(*adder.sent[2:])
+        await again.all_acked()
+        await interleaved(store, (6,), 60)
+        await store.checkpoint()
+        copied = store._index.find(store.ledgers.by_id[4], 5)
+        assert copied is not None
+        assert copied.file_number > run.file_number
+        store.compactor._may_work.set()
+        assert await store.compactor._move([copied.file_number])
+        assert cold_names(disk)
+        assert file_name(run.file_number) in disk.list()
+        assert await read_all(store, 4) == dict(enumerate(adder.sent))
+    disk._maps = {}
+
+    async with running(disk, SMALL) as store:
+        assert not store.ledgers.limbo_below
+        assert await read_all(store, 4) == dict(enumerate(adder.sent))
+        assert await read_all(store, 5) == dict(enumerate(others.sent))
