@@ -315,11 +315,14 @@ class LostBookies:
         async def work() -> None:
             while jobs:
                 job = jobs.popleft()
+                moved = False
                 for bookie in job.bookies:
                     if not self._due(job, bookie):
                         continue  # it is back, or we are not the repairer any more
                     try:
-                        await self.move(job.ledger_id, bookie)
+                        if moved and not await self._due_again(job, bookie):
+                            continue  # haste ends where there is a second copy
+                        moved = await self.move(job.ledger_id, bookie) or moved
                     except DistributedLogError as error:
                         cause = f"on bookie {bookie}: {type(error).__name__}"
                         self._held_up.note(cause, f"ledger {job.ledger_id}: {error}")
@@ -332,6 +335,15 @@ class LostBookies:
             return True
         urgent = job.kind == URGENT and bookie in self.absences.urgent
         return urgent and job.away <= self.absences.away
+
+    async def _due_again(self, job: Job, bookie: str) -> bool:
+        """And after another bookie's copies of the ledger were stored elsewhere?"""
+        if bookie in self.absences.lost:
+            return True
+        note = await self._metadata.get(keys.under_key(job.ledger_id))
+        holes = () if note is None else notes.decode(note.value)
+        now = await self._job(job.ledger_id, (bookie,), holes)
+        return now is not None and now.kind == URGENT
 
     async def move(self, ledger_id: int, bookie: str) -> bool:
         """Store one ledger's entries of ``bookie`` elsewhere. False: it is not closed, or changed meanwhile.
