@@ -81,8 +81,8 @@ async def tasks(namespace: TrioNamespace) -> int:
 
 
 def settle(background: Background, namespace: TrioNamespace, expected: int) -> None:
-    """Until the namespace has so many tasks: what was given up ends within two seconds."""
-    end = time.monotonic() + 2
+    """Until the namespace has so many tasks: what was given up ends, on a busy machine too."""
+    end = time.monotonic() + 20
     while (found := background.run(tasks, namespace)) != expected:
         gc.collect()
         assert time.monotonic() < end, f"{found} tasks, {expected} before"

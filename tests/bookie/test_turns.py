@@ -52,8 +52,8 @@ def _turns() -> Iterator[_Turns]:
 
 async def test_ten_thousand_tiny_runs_are_written_and_forgotten_some_a_turn(tmp_path: Path) -> None:
     """A checkpoint of them, the deletion of those in memory and of those in the map."""
-    index = DirectoryDisk(tmp_path)
-    async with running(DirectoryDisk(tmp_path / "journal"), OPTIONS, index) as store:
+    index, disk = DirectoryDisk(tmp_path), DirectoryDisk(tmp_path / "journal")
+    async with running(disk, OPTIONS, index) as store:
         both = [Adder(store, 7), Adder(store, 8)]
         for n in range(0, 2 * RUNS, 2):
             for adder in both:
@@ -73,6 +73,7 @@ async def test_ten_thousand_tiny_runs_are_written_and_forgotten_some_a_turn(tmp_
 
         assert store.info()["runs_in_map"] == store.info()["live_bytes"] == 0
         assert turns.most < CALLS_MAX
+    await disk.close()
     await index.close()
 
 

@@ -598,7 +598,7 @@ async def test_a_record_is_not_taken_before_there_is_room_for_it(
                 await put(stuck, rec(1, bytes(50_000)))
         other = await buffered(ns, "other", at_limit="reject")
         with pytest.raises(TooBusy):
-            await put(other, rec(7, bytes(MIB // 2)))
+            await put(other, rec(7, bytes(3 * MIB // 4)))
         chunk, slot = await put(other, LogRecord(payload=b"without"))
         await other.commit()
         assert chunk.result(slot)
