@@ -482,12 +482,13 @@ class WriteBuffer:
         with self._mutex:
             if self._closed:
                 self._raise_if_over()
+        txids, payloads = columns_of(records)
         try:
-            size = sum([memoryview(one).nbytes for one in columns_of(records)[1]])
+            size = sum([memoryview(one).nbytes for one in payloads])
         except TypeError:
             size = 0  # the writer says what is wrong with them
         size += len(records) * RECORD_COLUMN_BYTES
-        if size > SIZE_MAX:
+        if size > SIZE_MAX or any(txid != txids[0] for txid in txids):
             size = 0  # as in `take_packed`
         async with self._in_order:
             await self._until(lambda: self._room_aside(len(records), size))
