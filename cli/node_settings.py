@@ -9,7 +9,7 @@ from ..bookie.options import BookieOptions
 from ..cluster.config import parse_file
 from ..cluster.options import BookieNodeConfig
 from ..runtime.errors import InvalidRequest
-from ..runtime.options import check, described, overlaid, typed, unknown
+from ..runtime.options import described, overlaid, typed, unknown
 
 FLAGS = {
     "name": "name",
@@ -55,7 +55,7 @@ def split_settings(given: Mapping[str, Any], where: str) -> tuple[dict[str, Any]
         into[name] = _of_kind(known[name], value)
     try:
         overlaid(BookieOptions(), store)
-        check(BookieNodeConfig("", (), **node))
+        BookieNodeConfig("", (), **node)
     except InvalidRequest as error:
         raise InvalidRequest(f"{where}: {error}") from None
     return node, store
