@@ -12,6 +12,12 @@ from .meters import SECONDS, Sample
 
 KIND = CONTENT_TYPE_LATEST
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+FAMILIES: Mapping[str, type[Family]] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+"""By a metric's kind."""
 
 
 def families(groups: Sequence[tuple[Mapping[str, str], Sequence[Sample]]]) -> list[Family]:
@@ -23,19 +29,13 @@ def families(groups: Sequence[tuple[Mapping[str, str], Sequence[Sample]]]) -> li
             name, value = metric.label
             here = {**labels, name: value} if name else labels
             family = made.get(metric.name)
-            if metric.kind == "histogram":
-                if not isinstance(family, HistogramMetricFamily):
-                    family = HistogramMetricFamily(metric.name, metric.help, labels=list(here))
+            if family is None:
+                family = FAMILIES[metric.kind](metric.name, metric.help, labels=list(here))
+                made[metric.name] = family
+            if isinstance(family, HistogramMetricFamily):
                 family.add_metric(list(here.values()), _cumulative(sample.counts), sample.value)
-            elif metric.kind == "counter":
-                if not isinstance(family, CounterMetricFamily):
-                    family = CounterMetricFamily(metric.name, metric.help, labels=list(here))
-                family.add_metric(list(here.values()), sample.value)
             else:
-                if not isinstance(family, GaugeMetricFamily):
-                    family = GaugeMetricFamily(metric.name, metric.help, labels=list(here))
                 family.add_metric(list(here.values()), sample.value)
-            made[metric.name] = family
     return list(made.values())
 
 
