@@ -153,6 +153,19 @@ class Pipeline:
         batch.bytes_max = max(wanted, min(self._entry_bytes_max, left))
         return True
 
+    def fit_frame(self, records: int, size: int) -> bool:
+        """As `fit`, of a frame: it passes nobody who waits, and is not taken where the bound is reached."""
+        if self._waiting or self._held_bytes >= self.limits.in_flight_bytes_max:
+            return False
+        return self.fit(records, size)
+
+    async def wait_fit_frame(self, records: int, size: int) -> None:
+        """Until `fit_frame` may say yes; as `wait_fit`."""
+        await self.before_submit()
+        held = self.held_bytes + size
+        if not self.part.fits(held) or self.rate_wait_s(records, size) > 0:
+            await self.wait_fit(records, size)
+
     async def wait_fit(self, records: int, size: int) -> None:
         """Until `fit` may say yes, in the order of the calls: ask it again without a checkpoint between.
 

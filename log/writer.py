@@ -12,7 +12,14 @@ from typing import Any
 
 import trio
 
-from ..runtime.errors import DistributedLogError, TooBusy, WriteCancelled, WriteFailed
+from ..runtime.errors import (
+    DistributedLogError,
+    InvalidRequest,
+    RecordTooLarge,
+    TooBusy,
+    WriteCancelled,
+    WriteFailed,
+)
 from ..runtime.host import Buffer
 from .admission import (
     Taken,
@@ -27,6 +34,7 @@ from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN, check_dlsn
 from .follower import follow
+from .frames import Frame
 from .keys import incarnation_text
 from .ledgers import NewLedger
 from .lock_session import Claim
@@ -452,6 +460,79 @@ class LogWriter:
         owned = self._claim.owned
         follower = await follow(owned.metadata, owned.log_id, self._name)
         return await truncate(owned.metadata, self._ledgers, follower, dlsn)
+
+    # --- frames, for who writes for others --------------------------------------------------------
+
+    async def decide_txids(self, given: bool) -> None:
+        """Before the first frame: whether they come with txids. Where that is open it is decided, and stored.
+
+        Raises `InvalidRequest` where the log wants the other thing.
+        """
+        await self._fit(given)
+
+    def take_frame(
+        self,
+        payloads: list[bytes],
+        on_done: Callable[[Frame], object],
+        *,
+        txids: list[int] | None = None,
+    ) -> Frame | None:
+        """Take records that one producer sent in one go, whole into one entry; waits for nothing.
+
+        None: there is no room now (`frame_room`), nothing was taken. ``on_done`` is called once, with the
+        frame, when its outcome is known, perhaps in here; it must neither raise nor wait. ``txids``: None
+        where the log gives them; `decide_txids` comes first. At least one record; payloads of at most
+        1,040,384 bytes, with 12 more for each record after the first.
+
+        Raises `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder` (also where the log lets txids go
+        back and none has), or what ended the writer; nothing is taken then.
+        """
+        pipeline = self.pipeline
+        pipeline.raise_if_over()
+        number = len(payloads)
+        rule = self._source.rule
+        if rule == AUTO:
+            raise InvalidRequest(f'log "{self._name}": who gives its txids is to be decided first')
+        if (txids is not None) != (rule == GIVEN):
+            raise misfit(rule, txids is not None, self._name)
+        if set(map(type, payloads)) != {bytes}:
+            raise InvalidRequest("a frame holds at least one payload, and payloads are bytes")
+        sizes = list(map(len, payloads))
+        size = sum(sizes) + number * RECORD_COLUMN_BYTES
+        if size - RECORD_COLUMN_BYTES > RECORD_BYTES_MAX:
+            raise RecordTooLarge(
+                f"a frame of {number} records and {sum(sizes)} bytes; the most are {RECORD_BYTES_MAX} in sum "
+                f"with {RECORD_COLUMN_BYTES} bytes for each record after the first"
+            )
+        if txids is not None:
+            refusal = admit_columns(txids, payloads, self._floor, self._ordered, self._name).refusal
+            if refusal is not None:
+                raise refusal
+        if not pipeline.fit_frame(number, size):
+            return None
+        if txids is None:
+            txids = self._source.draw(sizes)
+        elif self._ordered:
+            self._floor = txids[-1]
+        batch = pipeline.batch
+        slot = len(batch.txids)
+        if not slot:
+            pipeline.wake()
+        batch.txids += txids
+        batch.payloads += payloads
+        batch.bytes += size
+        frame = Frame(number, on_done)
+        frame.first_txid = txids[0]
+        frame.in_batch(batch, slot)
+        return frame
+
+    async def frame_room(self, records: int, size: int) -> None:
+        """Wait until a frame of so many records and payload bytes may be taken: then `take_frame` without a
+        checkpoint between, which may say None again, for others write too.
+
+        Raises `TooBusy` where the log refuses what is above a limit, and what ended the writer.
+        """
+        await self.pipeline.wait_fit_frame(records, size + records * RECORD_COLUMN_BYTES)
 
     # --- txids ------------------------------------------------------------------------------------
 
