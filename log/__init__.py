@@ -30,7 +30,8 @@ Writing, in the order a record meets it:
 
 Reading:
 
-    reader.py, fetcher.py           records in order; entries ahead of their reader
+    reader.py, entry_queue.py       records in order; entries ahead of their reader, from whatever source
+    fetcher.py                      from the bookies, in a task
     skips.py                        what a reader was told to pass over (pure)
     multi_reader.py                 several logs as one stream
     subscription.py, commits.py     one holder from a named position on; what holders commit, written together

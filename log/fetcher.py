@@ -1,4 +1,4 @@
-"""What fetches for a reader: the entries from a position on, segment by segment, ahead of their reader.
+"""What fetches for a reader: the entries from a position on, segment by segment, into its `EntryQueue`.
 
 One task owns where the fetching is; it never leaves a segment before that one is drained, and closed or
 proved to have ended there (H11).
@@ -7,9 +7,8 @@ read) is known after everything that came before.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import trio
@@ -28,6 +27,7 @@ from ..runtime.errors import (
 from .containment import broken, contained
 from .context import LogContext
 from .dlsn import DLSN
+from .entry_queue import EntryQueue
 from .follower import StateFollower
 from .graveyard import explain_gone
 from .ledgers import EntryRecord, LedgerReader
@@ -36,7 +36,7 @@ from .locate import find_time, find_txid, held_at, last_readable
 from .next_segment import NextSegment
 from .position import Position
 from .range_reader import RangeReader
-from .record import Columns, decode, decode_header
+from .record import decode, decode_header
 from .segment_begin import SegmentBegin
 from .segment_reader import open_segment
 from .segments import UNKNOWN, SegmentRecord
@@ -56,56 +56,33 @@ FAR_STARVED = 0.9
 """and this share of it the reader waited for that bookie: who decodes most of the time needs no other."""
 SEGMENTS_AT_ONCE = 64
 
+TakeStored = Callable[[SegmentRecord, EntryRecord], None]
+"""Takes an entry as it is stored; not a control entry."""
+
 log = logging.getLogger("distributedlog.log")
 
 
 class Fetcher:
-    """The entries between the bookies and one reader: fetched by `run`, taken by `take`."""
+    """Fetches the entries of a log from the bookies, in a task (`run`), for one reader."""
 
     def __init__(
         self,
         context: LogContext,
         follower: StateFollower,
-        start: DLSN,
+        out: EntryQueue,
         *,
-        from_txid: int | None,
-        from_time_ms: int | None,
-        to: DLSN | None,
-        ended: bool,
-        position: Position | None = None,
-        skips: SkipNotes | None = None,
         on_skipped: Callable[[Skipped], object] | None = None,
+        take_stored: TakeStored | None = None,
     ) -> None:
-        self.name = follower.state.name
-        self.incarnation = follower.incarnation
-        """Which log of this name it is."""
-        self.start = position
-        """Where it begins, if that is known before anything is read."""
-        self.queue: deque[Columns] = deque()
-        """Decoded, cut to what was asked for, in order."""
-        self.queue_bytes = 0
-        self.ended = ended
-        """Nothing more will come into the queue."""
-        self.sealed = False
-        """It ended because the log does."""
-        self.on_news: Callable[[], object] | None = None
-        """Called when something comes into the queue, or the end is reached."""
-        self._read_ahead_bytes = context.options.read_ahead_bytes
-        self._read_bytes = context.options.read_bytes
-        self.error: DistributedLogError | None = None
-        """It ended because of this, after what is in the queue."""
-        self.skips = skips
-        """What was passed over; None: nothing may be."""
-        self.entry_at = trio.current_time()
-        """When an entry came last, a control entry too, or the reader was opened, or had no room."""
-        self._heard_at = self.entry_at
-        self.at_tail = False
-        """Has all that is there been fetched, as far as it is known here?"""
+        """``take_stored`` gets the entries as they are stored; then nothing comes into ``out``."""
+        self.out = out
+        """Where they go, and where they begin and end."""
+        self._name = out.name
+        self._heard_at = out.entry_at
         self._ledger: LedgerReader | None = None
         self._on_skipped = on_skipped
+        self._take_stored = take_stored
         self._ledgers = context.ledgers
-        self.meters = context.meters
-        self.meters.readers += 1
         self._options = context.options
         self._follower = follower
         self._scope = trio.CancelScope()
@@ -116,91 +93,45 @@ class Fetcher:
         """After the segment at hand, while that is in progress; or the segment that was entered by it."""
         self._entered: SegmentRecord | None = None
         """Of the segment that was entered before the log said where it begins."""
-        self._filled = trio.Event()
-        self._taken = trio.Event()
-        self._start = start
-        self._proven = None if position is None else start
-        self._from_txid = from_txid
-        """From `_start` on, until it is found."""
-        self._from_time_ms = from_time_ms
-        """The same."""
-        self._to = to
-        self._at_segment, self._at_entry = start.segment, start.entry
-        self._next_id = None if position is None else position.sequence_id - start.slot
-        """The sequence id of the record that comes next; None: whatever comes is the first."""
+        self._proven = None if out.position is None else out.start
+        self._at_segment, self._at_entry = out.start.segment, out.start.entry
         self._trouble_since: float | None = None
         self._context = context
         self._far = False
         """Is so much ahead that several bookies are read at once?"""
         self._far_since: float | None = None
         """Since when it is looked what one bookie is good for; None: it is not."""
-        self._starved_s = 0.0
-        """For how long the reader had to wait since then."""
         self._plainly = 0
         """The segment that is read from one bookie, for reading it from several failed."""
         self._skip_told_at = -float("inf")
         self._lies_in = 0
         """The ledger where the segment at hand was looked for."""
+        out.heard = self._last_heard
+        out.on_close = self._scope.cancel
 
-    # --- for the reader ---------------------------------------------------------------------------
-
-    async def wait_filled(self) -> None:
-        """Until there is something in the queue, or nothing more will come. Yields at least once."""
-        if self.queue or self.ended:
-            await trio.lowlevel.checkpoint()
-        while not self.queue and not self.ended:
-            if self._filled.is_set():
-                self._filled = trio.Event()
-            began = trio.current_time()
-            await self._filled.wait()
-            self._starved_s += trio.current_time() - began
-
-    def take(self) -> Columns:
-        """The next entry of the queue, which is not empty."""
-        columns = self.queue.popleft()
-        self.queue_bytes -= columns.held_bytes
-        if 2 * self.queue_bytes <= self._read_ahead_bytes:
-            self._taken.set()  # not for each entry: the fetching task would wake for nothing
-        return columns
-
-    def hold_at_most(self, share_bytes: int) -> None:
-        """What is fetched and not taken, and what is on its way, are as many bytes each, or an entry."""
-        options = self._options
-        self._read_ahead_bytes = min(share_bytes, options.read_ahead_bytes)
-        self._read_bytes = max(1, min(share_bytes, options.read_bytes))
-        self._taken.set()
-
-    def put_back(self, taken: Sequence[Columns]) -> None:
-        """Entries that were taken, and not used."""
-        if not isinstance(self.error, AlreadyClosed):
-            self.queue.extendleft(reversed(taken))
-            self.queue_bytes += sum(columns.held_bytes for columns in taken)
-            self._filled.set()
-
-    @property
-    def heard_at(self) -> float:
+    def _last_heard(self) -> float:
         """When a bookie last answered for this log, or the reader was opened."""
         return max(self._heard_at, -1.0 if self._ledger is None else self._ledger.heard_at)
 
-    def close(self) -> None:
-        """Fetch nothing more, forget what is there. Idempotent."""
-        self._scope.cancel()
-        self._end(AlreadyClosed(f'log "{self.name}": this reader is closed'))
-        self.queue.clear()
+    def prove(self, dlsn: DLSN) -> None:
+        """Somebody was given everything before this position: so it is confirmed (H24)."""
+        if self._proven is None or self._proven < dlsn:
+            self._proven = dlsn
+            if self._ledger is not None:
+                self._note_proven(self._ledger)
+                self._waiting.cancel()
 
-    def fail(self, error: DistributedLogError) -> None:
-        """It is not the caller's any more: nothing that is here is given."""
-        self._end(error)
-        self._scope.cancel()
-        self.queue.clear()
-        self.queue_bytes = 0
-
-    # --- the fetching task ------------------------------------------------------------------------
+    def _note_proven(self, ledger: LedgerReader) -> None:
+        """A DLSN where the caller began proves nothing: anybody writes one down. What bookies say is
+        confirmed, or a closed end, is all that is read (G5); a position says what was given (H141)."""
+        proven = self._proven
+        if proven is not None and proven.segment == self._at_segment and not ledger.closed:
+            ledger.note_lac(proven.entry - (proven.slot == 0))
 
     async def run(self) -> None:
         """Fetch until the end, an error, or the reader is closed. A task of the namespace."""
         try:
-            with self._scope, contained(f'a reader of log "{self.name}"', self._end):
+            with self._scope, contained(f'a reader of log "{self._name}"', self.out.end):
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     nursery.start_soon(self._follower.run)
@@ -209,12 +140,12 @@ class Fetcher:
         finally:
             if self._next is not None:
                 self._next.close()
-            if not self.ended:
-                self._end(AlreadyClosed(f'log "{self.name}": the namespace was closed'))
+            if not self.out.ended:
+                self.out.end(AlreadyClosed(f'log "{self._name}": the namespace was closed'))
 
     async def _fetch(self) -> None:
         backoff = Backoff()
-        while not self.ended:
+        while not self.out.ended:
             before = (self._at_segment, self._at_entry)
             try:
                 try:
@@ -227,13 +158,13 @@ class Fetcher:
                 continue
             except DistributedLogError as error:
                 if not error.retryable:
-                    self._end(error)
+                    self.out.end(error)
                     return
                 if (self._at_segment, self._at_entry) != before or self._trouble_since is None:
                     self._trouble_since = trio.current_time()
                     backoff.reset()
                 elif trio.current_time() - self._trouble_since > self._options.read_retry_s:
-                    self._end(error)
+                    self.out.end(error)
                     return
             await trio.sleep(backoff.next_s())
 
@@ -246,35 +177,35 @@ class Fetcher:
         else:
             found = await self._find_segment(number)
             if found is None:
-                self.sealed = True
-                self._end()
+                self.out.sealed = True
+                self.out.end()
                 return
             record = found
             self._lies_in = record.ledger_id
             ledger = await open_segment(self._ledgers, record)
-        if self._next_id is None and self._at_entry == 0:
-            self._next_id = record.start_sequence_id
-        elif self._next_id is None and record.closed and self._at_entry > record.last_user_entry:
-            self._next_id = record.end_sequence_id
+        if self.out.next_id is None and self._at_entry == 0:
+            self.out.next_id = record.start_sequence_id
+        elif self.out.next_id is None and record.closed and self._at_entry > record.last_user_entry:
+            self.out.next_id = record.end_sequence_id
         self._ledger = ledger
         following = self._open_ahead(record, ledger)
         try:
             await self._drain(record, ledger, following)
-            if not (self.ended or self._far) and self._ended_before(following):
+            if not (self.out.ended or self._far) and self._ended_before(following):
                 following, self._next = None, following
         finally:
-            self._heard_at, self._ledger = self.heard_at, None
+            self._heard_at, self._ledger = self._last_heard(), None
             ledger.close()
             if following is not None:
                 following.close()
-        if self.ended or self._far:
+        if self.out.ended or self._far:
             return
         if self._next is None:
-            if self.skips is not None and self.skips.pending:
+            if self.out.skips is not None and self.out.skips.pending:
                 end = (await self._follower.segment(number)).end_sequence_id
                 self._after_skip(DLSN(number + 1, 0, 0), end)
-            if self._to is not None and self._to.segment <= number:
-                self._end()
+            if self.out.to is not None and self.out.to.segment <= number:
+                self.out.end()
                 return
             # The ledger may be closed a moment before the log says so, and the log says what follows.
             await self._follower.until(lambda state: state.open_from > number)
@@ -282,7 +213,7 @@ class Fetcher:
 
     async def _find_segment(self, number: int) -> SegmentRecord | None:
         """A segment's record, numbered, once that can be had; None: the log is sealed before it."""
-        self.at_tail = number > self._follower.state.last_segment
+        self.out.at_tail = number > self._follower.state.last_segment
         state = await self._follower.until(
             lambda state: number <= state.last_segment or state.sealed
         )
@@ -301,7 +232,7 @@ class Fetcher:
 
     def _open_ahead(self, record: SegmentRecord, ledger: LedgerReader) -> NextSegment | None:
         """Have the segment after this one opened while this one is in progress, if it may be wanted."""
-        if ledger.closed or (self._to is not None and self._to.segment <= record.segment):
+        if ledger.closed or (self.out.to is not None and self.out.to.segment <= record.segment):
             return None
 
         def on_begun(begin: SegmentBegin) -> None:
@@ -323,8 +254,8 @@ class Fetcher:
         """Does the next segment prove that all of the one at hand has been had?"""
         return (
             following is not None
-            and not (self.skips is not None and self.skips.pending)
-            and following.ends_before(self._at_entry, self._next_id)
+            and not (self.out.skips is not None and self.out.skips.pending)
+            and following.ends_before(self._at_entry, self.out.next_id)
         )
 
     async def _drain(
@@ -336,36 +267,33 @@ class Fetcher:
         def take(entries: Sequence[EntryRecord]) -> int:
             return self._take_tail(record, entries)
 
-        # A DLSN where the caller began proves nothing: anybody writes one down. What bookies say is
-        # confirmed, or a closed end, is all that is read (G5); a position says what was given (H141).
-        if self._proven is not None and self._proven.segment == number and not ledger.closed:
-            ledger.note_lac(self._proven.entry - (self._proven.slot == 0))
-        while not self.ended:
+        self._note_proven(ledger)
+        while not self.out.ended:
             closed, lac = ledger.closed, ledger.lac
-            self.at_tail = self._at_entry > lac
-            if not self.at_tail:
+            self.out.at_tail = self._at_entry > lac
+            if not self.out.at_tail:
                 # Only here: a reader that has had everything before the point has lost nothing.
                 self._follower.check_position(number, self._at_entry)
                 try:
-                    found = await ledger.read(self._at_entry, lac, bytes_max=self._read_bytes)
+                    found = await ledger.read(self._at_entry, lac, bytes_max=self.out.read_bytes)
                 except (CorruptData, NoSuchEntry) as error:
-                    if self.skips is None or not closed:
+                    if self.out.skips is None or not closed:
                         raise
                     await self._skip(record, ledger, error)
                     continue
                 self._trouble_since = None
-                self._heard_at = self.entry_at = trio.current_time()
+                self._heard_at = self.out.entry_at = trio.current_time()
                 # What was compressed may be any number of times as long as what was read.
-                most = self._read_ahead_bytes + self._read_bytes
+                most = self.out.bytes_max + self.out.read_bytes
                 for entry in found:
-                    if self.queue_bytes > most:
-                        await self._wait_taken()
+                    if self.out.bytes > most:
+                        await self.out.wait_taken()
                     self._deliver(record, entry)
                 self._at_entry = found[-1].entry + 1
                 self._far = self._is_far(record, found, ledger.lac)
                 if self._far:
                     return
-                await self._wait_taken()
+                await self.out.wait_taken()
             elif closed or self._ended_before(following):
                 return
             else:
@@ -378,15 +306,15 @@ class Fetcher:
         """Does it pay to read what is after what was found from several bookies?
 
         There must be much, and the reader must have waited for the one it has. Not where entries may be
-        passed over, or where a few bytes are to be held.
+        passed over, or where a few bytes are to be held, or where entries are wanted as they are stored.
         """
-        if self.skips is not None or self._plainly == record.segment or self.ended:
+        if self.out.skips is not None or self._plainly == record.segment or self.out.ended:
             return False
-        if self._read_ahead_bytes < self._options.read_ahead_bytes:
+        if self._take_stored is not None or not self.out.whole:
             return False
         last, total = found[-1], self._follower.state.bytes_total
-        if self._to is not None and self._to.segment == record.segment:
-            lac, total = min(lac, self._to.entry), -1
+        if self.out.to is not None and self.out.to.segment == record.segment:
+            lac, total = min(lac, self.out.to.entry), -1
         left = (lac - last.entry) * last.length_so_far // (last.entry + 1)
         if record.closed and min(total, record.bytes_before) >= 0:
             left += max(0, total - record.bytes_before - record.size_bytes)
@@ -399,12 +327,12 @@ class Fetcher:
         """Did the reader wait for its bookie nearly all the time that it was looked at?"""
         now, since = trio.current_time(), self._far_since
         if since is None:
-            self._far_since, self._starved_s = now, 0.0
+            self._far_since, self.out.starved_s = now, 0.0
             return False
         if now - since < FAR_LOOK_S:
             return False
         self._far_since = None
-        return self._starved_s >= FAR_STARVED * (now - since)
+        return self.out.starved_s >= FAR_STARVED * (now - since)
 
     async def _catch_up(self) -> None:
         """Read what is far before the end from several bookies at once, in order (`range_reader.py`).
@@ -426,8 +354,8 @@ class Fetcher:
         for one in snapshot.segments:
             first = self._at_entry if one.segment == self._at_segment else one.first_entry
             last = one.last_entry
-            if self._to is not None and one.segment >= self._to.segment:
-                last = min(last, self._to.entry) if one.segment == self._to.segment else -1
+            if self.out.to is not None and one.segment >= self.out.to.segment:
+                last = min(last, self.out.to.entry) if one.segment == self.out.to.segment else -1
             if first <= last:
                 ranges.append(replace(one.range(first, last), first_slot=0))
         options = replace(self._options, read_ahead_bytes=FAR_HELD_BYTES)
@@ -436,23 +364,23 @@ class Fetcher:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reader.run)
             try:
-                while not self.ended and (
-                    found := await reader.read_columns_many(bytes_max=self._read_bytes)
+                while not self.out.ended and (
+                    found := await reader.read_columns_many(bytes_max=self.out.read_bytes)
                 ):
                     self._trouble_since = None
-                    self._heard_at = self.entry_at = trio.current_time()
+                    self._heard_at = self.out.entry_at = trio.current_time()
                     for columns in found:
                         place = columns.origin
                         follower.check_position(place.segment, place.entry)
-                        if not self.ended:
-                            self._give(columns)
+                        if not self.out.ended:
+                            self.out.give(columns)
                         self._at_segment, self._at_entry = place.segment, place.entry + 1
-                    await self._wait_taken()
+                    await self.out.wait_taken()
             except DistributedLogError as error:
                 failed = error
             nursery.cancel_scope.cancel()
         if failed is not None:
-            log.info('log "%s" is read from one bookie: %s', self.name, failed)
+            log.info('log "%s" is read from one bookie: %s', self._name, failed)
             self._plainly = self._at_segment
 
     def _take_tail(self, record: SegmentRecord, entries: Sequence[EntryRecord]) -> int:
@@ -461,10 +389,10 @@ class Fetcher:
         What cannot be delivered is left to that task, which reads it anew and says what is wrong.
         """
         before = self._at_entry
-        self.entry_at = trio.current_time()
+        self.out.entry_at = trio.current_time()
         try:
             for entry in entries:
-                if self.queue_bytes > self._read_ahead_bytes:
+                if self.out.bytes > self.out.bytes_max:
                     break
                 self._follower.check_position(record.segment, self._at_entry)
                 self._deliver(record, entry)
@@ -472,124 +400,74 @@ class Fetcher:
         except DistributedLogError:
             pass
         except Exception as error:  # this is a call of a connection that other logs share
-            self._end(broken(f'a reader of log "{self.name}"', error))
-        return 0 if self.ended else self._at_entry - before
+            self.out.end(broken(f'a reader of log "{self._name}"', error))
+        return 0 if self.out.ended else self._at_entry - before
 
     def _deliver(self, record: SegmentRecord, entry: EntryRecord) -> None:
-        """Decode one entry, cut it to what the caller asked for, put it into the queue."""
-        if self.ended:
+        """Decode one entry and give it to whoever it is for."""
+        if self.out.ended:
             return
         header = decode_header(entry.payload)
         number = record.segment
         sequence_id = record.start_sequence_id + header.records_before
-        if self.skips is not None and self.skips.pending:
+        if self.out.skips is not None and self.out.skips.pending:
             self._after_skip(DLSN(number, entry.entry, 0), sequence_id)
         if header.control:
             return
-        self._give(decode(entry.payload, header, record.origin(entry.entry, header), self.name))
-
-    def _give(self, columns: Columns) -> None:
-        """Cut an entry's records to what the caller asked for, put them into the queue."""
-        place = columns.origin
-        at = (place.segment, place.entry)
-        if self._next_id is not None and place.sequence_id != self._next_id:
-            raise CorruptData(
-                f'log "{self.name}" entry {place.segment}.{place.entry}: its first record has sequence id '
-                f"{place.sequence_id}, and {self._next_id} should come next"
-            )
-        start, stop = 0, columns.count
-        self._next_id = place.sequence_id + stop
-        if at == self._start[:2]:
-            start = min(self._start.slot, stop)
-        if self._from_txid is not None:
-            while start < stop and columns.txids[start] < self._from_txid:
-                start += 1
-            if start < stop:
-                self._from_txid = None  # found; the records after it are all wanted
-        if self._from_time_ms is not None:
-            if columns.time_ms < self._from_time_ms:
-                start = stop
-            else:
-                self._from_time_ms = None
-        last = False
-        if self._to is not None and at >= self._to[:2]:
-            last = True
-            stop = min(stop, self._to.slot + 1) if at == self._to[:2] else 0
-        if start < stop:
-            if start or stop < columns.count:
-                columns = columns.cut(start, stop)
-            self.queue.append(columns)
-            self.queue_bytes += columns.held_bytes
-            self._filled.set()
-            if self.on_news is not None:
-                self.on_news()
-        if last:
-            self._end()
+        if self._take_stored is not None:
+            self.out.count(DLSN(number, entry.entry, 0), sequence_id, header.count)
+            self._take_stored(record, entry)
+            return
+        origin = record.origin(entry.entry, header)
+        self.out.give(decode(entry.payload, header, origin, self._name))
 
     async def _skip(
         self, record: SegmentRecord, ledger: LedgerReader, error: DistributedLogError
     ) -> None:
         """Pass over the entry at hand, which the replicas did not give, if they certainly cannot."""
-        assert self.skips is not None
+        assert self.out.skips is not None
         number, entry = record.segment, self._at_entry
         why = await ledger.why_unreadable(entry)
         if not why:  # somebody who is away may have it
             raise LedgerStateUnknown(f"{error}; not all replicas deny it") from error
         self._follower.check_position(number, entry)
-        self.skips.on_broken(DLSN(number, entry, 0), why)
+        self.out.skips.on_broken(DLSN(number, entry, 0), why)
         now = trio.current_time()
         if now >= self._skip_told_at + SKIP_LINE_S:  # a whole disk may be gone: not a line an entry
             self._skip_told_at = now
             log.warning(
                 'log "%s" entry %d.%d is passed over, %d of this reader so far: %s',
-                self.name,
+                self._name,
                 number,
                 entry,
-                self.skips.entries,
+                self.out.skips.entries,
                 why,
             )
         self._at_entry = entry + 1
-        if self._to is not None and (number, entry) >= self._to[:2]:
+        if self.out.to is not None and (number, entry) >= self.out.to[:2]:
             self._after_skip(DLSN(number, entry + 1, 0), None)
-            self._end()
+            self.out.end()
 
     def _after_skip(self, at: DLSN, sequence_id: int | None) -> None:
         """What was passed over ends here; the record that comes next has this sequence id."""
-        assert self.skips is not None
+        assert self.out.skips is not None
         records = None
-        if sequence_id is not None and self._next_id is not None:
-            records = sequence_id - self._next_id
+        if sequence_id is not None and self.out.next_id is not None:
+            records = sequence_id - self.out.next_id
             if records < 0:
                 raise CorruptData(
-                    f'log "{self.name}" entry {at.segment}.{at.entry}: its first record has sequence id '
-                    f"{sequence_id}, and {self._next_id} were given or passed over before it"
+                    f'log "{self._name}" entry {at.segment}.{at.entry}: its first record has sequence id '
+                    f"{sequence_id}, and {self.out.next_id} were given or passed over before it"
                 )
-        self._next_id = sequence_id
-        skipped = self.skips.on_next(at, records)
+        self.out.next_id = sequence_id
+        skipped = self.out.skips.on_next(at, records)
         if self._on_skipped is not None:
             try:
                 self._on_skipped(skipped)
             except (
                 Exception
             ):  # its own affair: this may be a call of a connection that others share
-                log.exception('log "%s": on_skipped raised', self.name)
-
-    async def _wait_taken(self) -> None:
-        while self.queue_bytes > self._read_ahead_bytes and not self.ended:
-            if self._taken.is_set():
-                self._taken = trio.Event()
-            await self._taken.wait()
-        self.entry_at = trio.current_time()  # it waited for its caller, not for entries
-
-    def _end(self, error: DistributedLogError | None = None) -> None:
-        """Nothing more will be fetched; ``error`` is raised after what is in the queue."""
-        self.ended = True
-        if self.error is None:
-            self.error = error
-        self._filled.set()
-        self._taken.set()
-        if self.on_news is not None:
-            self.on_news()
+                log.exception('log "%s": on_skipped raised', self._name)
 
     async def _meet(self, error: DistributedLogError) -> None:
         """Something is not there: end by what has become of the log (H30), or go on where that does.
@@ -599,7 +477,7 @@ class Fetcher:
         held = self._held()
         verdict = await self._follower.meet(held)
         if verdict.met is not Met.GO_ON:
-            self._end(verdict.error(self.name, held))
+            self.out.end(verdict.error(self._name, held))
             return
         assert verdict.at is not None, "it says where"
         if verdict.at == held.dlsn:
@@ -607,24 +485,36 @@ class Fetcher:
             # that a deletion has begun, and all is there yet.
             moved = (await self._follower.segment(held.dlsn.segment)).ledger_id != self._lies_in
             if not moved and not isinstance(error, LogDeleted):
-                self._end(error)
-        elif self._to is not None and self._to < verdict.at:
-            self._end()
+                self.out.end(error)
+        elif self.out.to is not None and self.out.to < verdict.at:
+            self.out.end()
         else:
             self._at_segment, self._at_entry, _ = verdict.at
 
     def _held(self) -> HeldPosition:
         """What comes next."""
         at = DLSN(self._at_segment, self._at_entry, 0)
-        if at[:2] == self._start[:2]:
-            at = self._start
-        known = self._next_id
-        if known is None or (self.skips is not None and self.skips.pending):
+        if at[:2] == self.out.start[:2]:
+            at = self.out.start
+        known = self.out.next_id
+        if known is None or (self.out.skips is not None and self.out.skips.pending):
             return self._follower.held(at)
         return self._follower.held(at, known + at.slot)
 
 
-async def open_fetcher(
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a reader begins and ends."""
+
+    start: DLSN
+    position: Position | None
+    """The same with its sequence id, where that is known before anything is read."""
+    to: DLSN | None
+    nothing: bool
+    """There is nothing between the two."""
+
+
+async def find_beginning(
     context: LogContext,
     follower: StateFollower,
     *,
@@ -634,9 +524,7 @@ async def open_fetcher(
     since_ms: int | None,
     at: Literal["earliest", "latest"],
     to: DLSN | Literal["end"] | None,
-    skip: bool,
-    on_skipped: Callable[[Skipped], object] | None,
-) -> Fetcher:
+) -> Beginning:
     """Find where to begin and end. Raises `LogDeleted`, `LogRecreated`, `LogTruncated`."""
     metadata, ledgers, state = context.metadata, context.ledgers, follower.state
     start = earliest = state.earliest
@@ -669,15 +557,44 @@ async def open_fetcher(
     else:
         position = Position(follower.incarnation, earliest, state.truncated_sequence_id)
     nothing = (to == "end" and end is None) or (end is not None and start > end)
-    return Fetcher(
+    return Beginning(start, position, end, nothing)
+
+
+async def open_fetcher(
+    context: LogContext,
+    follower: StateFollower,
+    *,
+    position: Position | None,
+    dlsn: DLSN | None,
+    txid: int | None,
+    since_ms: int | None,
+    at: Literal["earliest", "latest"],
+    to: DLSN | Literal["end"] | None,
+    skip: bool,
+    on_skipped: Callable[[Skipped], object] | None,
+) -> Fetcher:
+    """What fetches for a reader; run it. Raises as `find_beginning`."""
+    found = await find_beginning(
         context,
         follower,
-        start,
+        position=position,
+        dlsn=dlsn,
+        txid=txid,
+        since_ms=since_ms,
+        at=at,
+        to=to,
+    )
+    out = EntryQueue(
+        follower.state.name,
+        follower.incarnation,
+        found.start,
+        options=context.options,
+        meters=context.meters,
+        position=found.position,
         from_txid=txid,
         from_time_ms=since_ms,
-        to=end,
-        ended=nothing,
-        position=position,
+        to=found.to,
+        ended=found.nothing,
         skips=SkipNotes() if skip else None,
-        on_skipped=on_skipped,
     )
+    return Fetcher(context, follower, out, on_skipped=on_skipped)

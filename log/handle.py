@@ -709,7 +709,7 @@ class Log:
             on_skipped=on_skipped,
         )
         self._context.start(fetcher.run)
-        return LogReader(fetcher, idle_error_s)
+        return LogReader(fetcher.out, idle_error_s)
 
     async def _subscribe(
         self,
@@ -776,7 +776,7 @@ class Log:
                 on_skipped=None,
             )
             context.start(fetcher.run)
-            return LogReader(fetcher)
+            return LogReader(fetcher.out)
 
         async def end() -> int:
             now = await follower()

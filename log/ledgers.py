@@ -53,6 +53,11 @@ class EntryRecord(Protocol):
         """Payload bytes of the ledger up to this entry, itself included."""
         ...
 
+    @property
+    def raw(self) -> memoryview:
+        """The whole record as its writer made it, to be sent on verbatim."""
+        ...
+
 
 class LedgerWriter(Protocol):
     """The ledger that this process writes. All but `wait_room` and `settle` is synchronous."""

@@ -1,4 +1,4 @@
-"""Several logs as one stream: a fetcher a log, one bound of bytes over them all.
+"""Several logs as one stream: a fetcher and a queue a log, one bound of bytes over them all.
 
 What is held of a log, and what is fetched of it at a time, are its share of the bound: no log crowds out
 another. In the order of arrival logs take turns by bytes; in the order of time the oldest entry that is here
@@ -29,6 +29,7 @@ from ..runtime.errors import (
 )
 from .containment import contained
 from .context import LogContext
+from .entry_queue import EntryQueue
 from .fetcher import Fetcher, open_fetcher
 from .follower import follow
 from .graveyard import explain_gone
@@ -91,7 +92,7 @@ Item = LogBatch | LogEvent
 @dataclass(slots=True, eq=False)
 class _Member:
     name: str
-    fetcher: Fetcher
+    queue: EntryQueue
     empty_since: float
     """When nothing of it was here any more, or yet."""
     news_at: float
@@ -273,13 +274,13 @@ class MultiReader:
             return self._oldest()
         while self._ready:
             member = self._ready[0]
-            if not member.fetcher.queue:
+            if not member.queue.entries:
                 self._ready.popleft()
                 member.waits, member.turn_bytes = False, 0
-                if member.fetcher.ended:
+                if member.queue.ended:
                     return self._leave(member), 0.0
                 continue
-            columns = member.fetcher.take()
+            columns = member.queue.take()
             member.turn_bytes += columns.payload_bytes + ENTRY_BYTES
             if member.turn_bytes >= TURN_BYTES:
                 member.turn_bytes = 0
@@ -292,19 +293,17 @@ class MultiReader:
         now = trio.current_time()
         wait_until = -float("inf")
         for member in self._members:
-            fetcher = member.fetcher
-            if fetcher.queue:
-                time_ms = fetcher.queue[0].time_ms
+            queue = member.queue
+            if queue.entries:
+                time_ms = queue.entries[0].time_ms
                 if found is None or time_ms < oldest_ms:
                     found, oldest_ms = member, time_ms
-            elif fetcher.ended:
+            elif queue.ended:
                 return self._leave(member), 0.0
             else:
                 # At its end everything that is there has come: it is waited for from its last news on, so
                 # that many logs that fall silent together are waited for once, not one after the other.
-                since = (
-                    member.news_at if fetcher.at_tail else max(member.news_at, member.empty_since)
-                )
+                since = member.news_at if queue.at_tail else max(member.news_at, member.empty_since)
                 wait_until = max(wait_until, since + self._time_wait_s)
         if found is None:
             return None, float("inf")
@@ -312,26 +311,26 @@ class MultiReader:
             wait_until = max(wait_until, self._open_until)
         if now < wait_until:
             return None, wait_until
-        columns = found.fetcher.take()
-        if not found.fetcher.queue:
+        columns = found.queue.take()
+        if not found.queue.entries:
             found.empty_since = now
         late = oldest_ms < self._newest_ms
         self._newest_ms = max(self._newest_ms, oldest_ms)
         return self._batch(found, columns, late), 0.0
 
     def _batch(self, member: _Member, columns: Columns, late: bool = False) -> LogBatch:
-        return LogBatch(member.name, member.fetcher.incarnation, columns, late)
+        return LogBatch(member.name, member.queue.incarnation, columns, late)
 
     def _leave(self, member: _Member) -> LogEvent:
         """Nothing more comes of it."""
         self._members.remove(member)
         self._share_out()
-        fetcher = member.fetcher
-        self._taken_in.discard(incarnation_id(fetcher.incarnation))
-        if fetcher.error is None:
-            kind: Literal["sealed", "ended"] = "sealed" if fetcher.sealed else "ended"
-            return LogEvent(member.name, kind, incarnation=fetcher.incarnation)
-        return _told(member.name, fetcher.error, fetcher.incarnation)
+        queue = member.queue
+        self._taken_in.discard(incarnation_id(queue.incarnation))
+        if queue.error is None:
+            kind: Literal["sealed", "ended"] = "sealed" if queue.sealed else "ended"
+            return LogEvent(member.name, kind, incarnation=queue.incarnation)
+        return _told(member.name, queue.error, queue.incarnation)
 
     # --- the tasks --------------------------------------------------------------------------------
 
@@ -380,13 +379,13 @@ class MultiReader:
 
     def _rename(self, log_id: int, name: str) -> None:
         for member in self._members:
-            if incarnation_id(member.fetcher.incarnation) == log_id:
+            if incarnation_id(member.queue.incarnation) == log_id:
                 if member.name != name:
                     self._events.append(
                         LogEvent(
                             name,
                             "renamed",
-                            incarnation=member.fetcher.incarnation,
+                            incarnation=member.queue.incarnation,
                             old_name=member.name,
                         )
                     )
@@ -414,13 +413,14 @@ class MultiReader:
             now = trio.current_time()
             if log_id is not None:
                 name = self._called.pop(log_id, name)
-            member = _Member(name, fetcher, now, now)
+            queue = fetcher.out
+            member = _Member(name, queue, now, now)
             self._members.append(member)
             self._share_out()
             self._events.append(
-                LogEvent(name, "joined", fetcher.start, incarnation=fetcher.incarnation)
+                LogEvent(name, "joined", queue.position, incarnation=queue.incarnation)
             )
-            fetcher.on_news = lambda: self._on_news(member)
+            queue.on_news = lambda: self._on_news(member)
             self._on_news(member)
             nursery.start_soon(fetcher.run)
         self._left_to_open -= 1
@@ -455,7 +455,7 @@ class MultiReader:
         """A half of each one's share is held, a half may be on its way."""
         share = self._bytes_max // (2 * max(1, len(self._members)))
         for member in self._members:
-            member.fetcher.hold_at_most(share)
+            member.queue.hold_at_most(share)
 
     def _on_news(self, member: _Member) -> None:
         """Something of it came, or it ended. Also a call of a connection that others share."""
@@ -475,8 +475,8 @@ class MultiReader:
         self._scope.cancel()
         self._end(AlreadyClosed("this reader of several logs is closed"))
         for member in self._members:
-            member.fetcher.on_news = _nobody
-            member.fetcher.close()
+            member.queue.on_news = _nobody
+            member.queue.close()
         self._members.clear()
         self._ready.clear()
         self._events.clear()

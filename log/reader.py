@@ -1,7 +1,8 @@
 """LogReader: records in order from a position, across segments, then as they are written.
 
-`fetcher.py` reads ahead; here the caller takes entries from its queue, and records from them. What ends a
-reader is raised after everything that came before it, and again at each further call.
+A source reads ahead (`fetcher.py`, into an `entry_queue.py`); here the caller takes entries from the queue,
+and records from them. What ends a reader is raised after everything that came before it, and again at each
+further call.
 """
 
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import trio
 
 from ..runtime.errors import DistributedLogError, EndOfStream, InvalidRequest, ReaderIdle
 from .dlsn import DLSN
-from .fetcher import Fetcher
+from .entry_queue import EntryQueue
 from .position import Position
 from .record import Columns, LogRecord
 from .skips import Skips
@@ -40,11 +41,11 @@ class Idle:
 class LogReader:
     """Reads one log. Made by `Log.open_reader`; for one task at a time."""
 
-    def __init__(self, fetcher: Fetcher, idle_error_s: float | None = None) -> None:
-        self.name = fetcher.name
-        self.incarnation = fetcher.incarnation
+    def __init__(self, queue: EntryQueue, idle_error_s: float | None = None) -> None:
+        self.name = queue.name
+        self.incarnation = queue.incarnation
         """Which log of this name it is."""
-        self._fetcher = fetcher
+        self._queue = queue
         self._idle_error_s = idle_error_s
         self._idle_told_at = -float("inf")
         self._columns: Columns | None = None
@@ -52,7 +53,7 @@ class LogReader:
         self._records: Iterator[LogRecord] = iter(())
 
     def __repr__(self) -> str:
-        return reader_text(self.name, self.position, self._fetcher.error)
+        return reader_text(self.name, self.position, self._queue.error)
 
     # --- for the caller ---------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ class LogReader:
             found = list(islice(self._records, number))
         while len(found) < number:
             left_s = deadline - trio.current_time() if wait_s else 0.0
-            if left_s <= 0 and not self._fetcher.queue:
+            if left_s <= 0 and not self._queue.entries:
                 break  # what is here was taken: nothing is waited for, no error is met
             try:
                 if not await self._advance(max(0.0, left_s)):
@@ -124,7 +125,7 @@ class LogReader:
             except DistributedLogError:
                 break  # it sticks, and is the next call's
             except BaseException:  # cancelled: the next call has what this one gives nobody
-                self._fetcher.put_back(taken)
+                self._queue.put_back(taken)
                 self._columns, self._records = taken[0].cut(0, 0), iter(())
                 raise
             assert self._columns is not None
@@ -160,8 +161,8 @@ class LogReader:
         first = await self.read_columns(wait_s)
         found = [] if first is None else [first]
         left = bytes_max
-        fetcher = self._fetcher
-        while fetcher.queue and found:
+        queue = self._queue
+        while queue.entries and found:
             left -= found[-1].payload_bytes
             if left <= 0:
                 break
@@ -186,14 +187,14 @@ class LogReader:
         """
         columns = self._columns
         if columns is None:
-            return self._fetcher.start
+            return self._queue.position
         left = length_hint(self._records)
         return position_after(self.incarnation, columns, columns.count - left)
 
     @property
     def skipped(self) -> Skips:
         """What ``broken="skip"`` has passed over so far, some MiB ahead of what was given."""
-        notes = self._fetcher.skips
+        notes = self._queue.skips
         return Skips() if notes is None else notes.so_far()
 
     async def idle(self) -> Idle:
@@ -203,12 +204,12 @@ class LogReader:
         """
         await trio.lowlevel.checkpoint()
         now = trio.current_time()
-        return Idle(now - self._fetcher.heard_at, now - self._fetcher.entry_at)
+        return Idle(now - self._queue.heard_at, now - self._queue.entry_at)
 
     @property
     def ended(self) -> bool:
         """Has everything up to ``to``, or up to the end of a sealed log, been taken?"""
-        return self._fetcher.ended and not self._fetcher.queue and not length_hint(self._records)
+        return self._queue.ended and not self._queue.entries and not length_hint(self._records)
 
     async def aclose(self) -> None:
         """Stop fetching. Idempotent.
@@ -228,7 +229,7 @@ class LogReader:
         await trio.lowlevel.checkpoint()
 
     def _close(self) -> None:
-        self._fetcher.close()
+        self._queue.close()
         left = length_hint(self._records)
         if left and self._columns is not None:  # what nobody was given is after `position`
             self._columns = self._columns.cut(0, self._columns.count - left)
@@ -236,19 +237,19 @@ class LogReader:
 
     async def _advance(self, wait_s: float | None, *, as_records: bool = True) -> bool:
         """Take the next entry from the queue; False when the wait is over or the end is reached."""
-        fetcher = self._fetcher
-        if not fetcher.queue:
+        queue = self._queue
+        if not queue.entries:
             self._taken_in_turn = 0
             if self._idle_error_s is not None and wait_s != 0:
                 await self._wait_active(wait_s, self._idle_error_s)
             elif wait_s is None:
-                await fetcher.wait_filled()
+                await queue.wait_filled()
             else:
                 with trio.move_on_after(wait_s):
-                    await fetcher.wait_filled()
-            if not fetcher.queue:
-                if fetcher.error is not None:
-                    raise fetcher.error.again()
+                    await queue.wait_filled()
+            if not queue.entries:
+                if queue.error is not None:
+                    raise queue.error.again()
                 return False
         elif self._taken_in_turn >= TURN_BYTES:
             await trio.lowlevel.checkpoint()  # a caller that never waits starves nobody
@@ -260,26 +261,26 @@ class LogReader:
 
     async def _wait_active(self, wait_s: float | None, limit_s: float) -> None:
         """Until something is here, or ``wait_s`` is over. Raises `ReaderIdle`."""
-        fetcher = self._fetcher
+        queue = self._queue
         deadline = trio.current_time() + (float("inf") if wait_s is None else wait_s)
         while True:
             # Who tries again at once after the error waits again: no loop of his is a busy one.
-            idle_at = max(fetcher.entry_at, self._idle_told_at) + limit_s
+            idle_at = max(queue.entry_at, self._idle_told_at) + limit_s
             with trio.move_on_at(min(deadline, idle_at)):
-                return await fetcher.wait_filled()
-            if fetcher.entry_at + limit_s > idle_at:
+                return await queue.wait_filled()
+            if queue.entry_at + limit_s > idle_at:
                 continue  # a control entry came
             if deadline < idle_at:
                 return
             now = self._idle_told_at = trio.current_time()
             raise ReaderIdle(
-                f'log "{self.name}": no entry came for {now - fetcher.entry_at:.1f} s; a bookie answered '
-                f"{now - fetcher.heard_at:.1f} s ago"
+                f'log "{self.name}": no entry came for {now - queue.entry_at:.1f} s; a bookie answered '
+                f"{now - queue.heard_at:.1f} s ago"
             )
 
     def _take(self) -> Columns:
-        columns = self._columns = self._fetcher.take()
-        size, meters = columns.payload_bytes, self._fetcher.meters
+        columns = self._columns = self._queue.take()
+        size, meters = columns.payload_bytes, self._queue.meters
         self._taken_in_turn += size + ENTRY_BYTES
         meters.entries_read += 1
         meters.records_read += columns.count
@@ -287,7 +288,7 @@ class LogReader:
         return columns
 
     def _raise_if_sealed(self) -> None:
-        if self._fetcher.sealed and self.ended:
+        if self._queue.sealed and self.ended:
             raise EndOfStream(f'log "{self.name}" is sealed, and this was its end')
 
 

@@ -22,6 +22,8 @@ class SharedEntry:
     entry: int
     payload: memoryview
     length_so_far: int
+    raw: memoryview
+    """The ledger's record: its entry id is the ledger's."""
 
 
 class SharedSegment:
@@ -70,7 +72,8 @@ class SharedSegment:
         base, before = self._base, self._base_bytes
         found = await self._ledger.read(base + first, base + last, bytes_max=bytes_max)
         return [
-            SharedEntry(one.entry - base, one.payload, one.length_so_far - before) for one in found
+            SharedEntry(one.entry - base, one.payload, one.length_so_far - before, one.raw)
+            for one in found
         ]
 
     async def wait(

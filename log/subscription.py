@@ -24,7 +24,8 @@ from ..runtime.errors import (
 from .commits import Commits, Committed
 from .context import LogContext
 from .dlsn import DLSN
-from .fetcher import Fetcher, open_fetcher
+from .entry_queue import EntryQueue
+from .fetcher import open_fetcher
 from .follower import follow
 from .keys import incarnation_text, position_key, state_key, subscriber_key
 from .lock import WAIT_BEYOND_LEASE_S, changed
@@ -47,12 +48,12 @@ class Subscription:
         commits: Commits,
         committed: Committed,
         presence: Presence,
-        fetcher: Fetcher,
+        queue: EntryQueue,
     ) -> None:
         self.name = name
-        self.reader = LogReader(fetcher)
+        self.reader = LogReader(queue)
         """From the named position on. It ends with `SubscriptionLost` when that is known to be lost."""
-        self._fetcher = fetcher
+        self._queue = queue
         self._commits = commits
         self._committed = committed
         self._presence = presence
@@ -142,7 +143,7 @@ class Subscription:
             raise self._committed.error.again()
 
     def _on_lost(self, error: DistributedLogError) -> None:
-        self._fetcher.fail(error)
+        self._queue.fail(error)
 
 
 async def subscribe(
@@ -181,7 +182,7 @@ async def subscribe(
     except BaseException:
         await presence.give_back()
         raise
-    return Subscription(name, context.commits, committed, presence, fetcher)
+    return Subscription(name, context.commits, committed, presence, fetcher.out)
 
 
 class _Taking:

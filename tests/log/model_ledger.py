@@ -12,6 +12,7 @@ from typing import Any
 import trio
 import xxhash
 
+from distributedlog.bookie.entry import encode
 from distributedlog.log.ledgers import EntryRecord
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Compare, Put, Transaction
@@ -33,9 +34,18 @@ DELAY_S = 0.001
 
 @dataclass(slots=True)
 class ModelEntry:
+    ledger: int
     entry: int
     payload: memoryview
     length_so_far: int
+
+    @property
+    def raw(self) -> memoryview:
+        size = len(self.payload)
+        lac = self.entry - 1
+        return memoryview(
+            encode(self.ledger, self.entry, self.length_so_far, lac, [self.payload], size)
+        )
 
 
 @dataclass(slots=True)
@@ -256,7 +266,7 @@ class ModelReader:
             if (self._ledger_id, entry) in broken:
                 break
             length = sum(map(len, entries[: entry + 1]))
-            found.append(ModelEntry(entry, memoryview(entries[entry]), length))
+            found.append(ModelEntry(self._ledger_id, entry, memoryview(entries[entry]), length))
             bytes_max -= len(entries[entry])
             if bytes_max <= 0:
                 break

@@ -460,7 +460,7 @@ async def test_what_a_reader_has_ahead_is_bounded_by_what_it_takes_in_memory(
 
         async with log.open_reader() as reader, log.open_ranges(ranges) as parts:
             await trio.sleep(5)
-            queue, ready = reader._fetcher.queue, [c for part in parts._parts for c in part.ready]
+            queue, ready = reader._queue.entries, [c for part in parts._parts for c in part.ready]
             for held in (list(queue), ready):
                 memory = sum(
                     one.txids.nbytes + one.offsets.nbytes + one.payload.nbytes for one in held

@@ -24,6 +24,11 @@ def breaks(*_: object, **__: object) -> Any:
     raise AssertionError("planted")
 
 
+def fetcher_of(reader: Any) -> Any:
+    """What fills its queue."""
+    return reader._queue.heard.__self__
+
+
 async def breaks_later(*_: object, **__: object) -> Any:
     await trio.lowlevel.checkpoint()
     raise AssertionError("planted")
@@ -112,9 +117,9 @@ async def test_a_lock_that_breaks_when_it_is_taken_again_ends_its_writer_alone(
 
 
 READER_FAULTS: dict[str, Callable[[Any], None]] = {
-    "the fetching task": lambda r: setattr(r._fetcher, "_wait_taken", breaks_later),
-    "the watch of the log's state": lambda r: setattr(r._fetcher._follower, "_take", breaks),
-    "entries as they are written": lambda r: setattr(r._fetcher, "_deliver", breaks),
+    "the fetching task": lambda r: setattr(r._queue, "wait_taken", breaks_later),
+    "the watch of the log's state": lambda r: setattr(fetcher_of(r)._follower, "_take", breaks),
+    "entries as they are written": lambda r: setattr(fetcher_of(r), "_deliver", breaks),
 }
 
 
@@ -135,7 +140,7 @@ async def test_a_reader_that_breaks_ends_alone(
                 await writer.write(rec(txid))
                 await trio.sleep(0.1)
             await trio.sleep(1)
-            reader._fetcher.queue.clear()  # what came before the break is read before it
+            reader._queue.entries.clear()  # what came before the break is read before it
             with pytest.raises(InternalError, match=r'a reader of log "broken".*planted'):
                 await reader.read_next(wait_s=5)
             logged_once(caplog)
@@ -153,14 +158,14 @@ async def test_what_breaks_as_entries_come_in_is_not_raised_into_the_connection(
         async with log.open_writer() as writer, log.open_reader() as reader:
             await writer.write(rec(1))
             await writer.commit()
-            fetcher = reader._fetcher
+            fetcher = fetcher_of(reader)
             segment = await fetcher._follower.segment(1)
             came = await (await world.ledgers.open(segment.ledger_id)).read(0, 0, bytes_max=1)
-            fetcher._deliver = breaks  # type: ignore[method-assign]
+            fetcher._deliver = breaks
 
             assert fetcher._take_tail(segment, came) == 0
 
-            assert isinstance(fetcher.error, InternalError)
+            assert isinstance(fetcher.out.error, InternalError)
             logged_once(caplog)
 
 

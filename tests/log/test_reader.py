@@ -203,7 +203,7 @@ async def test_read_ahead_is_bounded_in_bytes(world: World, autojump_clock: Mock
                 await writer.write(rec(i, bytes(1000)))
         async with log.open_reader() as reader:
             await trio.sleep(1)
-            assert 5000 <= reader._fetcher.queue_bytes <= 7000
+            assert 5000 <= reader._queue.bytes <= 7000
             assert len(await reader.read_bulk(50, wait_s=1)) == 50
 
 
