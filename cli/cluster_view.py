@@ -11,6 +11,7 @@ from ..bookie.rot import NO_GOOD_COPY
 from ..cluster.config import format_address
 from ..cluster.cookie import decode_cookie
 from ..cluster.damaged import damaged_records
+from ..cluster.placing import standing, told
 from ..cluster.restored import why_held
 from ..ledger import holes, keys
 from ..ledger.metadata import NO_ENTRY, LedgerMetadata
@@ -144,6 +145,7 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
         "logs": None,
         "under_replicated": [],
         "damaged_records": [],
+        "placement": [],
     }
     findings = Findings()
     _look_at_members(members, findings)
@@ -162,6 +164,11 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
             held = await why_held(metadata)
             found["logs"] = await _count(metadata, NAME_PREFIX)
             thin = await _thin_ledgers(metadata, found)
+            with suppress(CorruptData, UnsupportedFormat):  # of the policy: a damaged record
+                where = await standing(metadata)
+                if warning := where.warning():
+                    findings.add(Health.DOWN if where.stops else Health.DEGRADED, warning)
+                found["placement"] = await told(metadata, where)
         except DistributedLogError as caught:
             error = caught
     if error is not None or scope.cancelled_caught:

@@ -21,6 +21,7 @@ listen = "0.0.0.0:4182"
 # index-dir = "/fast/index"   default: in data
 # http = "127.0.0.1:8480"     GET /health
 # rack = "r1"
+# label = ["zone=z1"]         where else it stands; host is this machine unless it is said
 """,
     "metadata": """# A metadata node's settings: dlog serve metadata --config FILE
 

@@ -101,6 +101,8 @@ def show(settings: Settings, ledger: int) -> None:
             for one in found["bookies"]
         ],
     )
+    for one in found["together"]:
+        print(f"placement: {one}")
     for one in found["lost"]:
         print(f"declared lost: {one['first']} to {one['last']}, by {one['by']}: {one['why']}")
     for one in found["noted"]:

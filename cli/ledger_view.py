@@ -7,6 +7,7 @@ from ..cluster.copying import REQUEST_S, lacking, list_held
 from ..cluster.leaving import find_bookie
 from ..ledger import holes, keys
 from ..ledger.metadata import NO_ENTRY, LedgerMetadata
+from ..ledger.placement import not_adhering
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError, NoSuchLedger, UnsupportedFormat
 
@@ -64,6 +65,7 @@ async def describe(logs: Any, ledger_id: int) -> dict[str, Any]:
             for one in ledger.ensembles
         ],
         "bookies": [await _says(logs, ledger, bookie) for bookie in ledger.bookies()],
+        "together": _together(logs.ledgers.pool, ledger),
         "lost": [
             {
                 "first": one.first,
@@ -76,6 +78,16 @@ async def describe(logs: Any, ledger_id: int) -> dict[str, Any]:
         ],
         "noted": [{"bookie": one.bookie, "first": one.first, "to": one.to} for one in noted],
     }
+
+
+def _together(pool: Any, ledger: LedgerMetadata) -> list[str]:
+    """Which of its bookies stand together, though the placement policy wants them apart."""
+    labels = {bookie: pool.labels(bookie) for bookie in ledger.bookies()}
+    found: dict[str, None] = {}
+    for one in ledger.ensembles:
+        said = not_adhering(ledger.striping, one.bookies, labels, pool.placement)
+        found.update(dict.fromkeys(said))
+    return list(found)
 
 
 async def _says(logs: Any, ledger: LedgerMetadata, bookie: str) -> dict[str, Any]:

@@ -21,10 +21,11 @@ FLAGS = {
     "index-dir": "index_dir",
     "index_dir": "index_dir",
     "rack": "rack",
+    "label": "label",
     "end_with_stdin": "end_with_stdin",
 }
 """Keys of a file that are flags of `dlog serve`, and the names that click has for them."""
-OF_A_BOOKIE = ("index-dir", "index_dir", "rack")
+OF_A_BOOKIE = ("index-dir", "index_dir", "rack", "label")
 TABLES = ("metadata", "bookie", "store")
 
 NODE: dict[str, Field[Any]] = {one.name: one for one in described(BookieNodeConfig)}

@@ -124,6 +124,12 @@ def metadata(settings: Settings, **given: Any) -> None:
 )
 @click.option("--rack", help="Where it stands: copies go to different racks where they can.")
 @click.option(
+    "--label",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Repeatable: where else it stands: host (default: this machine), zone, region.",
+)
+@click.option(
     "--set",
     "changes",
     multiple=True,
@@ -135,9 +141,11 @@ def bookie(settings: Settings, **given: Any) -> None:
     """Run a bookie: it stores entries."""
     from ..cluster.config import parse_named_addresses, parse_quorum
     from ..cluster.options import BookieNodeConfig
+    from ..ledger.placement_policy import labels_of
     from .node_settings import split_settings, words
 
     given = _with_file(given, "bookie")
+    labels = labels_of(given["label"], "--label")
     quorum = tuple(parse_quorum(_needed(given, "quorum", "--metadata")).values())
     listen = parse_named_addresses(given["listen"], "--listen") or {"": ("127.0.0.1", 0)}
     own, store = split_settings(given.get("settings", {}), "the file")
@@ -147,7 +155,8 @@ def bookie(settings: Settings, **given: Any) -> None:
         quorum,
         listen,
         parse_named_addresses(given["advertise"], "--advertise"),
-        given["rack"] or "",
+        given["rack"] or labels.pop("rack", ""),
+        labels,
         store={**store, **of_store},
         **{"metadata_timeout_s": settings.timeout_s, **own, **of_flags},
     )
@@ -164,7 +173,7 @@ def _with_file(given: dict[str, Any], part: str) -> dict[str, Any]:
     for key, value in flags.items():
         name = FLAGS[key]
         if name in given and given[name] in (None, (), False):
-            if name in ("listen", "advertise"):
+            if name in ("listen", "advertise", "label"):
                 value = [value] if isinstance(value, str) else value
             given[name] = Path(value) if name in ("data", "index_dir") else value
     given["settings"] = settings

@@ -175,6 +175,8 @@ def show(found: dict[str, Any]) -> None:
                     f" {rot['without_a_good_copy']} of them without a good copy;"
                     f" {rot['healed_entries']} entries healed since its start"
                 )
+        for line in found["placement"]:
+            print(f"placement: {line}")
         noted = len(found["under_replicated"])
         away = sum(bookie["ledgers_missing"] for bookie in found["bookies"])
         print(

@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,14 @@ import trio
 from ..runtime.descriptors import raise_limit
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Address, Host
-from ..runtime.machine import needs_linux
+from ..runtime.machine import machine_id, needs_linux
 from .directories import host_of, memory_host
 from .fork_server import serve_forks
 from .lifeline import first_of, until_told
 from .local import run_cluster_of
 from .logs import log_to_stderr
 from .node import serve_node
-from .options import NodeReady, from_json
+from .options import BookieNodeConfig, NodeReady, from_json
 
 
 def main() -> None:
@@ -70,6 +71,9 @@ async def run_node(
     needs_linux("a node")
     raise_limit()
     config = from_json(spec["config"])
+    if isinstance(config, BookieNodeConfig):
+        # Two bookies of one machine should not hold two copies: who shares it is found without being told.
+        config = replace(config, labels={"host": machine_id(), **config.labels})
     data = Path(spec["data"]) if spec.get("data") else None
     index = Path(spec["index"]) if spec.get("index") else None
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..ledger import holes, ids, keys
 from ..ledger.metadata import LedgerMetadata
+from ..ledger.placement_policy import PlacementPolicy
 from ..ledger.registration import BookieRegistration
 from ..log import tombstone
 from ..log.app_versions import AppVersion
@@ -88,6 +89,7 @@ FEW: Mapping[bytes, Decode] = {
     keys.UNDER_PREFIX: lambda key, value: (keys.ledger_id_of(key), holes.decode(value)),
     keys.DELETE_PREFIX: lambda key, _: (keys.ledger_id_of(key), keys.bookie_id_of(key)),
     SEEN_PREFIX: Reach.decode,
+    keys.PLACEMENT: lambda _, value: PlacementPolicy.decode(value),
     keys.NEXT_LEDGER: lambda _, value: ids.next_of(value),
     UNLINKED_PREFIX: lambda key, value: (ids_of_unlinked(key), UnlinkedLedger.decode(value)),
     RETIRED_PREFIX: lambda key, _: ids_of_retired(key),

@@ -28,7 +28,8 @@ from ..ledger import holes as notes
 from ..ledger import keys, transactions
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
-from ..ledger.placement import Candidate, Draw, choose_replacements
+from ..ledger.placement import Candidate, Draw, Labels, choose_replacements
+from ..ledger.placement_policy import PlacementPolicy
 from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan, prefix_end
 from ..metadata.transaction import Compare, Delete, Transaction
@@ -159,6 +160,7 @@ class LostBookies:
         *,
         lost_after_s: float,
         urgent_after_s: float = URGENT_AFTER_S,
+        policy: Callable[[], PlacementPolicy] = PlacementPolicy,
     ) -> None:
         self._metadata = metadata
         self._pool = pool
@@ -167,7 +169,8 @@ class LostBookies:
         self._candidates = candidates
         """Who may be chosen for a slot now."""
         self._draw = draw
-        self._racks: dict[str, str] = {}
+        self._policy = policy
+        self._labels: dict[str, Labels] = {}
         self._successors: dict[str, str] = {}
         """Who is to leave, and who should take its place; "" for anybody."""
         self.absences = Absences(lost_after_s, urgent_after_s)
@@ -396,11 +399,18 @@ class LostBookies:
         by = self._successors.get(fragment.bookies[slot])
         if by not in here and any(one.id == by for one in candidates):
             return str(by)
-        self._racks.update({one.id: one.rack for one in candidates})
+        self._labels.update({one.id: one.labels for one in candidates})
         striping = ledger.striping
         kept = {n: b for n, b in enumerate(fragment.bookies) if n != slot}
         chosen = choose_replacements(
-            striping, kept, [slot], candidates, self._draw, excluded=here, racks=self._racks
+            striping,
+            kept,
+            [slot],
+            candidates,
+            self._draw,
+            excluded=here,
+            labels=self._labels,
+            policy=self._policy().preferred(),
         )
         if slot not in chosen:
             raise NotEnoughBookies(

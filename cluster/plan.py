@@ -52,6 +52,7 @@ class Plan:
             node.name,
             tuple(voters.values()),
             {"": node.address},
+            labels={"host": node.name},  # on one machine: as if each stood on one of its own
             store={"journal_file_bytes": LOCAL_JOURNAL_FILE_BYTES},
         )
 

@@ -51,6 +51,7 @@ async def repair_all(
             host.random.random,
             lost_after_s=config.lost_after_s,
             urgent_after_s=config.urgent_after_s,
+            policy=lambda: pool.placement,
         )
         nursery.start_soon(lost.run)
         opening = partial(_closer, host, endpoint, metadata, config.name)

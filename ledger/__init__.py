@@ -5,6 +5,7 @@
     metadata.py, keys.py            the record, and where it is kept
     ledger_records.py, transactions.py  followed; changed, with the index of who holds what
     striping.py, placement.py       which bookies hold an entry, or a new ledger (pure)
+        placement_policy.py             how far apart its copies are to be, by which labels
     registration.py, pool.py        who there is; connections
     unreadable.py                   records that cannot be read are passed over, and named
 

@@ -115,16 +115,21 @@ class LedgerClient:
         live = self.pool.candidates()
         ids = {one.id for one in live}
         down = [
-            Candidate(one, self.pool.rack(one), down=True)
+            Candidate(one, self.pool.labels(one), down=True)
             for one in self.pool.known()
             if one not in ids and not self._read_only(one) and not self.pool.leaving(one)
         ]
         chance = self._host.random
-        chosen = choose_ensemble(striping, [*live, *down], chance.random)
+        policy = self.pool.placement
+        chosen = choose_ensemble(striping, [*live, *down], chance.random, policy)
         if chosen is None:
+            wanted = ""
+            if policy.enforced:
+                there = sorted({one.labels.get(policy.level, "") for one in live} - {""})
+                wanted = f" in {policy.at_least} {policy.level}s, enforced (there are {there})"
             raise NotEnoughBookies(
-                f"a ledger with E={sizes[0]}, Qw={sizes[1]}, Qa={sizes[2]} needs more bookies: reached are"
-                f" {sorted(ids)}, known but not reached {sorted(one.id for one in down)}"
+                f"a ledger with E={sizes[0]}, Qw={sizes[1]}, Qa={sizes[2]} needs more bookies{wanted}:"
+                f" reached are {sorted(ids)}, known but not reached {sorted(one.id for one in down)}"
             )
         bookies, detached = chosen
         ledger_id = await self._ids.next()

@@ -9,6 +9,7 @@
     leaving/<bookie>       to be drained and decommissioned
     scrub/<bookie>         asked to read all that it holds, until it has (`cluster/scrubbing.py`)
     seen/<bookie>          how far its journal was synced, as it noted itself (`cluster/reach.py`)
+    conf/placement         how far apart copies are to be (`placement_policy.py`); mostly absent
     next/ledger            the next ledger id that nobody holds; clients take blocks
 
 Ledger ids are 16 hex digits, so that the order of keys is the order of ids. The reverse index changes in
@@ -26,6 +27,7 @@ SCRUB_PREFIX = b"scrub/"
 ON_PREFIX = b"on/"
 DELETE_PREFIX = b"delete/"
 NEXT_LEDGER = b"next/ledger"
+PLACEMENT = b"conf/placement"
 ID_DIGITS = 16
 KEY_SHOWN_BYTES = 100
 LEDGER_ID_BLOCK = 1000

@@ -7,7 +7,7 @@ looked up here and the bookie that answers must be it (H6).
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import trio
@@ -27,6 +27,7 @@ from ..runtime.host import Address
 from ..runtime.rpc import Endpoint
 from . import keys
 from .placement import Candidate
+from .placement_policy import PlacementPolicy
 from .registration import BookieRegistration
 from .unreadable import Unreadable
 
@@ -57,7 +58,9 @@ class BookiePool:
         """Known and not registered, since when, as far as it was seen here."""
         self._came: dict[str, tuple[int, float]] = {}
         """The revision that each registration began with, and when that was seen here."""
-        self._racks: dict[str, str] = {}
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self.placement = PlacementPolicy()
+        """How far apart copies are to be, as the cluster's settings say now."""
         self._clients: dict[str, BookieClient] = {}
         self._wanted: dict[str, trio.Event] = {}
         self._listeners: list[Callable[[], None]] = []
@@ -78,7 +81,7 @@ class BookiePool:
     def candidates(self) -> list[Candidate]:
         """Who may be chosen for a slot now: registered, connected, writable, and not to leave."""
         return [
-            Candidate(one.id, one.rack)
+            Candidate(one.id, one.where(), free_bytes=one.free_bytes)
             for one in self.live()
             if not one.read_only and one.id not in self._leaving
         ]
@@ -108,9 +111,9 @@ class BookiePool:
         """What a bookie last said of itself; None when its lease is gone."""
         return self._registered.get(bookie_id)
 
-    def rack(self, bookie_id: str) -> str:
-        """The rack a bookie is, or was, in."""
-        return self._racks.get(bookie_id, "")
+    def labels(self, bookie_id: str) -> Mapping[str, str]:
+        """Where a bookie stands, or stood when it was last seen here."""
+        return self._labels.get(bookie_id, {})
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` after each change of who is there or connected; return how to stop that."""
@@ -155,6 +158,7 @@ class BookiePool:
             take_registration = partial(self._take_registration, nursery)
             await nursery.start(self._follow, keys.COOKIE_PREFIX, self._take_cookie)
             await nursery.start(self._follow, keys.LEAVING_PREFIX, self._take_leaving)
+            await nursery.start(self._follow, keys.PLACEMENT, self._take_placement)
             await nursery.start(self._follow, keys.BOOKIE_PREFIX, take_registration)
             with trio.move_on_after(DIAL_S):
                 for first_try in list(self._wanted.values()):
@@ -198,9 +202,11 @@ class BookiePool:
             keys.COOKIE_PREFIX: self._known,
             keys.LEAVING_PREFIX: self._leaving,
         }
-        for bookie_id in list(had[prefix]):
+        for bookie_id in list(had.get(prefix, ())):
             if prefix + bookie_id.encode() not in there:
                 take(prefix + bookie_id.encode(), None)
+        if prefix == keys.PLACEMENT and prefix not in there:
+            take(prefix, None)
         self._tell()
         return scan.revision
 
@@ -243,6 +249,14 @@ class BookiePool:
         else:
             self._leaving[bookie_id] = None
 
+    def _take_placement(self, key: bytes, value: bytes | None) -> None:
+        if key != keys.PLACEMENT:
+            return
+        try:
+            self.placement = PlacementPolicy() if value is None else PlacementPolicy.decode(value)
+        except (CorruptData, UnsupportedFormat) as error:
+            self._unreadable.note(key, error)  # the one of before stays
+
     def _take_registration(self, nursery: trio.Nursery, key: bytes, value: bytes | None) -> None:
         try:
             bookie_id = keys.bookie_id_of(key)
@@ -256,7 +270,7 @@ class BookiePool:
             return
         self._gone_at.pop(bookie_id, None)
         self._registered[bookie_id] = registration
-        self._racks[bookie_id] = registration.rack
+        self._labels[bookie_id] = registration.where()
         if bookie_id not in self._wanted:
             self._wanted[bookie_id] = trio.Event()
             nursery.start_soon(self._keep_connected, bookie_id, self._wanted[bookie_id], nursery)

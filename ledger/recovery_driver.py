@@ -180,7 +180,8 @@ class RecoveryDriver:
             self._pool.candidates(),
             self._chance.random,
             excluded=excluded,
-            racks={bookie: self._pool.rack(bookie) for bookie in kept.values()},
+            labels={bookie: self._pool.labels(bookie) for bookie in kept.values()},
+            policy=self._pool.placement.preferred(),
         )
 
     def _open(self, action: OpenStream) -> None:

@@ -56,6 +56,7 @@ class BookieRegistration:
     rack: str = ""
     """Ensembles spread over racks where they can; "" is a rack as well."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Where else it stands, and whatever its operator says of it (`placement_policy.LEVELS`)."""
     read_only: bool = False
     free_bytes: int = 0
     used_bytes: int = 0
@@ -64,6 +65,10 @@ class BookieRegistration:
     """What it says is wrong with it (runtime/reasons.py)."""
     rot: tuple[int, int, int] = (0, 0, 0)
     """Ledgers with rotten entries; those without a good copy anywhere; entries healed since its start."""
+
+    def where(self) -> Mapping[str, str]:
+        """All labels, the rack among them."""
+        return {**self.labels, "rack": self.rack} if self.rack else self.labels
 
     def address(self, listener: str) -> Address | None:
         """Where to dial, for one who came in on this listener.

@@ -37,7 +37,7 @@ from .keys import ledger_key
 from .lateness import Lateness, Leaving
 from .metadata import LedgerMetadata
 from .options import LedgerOptions
-from .placement import Candidate, choose_replacements
+from .placement import Candidate, Draw, choose_replacements
 from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES
 from .slot_streams import SlotStreams
@@ -167,8 +167,13 @@ class SlotCare:
                     log.info("ledger %d: bookie %s is back", self._ledger_id, slot.bookie)
                     window.attach(number)
                     self.streams.open(number)
-                elif self._spares(excluded=()):
+                elif self._replaceable(number):
                     self._change.on_failure(number, slot.bookie)
+
+    def _replaceable(self, number: int) -> bool:
+        """Is there somebody for a slot, also where the policy is enforced?"""
+        kept = {n: slot.bookie for n, slot in enumerate(self._window.slots) if n != number}
+        return bool(self._chosen([number], kept, (), lambda: 0.0))
 
     def _spares(self, excluded: Sequence[str]) -> list[Candidate]:
         here = {slot.bookie for slot in self._window.slots}
@@ -327,13 +332,19 @@ class SlotCare:
     def _choose(
         self, slots: list[int], kept: dict[int, str], excluded: list[str]
     ) -> dict[int, str]:
+        return self._chosen(slots, kept, excluded, self._chance.random)
+
+    def _chosen(
+        self, slots: Sequence[int], kept: dict[int, str], excluded: Sequence[str], draw: Draw
+    ) -> dict[int, str]:
         return choose_replacements(
             self._window.striping,
             kept,
             slots,
             self._spares(excluded),
-            self._chance.random,
-            racks={bookie: self._pool.rack(bookie) for bookie in kept.values()},
+            draw,
+            labels={bookie: self._pool.labels(bookie) for bookie in kept.values()},
+            policy=self._pool.placement,
         )
 
     async def _propose(self, round_: Round) -> None:

@@ -39,5 +39,14 @@ def process_name() -> str:
     return f"{socket.gethostname()} pid {os.getpid()}"
 
 
+def machine_id() -> str:
+    """Of the machine below, the same in all of its containers until it is started again; or ""."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as found:
+            return found.read(64).strip()
+    except (OSError, ValueError):
+        return ""
+
+
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000

@@ -164,6 +164,24 @@ def test_status_and_bookies_show_everybody(cluster: Cluster) -> None:
     assert set(probed["probe"]) == {"create_ms", "open_ms", "append_ms", "commit_ms", "read_ms"}
 
 
+def test_a_placement_policy_is_set_refused_and_forgotten(cluster: Cluster) -> None:
+    """Each bookie of a cluster on one machine is as if on a host of its own."""
+    shown = json.loads(cluster.ok("placement", "--check", "--json"))
+    assert (shown["stored"], shown["policy"]["level"], shown["together"]) == (False, "rack", [])
+
+    refused = cluster.run("placement", "--level", "zone", "--enforced")
+    assert (refused.returncode, b"none with that label" in refused.stderr) == (2, True)
+
+    set_to = ("--level", "host", "--enforced")
+    said = json.loads(cluster.ok("placement", *set_to, "--json"))
+    assert said["policy"] == {"level": "host", "at_least": 2, "enforced": True}
+    assert len([one["name"] for one in said["domains"]]) == 3
+    assert json.loads(cluster.ok("status", "--json"))["placement"] == []
+    assert b"2 hosts for each write set, enforced" in cluster.ok("placement")
+
+    assert not json.loads(cluster.ok("placement", "--default", "--json"))["stored"]
+
+
 def test_who_puts_a_metadata_node_out_is_told_what_it_is_and_asked(cluster: Cluster) -> None:
     (node,) = json.loads(cluster.ok("status", "--json"))["metadata"]
     name = node["name"]

@@ -23,6 +23,7 @@ from distributedlog.cluster.damaged import RECORDS
 from distributedlog.cluster.reach import Reach
 from distributedlog.ledger import holes, ids, keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, Loss
+from distributedlog.ledger.placement_policy import PlacementPolicy
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.log import keys as log_keys
 from distributedlog.log import record, tombstone
@@ -723,6 +724,13 @@ CODECS = [
         ],
         STORED,
         ("ledger/registration.py BookieRegistration.decode",),
+    ),
+    Codec(
+        "the placement policy",
+        PlacementPolicy.decode,
+        [PlacementPolicy("zone", 3, True).encode()],
+        STORED,
+        ("ledger/placement_policy.py PlacementPolicy.decode",),
     ),
     Codec(
         "a note of holes",

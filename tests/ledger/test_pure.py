@@ -55,12 +55,12 @@ def draw() -> float:
 
 
 def test_placement_keeps_racks_apart_while_there_are_racks() -> None:
-    live = [Candidate(f"b{n}", rack=f"r{n % 3}") for n in range(9)]
+    live = [Candidate(f"b{n}", {"rack": f"r{n % 3}"}) for n in range(9)]
     for drawn in (0.0, 0.3, 0.6, 0.99):
         chosen = choose_ensemble(Striping(3, 3, 2), live, lambda drawn=drawn: drawn)  # type: ignore[misc]
         assert chosen is not None
         assert len({int(b[1:]) % 3 for b in chosen[0]}) == 3
-    one_rack = [Candidate(f"b{n}", rack="r") for n in range(3)]
+    one_rack = [Candidate(f"b{n}", {"rack": "r"}) for n in range(3)]
     assert choose_ensemble(Striping(3, 3, 2), one_rack, draw) is not None
 
 

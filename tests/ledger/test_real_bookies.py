@@ -1,7 +1,7 @@
 """The whole ledger part over real bookie stores, real frames and the real pool, in virtual time."""
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import pytest
@@ -14,9 +14,10 @@ from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
 from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.keys import bookie_key, cookie_key, leaving_key, ledger_key
+from distributedlog.ledger.keys import PLACEMENT, bookie_key, cookie_key, leaving_key, ledger_key
 from distributedlog.ledger.metadata import LedgerMetadata, Loss
 from distributedlog.ledger.options import LedgerOptions
+from distributedlog.ledger.placement_policy import PlacementPolicy
 from distributedlog.ledger.pool import GONE_S, BookiePool
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.ledger.writer import LedgerWriter
@@ -29,6 +30,7 @@ from distributedlog.runtime.errors import (
     EntriesLost,
     LedgerClosed,
     LedgerFenced,
+    NotEnoughBookies,
 )
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.memory import MemoryDisk
@@ -54,6 +56,7 @@ class RealCluster:
         self.disks: dict[str, MemoryDisk] = {}
         self.stores: dict[str, Store] = {}
         self.scopes: dict[str, trio.CancelScope] = {}
+        self.racks: dict[str, str] = {}
 
     async def start(self, bookie_id: str, port: int = 0) -> None:
         disk = self.disks.setdefault(bookie_id, MemoryDisk())
@@ -72,7 +75,9 @@ class RealCluster:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(store.run)
                     nursery.start_soon(serve_bookie_protocol, endpoint, {"": listener}, store)
-                    registration = BookieRegistration(bookie_id, {"": listener.address})
+                    registration = BookieRegistration(
+                        bookie_id, {"": listener.address}, rack=self.racks.get(bookie_id, "")
+                    )
                     await self.put(Put(bookie_key(bookie_id), registration.encode()))
                     await self.put(Put(cookie_key(bookie_id), b""))
                     task_status.started()
@@ -100,9 +105,12 @@ class RealCluster:
 
 
 @asynccontextmanager
-async def real_cluster(bookies: int = 3) -> AsyncIterator[RealCluster]:
+async def real_cluster(
+    bookies: int = 3, racks: Mapping[str, str] | None = None
+) -> AsyncIterator[RealCluster]:
     async with trio.open_nursery() as nursery:
         cluster = RealCluster(nursery)
+        cluster.racks.update(racks or {})
         for n in range(bookies):
             await cluster.start(f"b{n}")
         with trio.fail_after(120):
@@ -142,6 +150,44 @@ async def test_a_ledger_on_a_bookie_that_is_to_leave_or_gone_is_unwanted_where_t
             if bookie not in (one, other, third):
                 await cluster.stop(bookie)
         assert not writer.unwanted
+        writer.abort()
+
+
+async def test_an_enforced_policy_stops_new_ledgers_with_the_last_rack_but_one_and_a_preference_does_not(
+    autojump_clock: MockClock,
+) -> None:
+    """H111: who writes goes on, and its bookies are replaced by those of another rack alone."""
+    racks = {"b0": "r0", "b1": "r0", "b2": "r1", "b3": "r2", "b4": "r0"}
+    async with real_cluster(3, racks) as cluster:
+        await cluster.put(Put(PLACEMENT, PlacementPolicy("rack", 2, enforced=True).encode()))
+        client = await cluster.client()
+        writer = await client.create()
+        await cluster.start("b3")
+        await cluster.start("b4")
+
+        await cluster.stop("b2")
+        writer.add([b"x"], 1)
+        await confirmed(writer)
+        await trio.sleep(5)
+        assert set((await record_of(cluster, writer)).last_fragment.bookies) == {"b0", "b1", "b3"}
+        other = await client.create()
+        assert "b3" in (await record_of(cluster, other)).last_fragment.bookies
+        other.abort()
+
+        await cluster.stop("b3")
+        writer.add([b"x"], 1)
+        await confirmed(writer)
+        await trio.sleep(5)
+        assert (await record_of(cluster, writer)).last_fragment.bookies.count("b4") == 0
+        with pytest.raises(NotEnoughBookies, match=r"in 2 racks, enforced .there are .'r0'."):
+            await client.create()
+
+        await cluster.put(Delete(PLACEMENT))
+        await trio.sleep(0.1)
+        other = await client.create()
+        other.add([b"x"], 1)
+        await confirmed(other)
+        other.abort()
         writer.abort()
 
 

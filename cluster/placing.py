@@ -1,0 +1,183 @@
+"""The placement policy from outside: stored, with what it needs, and which ledgers are not as it wants them.
+
+The record is ``conf/placement``; every client follows it (`ledger/pool.py`). What it says holds for what is
+placed from then on: nothing moves because of it.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ..ledger import ids, keys
+from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..ledger.placement import Labels, not_adhering
+from ..ledger.placement_policy import PlacementPolicy
+from ..ledger.registration import BookieRegistration
+from ..metadata.interface import Metadata, Scan, prefix_end
+from ..metadata.transaction import Compare, Delete, Put, Transaction
+from ..runtime.errors import CorruptData, UnsupportedFormat, VersionConflict
+
+NEWEST_LEDGERS = 200
+"""A status looks at so many, or some more, where there may be something to see."""
+BLOCKS_MAX = 20
+"""Blocks of ids, from the newest on, in which it looks for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """What stands in one rack, or whatever the policy's level is."""
+
+    name: str
+    """"": bookies without the label."""
+    bookies: tuple[str, ...]
+    free_bytes: int
+    writable: int
+    """How many of the bookies take entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The policy, and where the live bookies stand."""
+
+    policy: PlacementPolicy
+    stored: bool
+    """False: nobody has set one, this is what holds without."""
+    labels: Mapping[str, Labels]
+    """Of each live bookie."""
+    domains: tuple[Domain, ...]
+    """By name."""
+
+    @property
+    def open_domains(self) -> int:
+        """How many take entries; bookies without the label are in none."""
+        return sum(bool(one.name and one.writable) for one in self.domains)
+
+    @property
+    def may_miss(self) -> bool:
+        """Can there be a ledger that is not as the policy wants it, and somebody who minds?"""
+        hosts = [one["host"] for one in self.labels.values() if "host" in one]
+        return self.stored or len(set(hosts)) < len(hosts)
+
+    @property
+    def stops(self) -> bool:
+        """Is there no new ledger to be made any more?"""
+        return self.policy.enforced and self.open_domains < self.policy.at_least
+
+    def warning(self) -> str:
+        """What an enforced policy does when one more is lost, or does already; "" where it may be."""
+        policy, there = self.policy, self.open_domains
+        if not policy.enforced or there > policy.at_least:
+            return ""
+        then = "writes stop" if self.stops else "when one more is lost writes stop"
+        return (
+            f"{there} {policy.level}s have bookies that take entries, a new ledger needs"
+            f' {policy.at_least}: {then} at the next roll ("dlog placement --preferred")'
+        )
+
+
+async def standing(metadata: Metadata) -> Standing:
+    """Read the policy, and every registration. Raises `CorruptData`, `UnsupportedFormat`: of the policy."""
+    found = await metadata.get(keys.PLACEMENT)
+    policy = PlacementPolicy() if found is None else PlacementPolicy.decode(found.value)
+    live: list[BookieRegistration] = []
+    async for item in Scan(metadata, keys.BOOKIE_PREFIX):
+        with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
+            live.append(BookieRegistration.decode(item.key, item.value))
+    by_name: dict[str, list[BookieRegistration]] = {}
+    for one in live:
+        by_name.setdefault(one.where().get(policy.level, ""), []).append(one)
+    domains = tuple(
+        Domain(
+            name,
+            tuple(one.id for one in here),
+            sum(one.free_bytes for one in here),
+            sum(not one.read_only for one in here),
+        )
+        for name, here in sorted(by_name.items())
+    )
+    return Standing(policy, found is not None, {one.id: one.where() for one in live}, domains)
+
+
+async def set_policy(metadata: Metadata, policy: PlacementPolicy) -> None:
+    """Store it. Raises `InvalidRequest` where it would stop all writes when one domain is gone (H111)."""
+    before = await metadata.get(keys.PLACEMENT)
+    domains: dict[str, int] = {}
+    async for item in Scan(metadata, keys.BOOKIE_PREFIX):
+        with suppress(CorruptData, UnsupportedFormat):
+            one = BookieRegistration.decode(item.key, item.value)
+            if name := one.where().get(policy.level, ""):
+                domains[name] = domains.get(name, 0) + 1
+    policy.check_reachable(domains)
+    unchanged = Compare.version(keys.PLACEMENT, 0 if before is None else before.version)
+    put = Transaction((unchanged,), (Put(keys.PLACEMENT, policy.encode()),))
+    if not (await metadata.transact(put)).succeeded:
+        raise VersionConflict("the placement policy was changed meanwhile: look again")
+
+
+async def forget_policy(metadata: Metadata) -> None:
+    """What holds without one holds again."""
+    await metadata.transact(Transaction((), (Delete(keys.PLACEMENT),)))
+
+
+async def told(metadata: Metadata, where: Standing) -> list[str]:
+    """What stands together, for a status. Nobody is unwell for it: it is so where it cannot be otherwise."""
+    if not where.may_miss:
+        return []
+    lines = []
+    unnamed = next((one.bookies for one in where.domains if not one.name), ())
+    if where.stored and unnamed:
+        lines.append(f"no {where.policy.level} is known of bookies {', '.join(unnamed)}")
+    found = [one async for one in not_as_wanted(metadata, where, newest=NEWEST_LEDGERS)]
+    if found:
+        ledger, why = found[0]
+        lines.append(
+            f"{len(found)} of the newest ledgers have copies together, such as ledger {ledger}: {why}"
+        )
+    return lines
+
+
+async def not_as_wanted(
+    metadata: Metadata, where: Standing, *, newest: int | None = None
+) -> AsyncIterator[tuple[int, str]]:
+    """Ledgers that have copies together, and which: all, or some of the ``newest`` so many.
+
+    Of a ledger all fragments with entries count, and the last one of an open one. Who is not there is
+    not counted.
+    """
+    looked = 0
+    for start, end in await _ranges(metadata, newest):
+        if newest is not None and looked >= newest:
+            return
+        async for item in Scan(metadata, start, end):
+            looked += 1
+            try:
+                ledger = LedgerMetadata.decode(item.key, item.value)
+            except (CorruptData, UnsupportedFormat):
+                continue  # `dlog status` names it
+            found: dict[str, None] = {}
+            for index, fragment in enumerate(ledger.ensembles):
+                if ledger.fragment_end(index) == fragment.first_entry:
+                    continue  # no entry is in it
+                found.update(
+                    dict.fromkeys(
+                        not_adhering(ledger.striping, fragment.bookies, where.labels, where.policy)
+                    )
+                )
+            if found and ledger.state is not LedgerState.DELETING:
+                yield ledger.ledger_id, "; ".join(found)
+
+
+async def _ranges(metadata: Metadata, newest: int | None) -> list[tuple[bytes, bytes]]:
+    """Where the ledgers are: one range of all, or blocks of ids from the newest on."""
+    whole = [(keys.LEDGER_PREFIX, prefix_end(keys.LEDGER_PREFIX))]
+    found = None if newest is None else await metadata.get(keys.NEXT_LEDGER)
+    if found is None:
+        return whole
+    try:
+        ends = range(ids.next_of(found.value), 0, -keys.LEDGER_ID_BLOCK)
+    except CorruptData:
+        return whole
+    return [
+        (keys.ledger_key(max(0, end - keys.LEDGER_ID_BLOCK)), keys.ledger_key(end))
+        for end in ends[:BLOCKS_MAX]
+    ]

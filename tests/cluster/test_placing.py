@@ -1,0 +1,103 @@
+"""The placement policy from outside: what is not as it wants it, and what it would stop."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from distributedlog.cluster import placing
+from distributedlog.ledger import keys, transactions
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.placement_policy import PlacementPolicy
+from distributedlog.ledger.registration import BookieRegistration
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.runtime.errors import InvalidRequest
+
+KEY = bytes(16)
+ENFORCED = PlacementPolicy("rack", 2, enforced=True)
+
+
+async def cluster(**labels: Mapping[str, str]) -> LocalMetadata:
+    """Bookies by id, each with its labels."""
+    metadata = LocalMetadata()
+    for bookie, own in labels.items():
+        said = BookieRegistration(bookie, {"": ("h", 1)}, labels=own, free_bytes=7)
+        put = Put(keys.bookie_key(bookie), said.encode())
+        await metadata.transact(Transaction((), (put,)))
+    return metadata
+
+
+async def ledger(metadata: LocalMetadata, ledger_id: int, *ensembles: Fragment) -> None:
+    """A closed one with the entries 0 to 9."""
+    made = LedgerMetadata(ledger_id, 2, 2, 1, ensembles, KEY)
+    await metadata.transact(transactions.creation_share(made, ()))
+    closed = made.close_by_writer(9, 100)
+    await metadata.transact(transactions.closing_share(closed, 1, ()))
+
+
+async def found(metadata: LocalMetadata, newest: int | None = None) -> dict[int, str]:
+    where = await placing.standing(metadata)
+    return {
+        ledger_id: why
+        async for ledger_id, why in placing.not_as_wanted(metadata, where, newest=newest)
+    }
+
+
+async def test_ledgers_with_copies_on_one_host_are_told() -> None:
+    """But not what has no entries, nor what lies on a bookie of which nothing is known."""
+    metadata = await cluster(b1={"host": "h1"}, b2={"host": "h1"}, b3={"host": "h2"})
+    await ledger(metadata, 1, Fragment(0, ("b1", "b3"), 0))
+    await ledger(metadata, 2, Fragment(0, ("b1", "b2"), 0))
+    await ledger(metadata, 3, Fragment(0, ("b1", "b3"), 0), Fragment(10, ("b1", "b2"), 1))
+    await ledger(metadata, 4, Fragment(0, ("b1", "gone"), 0))
+
+    assert await found(metadata) == {2: "b1 and b2 stand on one host (h1)"}
+    where = await placing.standing(metadata)
+    assert await placing.told(metadata, where) == [
+        "1 of the newest ledgers have copies together, such as ledger 2: b1 and b2 stand on one host (h1)"
+    ]
+    assert where.warning() == ""
+
+
+async def test_a_status_looks_at_the_newest_alone_and_only_where_somebody_minds() -> None:
+    metadata = await cluster(b1={"rack": "r1"}, b2={"rack": "r1"})
+    for ledger_id in (1, 5_000, 9_000, 9_001):
+        await ledger(metadata, ledger_id, Fragment(0, ("b1", "b2"), 0))
+    await metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, b"10000"),)))
+
+    assert list(await found(metadata)) == [1, 5_000, 9_000, 9_001]
+    assert list(await found(metadata, newest=2)) == [9_000, 9_001]
+    assert list(await found(metadata, newest=3)) == [9_000, 9_001, 5_000]
+    assert await placing.told(metadata, await placing.standing(metadata)) == []
+
+    await placing.set_policy(metadata, PlacementPolicy())
+    where = await placing.standing(metadata)
+    assert where.domains == (placing.Domain("r1", ("b1", "b2"), 14, 2),)
+    assert "b1 and b2 stand in 1 rack, not 2" in (await placing.told(metadata, where))[0]
+
+
+async def test_an_enforced_policy_warns_before_it_stops_all_writes() -> None:
+    """H111: it is refused where the loss of one rack stops them."""
+    racks = {f"b{n}": {"rack": f"r{n}"} for n in (1, 2)}
+    metadata = await cluster(**racks, b4={})
+    with pytest.raises(InvalidRequest, match="in 3 racks at least"):
+        await placing.set_policy(metadata, ENFORCED)
+    third = BookieRegistration("b3", {"": ("h", 1)}, rack="r3")
+    await metadata.transact(Transaction((), (Put(keys.bookie_key("b3"), third.encode()),)))
+
+    await placing.set_policy(metadata, ENFORCED)
+
+    where = await placing.standing(metadata)
+    assert (where.stored, where.open_domains, where.warning()) == (True, 3, "")
+    assert await placing.told(metadata, where) == ["no rack is known of bookies b4"]
+    await metadata.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
+    where = await placing.standing(metadata)
+    assert not where.stops
+    assert "2 racks have bookies that take entries" in where.warning()
+    await metadata.transact(Transaction((), (Delete(keys.bookie_key("b2")),)))
+    where = await placing.standing(metadata)
+    assert where.stops
+    assert "writes stop at the next roll" in where.warning()
+    await placing.forget_policy(metadata)
+    where = await placing.standing(metadata)
+    assert (where.policy, where.stored, where.warning()) == (PlacementPolicy(), False, "")
