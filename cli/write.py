@@ -117,7 +117,8 @@ async def write_stream(
                     f'log "{name}" does not exist in {settings.where()};'
                     f' create it with "dlog log create {name}", or write with --create'
                 )
-            log = logs.open_log(name, config={"create_if_missing": create})
+            config = {"create_if_missing": create, "recover_timeout_s": settings.timeout_s}
+            log = logs.open_log(name, config=config)
             async with log.open_writer(takeover=takeover) as writer:
                 stored.began = time.perf_counter()
                 await _copy(settings, writer, file, format_name, count, stored)
