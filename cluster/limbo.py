@@ -23,7 +23,7 @@ from .copying import Connections, Copier, wanted
 from .held_up import HeldUp
 from .repair import EVERY_S, PAGE
 
-EVERY_MAX_S = 80.0
+EVERY_MAX_S = 20.0
 """Between two tries while nothing gets better: open ledgers are closed when they are."""
 
 log = logging.getLogger("distributedlog.cluster.limbo")
