@@ -25,23 +25,35 @@ def command() -> None:
 
 
 def node_options(function: Function) -> Function:
-    """What both kinds take."""
+    """What all kinds take, those that have a disk."""
+    for option in reversed(
+        [
+            click.option(
+                "--config",
+                "file",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                metavar="FILE",
+                help="TOML: these flags in a table [metadata] or [bookie], a bookie's store in [store];"
+                ' "dlog config init bookie" writes one.',
+            ),
+            click.option(
+                "--data",
+                type=click.Path(file_okay=False, path_type=Path),
+                help="Its data directory.",
+            ),
+        ]
+    ):
+        function = option(function)
+    return places(function)
+
+
+def places(function: Function) -> Function:
+    """What all kinds take."""
     options = [
         click.option(
-            "--config",
-            "file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            metavar="FILE",
-            help="TOML: these flags in a table [metadata] or [bookie], a bookie's store in [store];"
-            ' "dlog config init bookie" writes one.',
-        ),
-        click.option(
             "--name",
-            help="A metadata node's own place in --metadata; of a bookie for humans (default: its"
-            " directory's name).",
-        ),
-        click.option(
-            "--data", type=click.Path(file_okay=False, path_type=Path), help="Its data directory."
+            help="A metadata node's own place in --metadata; of another one for humans (default of a"
+            " bookie: its directory's name).",
         ),
         click.option(
             "--metadata", "quorum", metavar="[NAME=]HOST:PORT,…", help="The metadata quorum."
@@ -51,7 +63,7 @@ def node_options(function: Function) -> Function:
             multiple=True,
             metavar="[NAME=]HOST:PORT",
             help="Repeatable, each with a name of its own. Default: a metadata node's address in"
-            " --metadata; for a bookie 127.0.0.1 and a free port.",
+            " --metadata; else 127.0.0.1 and a free port.",
         ),
         click.option(
             "--advertise",
@@ -163,6 +175,68 @@ def bookie(settings: Settings, **given: Any) -> None:
     _serve(settings, given, config)
 
 
+CHANGES = click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    help="Repeatable: any option of a proxy, of its logs or of their ledgers (docs/options.md).",
+)
+RACK = click.option("--rack", help="Where it stands.")
+
+
+@command.command(
+    name="write-proxy",
+    cls=Command,
+    examples="""
+    dlog serve write-proxy --metadata h1:4181,h2:4181,h3:4181 --listen 0.0.0.0:4183 --advertise h7:4183
+    dlog serve write-proxy --metadata 127.0.0.1:4181                on a free port
+    """,
+)
+@places
+@RACK
+@CHANGES
+@common
+def write_proxy(settings: Settings, **given: Any) -> None:
+    """Run a write proxy: many producers' way to logs that it writes for them."""
+    _proxy(settings, given, "write-proxy")
+
+
+@command.command(
+    name="read-proxy",
+    cls=Command,
+    examples="""
+    dlog serve read-proxy --metadata h1:4181,h2:4181,h3:4181 --listen 0.0.0.0:4184 --advertise h7:4184
+    dlog serve read-proxy --metadata 127.0.0.1:4181                 on a free port
+    """,
+)
+@places
+@RACK
+@CHANGES
+@common
+def read_proxy(settings: Settings, **given: Any) -> None:
+    """Run a read proxy: many readers' way to logs that it reads once."""
+    _proxy(settings, given, "read-proxy")
+
+
+def _proxy(settings: Settings, given: dict[str, Any], kind: str) -> None:
+    from ..cluster.config import parse_named_addresses, parse_quorum
+    from ..cluster.options import ProxyNodeConfig
+    from .node_settings import words
+
+    config = ProxyNodeConfig(
+        given["name"] or kind,
+        kind,
+        tuple(parse_quorum(_needed(given, "quorum", "--metadata")).values()),
+        parse_named_addresses(given["listen"], "--listen") or {"": ("127.0.0.1", 0)},
+        parse_named_addresses(given["advertise"], "--advertise"),
+        given["rack"] or "",
+        settings.timeout_s,
+        words(given["changes"]),
+    )
+    _serve(settings, given, config)
+
+
 def _with_file(given: dict[str, Any], part: str) -> dict[str, Any]:
     """Flags and environment over the file's table ``[part]``; what else it sets goes to ``settings``."""
     if given["file"] is None:
@@ -207,7 +281,7 @@ def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
     )
     spec = {
         "config": to_json(config),
-        "data": str(_needed(given, "data", "--data").absolute()),
+        "data": str(_needed(given, "data", "--data").absolute()) if "data" in given else None,
         "index": str(given["index_dir"].absolute()) if given.get("index_dir") else None,
         "http": parse_address(given["http"], "--http") if given["http"] else None,
     }

@@ -1,6 +1,7 @@
 """Processes into a cluster: nodes assembled, started, registered, repaired.
 
-    node.py                         one node from a host and options: nothing else starts a node
+    nodes.py                        one node from a host and options: nothing else starts a node
+    node.py, proxies.py             a metadata node or a bookie; a proxy of either kind
         options.py, config.py, directories.py, logs.py  what it is told, where it lives, what it says
         cookie.py, membership.py    whose disks these are (H6); the registration and its lease
         health.py                   is it well: asked of itself

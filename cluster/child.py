@@ -27,7 +27,7 @@ from .fork_server import serve_forks
 from .lifeline import first_of, until_told
 from .local import run_cluster_of
 from .logs import log_to_stderr
-from .node import serve_node
+from .nodes import serve_node
 from .options import BookieNodeConfig, NodeReady, from_json
 
 

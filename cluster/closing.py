@@ -6,8 +6,7 @@ from functools import partial
 
 import trio
 
-from ..ledger.client import LedgerClient
-from ..ledger.pool import BookiePool
+from ..ledger.client import start_client
 from ..log.abandoned import LOOKS_APART_S, close_abandoned, close_unmoved, look_at
 from ..log.context import LogContext
 from ..log.merge import compact
@@ -59,10 +58,7 @@ async def _open_logs(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
 ) -> AsyncIterator[LogContext]:
     async with trio.open_nursery() as nursery:
-        pool = BookiePool(endpoint, metadata, metadata.listener)
-        await nursery.start(pool.run)
-        ledgers = LedgerClient(host, endpoint, metadata, pool)
-        await nursery.start(ledgers.run)
+        ledgers = await start_client(nursery, host, endpoint, metadata)
         namespace = Namespace(
             "",
             metadata=metadata,

@@ -32,6 +32,8 @@ from ..log.state import LogState
 from ..log.unlinked import UnlinkedLedger
 from ..log.work import WorkState
 from ..metadata.interface import Metadata, Scan
+from ..proxy.registration import PREFIX as PROXIES
+from ..proxy.registration import ProxyRegistration
 from ..runtime.errors import CorruptData, DistributedLogError
 from .cookie import decode_cookie
 from .reach import Reach
@@ -98,6 +100,7 @@ FEW: Mapping[bytes, Decode] = {
     CLOCK_KEY: lambda _, value: decode_clock(value),
     RESTORES: lambda _, value: decode_restores(value),
     HOLD: lambda _, value: decode_hold(value),
+    PROXIES: ProxyRegistration.decode,
 }
 """What there is little of: read at each status."""
 

@@ -18,18 +18,16 @@ from ..runtime.identity import FILE_NAME
 from ..runtime.machine import real_host
 from ..runtime.memory import MemoryDisk
 from ..runtime.sync_mode import choose_sync_mode
-from .options import BookieNodeConfig, MetadataNodeConfig
+from .options import MetadataNodeConfig, NodeConfig, ProxyNodeConfig
 
 CLOSE_S = 5.0
 
 log = logging.getLogger("distributedlog.cluster")
 
-Config = MetadataNodeConfig | BookieNodeConfig
-
 
 @asynccontextmanager
 async def host_of(
-    config: Config, data: Path, index: Path | None = None, *, alone: bool = True
+    config: NodeConfig, data: Path, index: Path | None = None, *, alone: bool = True
 ) -> AsyncIterator[Host]:
     """A host on directories, which are given back in the end.
 
@@ -41,7 +39,7 @@ async def host_of(
     try:
         if isinstance(config, MetadataNodeConfig):
             disks["metadata"] = _disk(data, "metadata", ("journal", "index"))
-        else:
+        elif not isinstance(config, ProxyNodeConfig):
             disks["journal"] = _disk(data, "journal", ("metadata",))
             disks["index"] = _disk(index if index is not None else data, "index", ("metadata",))
             if alone:
@@ -55,9 +53,16 @@ async def host_of(
                 await disk.close()
 
 
-def memory_host(config: Config) -> Host:
-    """A host that keeps nothing beyond the process; hand it to a node that is started again."""
-    roles = ("metadata",) if isinstance(config, MetadataNodeConfig) else ("journal", "index")
+def memory_host(config: NodeConfig) -> Host:
+    """A host that keeps nothing beyond the process; hand it to a node that is started again.
+
+    What a proxy runs on in any case: it has no disks.
+    """
+    roles: tuple[str, ...] = ("journal", "index")
+    if isinstance(config, MetadataNodeConfig):
+        roles = ("metadata",)
+    elif isinstance(config, ProxyNodeConfig):
+        roles = ()
     return real_host(config.name, disks={role: MemoryDisk() for role in roles})
 
 

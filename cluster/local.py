@@ -23,7 +23,7 @@ from . import plan as plans
 from .directories import host_of, memory_host
 from .fork_server import ForkServer
 from .lifeline import first_of
-from .node import serve_node
+from .nodes import serve_node
 from .options import to_json
 from .plan import Plan, PlannedNode
 from .processes import Child, start_child, start_fork_server

@@ -24,7 +24,8 @@ log = logging.getLogger("distributedlog.cluster.membership")
 class Membership:
     """Keeps one leased key alive. ``value`` is asked for what to say each time.
 
-    ``urgent``: what is told with the next renewal when it changed, not only each `REFRESH_S`.
+    ``guard``: what must hold, that this node may be registered. ``urgent``: what is
+    told with the next renewal when it changed, not only each `REFRESH_S`.
     ``on_renewed`` is what goes to the metadata with each renewal.
     """
 
@@ -33,7 +34,7 @@ class Membership:
         metadata: Metadata,
         key: bytes,
         value: Callable[[], bytes],
-        guard: Compare,
+        guard: Compare | None,
         *,
         lease_s: float,
         urgent: Callable[[], object] = lambda: None,
@@ -112,7 +113,9 @@ class Membership:
     async def _say(self, lease: int, value: bytes) -> None:
         urgent = self._urgent()
         reply = await self._metadata.transact(
-            Transaction((self._guard,), (Put(self._key, value, lease),))
+            Transaction(
+                () if self._guard is None else (self._guard,), (Put(self._key, value, lease),)
+            )
         )
         if not reply.succeeded:
             raise ForeignData(

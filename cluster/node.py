@@ -1,4 +1,4 @@
-"""One node from a Host and a config: a metadata node or a bookie. Nothing else starts a node.
+"""One node from a Host and a config: a metadata node or a bookie. (A proxy: `proxies.py`.)
 
 The same for real processes, `dlog local` and the simulator. A node runs until it is cancelled (a clean
 end: it says goodbye and checkpoints), or until it fails: a failed write or sync, or a broken rule of our
@@ -53,19 +53,6 @@ FIRST_QUESTION = b"cluster"
 """A key that nobody has; asking for it needs a leader."""
 
 log = logging.getLogger("distributedlog.cluster.node")
-
-
-async def serve_node(
-    host: Host,
-    config: MetadataNodeConfig | BookieNodeConfig,
-    *,
-    task_status: trio.TaskStatus[NodeReady] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve what the config describes, until cancelled."""
-    if isinstance(config, MetadataNodeConfig):
-        await serve_metadata_node(host, config, task_status=task_status)
-    else:
-        await serve_bookie_node(host, config, task_status=task_status)
 
 
 async def serve_metadata_node(

@@ -9,6 +9,9 @@ from ..runtime.options import check, option
 from .config import format_address, overlay
 from .copying import RATE_BYTES_PER_S
 
+WRITE_PROXY, READ_PROXY = "write-proxy", "read-proxy"
+PROXIES = (WRITE_PROXY, READ_PROXY)
+
 
 @dataclass(frozen=True, slots=True)
 class MetadataNodeConfig:
@@ -77,12 +80,31 @@ class BookieNodeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ProxyNodeConfig:
+    """A proxy. It has no disk: its id is drawn at each start."""
+
+    name: str
+    """For people and logs."""
+    kind: str
+    """`WRITE_PROXY` or `READ_PROXY`."""
+    metadata: tuple[Address, ...]
+    """Where the metadata quorum is; one address that answers is enough."""
+    listen: Mapping[str, Address] = field(default_factory=lambda: {"": ("127.0.0.1", 0)})
+    advertise: Mapping[str, Address] = field(default_factory=dict)
+    rack: str = ""
+    metadata_timeout_s: float = 30.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the proxy itself (proxy/options.py), of the logs (log/options.py) and of their ledgers
+    (ledger/options.py), that differ from their defaults."""
+
+
+@dataclass(frozen=True, slots=True)
 class NodeReady:
     """What a node says when it serves."""
 
     name: str
     kind: str
-    """``metadata`` or ``bookie``."""
+    """``metadata``, ``bookie``, ``write-proxy`` or ``read-proxy``."""
     node_id: str
     address: Address
     """Of its first listener, with the port that was given for port 0."""
@@ -98,13 +120,18 @@ class NodeReady:
         }
 
 
-def to_json(config: MetadataNodeConfig | BookieNodeConfig) -> dict[str, Any]:
+NodeConfig = MetadataNodeConfig | BookieNodeConfig | ProxyNodeConfig
+
+
+def to_json(config: NodeConfig) -> dict[str, Any]:
     """For a child process."""
+    if isinstance(config, ProxyNodeConfig):
+        return asdict(config)
     kind = "metadata" if isinstance(config, MetadataNodeConfig) else "bookie"
     return {"kind": kind, **asdict(config)}
 
 
-def from_json(value: Mapping[str, Any]) -> MetadataNodeConfig | BookieNodeConfig:
+def from_json(value: Mapping[str, Any]) -> NodeConfig:
     """The other way round. Raises `InvalidRequest`."""
     rest = {key: item for key, item in value.items() if key != "kind"}
     for key in ("voters", "listen", "advertise"):
@@ -113,4 +140,6 @@ def from_json(value: Mapping[str, Any]) -> MetadataNodeConfig | BookieNodeConfig
     if value["kind"] == "metadata":
         return overlay(MetadataNodeConfig, ("the node's start", rest))
     rest["metadata"] = tuple((place[0], int(place[1])) for place in rest["metadata"])
+    if value["kind"] in PROXIES:
+        return overlay(ProxyNodeConfig, ("the node's start", {**rest, "kind": value["kind"]}))
     return overlay(BookieNodeConfig, ("the node's start", rest))

@@ -7,9 +7,8 @@ from typing import Any
 
 import trio
 
-from .ledger.client import LedgerClient
+from .ledger.client import start_client
 from .ledger.options import LedgerOptions
-from .ledger.pool import BookiePool
 from .log.metrics import Registry, register, unregister
 from .log.namespace import Namespace
 from .log.options import LogOptions
@@ -103,10 +102,7 @@ async def _assemble(
     )
     await nursery.start(metadata.run)
     await metadata.get(FIRST_KEY)
-    pool = BookiePool(endpoint, metadata, metadata.listener)
-    await nursery.start(pool.run)
-    ledgers = LedgerClient(host, endpoint, metadata, pool, ledger)
-    await nursery.start(ledgers.run)
+    ledgers = await start_client(nursery, host, endpoint, metadata, ledger)
     return Namespace(
         uri.path,
         metadata=metadata,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
+from ..metadata.client import MetadataClient
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Transaction
 from ..runtime.errors import (
@@ -311,3 +312,18 @@ class LedgerClient:
                     return
             except OutcomeUnknown:
                 continue
+
+
+async def start_client(
+    nursery: trio.Nursery,
+    host: Host,
+    endpoint: Endpoint,
+    metadata: MetadataClient,
+    options: LedgerOptions | None = None,
+) -> LedgerClient:
+    """A client with connections to all bookies; its tasks and theirs run in ``nursery``."""
+    pool = BookiePool(endpoint, metadata, metadata.listener)
+    await nursery.start(pool.run)
+    ledgers = LedgerClient(host, endpoint, metadata, pool, options)
+    await nursery.start(ledgers.run)
+    return ledgers

@@ -50,6 +50,8 @@ class LogContext:
     """What all writers hold that is not durable yet."""
     meters: LogMeters
     """Of the whole namespace."""
+    proxy_id: str = ""
+    """Of the write proxy that this process is; "": none."""
     followed: FollowedLog | None = None
     """Of an open log: its options as they are now, where ``options`` has them as they were at its opening."""
 

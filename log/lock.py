@@ -37,8 +37,14 @@ WAIT_BEYOND_LEASE_S = 2.0
 
 async def owner_of(metadata: Metadata, log_id: int) -> str | None:
     """Whose lock lives: a writer, as it calls itself; None for nobody's."""
+    holder = await holder_of(metadata, log_id)
+    return None if holder is None else holder.owner
+
+
+async def holder_of(metadata: Metadata, log_id: int) -> LockRecord | None:
+    """Whose lock lives, as its record says; None for nobody's."""
     found = await metadata.get(lock_key(log_id))
-    return None if found is None else LockRecord.decode(found.value).owner
+    return None if found is None else LockRecord.decode(found.value)
 
 
 async def claim(
@@ -58,7 +64,9 @@ async def claim(
     goes, and none is taken; the epoch alone says who owns the log. Raises `LogNotFound`, `EndOfStream`.
     """
     metadata, lease_s = context.metadata, context.options.lock_lease_s
-    record = LockRecord.drawn(context.owner, context.random.getrandbits(64), context.wall_ms())
+    record = LockRecord.drawn(
+        context.owner, context.random.getrandbits(64), context.wall_ms(), context.proxy_id
+    )
     patience = lease_s + WAIT_BEYOND_LEASE_S if wait_s is None else wait_s
     deadline = trio.current_time() + patience
     busy_until = max(deadline, trio.current_time() + BUSY_WAIT_S)

@@ -9,6 +9,7 @@ from .state import decode_fields
 FORMAT = 1
 
 _LOCK = row(text(64 * 1024), text(4096), number())
+_PROXY = text(64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +20,24 @@ class LockRecord:
     writer_id: str
     """Random, one a claim: for after an unknown outcome."""
     since_ms: int
+    proxy: str = ""
+    """The id of the write proxy that it is; "": it is none. Not in what older programs wrote."""
 
     @classmethod
-    def drawn(cls, owner: str, chance: int, now_ms: int) -> "LockRecord":
+    def drawn(cls, owner: str, chance: int, now_ms: int, proxy: str = "") -> "LockRecord":
         """Of a new claim by this process; ``chance`` are 64 bits that it has drawn."""
-        return cls(owner, f"{chance:016x}", now_ms)
+        return cls(owner, f"{chance:016x}", now_ms, proxy)
 
     def encode(self) -> bytes:
         """As a packed list with a format number."""
-        return pack([FORMAT, self.owner, self.writer_id, self.since_ms])
+        fields = [FORMAT, self.owner, self.writer_id, self.since_ms]
+        return pack([*fields, self.proxy] if self.proxy else fields)
 
     @classmethod
     def decode(cls, value: bytes) -> "LockRecord":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
-        fields = decode_fields(value, FORMAT, 4, "a lock's record")[:3]
-        return cls(*fit(fields, _LOCK, "a lock's record"))
+        what = "a lock's record"
+        fields = decode_fields(value, FORMAT, 4, what)
+        proxy = fit(fields[3], _PROXY, what) if len(fields) > 3 else ""
+        owner, writer_id, since_ms = fit(fields[:3], _LOCK, what)
+        return cls(owner, writer_id, since_ms, proxy)

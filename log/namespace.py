@@ -89,6 +89,7 @@ class Namespace:
         options: LogOptions | None = None,
         quorums: tuple[int, int, int] = (3, 3, 2),
         process_bytes_max: int = PROCESS_BYTES_MAX,
+        proxy_id: str = "",
     ) -> None:
         self.path = path
         self.metadata = metadata
@@ -114,6 +115,7 @@ class Namespace:
             RollPermits(options.rolls_at_once),
             ProcessBytes(process_bytes_max),
             LogMeters(),
+            proxy_id,
         )
         self._metrics = NamespaceMetrics(path, self.context.meters, self.context.process_bytes)
         nursery.start_soon(self.context.turn.run)

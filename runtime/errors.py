@@ -8,7 +8,7 @@
     │                                  LedgerClosed
     ├── another one owns it            OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
-    │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost
+    │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost, Moved
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady,
     │                                  ReaderIdle
@@ -270,6 +270,17 @@ class NotLeader(DistributedLogError):
     def leader(self) -> str:
         """The leader's address, or ""."""
         return self.detail
+
+
+class Moved(DistributedLogError):
+    """Another write proxy has the log, or should; ``detail`` is its id, "" where none is known.
+
+    Between clients and proxies only: the client asks there.
+    """
+
+    code = 2093
+    retryable = True
+    exit_code = 4
 
 
 class LinkOutOfOrder(DistributedLogError):

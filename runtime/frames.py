@@ -33,7 +33,7 @@ REPLY_MORE = 0x80
 
 
 class Op:
-    """What a frame asks or answers. Below 16: every connection; 16–63: bookies; 64–: metadata."""
+    """What a frame asks or answers. From 16 on: bookies; from 64: metadata; from 96: proxies."""
 
     HELLO = 1
     AUTH = 2
@@ -65,6 +65,23 @@ class Op:
     META_WATCH_CANCEL = 72
     META_MEMBERS = 73  # who forms the quorum, and changes of that
     META_SAVE = 77  # the whole state, chunk by chunk (74 to 76 are kept for secrets)
+
+    MEMBERS = 97  # which proxies there are; standing (96 is kept)
+    PRODUCE_OPEN = 98
+    PRODUCE = 99
+    PRODUCE_ACKS = 100
+    PRODUCE_REFUSED = 101
+    PRODUCE_WINDOW = 102
+    PRODUCE_PUBLISH = 103
+    PRODUCE_CLOSE = 104
+    LOG_CALL = 106  # (105 is kept)
+    PROXY_CALL = 107
+
+    SUBSCRIBE = 112
+    ENTRIES = 113
+    CREDIT = 114
+    SUBSCRIPTION_ENDED = 115
+    UNSUBSCRIBE = 116
 
 
 def envelope(

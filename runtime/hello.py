@@ -53,7 +53,8 @@ class Hello:
     cluster_id: str = ""
     node_id: str = ""
     kind: str = "client"
-    """``client``, ``bookie``, ``metadata``, or ``health`` of who asks after a node on its own machine."""
+    """``client``, ``bookie``, ``metadata``, ``write-proxy``, ``read-proxy``, or ``health`` of who asks
+    after a node on its own machine."""
     label: str = ""
     """A name for people; never compared."""
     durability: str = ""

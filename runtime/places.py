@@ -19,7 +19,7 @@ from .refusals import host_of
 
 HEALTH = "health"
 """The kind in the HELLO of one who asks after this node's health from its own machine."""
-NODE_KINDS = ("metadata", "bookie")
+NODE_KINDS = ("metadata", "bookie", "write-proxy", "read-proxy")
 STRANGERS_MAX = 128
 NODES_MAX = 64
 OF_ONE_NODE_MAX = 8

@@ -11,6 +11,7 @@ from distributedlog.ledger.options import LedgerOptions
 from distributedlog.log.options import LogOptions
 from distributedlog.log.settings import QUORUMS, SHARED, MergingOptions, RetentionOptions
 from distributedlog.metadata.options import RaftOptions
+from distributedlog.proxy.options import ProxyOptions
 from distributedlog.runtime.options import described, legal, table, with_tables
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "options.md"
@@ -23,6 +24,7 @@ PARTS: dict[str, type] = {
     "bookie": BookieNodeConfig,
     "store": BookieOptions,
     "raft": RaftOptions,
+    "proxy": ProxyOptions,
 }
 
 

@@ -10,7 +10,7 @@ import trio.testing
 
 from distributedlog.cluster.health import Health, ask_health, dialled, health_of
 from distributedlog.cluster.http import CONNECTIONS_MAX, REQUEST_S, Page, as_page, serve_http
-from distributedlog.cluster.node import serve_node
+from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from distributedlog.runtime.errors import ConnectionLost
 from distributedlog.runtime.host import Connection, Host

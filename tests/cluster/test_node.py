@@ -15,7 +15,8 @@ from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.cluster.lifeline import first_of
-from distributedlog.cluster.node import confine, serve_node
+from distributedlog.cluster.node import confine
+from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from distributedlog.ledger import keys
 from distributedlog.ledger.registration import BookieRegistration

@@ -7,7 +7,7 @@ import trio
 
 from distributedlog import LogRecord, open_namespace
 from distributedlog.cli.cluster_view import status
-from distributedlog.cluster.node import serve_node
+from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.runtime.hello import Hello

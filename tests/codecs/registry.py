@@ -63,6 +63,8 @@ from distributedlog.metadata.transaction import (
     Transaction,
     TransactionReply,
 )
+from distributedlog.proxy import wire as pw
+from distributedlog.proxy.registration import ProxyRegistration
 from distributedlog.runtime import blocks, frames, hello, identity, schema
 from distributedlog.runtime.errors import (
     CorruptData,
@@ -527,6 +529,96 @@ CODECS = [
         PEER,
         ("bookie/messages.py decode_refusal",),
     ),
+    Codec(
+        "MEMBERS",
+        pw.decode_members,
+        [pw.encode_members([pw.MemberRow("write", "9f", "h7", 4183, True)])],
+        PEER,
+        ("proxy/wire.py decode_members",),
+    ),
+    Codec(
+        "PRODUCE_OPEN",
+        pw.ProduceOpen.decode,
+        [pw.ProduceOpen(1, "ns", "orders", "", "me", 3, 9, "9f").encode()],
+        PEER,
+        ("proxy/wire.py ProduceOpen.decode",),
+    ),
+    Codec(
+        "the reply to PRODUCE_OPEN",
+        pw.ProduceOpened.decode,
+        [pw.ProduceOpened("00", 3, True, 9, 65_536, "ms", -1, (1, 0, 0), 0).encode()],
+        PEER,
+        ("proxy/wire.py ProduceOpened.decode",),
+    ),
+    Codec(
+        "PRODUCE",
+        lambda b: pw.decode_produce(memoryview(b)),
+        [
+            pw.produce_frame(1, 5, 2, None, [b"one", b"", b"three"])[24:],
+            pw.produce_frame(
+                1, 5, 2, [7, 8], [b"a", b"b"], record_flags=b"\x01\x00", expect=(1, 0, 2)
+            )[24:],
+        ],
+        (*PEER, CorruptData),
+        ("proxy/wire.py decode_produce",),
+        "bytes",
+    ),
+    Codec(
+        "PRODUCE, sealed",
+        lambda b: pw.decode_produce(memoryview(b)),
+        [pw.produce_frame(1, 5, 2, [7, 8], [b"a", b"b"], expect=(1, 0, 2))[24:]],
+        PEER,
+        (),
+        "bytes",
+        seal=lambda b: xxhash.xxh3_64_intdigest(b[8:]).to_bytes(8, "little") + b[8:],
+    ),
+    Codec(
+        "PRODUCE_ACKS",
+        lambda b: list(pw.decode_acks(memoryview(b))),
+        [pw.acks_frame([pw.ACK.pack(1, 2, 5, 1, 7, 0, 0, 9)] * 2)[24:]],
+        PEER,
+        ("proxy/wire.py decode_acks",),
+        "bytes",
+    ),
+    Codec(
+        "PRODUCE_REFUSED",
+        lambda b: pw.Refusal.decode(517, b),
+        [pw.Refusal(InvalidRequest("no"), 5, 7, 100).frame(1)[24:]],
+        PEER,
+        ("proxy/wire.py Refusal.decode",),
+    ),
+    Codec(
+        "PRODUCE_WINDOW",
+        pw.decode_window,
+        [pw.window_frame(1, 65_536)[24:]],
+        PEER,
+        ("proxy/wire.py decode_window",),
+        "bytes",
+    ),
+    Codec(
+        "LOG_CALL",
+        pw.LogCall.decode,
+        [
+            pw.LogCall("ns", "set", "orders", "", [{"codec": "lz4"}, {"note": b"n"}]).encode(),
+            pw.LogCall("ns", "truncate", "orders", "", [[1, 0, 0], None, None]).encode(),
+        ],
+        PEER,
+        ("proxy/wire.py LogCall.decode",),
+    ),
+    Codec(
+        "PROXY_CALL",
+        pw.ProxyCall.decode,
+        [pw.ProxyCall("owned", ["", 100]).encode()],
+        PEER,
+        ("proxy/wire.py ProxyCall.decode",),
+    ),
+    Codec(
+        "a proxy's registration",
+        lambda b: ProxyRegistration.decode(b"proxy/write/9f", b),
+        [ProxyRegistration("9f", "write", {"": ("h7", 4183)}).encode()],
+        STORED,
+        ("proxy/registration.py ProxyRegistration.decode",),
+    ),
     Codec("WRITE_LAC", bm.decode_lac, [bm.encode_lac(5)], PEER, (), "bytes"),
     Codec(
         "ADD_MANY",
@@ -799,7 +891,7 @@ CODECS = [
     Codec(
         "a lock",
         LockRecord.decode,
-        [LockRecord("me", "w1", 9).encode()],
+        [LockRecord("me", "w1", 9).encode(), LockRecord("me", "w1", 9, "9f").encode()],
         STORED,
         ("log/lock_record.py LockRecord.decode",),
     ),

@@ -15,7 +15,7 @@ from . import mutations
 from .registry import CODECS, EXEMPT, Codec
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("runtime", "metadata", "bookie", "ledger", "log", "cluster", "cli", "spark")
+PARTS = ("runtime", "metadata", "bookie", "ledger", "log", "proxy", "cluster", "cli", "spark")
 TAKES_APART = {
     "unpack", "unpackb", "unpack_from", "iter_unpack", "loads",
     "stored", "versioned", "message", "fit", "decode_fields", "format_and_fields", "decompress",

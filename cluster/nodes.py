@@ -1,0 +1,24 @@
+"""A node of any kind, from a Host and a config. Nothing else starts a node."""
+
+import trio
+
+from ..runtime.host import Host
+from .node import serve_bookie_node, serve_metadata_node
+from .options import BookieNodeConfig, MetadataNodeConfig, NodeConfig, NodeReady
+
+
+async def serve_node(
+    host: Host,
+    config: NodeConfig,
+    *,
+    task_status: trio.TaskStatus[NodeReady] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve what the config describes, until cancelled."""
+    if isinstance(config, MetadataNodeConfig):
+        await serve_metadata_node(host, config, task_status=task_status)
+    elif isinstance(config, BookieNodeConfig):
+        await serve_bookie_node(host, config, task_status=task_status)
+    else:
+        from .proxies import serve_proxy_node  # with clients of all below: no other node loads them
+
+        await serve_proxy_node(host, config, task_status=task_status)

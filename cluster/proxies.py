@@ -1,0 +1,182 @@
+"""A proxy from a Host and a config: it has no disk, its id is drawn at each start.
+
+What it needs of the storage runs until the end of its end: told to stop, it takes no new logs, gives those
+that it has to others while it still answers, and then says goodbye.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import trio
+
+from ..ledger.client import LedgerClient
+from ..ledger.options import LedgerOptions
+from ..ledger.pool import BookiePool
+from ..log.namespace import Namespace
+from ..log.options import LogOptions
+from ..metadata.client import MetadataClient
+from ..proxy.common_session import CommonSession
+from ..proxy.log_calls import LogCalls
+from ..proxy.members import Members
+from ..proxy.namespaces import Namespaces
+from ..proxy.options import ProxyOptions
+from ..proxy.registration import LEASE_S, READ, WRITE, ProxyRegistration
+from ..runtime.hello import Hello
+from ..runtime.host import Host, Listener
+from ..runtime.link import Link, Session
+from ..runtime.options import names, overlaid, unknown
+from ..runtime.rpc import Endpoint
+from .membership import Membership
+from .node import (
+    FIRST_QUESTION,
+    advertised,
+    kept_until_the_end,
+    listen_all,
+    must_be_told,
+    ready,
+)
+from .options import WRITE_PROXY, NodeReady, ProxyNodeConfig
+
+ID_BITS = 64
+LOCK_LEASE_S = 3.0
+"""A proxy that is cut off lets others in after this; one that was killed, within a second."""
+
+
+async def serve_proxy_node(
+    host: Host,
+    config: ProxyNodeConfig,
+    *,
+    task_status: trio.TaskStatus[NodeReady] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """A proxy of either kind. Started once it is registered.
+
+    Raises `AddressInUse`, `QuorumUnreachable`, `InvalidRequest`.
+    """
+    options = split_options(config)
+    must_be_told(config.listen, config.advertise)
+    listeners = await listen_all(host, config.listen)
+    try:
+        await _serve(host, config, *options, listeners, task_status)
+    finally:
+        for listener in listeners.values():
+            listener.close()
+
+
+def split_options(config: ProxyNodeConfig) -> tuple[ProxyOptions, LogOptions, LedgerOptions]:
+    """One mapping of options to the parts that own them. Raises `InvalidRequest`."""
+    parts = (ProxyOptions, LogOptions, LedgerOptions)
+    known = [name for part in parts for name in names(part)]
+    for name in config.options:
+        if name not in known:
+            raise unknown(name, known)
+
+    def given(part: type) -> dict[str, object]:
+        return {name: config.options[name] for name in names(part) if name in config.options}
+
+    return (
+        overlaid(ProxyOptions(), given(ProxyOptions)),
+        overlaid(LogOptions(lock_lease_s=LOCK_LEASE_S), given(LogOptions)),
+        overlaid(LedgerOptions(), given(LedgerOptions)),
+    )
+
+
+async def _serve(
+    host: Host,
+    config: ProxyNodeConfig,
+    options: ProxyOptions,
+    of_logs: LogOptions,
+    of_ledgers: LedgerOptions,
+    listeners: Mapping[str, Listener],
+    task_status: trio.TaskStatus[NodeReady],
+) -> None:
+    """Put the parts of a proxy together, and take them apart in the end."""
+    proxy_id = f"{host.random.getrandbits(ID_BITS):016x}"
+
+    def hello() -> Hello:
+        return Hello(metadata.cluster_id, proxy_id, config.kind, config.name)
+
+    endpoint = Endpoint(host, hello)
+    metadata = MetadataClient(
+        endpoint,
+        config.metadata,
+        client_id=f"{config.kind}-{config.name}-{proxy_id}",
+        timeout_s=config.metadata_timeout_s,
+    )
+    async with kept_until_the_end(metadata.run) as keep:
+        await metadata.get(FIRST_QUESTION)  # a quorum that leads; from then on its id is known
+        pool = BookiePool(endpoint, metadata, metadata.listener)
+        await keep(pool.run)
+        ledgers = LedgerClient(host, endpoint, metadata, pool, of_ledgers)
+        await keep(ledgers.run)
+
+        def make_namespace(path: str, nursery: trio.Nursery) -> Namespace:
+            return Namespace(
+                path,
+                metadata=metadata,
+                ledgers=ledgers,
+                nursery=nursery,
+                random=host.random,
+                wall_ms=host.wall_ms,
+                owner=f"{config.kind} {config.name}",
+                options=of_logs,
+                quorums=(
+                    of_ledgers.ensemble_size,
+                    of_ledgers.write_quorum,
+                    of_ledgers.ack_quorum,
+                ),
+                proxy_id=proxy_id if config.kind == WRITE_PROXY else "",
+            )
+
+        namespaces = Namespaces(make_namespace, namespaces_max=options.namespaces_max)
+        await keep(namespaces.run)
+        members = Members(metadata)
+        await keep(members.run)
+        calls = LogCalls(
+            namespaces,
+            calls_max=options.calls_max,
+            serves=lambda other: other in members.write and other != proxy_id,
+        )
+        await keep(calls.run)
+        registration = ProxyRegistration(
+            proxy_id,
+            WRITE if config.kind == WRITE_PROXY else READ,
+            advertised(listeners, config.advertise),
+            label=config.name,
+            rack=config.rack,
+        )
+        membership = Membership(
+            metadata, registration.key, registration.encode, None, lease_s=LEASE_S
+        )
+
+        def info() -> dict[str, object]:
+            return {
+                "registered": membership.lease != 0,
+                "reasons": [],
+                "write_proxies": len(members.write),
+                "read_proxies": len(members.read),
+                "connections": endpoint.connections,
+                "calls": calls.made,
+                "refused": sum(endpoint.refusals.counts.values()),
+            }
+
+        def session(link: Link) -> CommonSession:
+            return CommonSession(link, members, calls, info)
+
+        await keep(partial(_listen, endpoint, listeners, session))
+        try:
+            await membership.register()
+            task_status.started(ready(config.name, config.kind, proxy_id, listeners))
+            await membership.run()
+        finally:
+            await membership.leave()
+
+
+async def _listen(
+    endpoint: Endpoint,
+    listeners: Mapping[str, Listener],
+    session: Callable[[Link], Session],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    task_status.started()
+    await endpoint.serve(listeners, session)

@@ -1,0 +1,8 @@
+"""Processes between a log's users and its storage: many producers write one log, many readers read it.
+
+wire.py                         what is said on the wire (pure)
+registration.py, members.py     who there is (pure); followed
+route.py, options.py            which of them should have a log (pure); what can be set
+namespaces.py                   the namespaces that a proxy serves
+common_session.py, log_calls.py what a proxy of either kind answers; calls about logs
+"""

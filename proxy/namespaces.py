@@ -1,0 +1,74 @@
+"""The namespaces that a proxy serves: one object each, made when a first client names its path."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from ..log.namespace import Namespace
+from ..runtime.errors import TooBusy
+
+
+@dataclass(slots=True)
+class _Served:
+    namespace: Namespace
+    scope: trio.CancelScope
+    users: int = 0
+
+
+class Namespaces:
+    """By path, at most so many; of those that nobody uses the one goes that was used least lately."""
+
+    def __init__(
+        self, make: Callable[[str, trio.Nursery], Namespace], *, namespaces_max: int
+    ) -> None:
+        """``make``: a namespace object of a path, its tasks in a nursery."""
+        self._make = make
+        self._most = namespaces_max
+        self._served: dict[str, _Served] = {}  # the one that was used last at the end
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the tasks of all of them until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            await trio.sleep_forever()
+
+    @asynccontextmanager
+    async def using(self, path: str) -> AsyncIterator[Namespace]:
+        """The namespace of a path, for as long as the body runs. Raises `TooBusy`."""
+        served = self._served.pop(path, None)
+        if served is None:
+            self._make_room()
+            assert self._nursery is not None, "asked while it runs"
+            served = await self._nursery.start(self._serve, path)
+            assert isinstance(served, _Served)
+            there = self._served.pop(path, None)
+            if there is not None:  # another one was faster
+                served.scope.cancel()
+                served = there
+        self._served[path] = served
+        served.users += 1
+        try:
+            yield served.namespace
+        finally:
+            served.users -= 1
+
+    def _make_room(self) -> None:
+        if len(self._served) >= self._most:
+            idle = next((path for path, one in self._served.items() if not one.users), None)
+            if idle is None:
+                raise TooBusy(f"{len(self._served)} namespaces are in use on this proxy")
+            self._served.pop(idle).scope.cancel()
+
+    async def _serve(
+        self, path: str, *, task_status: trio.TaskStatus[_Served] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            namespace = self._make(path, nursery)
+            try:
+                task_status.started(_Served(namespace, nursery.cancel_scope))
+                await trio.sleep_forever()
+            finally:
+                namespace.close()

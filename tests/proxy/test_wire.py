@@ -1,0 +1,90 @@
+"""Frames between clients and proxies: what goes in comes out, and what was changed on its way does not."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributedlog.proxy import wire
+from distributedlog.proxy.route import order
+from distributedlog.runtime.errors import CorruptData, ProtocolError, TooBusy
+from distributedlog.runtime.frames import ENVELOPE_BYTES
+from tests.examples import examples
+
+BODY = ENVELOPE_BYTES
+
+
+def decoded(frame: bytes) -> wire.ProducedFrame:
+    return wire.decode_produce(memoryview(frame)[BODY:])
+
+
+@settings(max_examples=examples(50))
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=20),
+    st.integers(0, 1 << 40),
+    st.booleans(),
+    st.booleans(),
+    st.none() | st.tuples(st.integers(1, 9), st.integers(-1, 9), st.integers(0, 9)),
+)
+def test_a_frame_is_read_as_it_was_made(
+    payloads: list[bytes],
+    first: int,
+    own: bool,
+    flagged: bool,
+    expect: tuple[int, int, int] | None,
+) -> None:
+    txids = list(range(7, 7 + len(payloads))) if own else None
+    flags = bytes(len(payloads)) if flagged else None
+
+    found = decoded(
+        wire.produce_frame(9, first, first // 2, txids, payloads, record_flags=flags, expect=expect)
+    )
+
+    assert found.payloads == payloads
+    assert (found.first, found.through) == (first, first // 2)
+    assert (None if found.txids is None else list(found.txids)) == txids
+    assert (found.record_flags, found.expect) == (flags, expect)
+
+
+def test_a_frame_that_was_changed_on_its_way_is_refused_as_such() -> None:
+    """Scenario 31: a wrong digest is error 523, and nothing is stored."""
+    frame = bytearray(wire.produce_frame(9, 0, 0, None, [b"a record", b"another"]))
+    for at in range(BODY, len(frame)):
+        changed = bytearray(frame)
+        changed[at] ^= 1
+        with pytest.raises(CorruptData):
+            decoded(bytes(changed))
+
+
+def test_payloads_fill_the_frame_exactly() -> None:
+    """Ends that descend, or leave bytes over, would cut other records than were sent."""
+    import xxhash
+
+    frame = wire.produce_frame(9, 0, 0, None, [b"abc", b"de"])
+    for ends in ((4, 3), (3, 6), (3, 4)):
+        body = bytearray(frame[BODY + 8 :])
+        body[24:32] = b"".join(end.to_bytes(4, "little") for end in ends)
+        sealed = xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body
+        with pytest.raises(ProtocolError):
+            wire.decode_produce(memoryview(sealed))
+
+
+def test_a_refusal_says_what_may_be_stored_and_what_is_not() -> None:
+    refusal = wire.Refusal(TooBusy("later"), 5, 9, 250)
+
+    found = wire.Refusal.decode(517, refusal.frame(3)[BODY:])
+
+    assert isinstance(found.error, TooBusy)
+    assert (found.unknown_from, found.refused_from, found.retry_ms) == (5, 9, 250)
+
+
+def test_logs_move_only_to_and_from_a_proxy_that_comes_or_goes() -> None:
+    """Rendezvous: whoever is not first for a log need not know of it."""
+    ids = [f"{n:016x}" for n in range(5)]
+    logs = [f"log {n}" for n in range(500)]
+    before = {log: order("ns", log, ids)[0] for log in logs}
+
+    after = {log: order("ns", log, ids[:-1])[0] for log in logs}
+
+    moved = {log for log in logs if before[log] != after[log]}
+    assert moved == {log for log in logs if before[log] == ids[-1]}
+    assert all(60 < list(before.values()).count(one) < 140 for one in ids)
