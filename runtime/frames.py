@@ -71,8 +71,7 @@ class Op:
     PRODUCE = 99
     PRODUCE_ACKS = 100
     PRODUCE_REFUSED = 101
-    PRODUCE_WINDOW = 102
-    PRODUCE_PUBLISH = 103
+    PRODUCE_PUBLISH = 103  # (102 is kept for windows that grow)
     PRODUCE_CLOSE = 104
     LOG_CALL = 106  # (105 is kept)
     PROXY_CALL = 107

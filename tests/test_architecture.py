@@ -89,7 +89,7 @@ PURE = {
         "settings", "skips", "state", "tombstone", "txids", "work",
         "process_bytes", "rates",
     },
-    "proxy": {"options", "registration", "route", "wire"},
+    "proxy": {"options", "registration", "route", "streams", "wire"},
     "spark": {"archive/manifest", "lifecycle", "limit_shares", "narrowing", "offsets", "planning"},
 }  # fmt: skip
 """Sans-I/O modules: inputs are calls, outputs are values; time and chance are arguments."""

@@ -588,14 +588,6 @@ CODECS = [
         ("proxy/wire.py Refusal.decode",),
     ),
     Codec(
-        "PRODUCE_WINDOW",
-        pw.decode_window,
-        [pw.window_frame(1, 65_536)[24:]],
-        PEER,
-        ("proxy/wire.py decode_window",),
-        "bytes",
-    ),
-    Codec(
         "LOG_CALL",
         pw.LogCall.decode,
         [
