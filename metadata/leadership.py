@@ -227,6 +227,7 @@ class Leadership:
             if not progress.probe_sent:
                 progress.probe_sent = True
                 self._send_append(peer, progress)
+                progress.probe_number = self._number_sent()
             return
         bytes_max = self._options.in_flight_bytes_max
         while progress.next <= self._log.last_index and progress.has_room(bytes_max):
@@ -287,6 +288,10 @@ class Leadership:
         self._append_before = append
         self._send_to(peer, progress, append)
         return entries
+
+    def _number_sent(self) -> int:
+        """Of the append that was sent last."""
+        return self._append_before.number if self._append_before is not None else self.appends
 
     def _send_to(self, peer: str, progress: Progress, append: Append) -> None:
         self._outbox.send(peer, append)

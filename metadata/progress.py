@@ -35,6 +35,7 @@ class Progress:
         "next",
         "nudge",
         "pace",
+        "probe_number",
         "probe_sent",
         "round",
         "stuck_since",
@@ -54,6 +55,7 @@ class Progress:
         self.round = 0
         self.commit_told = 0
         self.probe_sent = False
+        self.probe_number = 0  # of the newest append that was sent as a probe
         self.nudge = False
         self.stuck_since = -1.0  # appends wait while heartbeats are answered; -1: they do not
         self.in_flight: deque[tuple[int, int]] = (
@@ -90,8 +92,13 @@ class Progress:
         flight after it, and only the first of them may make the leader start again.
         """
         self.stuck_since = -1.0
-        if number < self.asked_from or prev_index <= self.match or self.pace is Pace.SNAPSHOT:
+        if number < self.asked_from or self.pace is Pace.SNAPSHOT:
             return
+        if prev_index <= self.match:
+            newest = self.pace is Pace.PROBE and number >= self.probe_number
+            if not newest or prev_index != self.next - 1:
+                return
+            self.match = 0  # its disk has lost what it had acknowledged (H106)
         self._change(Pace.PROBE, max(self.match + 1, min(next_index, prev_index)))
         self.asked_from = sent + 1
 

@@ -144,6 +144,7 @@ class RaftWorld:
             draw=self.rng.random,
             now=self.now,
             applied=disk.snapshot.index,
+            ghost=disk.ghost,
         )
         node.chain, node.restored = disk.snapshot.chain, disk.snapshot.index
         node.queue = []
@@ -274,6 +275,8 @@ class RaftWorld:
                     self.network.post(node, to, message)
                     self.point(node)
                 core.on_persisted(ready.number, self.now)
+                if core.ghost is None:
+                    node.disk.ghost = None
         except Crashed:
             return
         self._begin_sync(node)

@@ -68,7 +68,7 @@ PURE = {
         "reuse", "schema", "sorted_keys",
     },
     "metadata": {
-        "answers", "commands", "configuration", "forming", "history",
+        "answers", "commands", "configuration", "forming", "ghost", "history",
         "intake", "interface", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations", "membership",
         "messages", "options", "outbox", "progress", "quorum", "raft", "raft_log", "read_rounds", "ready",
         "request_ring", "saves", "transaction", "wire",
