@@ -201,9 +201,8 @@ class MetadataNode:
         self, members: Members, storage: RaftStorage, loaded: Loaded, nursery: trio.Nursery
     ) -> None:
         """Ask all other voters until they have said what this node may have promised; then take part."""
-        known: dict[
-            str, Statement
-        ] = {}  # says where the members are; what it says of promises is old
+        # Says where the members are; what it says of promises is old.
+        known: dict[str, Statement] = {}
         while True:
             places = {**self.options.peers, **places_of(known)}
             places.pop(self.options.name, None)

@@ -122,7 +122,7 @@ async def ask_for_statements(
             async with trio.open_nursery() as asking:
                 for link in links.values():
                     asking.start_soon(ask_again, link)
-            word = _both(word, recalled(node_id, again))
+            word = joined(word, recalled(node_id, again))
         nursery.cancel_scope.cancel()
     return first, word
 
@@ -132,7 +132,8 @@ async def _statement_of(link: ClientLink) -> Statement:
     return Statement.decode(reply.body)
 
 
-def _both(one: Word, other: Word | str) -> Word | str:
+def joined(one: Word, other: Word | str) -> Word | str:
+    """What two rounds of questions hold a node to; ``other`` may say why the second one was not whole."""
     if isinstance(other, str):
         return other
     term = max(one.hard_state.term, other.hard_state.term)
