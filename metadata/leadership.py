@@ -339,8 +339,11 @@ class Leadership:
 
     def compaction_limit(self, up_to: int) -> int:
         """How far of ``up_to`` the log may be forgotten: not what a living peer still needs (H39)."""
-        lag_max = self._options.lag_entries_max
-        claims = [progress.needs_after(up_to, lag_max) for progress in self.peers.values()]
+        options = self._options
+        fed_from = self._log.last_bytes(
+            up_to, bytes_max=options.lag_bytes_max, entries_max=options.lag_entries_max
+        )
+        claims = [progress.needs_after(up_to, fed_from) for progress in self.peers.values()]
         return min([up_to, *(claim for claim in claims if claim is not None)])
 
     def on_snapshot_sent(self, peer: str, index: int, delivered: bool) -> None:

@@ -147,18 +147,18 @@ class Progress:
         self._change(Pace.PROBE, max(self.match, index if delivered else 0) + 1)
         self.probe_sent = not delivered
 
-    def needs_after(self, up_to: int, lag_max: int) -> int | None:
+    def needs_after(self, up_to: int, fed_from: int) -> int | None:
         """The log must stay behind this index for the peer's sake; None: it makes no claim (H39).
 
         A peer that gets a snapshot claims what was appended meanwhile, until it has caught up with
         that or is silent: else one that takes longer than the log's tail lives would never catch up.
-        A peer at most ``lag_max`` entries behind ``up_to`` needs no snapshot at all.
+        A peer that has everything up to ``fed_from`` needs no snapshot at all.
         """
         if self.pace is Pace.SNAPSHOT:
             return 0
         if self.match < self.catch_up_to:
             return max(self.match, self.holds_from)
-        if self.answered and 0 <= up_to - self.match <= lag_max:
+        if self.answered and fed_from <= self.match <= up_to:
             return self.match
         return None
 
