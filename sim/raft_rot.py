@@ -18,7 +18,7 @@ from ..metadata.recalling import Statement, joined, recalled
 from .raft_disk import StoredSnapshot
 from .raft_faults import Faults
 from .raft_node import RaftNode
-from .raft_world import RaftOperator, RaftWorld, run_seeds
+from .raft_world import RaftWorld, run_seeds
 
 ASK_AGAIN_S = 0.1
 ANSWER_S = 0.1
@@ -40,7 +40,6 @@ class RottingWorld(RaftWorld):
         super().__init__(seed, nodes=rng.choice((3, 3, 5)), faults=faults, white_box=white_box)
         self.rotten = self.forgotten = self.pairs = 0
         self._asking: set[str] = set()
-        self.operator = CarefulOperator(self)
         self.at(rng.uniform(0.5, 1.0), self.rot)
 
     # --- what is lost -----------------------------------------------------------------------------
@@ -81,6 +80,11 @@ class RottingWorld(RaftWorld):
         """Not while somebody has less than it ever had: its word may need all others."""
         if not self.is_haunted:
             super().wipe(node)
+
+    def change_members(self) -> None:
+        """Not then either: of two voters each is needed, and what a rotten one had."""
+        if not self.is_haunted:
+            super().change_members()
 
     @property
     def is_haunted(self) -> bool:
@@ -162,19 +166,6 @@ class RottingWorld(RaftWorld):
             node.disk.hard_state, node.disk.ghost = word.hard_state, word.last
             node.disk.forgot = False
             self.start(node)
-
-
-class CarefulOperator(RaftOperator):
-    """Of two voters each is needed, and what a rotten one had: no change of members while one is rotten."""
-
-    def __init__(self, world: RottingWorld) -> None:
-        super().__init__(world)
-        self._haunted = world
-
-    def change(self) -> None:
-        """As it is, where all are whole."""
-        if not self._haunted.is_haunted:
-            super().change()
 
 
 def statement_of(core: Raft) -> Statement:

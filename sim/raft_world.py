@@ -334,6 +334,10 @@ class RaftWorld:
         self.crash(node)
         self.at(self.now + self.rng.uniform(0.1, 1.0), self.operator.replace, node)
 
+    def change_members(self) -> None:
+        """One comes, or one goes."""
+        self.operator.change()
+
     def heal(self) -> None:
         """End all faults and start what is down."""
         self.healed = True
@@ -613,7 +617,7 @@ class RaftNemesis:
         elif kind == "wipe" and not node.gone and world.operator.may_lose(node.node_id):
             world.wipe(node)
         elif kind == "members":
-            world.operator.change()
+            world.change_members()
         world.at(world.now + rng.expovariate(world.faults.fault_rate), self.strike)
 
     def join(self) -> None:
