@@ -7,6 +7,7 @@
         health.py                   is it well: asked of itself
         http.py, pages.py           told over HTTP: /health, /ready, /metrics, /state
         reach.py, damaged.py        how far a journal was synced; records that cannot be read
+    overview.py, log_overview.py    the cluster, and one log, as the metadata shows them
     local.py, plan.py               a whole cluster on this machine, and which nodes it has
         processes.py, child.py      child processes that cannot outlive their parent
         fork_server.py              imported once, forked for each node
