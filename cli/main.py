@@ -42,6 +42,7 @@ from .options import Group, Settings, common_options, lay
         "decommission": (".decommission", "Take a bookie out of the cluster for good."),
         "metadata": (".metadata", "Show the metadata quorum; replace, add, remove its nodes."),
         "status": (".status", "Is the cluster healthy? Who is there?"),
+        "console": (".console", "The cluster in a browser: how well it is, logs, records."),
         "bench": (".bench", "Measure rates and latencies, and what the machine allows."),
         "check": (".check", "Is this machine fit for a node, and a directory for its data?"),
         "chaos": (".chaos", "Break a cluster of its own in every way; judge what it kept."),

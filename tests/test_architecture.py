@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
     {"cluster"},
     {"distributedlog"},
     {"verify", "spark"},
-    {"sim", "bench", "chaos"},
+    {"sim", "bench", "chaos", "console"},
     {"cli"},
 ]
 """A part may import those of earlier layers, and itself; never a neighbour of its own layer."""
@@ -63,6 +63,7 @@ TYPES_ONLY = {"datetime", "random"}
 """`random.Random` as a type is no chance: who hands one out is the seam. Nor is a `datetime` the clock."""
 
 PURE = {
+    "console": {"advice", "rates"},
     "runtime": {
         "backoff", "blocks", "errors", "frame_reader", "frames", "hello", "meters", "options", "reasons",
         "reuse", "schema", "sorted_keys",
