@@ -45,6 +45,8 @@ from .runtime.errors import (
     NotEnoughBookies,
     OutcomeUnknown,
     OwnershipAcquireFailed,
+    ProducerFenced,
+    ProducerForgotten,
     QuorumUnreachable,
     ReaderIdle,
     RecordTooLarge,
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     from .log.multi_reader import LogBatch, LogEvent, MultiReader
     from .log.namespace import LogPage, Namespace
     from .log.position import Position
+    from .log.producing import OpenedProducer
     from .log.range_reader import RangeReader
     from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
     from .log.reader import Idle, LogReader
@@ -105,6 +108,7 @@ _HOMES = {
     "LogPage": ".log.namespace",
     "Namespace": ".log.namespace",
     "Position": ".log.position",
+    "OpenedProducer": ".log.producing",
     "RangeReader": ".log.range_reader",
     "LogSnapshot": ".log.ranges",
     "SegmentInfo": ".log.ranges",
@@ -172,11 +176,14 @@ __all__ = [
     "Namespace",
     "NoSuchLedger",
     "NotEnoughBookies",
+    "OpenedProducer",
     "OutcomeUnknown",
     "OwnershipAcquireFailed",
     "PendingBulk",
     "PendingWrite",
     "Position",
+    "ProducerFenced",
+    "ProducerForgotten",
     "QuorumUnreachable",
     "RangeReader",
     "ReaderIdle",

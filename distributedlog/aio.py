@@ -48,6 +48,7 @@ from .log.namespace import Namespace as TrioNamespace
 from .log.opening import Opening
 from .log.position import Position
 from .log.positions import Positions as TrioPositions
+from .log.producing import OpenedProducer
 from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import Idle, reader_text
@@ -361,6 +362,11 @@ class LogWriter(_Closable):
         """The txid of the newest record that the writer has taken; -1 in an empty log."""
         return self._buffer.writer.last_txid
 
+    @property
+    def producer(self) -> OpenedProducer | None:
+        """As `distributedlog.LogWriter.producer`."""
+        return self._buffer.writer.producer
+
     async def flush(self) -> None:
         """Send what is buffered; waits for nothing but room.
 
@@ -377,6 +383,14 @@ class LogWriter(_Closable):
         return await run(self._background, self._buffer.writer.truncate, dlsn)
 
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
+
+    async def write_frame(self, sequence: int, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
+        """Write records of the writer's producer, the first of which is its ``sequence``-th, once.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies, QuorumUnreachable.
+        """
+        return await run(self._background, self._buffer.write_frame, sequence, records)
 
     async def commit(self) -> DLSN | None:
         """Wait until all written before is durable and readable; the last DLSN, None for no record.
@@ -1104,14 +1118,22 @@ class Log:
         return repr(self._log)
 
     def open_writer(
-        self, *, takeover: bool = False, wait_s: float | None = None, lock: bool = True
+        self,
+        *,
+        takeover: bool = False,
+        wait_s: float | None = None,
+        lock: bool = True,
+        producer: str | Literal[True] | None = None,
     ) -> Opening[LogWriter]:
         """The log's one writer; ``async with`` or ``await`` it. See `distributedlog.Log.open_writer`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
-        NotEnoughBookies, InvalidRequest, UnsupportedFormat, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        NotEnoughBookies, InvalidRequest, UnsupportedFormat, QuorumUnreachable, OutcomeUnknown, AlreadyClosed,
+        TooBusy.
         """
-        opening = self._log.open_writer(takeover=takeover, wait_s=wait_s, lock=lock)
+        opening = self._log.open_writer(
+            takeover=takeover, wait_s=wait_s, lock=lock, producer=producer
+        )
         open_it = partial(open_buffer, self._background, self._namespace, self._log, opening)
         return Opening(lambda: opened(self._background, LogWriter, open_it))
 

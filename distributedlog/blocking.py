@@ -51,6 +51,7 @@ from .log.namespace import MULTI_READ_BYTES, LogPage
 from .log.namespace import Namespace as TrioNamespace
 from .log.position import Position
 from .log.positions import Positions as TrioPositions
+from .log.producing import OpenedProducer
 from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import Idle, reader_text
@@ -415,6 +416,11 @@ class LogWriter(_Closable):
         """The txid of the newest record that the writer has taken; -1 in an empty log."""
         return self._buffer.writer.last_txid
 
+    @property
+    def producer(self) -> OpenedProducer | None:
+        """As `distributedlog.LogWriter.producer`."""
+        return self._buffer.writer.producer
+
     def flush(self) -> None:
         """Send what is buffered; waits for nothing but room.
 
@@ -429,6 +435,14 @@ class LogWriter(_Closable):
         OutcomeUnknown, AlreadyClosed.
         """
         return self._background.run(self._buffer.writer.truncate, dlsn)
+
+    def write_frame(self, sequence: int, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
+        """Write records of the writer's producer, the first of which is its ``sequence``-th, once.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies, QuorumUnreachable.
+        """
+        return self._background.run(self._buffer.write_frame, sequence, records)
 
     def commit(self) -> DLSN | None:
         """Wait until all written before is durable and readable; the last DLSN, None for no record.
@@ -1201,14 +1215,22 @@ class Log:
         return repr(self._log)
 
     def open_writer(
-        self, *, takeover: bool = False, wait_s: float | None = None, lock: bool = True
+        self,
+        *,
+        takeover: bool = False,
+        wait_s: float | None = None,
+        lock: bool = True,
+        producer: str | Literal[True] | None = None,
     ) -> LogWriter:
         """The log's one writer, open; use it in a ``with``. See `distributedlog.Log.open_writer`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
-        NotEnoughBookies, InvalidRequest, UnsupportedFormat, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        NotEnoughBookies, InvalidRequest, UnsupportedFormat, QuorumUnreachable, OutcomeUnknown, AlreadyClosed,
+        TooBusy.
         """
-        opening = self._log.open_writer(takeover=takeover, wait_s=wait_s, lock=lock)
+        opening = self._log.open_writer(
+            takeover=takeover, wait_s=wait_s, lock=lock, producer=producer
+        )
         open_it = partial(open_buffer, self._background, self._namespace, self._log, opening)
         return opened(self._background, LogWriter, open_it)
 

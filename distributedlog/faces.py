@@ -38,7 +38,12 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (Namespace, "_namespace", "find create_or_find start close"),
     (Log, "_log", ""),
     (Positions, "_positions", ""),
-    (LogWriter, "_buffer", "error over segment fail run decide_txids take_frame frame_room"),
+    (
+        LogWriter,
+        "_buffer",
+        "error over segment fail run decide_txids take_frame frame_room open_producer resume_producer "
+        "next_sequence frames_from check_owner open_own",
+    ),
     (LogReader, "_reader", "read_columns_many ended"),
     (SegmentWriter, "_writer", ""),
     (RangeReader, "_reader", "read_columns read_by_log next check run"),

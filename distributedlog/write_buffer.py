@@ -482,19 +482,40 @@ class WriteBuffer:
         with self._mutex:
             if self._closed:
                 self._raise_if_over()
+        await self._room_for(records, one_txid=True)
+        try:
+            return self._taken_aside(await self.writer.submit_set(records))
+        finally:
+            self._pipeline.reserve()  # of what was refused nothing is held
+
+    async def _room_for(
+        self, records: Sequence[LogRecord | Buffer], *, one_txid: bool = False
+    ) -> None:
+        """Until the writer may take these without a chunk. ``one_txid``: else they are refused."""
         txids, payloads = columns_of(records)
         try:
             size = sum([memoryview(one).nbytes for one in payloads])
         except TypeError:
             size = 0  # the writer says what is wrong with them
         size += len(records) * RECORD_COLUMN_BYTES
-        if size > SIZE_MAX or any(txid != txids[0] for txid in txids):
+        if size > SIZE_MAX or (one_txid and any(txid != txids[0] for txid in txids)):
             size = 0  # as in `take_packed`
         async with self._in_order:
             await self._until(lambda: self._room_aside(len(records), size))
+
+    async def write_frame(self, sequence: int, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
+        """In the loop: `LogWriter.write_frame`, after all that was appended before. Raises as that."""
+        await self._drained()
+        with self._mutex:
+            if self._closed:
+                self._raise_if_over()
+        await self._room_for(records)
         try:
-            return self._taken_aside(await self.writer.submit_set(records))
+            return await self.writer.write_frame(sequence, records)
         finally:
+            if self._ordered:
+                with self._mutex:
+                    self._floor = max(self._floor, self.writer.last_txid)
             self._pipeline.reserve()  # of what was refused nothing is held
 
     def _taken_aside(self, taken: PendingBulk) -> BufferedBulk:

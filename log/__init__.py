@@ -19,6 +19,8 @@ Writing, in the order a record meets it:
     writer.py, admission.py         what the user holds; which records are taken
     batch.py, pipeline.py           one outcome an entry; batches open, ready, in flight
     frames.py                       what one producer sent in one go, whole in an entry
+    producers.py, producers_format.py   who a log's producers are; their bytes in its entries (pure)
+    producing.py, producers_replay.py   at its writer: what is stored and on its way; read at a takeover
     process_bytes.py, rates.py      what all logs hold; how much a second (pure)
     open_segment.py                 a batch becomes an entry (`record.py`), its clock's time in it
     compression.py                  and smaller, where the log has a codec

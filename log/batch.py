@@ -14,6 +14,7 @@ from ..runtime.errors import (
 )
 from .dlsn import DLSN
 from .packed import PackedColumns
+from .producers import Carried
 from .record import RECORD_MORE
 
 _new_tuple = tuple.__new__
@@ -24,7 +25,7 @@ class Batch:
     """The records of one entry, from the first that is buffered until the entry's outcome is known."""
 
     __slots__ = (
-        "_callbacks", "_event", "bytes", "bytes_max", "columns", "count", "done", "entry", "error",
+        "_callbacks", "_event", "bytes", "bytes_max", "carried", "columns", "count", "done", "entry", "error",
         "payloads", "segment", "sets", "stored_bytes", "txids",
     )  # fmt: skip
 
@@ -35,6 +36,8 @@ class Batch:
         """Instead of `payloads`, where they came as the columns of an entry (`take_packed`)."""
         self.sets: list[tuple[int, int]] | None = None
         """First slot and number of records of each set; None: there is none."""
+        self.carried: Carried | None = None
+        """What it has of producers; with openings or a snapshot it has no record."""
         self.bytes = 0
         """Columns and payloads; what counts against the writer's bound."""
         self.stored_bytes = 0

@@ -1,4 +1,4 @@
-"""Control entries: what a writer that has nothing to write says, so that it is known to live (pure).
+"""Control entries: what a writer says that has nothing to write, or says it of producers (pure).
 
 A control entry holds one empty row and no record. It counts the records before it, like every entry, and its
 txid is the last record's. Section 4 says where that record is:
@@ -10,6 +10,7 @@ Before a segment's first record there is no such section.
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..runtime.errors import CorruptData
@@ -31,10 +32,18 @@ class LastRecord:
 
 
 def build_control(
-    last: LastRecord | None, last_txid: int, *, records_before: int, wall_ms: int
+    last: LastRecord | None,
+    last_txid: int,
+    *,
+    records_before: int,
+    wall_ms: int,
+    sections: Sequence[tuple[int, int, Buffer]] = (),
 ) -> tuple[list[Buffer], int]:
-    """The buffers of a control entry and their length in bytes. ``last``: None before the first record."""
-    sections = []
+    """The buffers of a control entry and their length in bytes. ``last``: None before the first record.
+
+    ``sections``: as of `record.build`, and more of them.
+    """
+    sections = [*sections]
     if last is not None:
         packed = _LAST.pack(last.entry, last.slot, last.first_txid)
         sections.append((SECTION_LAST_RECORD, 0, packed))

@@ -51,6 +51,12 @@ class Frame:
         self._batch, self._slot = batch, slot
         batch.when_done(self._settle)
 
+    def shares(self, first: "Frame") -> None:
+        """It is a copy of one that is on its way: one outcome for both."""
+        self.repeated = True
+        assert first._batch is not None, "it is on its way"
+        self.in_batch(first._batch, first._slot)
+
     def stored_at(self, first: DLSN | None) -> None:
         """It is stored, and was before."""
         self.repeated = self.done = True

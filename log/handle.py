@@ -39,6 +39,7 @@ from .merge import compact
 from .opening import Opening
 from .position import Position
 from .positions import Positions
+from .producing import check_name
 from .range_reader import RangeReader, open_ranges
 from .ranges import LogSnapshot, SegmentRange, SegmentToken
 from .reader import LogReader
@@ -122,7 +123,12 @@ class Log:
         return f'Log("{self.name}"{f", {self.incarnation}" if self.incarnation else ""})'
 
     def open_writer(
-        self, *, takeover: bool = False, wait_s: float | None = None, lock: bool = True
+        self,
+        *,
+        takeover: bool = False,
+        wait_s: float | None = None,
+        lock: bool = True,
+        producer: str | Literal[True] | None = None,
     ) -> Opening[LogWriter]:
         """The log's one writer; ``async with`` or ``await`` what this returns.
 
@@ -134,17 +140,26 @@ class Log:
         this one by whoever opens, links or seals the log next; the last one wins. Where it has been idle
         for 15 s while a bookie of its segment is away, repair may close that as a dead writer's.
 
+        ``producer``: all records are written by a producer of this name (True: of a drawn one), which the log
+        counts: after whatever failed, ``writer.producer.next_sequence`` of the next opening says how many of
+        them are stored, and `LogWriter.write_frame` writes none twice (G9).
+
         Raises also `LogNotFound` (with ``create_if_missing`` off), `RecoveryIncomplete`, `NotEnoughBookies`,
         `EndOfStream`, `UnsupportedFormat` (the package of its codec is missing).
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, RecoveryIncomplete,
-        NotEnoughBookies, InvalidRequest, UnsupportedFormat, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        NotEnoughBookies, InvalidRequest, UnsupportedFormat, QuorumUnreachable, OutcomeUnknown, AlreadyClosed,
+        TooBusy.
         """
+        if producer is True:
+            producer = f"{self._context.random.getrandbits(128):032x}"
+        if producer is not None:
+            check_name(producer)
         if wait_s is not None and wait_s < 0:
             raise InvalidRequest(f"wait_s is seconds from 0 up, not {wait_s}")
         if not lock and wait_s is not None:
             raise InvalidRequest("wait_s is for a lock: without one nothing is waited for")
-        return Opening(lambda: self._open_writer(takeover, wait_s, lock))
+        return Opening(lambda: self._open_writer(takeover, wait_s, lock, producer))
 
     def open_reader(
         self,
@@ -652,18 +667,22 @@ class Log:
         )
         return len(gone)
 
-    async def _open_writer(self, takeover: bool, wait_s: float | None, locked: bool) -> LogWriter:
+    async def _open_writer(
+        self, takeover: bool, wait_s: float | None, locked: bool, producer: str | None
+    ) -> LogWriter:
         log_id = await self._find_or_create()
         context = await self._settled(log_id)
         Compression(self.name, context.options.codec)  # raises before anybody is fenced
         claimed = await claim(context, log_id, takeover=takeover, wait_s=wait_s, locked=locked)
         try:
-            writer = LogWriter(context, claimed, await take_over(context, claimed.owned))
+            writer = LogWriter(context, claimed, *await take_over(context, claimed.owned))
         except BaseException:
             await claimed.give_back()
             raise
         try:
             self._context.start(writer.run)
+            if producer is not None:
+                await writer.open_own(producer)
         except BaseException:
             await writer.abort()  # with the ledger that was opened for it
             raise

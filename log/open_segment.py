@@ -12,7 +12,9 @@ from .control import LastRecord, build_control
 from .dlsn import DLSN
 from .ledgers import LedgerWriter
 from .options import LogOptions
-from .record import build
+from .producers_format import SECTION_PRODUCERS
+from .producing import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Producers
+from .record import build, with_section
 from .segment_begin import SegmentBegin
 from .segments import UNKNOWN, SegmentEnd, SegmentRecord, why_roll
 
@@ -43,7 +45,15 @@ class OpenSegment:
         self.last_entry = UNKNOWN
         """The last one that is confirmed; -1: none is."""
         self._bytes = 0
-        self._first_txid = UNKNOWN
+        self._next_entry = 0
+        self._sent = (UNKNOWN, UNKNOWN, UNKNOWN)
+        """Of the last record that was sent: entry, slot, txid."""
+        self._snapshot_entry = UNKNOWN
+        """The newest one that was sent, of the log's producers."""
+        self._snapshot_bytes = self._snapshot_after = 0
+        self._names_snapshot = False
+        """Does the last entry that is confirmed name one?"""
+        self._first_txid = UNKNOWN  # of what was sent
         self._last_txid = UNKNOWN
         self._confirmed = (UNKNOWN, UNKNOWN, 0)
         """Entry and slot of the last record that is confirmed, and how many are. One value: it is looked at
@@ -76,34 +86,59 @@ class OpenSegment:
         self._begin = SegmentBegin(before.last_entry, self.start_sequence_id)
         self.opened_at = trio.current_time()
 
-    def send(self, batch: Batch, wall_ms: int) -> None:
+    def send(self, batch: Batch, wall_ms: int, producers: Producers | None = None) -> None:
         """Give a batch its place and hand it to the ledger. Raises the ledger's error.
 
-        One without records becomes a control entry; then all that was sent here before is confirmed.
+        One without records becomes a control entry. ``producers``: of a log that has any.
         """
-        if not batch.txids:
-            buffers, length = self._control(wall_ms)
+        sections: tuple[tuple[int, int, Buffer], ...] = ()
+        if producers is not None:
+            section = producers.section(batch, self._next_entry, self._snapshot_entry)
+            sections = ((SECTION_PRODUCERS, 0, section),)
+        txids = batch.txids
+        if not txids:
+            buffers, length = self._control(wall_ms, sections)
         elif batch.columns is not None:
             buffers, length = batch.columns.build(records_before=self.sent_records, wall_ms=wall_ms)
+            for kind, _, data in sections:
+                buffers, length = with_section(buffers, length, kind, data)
         else:
             buffers, length = build(
-                batch.txids,
+                txids,
                 batch.payloads,
                 records_before=self.sent_records,
                 wall_ms=wall_ms,
                 record_flags=None if batch.sets is None else batch.record_flags(),
+                sections=sections,
             )
         if self._begin is not None:
             buffers, length = self._begin.into(buffers, length)
             self._begin = None
         if self._compression.number:
             buffers, length = self._compression.compress(buffers, length)
-        batch.entry = self.ledger.add(buffers, length)
+        entry = batch.entry = self.ledger.add(buffers, length)
+        assert entry == self._next_entry, "only this writer writes this ledger"
+        self._next_entry = entry + 1
         batch.segment = self.record.segment
         batch.stored_bytes = length
-        self.sent_records += len(batch.txids)
+        if txids:
+            if not self.sent_records:
+                self._first_txid = txids[0]
+            self._sent = (entry, len(txids) - 1, txids[-1])
+            self.sent_records += len(txids)
+        elif batch.carried is not None and batch.carried.table is not None:
+            self._snapshot_entry, self._snapshot_bytes = entry, length
+            self._snapshot_after = self.sent_bytes + length
         self.sent_bytes += length
         self._last_time_ms = wall_ms
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Is the next entry of a log with producers to be a snapshot of them?"""
+        if self._snapshot_entry < 0:
+            return True
+        most = max(SNAPSHOT_BYTES, SNAPSHOT_SHARE * self._snapshot_bytes)
+        return self.sent_bytes - self._snapshot_after > most
 
     def confirm(self, batch: Batch) -> None:
         """The batch is durable here: count it, and tell whoever waits for it."""
@@ -111,20 +146,25 @@ class OpenSegment:
         self.last_entry = batch.entry
         self._bytes += batch.stored_bytes
         if not txids:
+            if batch.carried is not None and batch.carried.table is not None:
+                self._names_snapshot = True
             batch.finish()
             return
         records = self._confirmed[2]
-        if records == 0:
-            self._first_txid = txids[0]
         self._last_txid = txids[-1]
         self._confirmed = (batch.entry, len(txids) - 1, records + len(txids))
         batch.finish()
 
-    def _control(self, wall_ms: int) -> tuple[list[Buffer], int]:
-        entry, slot, records = self._confirmed
-        assert records == self.sent_records, "a control entry tells of what is confirmed"
+    def _control(
+        self, wall_ms: int, sections: tuple[tuple[int, int, Buffer], ...]
+    ) -> tuple[list[Buffer], int]:
+        records = self.sent_records
+        entry, slot, last_txid = self._sent
+        # What was sent before it is in front of it, wherever the ledger ends.
         last = LastRecord(entry, slot, self._first_txid) if records else None
-        return build_control(last, self._last_txid, records_before=records, wall_ms=wall_ms)
+        return build_control(
+            last, last_txid, records_before=records, wall_ms=wall_ms, sections=sections
+        )
 
     def end(self) -> SegmentEnd:
         """What it holds, when everything that counts is confirmed."""
@@ -133,11 +173,12 @@ class OpenSegment:
             self.last_entry,
             self._bytes,
             records,
-            self._first_txid,
+            self._first_txid if records else UNKNOWN,
             self._last_txid,
             user_entry,
             slot,
             self._last_time_ms,
+            producers=self._names_snapshot,
         )
 
     def why_next(self, options: LogOptions) -> str:

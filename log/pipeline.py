@@ -26,6 +26,7 @@ from .log_time import LogClock
 from .open_segment import OpenSegment
 from .options import LogOptions
 from .ownership import OwnedLog
+from .producing import Producers
 from .rates import Rate
 from .segments import SegmentRecord
 
@@ -79,6 +80,9 @@ class Pipeline:
         self._meters = context.meters
         self._entry_bytes_max = context.options.entry_bytes_max
         self._byte_rate, self._record_rate = Rate(), Rate()
+        self.producers: Producers | None = None
+        """Of a log that has any: each of its entries says what it holds of them."""
+        self._opening: Batch | None = None  # the newest opening of a producer
         self._in_order = trio.Lock()  # who waits to fit, first come first served
         self._waiting = 0  # how many do
         self._now_ms = LogClock(context.wall_ms, self.name, owned.state.time_ms).now_ms
@@ -103,12 +107,23 @@ class Pipeline:
         batch = self.batch
         self._last = batch
         self.last_txid = batch.txids[-1]
+        if self.producers is not None:
+            self.producers.closed(batch)
         self._ready.append(batch)
         self._held_bytes += batch.bytes
         self.batch = self._new_batch()
         self.pause = True  # the next submit yields once, so that the sender gets its turn
         self._send_ready()
         return self.batch
+
+    def open_producer(self, batch: Batch) -> None:
+        """Send what says that a producer is opened, after all that was taken before."""
+        if self.batch.txids:
+            self.close_batch()
+            self.raise_if_over()
+        self._opening = batch
+        self._ready.append(batch)
+        self._send_ready()
 
     async def before_submit(self) -> None:
         """The slow way in: yields at least once; raises when the writer is over; waits for room.
@@ -257,6 +272,8 @@ class Pipeline:
 
     async def settle(self) -> DLSN | None:
         """Wait for the newest batch, publish the LAC; the last DLSN, None for none. Raises its error."""
+        if self._opening is not None:
+            await self._opening.wait()
         last = self._last
         if last is None:
             await trio.lowlevel.checkpoint()
@@ -349,13 +366,17 @@ class Pipeline:
             if not segment.ledger.room:
                 keeper.wait_room()
                 return
-            batch = self._ready[0]
+            producers, batch = self.producers, self._ready[0]
+            snapshot = producers is not None and segment.wants_snapshot
+            if producers is not None and snapshot:
+                batch = producers.snapshot(self._in_flight)
             try:
-                segment.send(batch, self._now_ms())
+                segment.send(batch, self._now_ms(), producers)
             except DistributedLogError:
                 keeper.wake()  # it sees the ledger's error
                 return
-            self._ready.popleft()
+            if not snapshot:
+                self._ready.popleft()
             self._in_flight.append(batch)
             self.sent_bytes += batch.bytes
 
@@ -369,6 +390,8 @@ class Pipeline:
         while in_flight and in_flight[0].entry <= lac:
             batch = in_flight[0]
             # It leaves when its outcome is known: what breaks here fails it, too.
+            if self.producers is not None:
+                self.producers.confirm(batch)
             segment.confirm(batch)
             in_flight.popleft()
             self._held_bytes -= batch.bytes
@@ -389,11 +412,16 @@ class Pipeline:
             self.send()
 
     def take_back(self) -> None:
-        """The segment ended below what is in flight: that is sent again, in order, to the next (H11)."""
+        """The segment ended below what is in flight: that is sent again, in order, to the next (H11).
+
+        A snapshot is not: it says what was sent before it, which is cut off there, and the next segment
+        begins with one of its own.
+        """
         while self._in_flight:
             batch = self._in_flight.pop()
             batch.entry = -1
-            self._ready.appendleft(batch)
+            if batch.carried is None or batch.carried.table is None:
+                self._ready.appendleft(batch)
 
     def fail(self, error: DistributedLogError) -> None:
         """The writer has ended: the first error sticks, and is every open write's."""

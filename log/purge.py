@@ -21,6 +21,7 @@ async def last_below(metadata: Metadata, state: LogState) -> int:
     """The number of the last segment wholly below the truncation point; 0 for none.
 
     The one that holds the point is below it, too, when it is closed and the point is after its last record.
+    The one that says who the log's producers are stays until a newer one does (H70).
     """
     point = state.truncated_to
     last = min(point.segment, state.open_from) - 1
@@ -30,6 +31,8 @@ async def last_below(metadata: Metadata, state: LogState) -> int:
             end = SegmentRecord.decode(found.value).last_dlsn
             if end is None or end < point:
                 last = point.segment
+    if state.producers:
+        last = min(last, state.producers - 1)
     return last if last >= state.first_segment else 0
 
 

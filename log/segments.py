@@ -241,6 +241,8 @@ class SegmentEnd:
     """The stamp of its last entry; 0: not known, or it holds none."""
     unordered: bool = False
     """Do its txids go back somewhere? As its writer counted: recovery does not look."""
+    producers: bool = False
+    """Does its last entry name a snapshot of the log's producers? Not encoded: who closes a segment knows."""
 
     @property
     def wants_txid(self) -> bool:
@@ -255,7 +257,7 @@ class SegmentEnd:
 
     def encode(self) -> bytes:
         """As a packed list with a format number: a ledger's own account, kept in its record."""
-        return pack([END_FORMAT, *astuple(self)])
+        return pack([END_FORMAT, *astuple(self)[:-1]])
 
     @classmethod
     def decode(cls, value: Buffer) -> "SegmentEnd":

@@ -27,8 +27,10 @@ from ..runtime.schema import fit, flag, list_of_any, number, optional, row, stor
 from .dlsn import DLSN
 
 FORMAT = 2
-WRITER_FORMAT = 2
+WRITER_FORMAT = 3
 """Of the changes that this program makes: it changes no log that wants a newer one."""
+PLAIN, PRODUCERS = 2, 3
+"""Of a log that has never had producers; of one that has: who does not keep them must not write to it."""
 STATE_BYTES_MAX = 1024
 OWNER_BYTES_MAX = 200
 GIVEN, COUNT, MS, BYTES, AUTO = TXID_RULES = ("given", "count", "ms", "bytes", "auto")
@@ -112,10 +114,10 @@ class LogState:
     """One of `TXID_RULES`, or a newer program's."""
     unordered_once: bool = False
     """Txids have gone back somewhere in this log: nothing can be searched for by them."""
-    writer_format: int = WRITER_FORMAT
+    writer_format: int = PLAIN
     """Programs that know less must not change the log."""
     producers: int = 0
-    """The segment whose last entry names the producers' newest snapshot; 0: none does."""
+    """The newest closed segment whose last entry names a snapshot of the producers; 0: none does."""
     last_dlsn: DLSN | None = None
     """Of the last record in the closed segments; None: there was none yet (or it is not known, as above)."""
     later: tuple[Any, ...] = ()
@@ -187,6 +189,15 @@ class LogState:
     def with_unordered(self) -> "LogState":
         """A txid is about to go back."""
         return replace(self, unordered_once=True)
+
+    def with_producers(self) -> "LogState":
+        """Its entries are about to say what they hold of producers (H71)."""
+        return replace(self, writer_format=max(self.writer_format, PRODUCERS))
+
+    def with_producers_in(self, segment: int) -> "LogState":
+        """What is known of producers is found from this closed segment alone."""
+        assert self.producers <= segment < self.open_from, "the newest closed one"
+        return replace(self, producers=segment)
 
     def with_sealed(self) -> "LogState":
         """The log ends here, for good."""
@@ -288,7 +299,7 @@ class LogState:
             # Of its segments' times and bytes nothing is known here, and whoever wrote gave the txids.
             fresh = before[4] == 0  # no epoch: nobody ever wrote
             bytes_total, txids = (0, AUTO) if fresh else (-1, GIVEN)
-            added = (0, bytes_total, txids, False, WRITER_FORMAT, 0, None, ())
+            added = (0, bytes_total, txids, False, PLAIN, 0, None, ())
         else:
             *some, last_dlsn = fit(fields[18:25], _ADDED, what)
             last_dlsn = None if last_dlsn is None else DLSN(*last_dlsn)

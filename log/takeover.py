@@ -7,6 +7,7 @@ The same two steps, close and open, serve a roll.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Put, Transaction
@@ -18,9 +19,12 @@ from ..runtime.errors import (
 )
 from .context import LogContext
 from .control import last_record
-from .keys import segment_key
-from .ledgers import ClosedLedger, LedgerReader, Ledgers, NewLedger
+from .keys import purge_key, segment_key
+from .ledgers import ClosedLedger, EntryRecord, LedgerReader, Ledgers, NewLedger
 from .ownership import OwnedLog
+from .producers import ProducerTable
+from .producers_format import notes_of
+from .producers_replay import replay
 from .record import EntryHeader, decode_header
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd, SegmentRecord
 from .state import LogState
@@ -61,23 +65,31 @@ async def recover_patiently(context: LogContext, owned: OwnedLog, *, timeout_s: 
     )
 
 
-async def take_over(context: LogContext, owned: OwnedLog) -> tuple[SegmentRecord, NewLedger]:
+async def take_over(
+    context: LogContext, owned: OwnedLog
+) -> tuple[tuple[SegmentRecord, NewLedger], ProducerTable | None]:
     """Recover what earlier writers left, open a segment; tries for ``recover_timeout_s``.
+
+    With the segment: the log's producers, None where it has none.
 
     Raises `RecoveryIncomplete`, `NotEnoughBookies`, `WriterFenced`, `LogNotFound`, `CorruptData`.
     """
     opening: SegmentOpening | None = None
+    table: ProducerTable | None = None
 
     async def attempt() -> tuple[SegmentRecord, NewLedger]:
-        nonlocal opening
+        nonlocal opening, table
         if opening is None:  # else an earlier try may have registered what is ours
             await recover_segments(owned, context.ledgers, closed_ms=context.wall_ms())
+            # Only now is it certain where the log ends, and so what it says of producers (H61).
+            table = await replay(owned.metadata, context.ledgers, owned.state)
             opening = SegmentOpening(owned, context.ledgers, context.wall_ms())
         return await opening.open()
 
-    return await context.turns.patiently(
+    first = await context.turns.patiently(
         attempt, name=owned.state.name, timeout_s=context.options.recover_timeout_s
     )
+    return first, table
 
 
 async def read_end(ledgers: Ledgers, record: SegmentRecord, ledger: ClosedLedger) -> SegmentEnd:
@@ -100,6 +112,16 @@ async def _read_end(
     reader: LedgerReader, record: SegmentRecord, last_entry: int, length: int
 ) -> SegmentEnd:
     (found,) = await reader.read(last_entry, last_entry, bytes_max=1)
+    end = await _records_before(reader, record, found, length)
+    notes = notes_of(last_entry, found.payload)
+    return replace(end, producers=notes is not None and notes.snapshot_entry >= 0)
+
+
+async def _records_before(
+    reader: LedgerReader, record: SegmentRecord, found: EntryRecord, length: int
+) -> SegmentEnd:
+    """What there is up to and with the last entry, which is ``found``."""
+    last_entry = found.entry
     user_entry, last = last_entry, decode_header(found.payload)
     records, time_ms = last.records_through, last.wall_ms
     if last.control and records == 0:
@@ -171,6 +193,8 @@ async def close_segment(
             state = state.with_closed(
                 number, record.with_end(end, state, closed_ms=closed_ms).added
             )
+            if end.producers:
+                state = state.with_producers_in(number)
         return state if then is None or state.in_progress else then(state)
 
     async def share(state: LogState) -> Transaction:
@@ -183,6 +207,8 @@ async def close_segment(
             following = await read_segment(owned.metadata, state, number + 1)
             numbered = following.numbered(state.with_closed(number, closed.added))
             puts.append(Put(segment_key(state.log_id, number + 1), numbered.encode()))
+        if end.producers and 0 < state.producers <= state.truncated_to.segment:
+            puts.append(Put(purge_key(state.log_id), b""))  # what was kept for its producers may go
         own = Transaction((), tuple(puts))
         return own if ledger_share is None else own + ledger_share()
 

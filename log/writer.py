@@ -15,6 +15,7 @@ import trio
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
+    ProducerForgotten,
     RecordTooLarge,
     TooBusy,
     WriteCancelled,
@@ -42,6 +43,9 @@ from .ownership import may_pass
 from .packed import own_packed
 from .pipeline import Pipeline
 from .position import Position
+from .producers import ProducerTable
+from .producers_format import SPAN_BYTES
+from .producing import Met, OpenedProducer, Producers, check_name
 from .record import (
     RECORD_BYTES_MAX,
     RECORD_COLUMN_BYTES,
@@ -51,7 +55,7 @@ from .record import (
     txid_and_payload,
 )
 from .segments import SegmentRecord
-from .state import AUTO, GIVEN, LogState
+from .state import AUTO, GIVEN, PRODUCERS, LogState
 from .truncation import truncate
 from .txids import TxidSource, decided_by, misfit, rule_of
 
@@ -66,8 +70,13 @@ class LogWriter:
     """
 
     def __init__(
-        self, context: LogContext, claimed: Claim, first: tuple[SegmentRecord, NewLedger]
+        self,
+        context: LogContext,
+        claimed: Claim,
+        first: tuple[SegmentRecord, NewLedger],
+        table: ProducerTable | None = None,
     ) -> None:
+        """``table``: who the log's producers are; None: it never had one."""
         options = context.options
         self._claim = claimed
         self._ledgers = context.ledgers
@@ -79,6 +88,11 @@ class LogWriter:
         self.pipeline = Pipeline(context, claimed.owned, first, self._scope.cancel)
         """What was taken. In the open: whoever takes records for it looks at `Pipeline.over` for each."""
         self._keeper = self.pipeline.keeper
+        if table is not None:
+            self.pipeline.producers = Producers(table, self._name)
+        self._own: OpenedProducer | None = None
+        self._owner_looks = (0, 0)  # begun; the last one that found the log to be ours
+        self._owner_turn = trio.Lock()
         self._entry_bytes_max = options.entry_bytes_max
         self._decide_timeout_s = options.recover_timeout_s
         self._wall_ms = context.wall_ms
@@ -369,6 +383,61 @@ class LogWriter:
         """
         return await (await self.submit_bulk(records))
 
+    async def write_frame(self, sequence: int, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
+        """Write records of the writer's producer, the first of which is its ``sequence``-th, once.
+
+        For who may have written them before: then their first positions are returned, or none where the log
+        has let them go, and nothing is written. They are all in one entry; repeated, they are the same ones
+        together. All have txids, or none has. At most 1,040,384 bytes, with 12 more for each record after the
+        first.
+
+        Raises `InvalidRequest` without ``producer`` at the opening, for records that leave a gap, and for
+        some that were written together with others.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
+        WriteFailed, NotEnoughBookies, QuorumUnreachable.
+        """
+        own = self._own
+        if own is None:
+            raise InvalidRequest(f'log "{self._name}": open its writer with producer= to write so')
+        txids, payloads = columns_of(records)
+        given = rule_of(txids) == GIVEN
+        if any((txid is not None) != given for txid in txids):
+            raise InvalidRequest("all records of a frame have a txid, or none has")
+        await self.decide_txids(given)
+        plain = [admit(None, payload, 0, self._name, AUTO) for payload in payloads]
+        done = trio.Event()
+        frame: Frame | None = None
+        while frame is None:
+            producers = self._producers()
+            producers.note_own(self.pipeline.batch, len(self.pipeline.batch.txids))
+            try:
+                frame = self.take_frame(
+                    plain,
+                    lambda _: done.set(),
+                    txids=txids if given else None,
+                    producer=own.number,
+                    sequence=sequence,
+                )
+            except InvalidRequest:
+                await self.check_owner()
+                raise
+            if frame is None:
+                await self.frame_room(len(plain), sum(map(len, plain)), own.number)
+        await done.wait()
+        if frame.error is not None:
+            raise frame.error.again()
+        first = frame.first
+        if first is None:
+            return []
+        return [first._replace(slot=first.slot + k) for k in range(frame.records)]
+
+    @property
+    def producer(self) -> OpenedProducer | None:
+        """Who writes the records, as it was opened: ``next_sequence`` says where its source goes on. None:
+        nobody who wants them once."""
+        return self._own
+
     async def flush(self) -> None:
         """Send what is buffered; waits for nothing.
 
@@ -476,6 +545,8 @@ class LogWriter:
         on_done: Callable[[Frame], object],
         *,
         txids: list[int] | None = None,
+        producer: int = 0,
+        sequence: int = 0,
     ) -> Frame | None:
         """Take records that one producer sent in one go, whole into one entry; waits for nothing.
 
@@ -484,8 +555,13 @@ class LogWriter:
         where the log gives them; `decide_txids` comes first. At least one record; payloads of at most
         1,040,384 bytes, with 12 more for each record after the first.
 
-        Raises `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder` (also where the log lets txids go
-        back and none has), or what ended the writer; nothing is taken then.
+        ``producer``: the number of who sent it (`open_producer`), ``sequence``: how many records it sent
+        before it. One that was taken before is not taken again; it is told when its first copy is durable.
+
+        Raises `InvalidRequest` (also for a frame that leaves a gap, or repeats one with other borders),
+        `RecordTooLarge`, `TransactionIdOutOfOrder` (also where the log lets txids go back and none has),
+        `ProducerFenced`, `ProducerForgotten`, or what ended the writer; nothing is taken then. What rests on
+        the writer's knowing of producers is told to others after `check_owner` only.
         """
         pipeline = self.pipeline
         pipeline.raise_if_over()
@@ -504,6 +580,16 @@ class LogWriter:
                 f"a frame of {number} records and {sum(sizes)} bytes; the most are {RECORD_BYTES_MAX} in sum "
                 f"with {RECORD_COLUMN_BYTES} bytes for each record after the first"
             )
+        producers = pipeline.producers
+        if producer:
+            if producers is None:
+                raise ProducerForgotten(f'log "{self._name}" has no producers')
+            met = producers.meet(producer, sequence, number)
+            if met is Met.FULL:
+                return None
+            if met is not Met.NEW:
+                return self._repeated(met, number, on_done, producer, sequence)
+            size += SPAN_BYTES
         if txids is not None:
             refusal = admit_columns(txids, payloads, self._floor, self._ordered, self._name).refusal
             if refusal is not None:
@@ -521,18 +607,120 @@ class LogWriter:
         batch.txids += txids
         batch.payloads += payloads
         batch.bytes += size
-        frame = Frame(number, on_done)
+        frame = Frame(number, on_done, producer=producer, sequence=sequence)
         frame.first_txid = txids[0]
+        if producer and producers is not None:
+            producers.took(batch, slot, frame)
         frame.in_batch(batch, slot)
         return frame
 
-    async def frame_room(self, records: int, size: int) -> None:
+    @staticmethod
+    def _repeated(
+        met: Met | Frame | DLSN,
+        records: int,
+        on_done: Callable[[Frame], object],
+        producer: int,
+        sequence: int,
+    ) -> Frame:
+        frame = Frame(records, on_done, producer=producer, sequence=sequence)
+        if isinstance(met, Frame):
+            frame.shares(met)
+        else:
+            frame.stored_at(met if isinstance(met, DLSN) else None)
+        return frame
+
+    async def frame_room(self, records: int, size: int, producer: int = 0) -> None:
         """Wait until a frame of so many records and payload bytes may be taken: then `take_frame` without a
         checkpoint between, which may say None again, for others write too.
 
-        Raises `TooBusy` where the log refuses what is above a limit, and what ended the writer.
+        Raises `TooBusy` where the log refuses what is above a limit, as `next_sequence`, and what ended the
+        writer.
         """
-        await self.pipeline.wait_fit_frame(records, size + records * RECORD_COLUMN_BYTES)
+        pipeline = self.pipeline
+        while producer and pipeline.producers is not None:
+            first = pipeline.producers.first_on_way(producer)
+            if first is None:
+                break
+            await first.wait()
+            pipeline.raise_if_over()
+        size += records * RECORD_COLUMN_BYTES + SPAN_BYTES
+        await pipeline.wait_fit_frame(records, size)
+
+    # --- producers --------------------------------------------------------------------------------
+
+    async def open_producer(self, name: str) -> OpenedProducer:
+        """A number for a producer; returns when that is durable. Who had the name is fenced.
+
+        Raises `InvalidRequest`; `TooBusy` where the log has 1,000 producers, none of them idle for an hour;
+        `ProducerFenced` where another one opened the name meanwhile; what ended the writer.
+        """
+        check_name(name)
+        pipeline = self.pipeline
+        pipeline.raise_if_over()
+        if pipeline.producers is None:
+            await self._note(
+                LogState.with_producers, lambda state: state.writer_format >= PRODUCERS
+            )
+            if pipeline.producers is None:
+                pipeline.producers = Producers(ProducerTable(), self._name)
+        number, known, batch = pipeline.producers.open(name)
+        pipeline.open_producer(batch)
+        await batch.wait()
+        if batch.error is not None:
+            raise batch.error.again()
+        return pipeline.producers.opened(name, number, known)
+
+    def resume_producer(self, name: str, number: int) -> OpenedProducer:
+        """A producer that was opened before, by this writer or one before it, goes on with its number.
+
+        Raises `ProducerFenced`, `ProducerForgotten`; see `take_frame`.
+        """
+        return self._producers().resume(name, number)
+
+    def next_sequence(self, number: int) -> int:
+        """How many records of a producer were taken. Raises `ProducerFenced`, `ProducerForgotten`."""
+        return self._producers().next_sequence(number)
+
+    def frames_from(
+        self, number: int, sequence: int, on_done: Callable[[Frame], object]
+    ) -> list[Frame]:
+        """The frames of a producer from there on that are stored and not let go, or on their way; ascending.
+
+        Each has an outcome of its own; ``on_done`` is called in here for those that are stored. Raises as
+        `next_sequence`.
+        """
+        return self._producers().frames_from(number, sequence, on_done)
+
+    def _producers(self) -> Producers:
+        if self.pipeline.producers is None:
+            raise ProducerForgotten(f'log "{self._name}" has no producers')
+        return self.pipeline.producers
+
+    async def check_owner(self) -> None:
+        """Ask the metadata whether the log is ours: who was paused says no to nobody before (H64).
+
+        A read that began after this was called has found our epoch; all who wait share it. Raises
+        `WriterFenced`, `LogNotFound`, which end the writer, and what keeps the metadata from answering.
+        """
+        asked, _ = self._owner_looks
+        async with self._owner_turn:
+            begun, found = self._owner_looks
+            if found > asked:
+                return
+            self._owner_looks = (begun + 1, found)
+            try:
+                await self._claim.owned.refresh()
+            except DistributedLogError as error:
+                if not may_pass(error):
+                    self.pipeline.fail(error)
+                raise
+            self._owner_looks = (begun + 1, begun + 1)
+
+    async def open_own(self, name: str) -> None:
+        """Have all records that come without a frame written by a producer; before the first one."""
+        own = await self.open_producer(name)
+        self._producers().own = own.number
+        self._own = own
 
     # --- txids ------------------------------------------------------------------------------------
 

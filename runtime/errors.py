@@ -5,10 +5,11 @@
     │                                  TransactionIdOutOfOrder, TransactionTooLarge, AlreadyClosed
     ├── what is there, or is not       LogNotFound, LogDeleted, LogRecreated, LogExists, LogEmpty,
     │                                  EndOfStream, LogTruncated, NoSuchLedger, NoSuchEntry, EntriesLost,
-    │                                  LedgerClosed, UnknownBookie
+    │                                  LedgerClosed
     ├── another one owns it            OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
-    │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost, Moved
+    │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost, Moved,
+    │                                  ProducerFenced, ProducerForgotten, PositionConflict
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady,
     │                                  ReaderIdle
@@ -202,13 +203,6 @@ class NoSuchLedger(DistributedLogError):
     exit_code = 3
 
 
-class UnknownBookie(InvalidRequest):
-    """No bookie of that name or id; the message names those that there are."""
-
-    code = 2110
-    exit_code = 3
-
-
 class NoSuchEntry(DistributedLogError):
     """A definite answer: the entry does not exist here."""
 
@@ -318,6 +312,35 @@ class ClaimLost(DistributedLogError):
 
     code = 2075
     exit_code = 5
+
+
+class ProducerFenced(DistributedLogError):
+    """The producer's name was opened by another one: this one must stop. The call stored nothing."""
+
+    code = 2090
+    fatal_to_writer = True
+    exit_code = 5
+
+
+class ProducerForgotten(DistributedLogError):
+    """The log knows nothing of the producer (any more): a thousand others came, or it never was there. This
+    call stored nothing; what was not acknowledged before stays unknown."""
+
+    code = 2091
+    definite = False
+    exit_code = 5
+
+
+class PositionConflict(DistributedLogError):
+    """The log's last record is another one than expected: nothing was written. Read on, decide again."""
+
+    code = 2092
+    exit_code = 5
+
+    @property
+    def last(self) -> str:
+        """The position of the log's last record, as text (``1.12.3``); ``0.0.0``: it never had one."""
+        return self.detail
 
 
 class MembersRefused(DistributedLogError):

@@ -424,6 +424,32 @@ def test_a_set_is_one_entry_and_is_read_as_one(face: Face) -> None:
     face.play(scenario, f"sets-{face.name}")
 
 
+def test_a_producer_goes_on_where_it_was_and_repeats_nothing(face: Face) -> None:
+    """G9."""
+
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
+            log = namespace.open_log(name)
+            async with opened(log.open_writer(producer="p")) as writer:
+                assert (writer.producer.next_sequence, writer.producer.known) == (0, False)
+                await face.submit(writer, rec(1, b"a"))
+                places = await done(writer.write_frame(1, [rec(1, b"b"), rec(2, b"c")]))
+                assert await done(writer.write_frame(1, [rec(1, b"b"), rec(2, b"c")])) == places
+                with pytest.raises(TransactionIdOutOfOrder):
+                    await face.write(writer, rec(1))
+                await face.write(writer, rec(2, b"d"))
+            async with opened(log.open_writer(producer="p")) as writer:
+                assert (writer.producer.next_sequence, writer.producer.known) == (4, True)
+                assert await done(writer.write_frame(1, [rec(1, b"b"), rec(2, b"c")])) == places
+                with pytest.raises(InvalidRequest):
+                    await done(writer.write_frame(5, [rec(3)]))
+            async with opened(log.open_reader(to="end")) as reader:
+                found = await done(reader.read_bulk(9))
+                assert [bytes(one.payload) for one in found] == [b"a", b"b", b"c", b"d"]
+
+    face.play(scenario, f"producer-{face.name}")
+
+
 def test_a_log_of_bytes_is_written_read_and_sought_as_a_file(face: Face) -> None:
     async def scenario(face: Face, name: str) -> None:
         async with opened(face.namespace()) as namespace:

@@ -5,6 +5,7 @@ on what was changed, for what is behind one is read as well: rot is one thing, a
 """
 
 import json
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,9 @@ from distributedlog.log.control import LastRecord, build_control, last_record
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.lock_record import LockRecord
 from distributedlog.log.positions import PositionRecord
+from distributedlog.log.producers import Kept, Open, Producer, ProducerTable, Span
+from distributedlog.log.producers_format import encode as encode_producers
+from distributedlog.log.producers_format import notes_of
 from distributedlog.log.retention import Stamps, decode_clock, encode_clock
 from distributedlog.log.segment_begin import SegmentBegin, segment_begin
 from distributedlog.log.segments import SegmentEnd, SegmentRecord
@@ -46,10 +50,8 @@ from distributedlog.metadata import (
     commands,
     configuration,
     forming,
-    ghost,
     members,
     messages,
-    recalling,
     saves,
     wire,
 )
@@ -57,7 +59,6 @@ from distributedlog.metadata.interface import Event, MemberStatus, RangePage, Wa
 from distributedlog.metadata.kv import HEAD, KeyValueState
 from distributedlog.metadata.kv_snapshot import KEYS, ROW, SnapshotBuilder, snapshot
 from distributedlog.metadata.log_operations import Replay
-from distributedlog.metadata.ready import HardState
 from distributedlog.metadata.transaction import (
     Compare,
     Delete,
@@ -196,12 +197,21 @@ RECORD = bytes(entries.encode(7, 0, 3, -1, [b"abc"], 3)) + bytes(
     entries.encode(7, 1, 9, 0, [b"abcdef"], 6)
 )
 NODE = identity.NodeIdentity("c1", "n1", "bookie", "b1", 2, "this", starts="a b")
-WORD = ghost.Word(HardState(3, "n1"), ghost.Place(2, 9))
 PLAN = plan.Plan((plan.PlannedNode("m", "metadata", ("127.0.0.1", 1)),))
 MANIFEST = Manifest(
     "0" * 16, 1, "log", "0" * 16, DLSN(1, 0, 0), DLSN(1, 0, 3), 0, 2,
     (ArchiveFile("a.parquet", 2, 6, DLSN(1, 0, 0), DLSN(1, 0, 1), 0, 77, 400, 8),),
 )  # fmt: skip
+
+
+PRODUCERS = ProducerTable(
+    [
+        Producer(1, "first", 7, 8, deque([Kept(4, 2, 1, 3, 0), Kept(6, 1, 2, 0, 5)])),
+        Producer(3, "an other", 0, 9),
+    ],
+    next_number=4,
+    clock_ms=9,
+)
 
 
 def entry_bytes(flags: int = 0, **options: Any) -> bytes:
@@ -356,20 +366,6 @@ CODECS = [
         [pack([1, "c1", {"m1": "n1"}, True, 77])],
         STORED,
         ("metadata/members.py decode_members",),
-    ),
-    Codec(
-        "GHOST",
-        ghost.decode_ghost,
-        [ghost.encode_ghost(WORD)],
-        STORED,
-        ("metadata/ghost.py decode_ghost",),
-    ),
-    Codec(
-        "a voter's statement",
-        recalling.Statement.decode,
-        [recalling.Statement("n1", 3, WORD.last, MEMBERS).encode()],
-        PEER,
-        ("metadata/recalling.py Statement.decode",),
     ),
     Codec(
         "a save's head",
@@ -604,6 +600,14 @@ CODECS = [
         [pw.Refusal(InvalidRequest("no"), 5, 7, 100).frame(1)[24:]],
         PEER,
         ("proxy/wire.py Refusal.decode",),
+    ),
+    Codec(
+        "PRODUCE_WINDOW",
+        pw.decode_window,
+        [pw.window_frame(1, 65_536)[24:]],
+        PEER,
+        ("proxy/wire.py decode_window",),
+        "bytes",
     ),
     Codec(
         "LOG_CALL",
@@ -1034,6 +1038,34 @@ CODECS = [
         "bytes",
     ),
     Codec(
+        "what an entry says of producers",
+        lambda b: notes_of(7, b),
+        [
+            entry_bytes(
+                sections=(
+                    (1, 0, encode_producers(3, 9, 4, spans=[Span(1, 5, 0, 1), Span(2, 0, 1, 1)])),
+                )
+            ),
+            entry_bytes(flags=record.FLAG_CONTROL, sections=((1, 0, encode_producers(-1, 9, 4)),)),
+            entry_bytes(
+                flags=record.FLAG_CONTROL,
+                sections=(
+                    (1, 0, encode_producers(3, 9, 4, opens=[Open(3, "p"), Open(2, "q", 1)])),
+                ),
+            ),
+            entry_bytes(
+                flags=record.FLAG_CONTROL,
+                sections=((1, 0, encode_producers(7, 9, 4, table=PRODUCERS)),),
+            ),
+        ],
+        STORED,
+        (
+            "log/producers_format.py _Cut.next",
+            "log/producers_format.py _Cut.many",
+        ),
+        "bytes",
+    ),
+    Codec(
         "a compressed log entry",
         entry_of,
         [compressed_entry(LZ4), compressed_entry(ZSTD)],
@@ -1076,7 +1108,6 @@ EXEMPT = {
     "metadata/kv.py KeyValueState._put": "as `_item`",
     "metadata/kv.py KeyValueState._delete": "as `_item`",
     "metadata/kv.py KeyValueState._leave": "as `_item`",
-    "metadata/ghost.py LastWords.take_mark": "what does not fit is no word; `test_rot.py`",
     "metadata/snapshot_files.py checked_chunks": "after digests; `test_storage.py` damages files",
     "bookie/adds.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
     "bookie/index.py Index.load": "the length of a run's key was looked at by `located`",

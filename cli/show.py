@@ -7,17 +7,14 @@ from typing import Any
 
 from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata
-from ..log.handle import SEGMENTS_SHOWN, LogDescription
+from ..log.handle import LogDescription
 from ..log.segments import SegmentRecord
 
 
-async def describe(logs: Any, name: str, *, segments_max: int = SEGMENTS_SHOWN) -> dict[str, Any]:
-    """What is known of a log; of a segment in progress what is readable now. Raises `LogNotFound`.
-
-    Of its segments the newest ``segments_max``.
-    """
+async def describe(logs: Any, name: str) -> dict[str, Any]:
+    """What is known of a log; of a segment in progress what is readable now. Raises `LogNotFound`."""
     log = logs.open_log(name)
-    found: LogDescription = await log.describe(segments_max=segments_max)
+    found: LogDescription = await log.describe()
     readable = await log.snapshot(limit=1)
     # What comes after the closed ones is in the first one in progress: the next is made ready ahead, empty,
     # and nobody reads it before this one is closed.
