@@ -9,9 +9,9 @@ context.py, named_clusters.py   names for clusters; where they are kept
 local.py, demo.py, serve.py     a cluster on this machine; one node
 config.py, node_settings.py     what can be set; what a node takes from a file and from --set
 completion.py, service_manager.py    for shells; what systemd is told
-log.py, show.py, inspect.py, read.py, write.py, formats.py, archives.py    logs
-status.py, cluster_view.py, bookies.py, decommission.py, scrub.py, under_replicated.py,
-placement.py, metadata.py       the cluster
+log.py, inspect.py, read.py, write.py, formats.py, archives.py    logs
+status.py, bookies.py, decommission.py, scrub.py, under_replicated.py,
+placement.py, repair.py, metadata.py, console.py    the cluster
 ledger.py, ledger_view.py, audit.py     ledgers; whether all records fit each other
 metadata_saves.py               metadata that outlives its nodes
 check.py, bench.py, chaos.py    is a machine fit for it; measuring it, and breaking it

@@ -10,7 +10,7 @@ from .output import emit, size, table
 @common
 def command(settings: Settings) -> None:
     """List the bookies, those that are down included; with --json one object a line."""
-    from .cluster_view import bookies
+    from ..cluster.overview import bookies
     from .connect import ask, quorum
 
     found = ask(

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,8 @@ from .output import write_by_rename
 if TYPE_CHECKING:
     from ..cluster.fork_server import ForkServer
 
+KEYS = ("uri", "nodes", "console")
+"""Of the ready line."""
 LOCAL = "local"
 """What the cluster's context is called."""
 
@@ -25,6 +29,7 @@ LOCAL = "local"
     dlog local --demo                          write, kill a bookie, write on, read back, say what happened
     dlog local                                 a cluster on a temporary directory, until Ctrl-C
     dlog local --data ./data --port 4181       kept in ./data: the same nodes, ports and URI at the next start
+    dlog local --console                       and its page, for a browser
     dlog local --data ./data --processes       each node in a process of its own, so that one can be killed
     """,
 )
@@ -41,6 +46,9 @@ LOCAL = "local"
 )
 @click.option("--processes", is_flag=True, help="Each node in its own process.")
 @click.option("--restart", is_flag=True, help="Start a node again that has died.")
+@click.option(
+    "--console", is_flag=True, help="Serve a page about it, for a browser (dlog console)."
+)
 @click.option("--demo", is_flag=True, help="Show it at work, then end.")
 @click.option(
     "--ready-file",
@@ -57,12 +65,14 @@ def command(
     port: int,
     processes: bool,
     restart: bool,
+    console: bool,
     demo: bool,
     ready_file: Path | None,
 ) -> None:
     """Run a whole cluster on this machine: metadata nodes and bookies; prints its URI when it serves.
 
-    The ready line is JSON: {"uri", "nodes": [{"name", "kind", "pid", "address", "data"}]}. On a terminal it
+    The ready line is JSON: {"uri", "nodes": [{"name", "kind", "pid", "address", "data"}]}, "console" too
+    where it is asked for. On a terminal it
     is text for people instead, and the cluster becomes the context "local". Ends with SIGINT or SIGTERM;
     nothing it started outlives it.
     """
@@ -102,7 +112,7 @@ def command(
     people = sys.stdout.isatty() and not settings.json
     context = LocalContext(kept=data is not None) if people else None
     try:
-        trio.run(_run, options, ready_file, context)
+        trio.run(_run, options, ready_file, context, console)
     finally:
         if context is not None:
             context.take_back()
@@ -117,7 +127,10 @@ def _fork_server() -> "ForkServer":
 
 
 async def _run(
-    options: dict[str, Any], ready_file: Path | None, context: "LocalContext | None"
+    options: dict[str, Any],
+    ready_file: Path | None,
+    context: "LocalContext | None",
+    console: bool,
 ) -> None:
     import trio
 
@@ -125,12 +138,15 @@ async def _run(
     from ..cluster.local import local_cluster
 
     async def run(status: "trio.TaskStatus[dict[str, Any]]") -> None:
-        async with local_cluster(**options) as cluster:
-            status.started(cluster.ready())
+        async with local_cluster(**options) as cluster, AsyncExitStack() as stack:
+            line = cluster.ready()
+            if console:
+                line["console"] = await stack.enter_async_context(_console(line["uri"]))
+            status.started(line)
             await trio.sleep_forever()
 
     def ready(line: dict[str, Any]) -> None:
-        text = json.dumps({key: line[key] for key in ("uri", "nodes")})
+        text = json.dumps({key: line[key] for key in KEYS if key in line})
         if ready_file is not None:
             write_by_rename(ready_file, text + "\n")
         if context is not None:
@@ -138,6 +154,22 @@ async def _run(
         print(text, flush=True)
 
     await until_told(run, stdin=False, ready=ready)
+
+
+@asynccontextmanager
+async def _console(uri: str) -> AsyncIterator[str]:
+    """The cluster's console at its usual port, or at a free one; its link."""
+    from ..cluster.config import parse_address
+    from ..runtime.errors import AddressInUse
+    from .console import LISTEN, console
+
+    usual = parse_address(LISTEN, "--listen")
+    async with AsyncExitStack() as stack:
+        try:
+            link = await stack.enter_async_context(console(uri, usual))
+        except AddressInUse:
+            link = await stack.enter_async_context(console(uri, (usual[0], 0)))
+        yield link
 
 
 class LocalContext:
@@ -181,6 +213,7 @@ def for_people(line: dict[str, Any], chosen: bool) -> str:
         if chosen
         else f"dlog finds it without that after: dlog context use {LOCAL}",
         "",
+        *(["In a browser:", f"  {line['console']}", ""] if "console" in line else []),
         "To try next:",
         "  seq 100000 | dlog log write numbers --create",
         "  dlog log read numbers --limit 3",

@@ -165,8 +165,8 @@ def rename(settings: Settings, old: str, new: str) -> None:
 @common
 def show(settings: Settings, name: str) -> None:
     """A log's segments, sizes, owner and truncation."""
+    from ..cluster.log_overview import describe
     from .connect import ask
-    from .show import describe
 
     found = ask(settings, f"showing {name}", lambda logs: describe(logs, name))
     if settings.json:

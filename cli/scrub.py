@@ -33,7 +33,7 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
     import trio
 
     from ..cluster import leaving, scrubbing
-    from .cluster_view import rot_of
+    from ..cluster.overview import rot_of
     from .connect import answer, quorum, run
 
     async def work() -> dict[str, Any]:

@@ -48,7 +48,7 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
         return
     import trio
 
-    from .cluster_view import Health, status
+    from ..cluster.overview import Health, status
     from .connect import answer, namespace, quorum, run
 
     async def work() -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _watch(settings: Settings, every_s: float) -> None:
     """The status again and again: a screen on a terminal, else one line a change, or one object a look."""
     import trio
 
-    from .cluster_view import status
+    from ..cluster.overview import status
     from .connect import quorum, run
 
     screen = sys.stdout.isatty() and not settings.json

@@ -7,6 +7,7 @@
         health.py                   is it well: asked of itself
         http.py, pages.py           told over HTTP: /health, /ready, /metrics, /state
         reach.py, damaged.py        how far a journal was synced; records that cannot be read
+    overview.py, log_overview.py    the cluster, and one log, as the metadata shows them
     local.py, plan.py               a whole cluster on this machine, and which nodes it has
         processes.py, child.py      child processes that cannot outlive their parent
         fork_server.py              imported once, forked for each node
@@ -16,6 +17,7 @@ What runs beside serving, so that every ledger has all its copies (`repair_tasks
 is how each of them waits, `held_up.py` how it says why):
 
     repair.py, copying.py           noted holes are filled; copies and how they are made
+    repair_now.py                   all of that at once, for ledgers that somebody names
     placing.py                      the placement policy, and what is not as it wants it
     lost.py, leaving.py             bookies that are gone for good, or are to leave
     open_ledgers.py                 what dead writers left open there is closed first

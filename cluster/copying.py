@@ -135,6 +135,8 @@ class Copier:
         """When the rate allows more than what was copied."""
         self.copied_entries = 0
         """Since the start, for counters."""
+        self.copied_bytes = 0
+        """Of their records."""
 
     async def copy(
         self, metadata: LedgerMetadata, stretches: list[Missing], bookie: str, target: BookieClient
@@ -156,6 +158,7 @@ class Copier:
                 entry = batch[-1].entry + 1
                 copied += len(batch)
                 self.copied_entries += len(batch)
+                self.copied_bytes += sum(len(record.raw) for record in batch)
                 await self._pay(batch)
         return copied
 

@@ -17,7 +17,7 @@ from ..log.keys import lock_key
 from ..log.lock_record import LockRecord
 from ..metadata.interface import Metadata, Scan, prefix_end
 from ..metadata.transaction import Compare, Delete, Put, Transaction
-from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
+from ..runtime.errors import CorruptData, InvalidRequest, UnknownBookie, UnsupportedFormat
 from .cookie import decode_cookie
 
 
@@ -67,7 +67,7 @@ class Shortage:
 async def find_bookie(metadata: Metadata, wanted: str) -> str:
     """The id of a bookie that is named by id, by the beginning of one, or by its name.
 
-    Raises `InvalidRequest` where none fits, or several.
+    Raises `UnknownBookie` where none fits, `InvalidRequest` where several do.
     """
     found: list[str] = []
     known: list[str] = []
@@ -81,9 +81,7 @@ async def find_bookie(metadata: Metadata, wanted: str) -> str:
         if wanted in (bookie, label) or (len(wanted) >= 4 and bookie.startswith(wanted)):
             found.append(bookie)
     if not found:
-        raise InvalidRequest(
-            f"no bookie is called {wanted}; known are {', '.join(known) or 'none'}"
-        )
+        raise UnknownBookie(f"no bookie is called {wanted}; known are {', '.join(known) or 'none'}")
     if len(found) > 1:  # a new one took the name of one whose disk was lost: say which is which
         told = [
             f"{bookie} (down)"
@@ -155,7 +153,7 @@ async def _waits(
     if ledger.state is LedgerState.DELETING:
         return Waiting(ledger_id, ledger.length, "being deleted")
     if not ledger.closed:
-        return Waiting(ledger_id, None, await _waits_open(metadata, ledger))
+        return Waiting(ledger_id, None, await waits_open(metadata, ledger))
     for index, fragment in enumerate(ledger.ensembles):
         if bookie not in fragment.bookies or ledger.fragment_end(index) == fragment.first_entry:
             continue
@@ -172,7 +170,8 @@ async def _waits(
     return Waiting(ledger_id, ledger.length, "waits for its copy")
 
 
-async def _waits_open(metadata: Metadata, ledger: LedgerMetadata) -> str:
+async def waits_open(metadata: Metadata, ledger: LedgerMetadata) -> str:
+    """What an open ledger waits for."""
     if ledger.owner is None:
         return "open, of no log: goes when whoever writes it links it, or a day after"
     log_id, segment = ledger.owner

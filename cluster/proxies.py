@@ -5,6 +5,7 @@ that it has to others while it still answers, and then says goodbye.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -20,7 +21,10 @@ from ..proxy.log_calls import LogCalls
 from ..proxy.members import Members
 from ..proxy.namespaces import Namespaces
 from ..proxy.options import ProxyOptions
+from ..proxy.owner import Owner
+from ..proxy.produce_session import Limits, ProduceSession
 from ..proxy.registration import LEASE_S, READ, WRITE, ProxyRegistration
+from ..runtime.errors import ConnectionLost, DistributedLogError
 from ..runtime.hello import Hello
 from ..runtime.host import Host, Listener
 from ..runtime.link import Link, Session
@@ -131,21 +135,36 @@ async def _serve(
         await keep(namespaces.run)
         members = Members(metadata)
         await keep(members.run)
+        owner: Owner | None = None
+        if config.kind == WRITE_PROXY:
+            owner = Owner(proxy_id, namespaces, members, options, partial(_knock, endpoint))
+            await keep(owner.run)
         calls = LogCalls(
             namespaces,
             calls_max=options.calls_max,
             serves=lambda other: other in members.write and other != proxy_id,
+            release=None if owner is None else owner.release,
         )
         await keep(calls.run)
-        registration = ProxyRegistration(
-            proxy_id,
-            WRITE if config.kind == WRITE_PROXY else READ,
-            advertised(listeners, config.advertise),
-            label=config.name,
-            rack=config.rack,
-        )
+        limits = Limits(options.records_per_s_max, options.bytes_per_s_max)
+
+        def registration() -> ProxyRegistration:
+            return ProxyRegistration(
+                proxy_id,
+                WRITE if config.kind == WRITE_PROXY else READ,
+                advertised(listeners, config.advertise),
+                owner is None or owner.accepting,
+                config.name,
+                config.rack,
+            )
+
         membership = Membership(
-            metadata, registration.key, registration.encode, None, lease_s=LEASE_S
+            metadata,
+            registration().key,
+            lambda: registration().encode(),
+            None,
+            lease_s=LEASE_S,
+            urgent=lambda: owner is None or owner.accepting,
         )
 
         def info() -> dict[str, object]:
@@ -157,10 +176,12 @@ async def _serve(
                 "connections": endpoint.connections,
                 "calls": calls.made,
                 "refused": sum(endpoint.refusals.counts.values()),
+                **(owner.info() if owner is not None else {}),
             }
 
-        def session(link: Link) -> CommonSession:
-            return CommonSession(link, members, calls, info)
+        def session(link: Link) -> Session:
+            common = CommonSession(link, members, calls, info)
+            return common if owner is None else ProduceSession(link, owner, limits, common)
 
         await keep(partial(_listen, endpoint, listeners, session))
         try:
@@ -168,7 +189,35 @@ async def _serve(
             task_status.started(ready(config.name, config.kind, proxy_id, listeners))
             await membership.run()
         finally:
+            if owner is not None:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + options.drain_s):
+                    await _end(owner, membership)
             await membership.leave()
+
+
+async def _end(owner: Owner, membership: Membership) -> None:
+    """No new logs here from now on, and those that are here go to others, who are told in time."""
+    owner.accepting = False
+    with suppress(DistributedLogError):
+        await membership.tell()
+    await owner.drain()
+
+
+async def _knock(endpoint: Endpoint, there: ProxyRegistration) -> None:
+    """Dial a proxy and hang up. Raises `ConnectionLost`, `WrongPeer`, and others of a handshake."""
+    address = there.address("")
+    if address is None:
+        raise ConnectionLost(f"{there.label} gives no address")
+    failed: DistributedLogError | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            link = await endpoint.dial(address, nursery=nursery, expected_node_id=there.id)
+            link.close(ConnectionLost("it is there"))
+        except DistributedLogError as error:
+            failed = error  # the nursery would wrap it
+        nursery.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
 
 
 async def _listen(

@@ -16,6 +16,7 @@ The Raft core (pure), from the ground up:
     raft_log.py, log_marks.py       the log as a core sees it; how far it is, at each stage
     leadership.py, progress.py, read_rounds.py, membership.py   what exists only while a node leads
     raft.py, ready.py, outbox.py    the whole core; what it wants done, in which order
+    ghost.py                        a node whose disk has lost something, and what it still may do
     messages.py, options.py         what nodes say to each other; times and bounds
 
 The replicated state (pure):
@@ -36,5 +37,6 @@ A node, which drives both:
     leases.py, quorum_contact.py, status.py  keep-alives; whether it hears a leader; what it tells of itself
     metrics.py                  what it counts, by the names that it has outside
     forming.py, admission.py        how a quorum comes to be (H5), and how its members change
+    recalling.py                    a node that has forgotten what it promised asks the others (H106)
     refounding.py                   a new one from a save, or from the one node that is left (H104)
 """

@@ -227,6 +227,7 @@ class Leadership:
             if not progress.probe_sent:
                 progress.probe_sent = True
                 self._send_append(peer, progress)
+                progress.probe_number = self._number_sent()
             return
         bytes_max = self._options.in_flight_bytes_max
         while progress.next <= self._log.last_index and progress.has_room(bytes_max):
@@ -288,6 +289,10 @@ class Leadership:
         self._send_to(peer, progress, append)
         return entries
 
+    def _number_sent(self) -> int:
+        """Of the append that was sent last."""
+        return self._append_before.number if self._append_before is not None else self.appends
+
     def _send_to(self, peer: str, progress: Progress, append: Append) -> None:
         self._outbox.send(peer, append)
         last = append.prev_index + len(append.entries)
@@ -334,8 +339,11 @@ class Leadership:
 
     def compaction_limit(self, up_to: int) -> int:
         """How far of ``up_to`` the log may be forgotten: not what a living peer still needs (H39)."""
-        lag_max = self._options.lag_entries_max
-        claims = [progress.needs_after(up_to, lag_max) for progress in self.peers.values()]
+        options = self._options
+        fed_from = self._log.last_bytes(
+            up_to, bytes_max=options.lag_bytes_max, entries_max=options.lag_entries_max
+        )
+        claims = [progress.needs_after(up_to, fed_from) for progress in self.peers.values()]
         return min([up_to, *(claim for claim in claims if claim is not None)])
 
     def on_snapshot_sent(self, peer: str, index: int, delivered: bool) -> None:

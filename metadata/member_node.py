@@ -3,6 +3,7 @@
 What the parts do is theirs; here they are made, know each other, and are run.
 """
 
+import logging
 from collections.abc import Iterable
 from random import Random
 
@@ -28,6 +29,9 @@ from .status import StatusBoard
 from .storage import Loaded, RaftStorage
 
 ASK_S = 1.0
+ROT = "rot"
+
+log = logging.getLogger("distributedlog.metadata.member")
 
 
 class MemberNode:
@@ -63,14 +67,17 @@ class MemberNode:
             room,
             options=options.raft,
             chance=chance,
-            may_vote=members.may_vote,
             send=lambda peer, message: self.peers.send(peer, message),
             send_snapshot=self._send_snapshot,
             on_applied=self._push_changes,
             on_role=lambda: self.leases.on_role(),
             on_late=lambda lateness_s: self.leases.on_late(lateness_s),
             on_members=lambda: self.peers.on_members(),
+            on_whole=self._be_whole,
         )
+        self._reasons = reasons
+        if loaded.ghost is not None:
+            reasons.set(ROT, "its disk had lost a part of the log; the others fill it up")
         self.peers = Peers(
             endpoint, options.peers, self.replica, self._founding_for, nursery, members.cluster_id
         )
@@ -79,6 +86,11 @@ class MemberNode:
         self.quorum_contact = QuorumContact(self.replica, watches)
         self.receiver = SnapshotReceiver(self.replica)
         self.board = StatusBoard(options, reasons, self.replica, self.peers, endpoint, nursery)
+
+    async def _be_whole(self) -> None:
+        self._members = await self.replica.storage.be_whole(self._members)
+        self._reasons.clear(ROT)
+        log.info("this metadata node's log is whole again: it counts by itself")
 
     def start(self) -> None:
         """Begin all that it does by itself, in the nursery."""

@@ -20,6 +20,7 @@ from ..runtime.frames import pack
 from ..runtime.host import Disk
 from ..runtime.schema import flag, mapping, number, row, stored, text
 from .configuration import MEMBERS_MAX, Configuration, Member
+from .ghost import GHOST, Word, decode_ghost, encode_ghost
 
 MEMBERS = "MEMBERS"
 MEMBERS_FORMAT = 1
@@ -35,7 +36,8 @@ class Members:
     voters: Mapping[str, str]
     """Name to node id, of those that founded it; of a node that was let in later, its own alone."""
     may_vote: bool
-    """False for ever after this node's own log or vote was found damaged."""
+    """False since this node's own log or vote was found damaged, until its log is whole again. While there is
+    a GHOST beside it (`ghost.py`), that says how far it may vote; without one nobody knows: it does not."""
     seed: int
     """Of this disk's blocks (`blocks.header_into`)."""
 
@@ -69,6 +71,29 @@ def decode_members(body: bytes) -> Members:
         raise UnsupportedFormat(f"{MEMBERS}: format {form}, known is {MEMBERS_FORMAT}")
     _, *said = stored(body, _FORM, MEMBERS)
     return Members(*said)
+
+
+async def store_ghost(disk: Disk, word: Word) -> None:
+    """What a node promised that has lost a part of its log; durable when this returns."""
+    body = encode_ghost(word)
+    await replace_file(disk, GHOST, xxhash.xxh3_64_digest(body) + body)
+
+
+async def load_ghost(disk: Disk) -> Word | None:
+    """None where there is none, or where it is damaged: then nobody knows. Raises `UnsupportedFormat`."""
+    content = await read_file(disk, GHOST)
+    if content is None or xxhash.xxh3_64_digest(content[DIGEST_BYTES:]) != content[:DIGEST_BYTES]:
+        return None
+    try:
+        return decode_ghost(content[DIGEST_BYTES:])
+    except CorruptData:
+        return None
+
+
+async def remove_ghost(disk: Disk) -> None:
+    """The log is whole again, or the word is not known."""
+    if GHOST in disk.list():
+        await disk.delete(GHOST)
 
 
 async def store_members(disk: Disk, members: Members) -> None:

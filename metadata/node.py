@@ -7,6 +7,7 @@ is damaged.
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import trio
 
@@ -20,21 +21,24 @@ from ..runtime.rpc import Endpoint
 from .admission import who_is_at
 from .configuration import Configuration, Member
 from .forming import FormAnswer, Founding, listed, may_found, may_join
+from .ghost import Word
 from .kv import KeyValueState
 from .member_node import MemberNode
 from .members import Members, load_members, new_members, store_members
 from .options import MetadataOptions
+from .recalling import Statement, ask_for_statements, places_of
 from .receiving import restore
 from .room import Room
 from .served_watches import ServedWatches
 from .status import EMPTY, own_row
-from .storage import RaftStorage, remove_leftovers
+from .storage import Loaded, RaftStorage, remove_leftovers
 from .wire import Row
 
 log = logging.getLogger("distributedlog.metadata.node")
 
 PROBE_S = 0.05
 PROBE_MAX_S = 0.5
+RECALL_S = 0.5
 
 
 class MetadataNode:
@@ -46,7 +50,7 @@ class MetadataNode:
         self.cluster_id = ""
         """Said while it loads, too: a member must not pass for an empty node (H5)."""
         self.member: MemberNode | None = None
-        """None while it forms and loads, and for ever where its disk is damaged."""
+        """None while it forms and loads, and while a damaged disk leaves it no word of what it promised."""
         self.waiting_because = "this node has just started"
         self.reasons = Reasons()
         """What is wrong here: told in the status."""
@@ -181,13 +185,49 @@ class MetadataNode:
         """Load what the disk has, and take part; ``nursery`` holds the member's tasks."""
         storage = RaftStorage(self._disk, members.seed)
         loaded, members = await storage.load(members)
-        self._damage = loaded.damage or ("" if members.may_vote else "its log was damaged before")
-        if self._damage:
-            # No part in the quorum at all: it has forgotten in which terms it voted, and would confirm to
+        if loaded.damage:
+            log.error("metadata node %s: %s", self.options.name, loaded.damage)
+        if not members.may_vote and loaded.ghost is None:
+            # No part in the quorum yet: it has forgotten in which terms it voted, and would confirm to
             # an earlier leader what a later one, elected with its help, has decided otherwise (M1, M4).
+            self._damage = loaded.damage or "its log was damaged before"
             log.error("metadata node %s takes no part: %s", self.options.name, self._damage)
             self.waiting_because = f"this node's disk is damaged: {self._damage}"
+            nursery.start_soon(self._recall, members, storage, loaded, nursery)
             return
+        await self._take_part(members, storage, loaded, nursery)
+
+    async def _recall(
+        self, members: Members, storage: RaftStorage, loaded: Loaded, nursery: trio.Nursery
+    ) -> None:
+        """Ask all other voters until they have said what this node may have promised; then take part."""
+        # Says where the members are; what it says of promises is old.
+        known: dict[str, Statement] = {}
+        while True:
+            places = {**self.options.peers, **places_of(known)}
+            places.pop(self.options.name, None)
+            said, word = await ask_for_statements(
+                self.endpoint, self.identity.node_id, places.values(), members.cluster_id
+            )
+            known.update(said)
+            if isinstance(word, Word):
+                break
+            self.waiting_because = f"this node's disk is damaged, and {word}"
+            await trio.sleep(RECALL_S)
+        word = await storage.remember(word)
+        log.warning(
+            "metadata node %s knows from the others what it may have promised: term %d, entry %d",
+            self.options.name,
+            word.hard_state.term,
+            word.last.at,
+        )
+        self._damage = ""
+        loaded = replace(loaded, hard_state=word.hard_state, ghost=word.last)
+        await self._take_part(members, storage, loaded, nursery)
+
+    async def _take_part(
+        self, members: Members, storage: RaftStorage, loaded: Loaded, nursery: trio.Nursery
+    ) -> None:
         state = KeyValueState()
         if loaded.snapshot is not None:
             state, _ = await restore(storage.snapshots.chunks(loaded.snapshot))

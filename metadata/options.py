@@ -46,6 +46,12 @@ class RaftOptions:
         "so far a living peer may lag and still be fed from the log, whatever is compacted",
         at_least=0,
     )
+    lag_bytes_max: int = option(
+        64 * MIB,
+        "bytes",
+        "and so many bytes of entries; what it lacks beyond comes as a snapshot",
+        at_least=0,
+    )
 
     def __post_init__(self) -> None:
         check(self)

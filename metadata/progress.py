@@ -35,6 +35,7 @@ class Progress:
         "next",
         "nudge",
         "pace",
+        "probe_number",
         "probe_sent",
         "round",
         "stuck_since",
@@ -54,6 +55,7 @@ class Progress:
         self.round = 0
         self.commit_told = 0
         self.probe_sent = False
+        self.probe_number = 0  # of the newest append that was sent as a probe
         self.nudge = False
         self.stuck_since = -1.0  # appends wait while heartbeats are answered; -1: they do not
         self.in_flight: deque[tuple[int, int]] = (
@@ -90,8 +92,13 @@ class Progress:
         flight after it, and only the first of them may make the leader start again.
         """
         self.stuck_since = -1.0
-        if number < self.asked_from or prev_index <= self.match or self.pace is Pace.SNAPSHOT:
+        if number < self.asked_from or self.pace is Pace.SNAPSHOT:
             return
+        if prev_index <= self.match:
+            newest = self.pace is Pace.PROBE and number >= self.probe_number
+            if not newest or prev_index != self.next - 1:
+                return
+            self.match = 0  # its disk has lost what it had acknowledged (H106)
         self._change(Pace.PROBE, max(self.match + 1, min(next_index, prev_index)))
         self.asked_from = sent + 1
 
@@ -140,18 +147,18 @@ class Progress:
         self._change(Pace.PROBE, max(self.match, index if delivered else 0) + 1)
         self.probe_sent = not delivered
 
-    def needs_after(self, up_to: int, lag_max: int) -> int | None:
+    def needs_after(self, up_to: int, fed_from: int) -> int | None:
         """The log must stay behind this index for the peer's sake; None: it makes no claim (H39).
 
         A peer that gets a snapshot claims what was appended meanwhile, until it has caught up with
         that or is silent: else one that takes longer than the log's tail lives would never catch up.
-        A peer at most ``lag_max`` entries behind ``up_to`` needs no snapshot at all.
+        A peer that has everything up to ``fed_from`` needs no snapshot at all.
         """
         if self.pace is Pace.SNAPSHOT:
             return 0
         if self.match < self.catch_up_to:
             return max(self.match, self.holds_from)
-        if self.answered and 0 <= up_to - self.match <= lag_max:
+        if self.answered and fed_from <= self.match <= up_to:
             return self.match
         return None
 

@@ -62,6 +62,7 @@ from math import inf
 
 from ..runtime.errors import CorruptData, ProtocolError
 from .configuration import Configuration
+from .ghost import Place
 from .leadership import Leadership
 from .log_marks import LogMarks
 from .messages import (
@@ -106,12 +107,14 @@ class Raft:
         now: float,
         may_vote: bool = True,
         applied: int = 0,
+        ghost: Place | None = None,
     ) -> None:
         """A start or restart: ``log`` and ``hard_state`` as found durable; ``draw`` is in [0, 1).
 
         ``may_vote`` False: never, whatever the configuration says. ``applied``: where the restored state
         machine stands, if its snapshot is newer than the log's beginning; entries up to it are not handed
-        out again.
+        out again. ``ghost``: the last entry that this node ever had, where its disk has lost some
+        (`ghost.py`); gone, and None, when its log is no less again.
         """
         self.node_id = node_id
         self.options = options
@@ -123,6 +126,7 @@ class Raft:
         self.leader_id = ""
         self.deadline = inf
         self.may_vote = may_vote
+        self.ghost = ghost
         self.configuration: Configuration
         """In effect: the newest one in the log."""
         self.voters: tuple[str, ...]
@@ -136,6 +140,7 @@ class Raft:
         self._leadership: Leadership | None = None
         self._outbox = Outbox()
         self._take_configuration()
+        self._lay_ghost()
         self._await_leader(now)
         self._handlers: dict[type, Callable[..., None]] = {
             PreVote: self._on_pre_vote,
@@ -173,7 +178,12 @@ class Raft:
         """
         committed = self.log.configuration_at(self.marks.commit)
         may_campaign = self.may_vote and self.term < TERM_MAX and len(self.voters) > 0
-        return may_campaign and (self.node_id in self.voters or self.node_id in committed.voters)
+        whole = self.ghost is None
+        return (
+            whole
+            and may_campaign
+            and (self.node_id in self.voters or self.node_id in committed.voters)
+        )
 
     def is_out_of_reach(self, term: int) -> bool:
         """Whether no honest peer can be in ``term``: terms move by elections, one at a time (H214).
@@ -303,6 +313,8 @@ class Raft:
         """The Readys up to ``number`` are durable."""
         self._outbox.on_persisted(number)
         self.marks.on_persisted(number)
+        if self.ghost is not None and self._lay_ghost():
+            self._await_leader(now)
         if self._leadership is not None and self._leadership.advance_commit():
             self._plan_telling(self._leadership, now)
             self._leave_if_removed()
@@ -551,7 +563,8 @@ class Raft:
 
     def _is_up_to_date(self, last_index: int, last_term: int) -> bool:
         """Whether a candidate's log is at least as complete as the own (paper 5.4.1)."""
-        return self.log.is_up_to_date(last_index, last_term)
+        known = self.ghost is None or (last_term, last_index) >= self.ghost
+        return known and self.log.is_up_to_date(last_index, last_term)
 
     def _on_vote_reply(self, message: VoteReply, now: float) -> None:
         if message.term > self.term:
@@ -640,14 +653,25 @@ class Raft:
             self._refuse_old_leader(message.sender)
             return
         self._follow(message.term, message.sender, now)
-        if message.commit > self.log.last_index:
+        if self.ghost is not None:
+            pass  # it goes by what was acknowledged here before: what is here now may not fit to it
+        elif message.commit > self.log.last_index:
             raise CorruptData(
                 f"leader {message.sender} has this node's word for entry {message.commit}, "
                 f"the log here ends at {self.log.last_index}: acknowledged entries were lost"
             )
-        self.marks.commit_to(message.commit)
+        else:
+            self.marks.commit_to(message.commit)
         if message.round:
             self._send(message.sender, HeartbeatReply(self.term, self.node_id, message.round))
+
+    def _lay_ghost(self) -> bool:
+        """Whether what is durable here is no less than all that ever was; then the ghost is gone."""
+        index = self.durable_index
+        term = self.log.term_at(index)
+        if self.ghost is not None and term is not None and (term, index) >= self.ghost:
+            self.ghost = None
+        return self.ghost is None
 
     def _refuse_old_leader(self, sender: str) -> None:
         """Tell a leader of an earlier term that it is one; without this a node whose term ran ahead

@@ -93,6 +93,17 @@ class RaftLog:
                 break
         return tuple(self._entries[start:stop])
 
+    def last_bytes(self, up_to: int, *, bytes_max: int, entries_max: int) -> int:
+        """The first index after which up to ``up_to`` no more than so much follows."""
+        place = up_to - self.base_index
+        least = max(0, place - entries_max)
+        while place > least:
+            bytes_max -= len(self._entries[place - 1].data)
+            if bytes_max < 0:
+                break
+            place -= 1
+        return self.base_index + place
+
     def tail(self, first: int) -> tuple[Entry, ...]:
         """Entry ``first``, which is above ``base_index``, and all after it."""
         assert first > self.base_index, f"entry {first} is compacted (base {self.base_index})"

@@ -26,8 +26,9 @@ from ..runtime.identity import FILE_NAME as IDENTITY
 from ..runtime.identity import NodeIdentity, load_identity, new_node_id, store_identity
 from . import kv_snapshot
 from .configuration import Configuration, Member, is_configuration
+from .ghost import Place
 from .kv import KeyValueState, pack_item
-from .members import MEMBERS, Members, load_members, store_members
+from .members import MEMBERS, Members, load_ghost, load_members, store_members
 from .ready import Snapshot
 from .receiving import restore
 from .saves import CHUNK_BYTES_MAX, SaveHead, save_chunks
@@ -103,6 +104,10 @@ async def read_survivor(disk: Disk) -> Saved:
     found = await storage.look(members)
     if found.damage:
         raise CorruptData(f"the disk of this node is damaged: {found.damage}")
+    if not members.may_vote:
+        word = await load_ghost(disk)
+        if word is None or Place(found.log.last_term, found.log.last_index) < word.last:
+            raise CorruptData("the disk of this node is damaged: its log is less than it ever was")
     state = KeyValueState()
     if found.snapshot is not None:
         state, _ = await restore(storage.snapshots.chunks(found.snapshot))

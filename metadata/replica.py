@@ -7,7 +7,7 @@ sync for all that gathered (H25).
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
@@ -74,7 +74,7 @@ class _Proposal:
 
 
 class Replica:
-    """One voter (or a node that may not vote), its replicated state, and who waits for what."""
+    """One voter (or a learner), its replicated state, and who waits for what."""
 
     def __init__(
         self,
@@ -86,18 +86,19 @@ class Replica:
         *,
         options: RaftOptions,
         chance: Random,
-        may_vote: bool,
         send: Callable[[str, Message], None],
         send_snapshot: Callable[[SendSnapshot], None],
         on_applied: Callable[[], None],
         on_role: Callable[[], None],
         on_late: Callable[[float], None],
         on_members: Callable[[], None],
+        on_whole: Callable[[], Awaitable[None]],
     ) -> None:
         """It calls back, from `drain` and its tasks, never from here.
 
         ``on_applied``: the state has changed. ``on_role``: this node begins or ends to lead. ``on_late``: it
         was not run for so many seconds. ``on_members``: other members count, see ``raft.configuration``.
+        ``on_whole``: the log is no less than it ever was (`ghost.py`); awaited before more is stored.
         """
         self.state = state
         self.storage = storage
@@ -109,9 +110,10 @@ class Replica:
             options=options,
             draw=chance.random,
             now=trio.current_time() - START_HURRY_S,
-            may_vote=may_vote,
             applied=state.index,
+            ghost=loaded.ghost,
         )
+        self._haunted = loaded.ghost is not None
         self.snapshot = loaded.snapshot
         """The newest one that is durable here."""
         self.received: tuple[Snapshot, KeyValueState] | None = None
@@ -122,6 +124,7 @@ class Replica:
         self._on_role = on_role
         self._on_late = on_late
         self._on_members = on_members
+        self._on_whole = on_whole
         self._proposals: dict[int, _Proposal] = {}
         self._intake = Intake(options.uncommitted_bytes_max)
         self._by_request: dict[tuple[str, int], int] = {}
@@ -375,6 +378,9 @@ class Replica:
     async def persist(self) -> None:
         """Make durable what the core asked for, one sync for all that gathered; then send and report."""
         while True:
+            if self._haunted and self.raft.ghost is None:
+                self._haunted = False
+                await self._on_whole()
             if not self._queue and self._compact is None:
                 self._queued = trio.Event()
                 with trio.move_on_after(IDLE_MARK_S):

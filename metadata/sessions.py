@@ -17,10 +17,12 @@ from ..runtime.schema import message
 from .answers import Answer
 from .commands import Grant, Revoke, Transact, decode_command
 from .forming import Founding
+from .ghost import Place
 from .intake import NEVER_S
 from .member_node import MemberNode
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
 from .node import MetadataNode
+from .recalling import Statement
 from .saves import SaveGivenOut, SaveHead, SaveRequest, encode_begun, encode_chunk, save_chunks
 from .served_watches import ServedWatches
 from .wire import (
@@ -74,6 +76,8 @@ class MetadataSession:
             self._renew(member, ident, decode_lease(body))
         elif op == Op.META_WATCH:
             self._watch(member, ident, body)
+        elif op == Op.META_RECALL:
+            self._testify(member, ident)
         elif op == Op.META_SAVE:
             self._give_save(member, ident, SaveRequest.decode(body))
         elif op == Op.META_WATCH_CANCEL:
@@ -134,6 +138,14 @@ class MetadataSession:
                 self._link.reply(ident, encode_page(state.index, page))
 
         member.replica.read(ready)
+
+    def _testify(self, member: MemberNode, ident: int) -> None:
+        raft = member.replica.raft
+        last = Place(raft.log.last_term, raft.log.last_index)
+        if raft.ghost is not None:
+            last = max(last, raft.ghost)
+        said = Statement(raft.node_id, raft.term, last, raft.configuration)
+        self._link.reply(ident, said.encode())
 
     def _give_save(self, member: MemberNode, ident: int, request: SaveRequest) -> None:
         if request.number:

@@ -12,6 +12,8 @@ seldom (`replica.py`). Within a file a torn tail and a lost block are told apart
     damaged.*       what could not be believed, kept for whoever wants to look; nothing reads it
 
 A node whose log or vote is damaged loses its right to vote, durably, before anything else is touched (M4).
+What its newest blocks say of its promises is kept beside (GHOST), with the sound beginning of its log
+(`ghost.py`).
 
 A full disk ends nothing. What could not be written is kept and written when there is room, and nobody is told
 before; a new log file that there is no room for is not begun, the old one is gone on with. A start on a full
@@ -19,7 +21,8 @@ disk goes on with the file it replayed, too: it cuts off the tail that it did no
 over itself, so that nothing counts that only the page cache had.
 
 What a mark is for: the last synced block has no successor, so that its rot looks like a torn tail. A small
-block after it, written when the log has been idle for about 20 ms, names it as durable. What remains: rot of
+block after it, written when the log has been idle for about 20 ms, names it as durable, and says the vote and
+the last entry once more. What remains: rot of
 the newest block (a vote or acknowledged entries) before its mark, that is a power cut and a damaged sector
 within the same 20 ms. Nothing on this disk can tell that from a write that was never finished.
 """
@@ -40,9 +43,10 @@ from ..runtime.errors import DiskFull, ProtocolError, TooBusy
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Disk, File
 from ..runtime.zero_ahead import ZeroAhead
-from .configuration import UNKNOWN, Configuration
+from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
+from .ghost import LastWords, Place, Word, mark_payload
 from .log_operations import Replay, grouped
-from .members import Members, store_members
+from .members import Members, load_ghost, remove_ghost, store_ghost, store_members
 from .messages import Entry
 from .raft_log import RaftLog
 from .ready import HardState, Ready, Snapshot
@@ -69,7 +73,10 @@ class Loaded:
     snapshot: Snapshot | None
     """The newest that the log vouches for."""
     damage: str
-    """Why the log cannot be trusted; "" if it can. It then is empty, and so is the vote."""
+    """What was found damaged now; "" if nothing."""
+    ghost: Place | None = None
+    """The last entry that there ever was, where the log is less than that: `ghost.py`. Without it, a node
+    that may not vote does not know what it has promised: its log is empty, and so is the vote."""
 
 
 async def remove_leftovers(disk: Disk) -> None:
@@ -111,6 +118,10 @@ class RaftStorage:
         self._hard_state = HardState()
         self._log = RaftLog()
         """The durable log: what a new file begins with."""
+        self._word: Word | None = None
+        """What the newest blocks say of what was promised, where that is certain."""
+        self._prefix: RaftLog | None = None
+        """The sound beginning of a log that is damaged."""
 
     @property
     def log_bytes(self) -> int:
@@ -140,16 +151,15 @@ class RaftStorage:
         """Replay, then begin a new file with what was found; durable when this returns.
 
         Where there is damage, the right to vote is given up first: the members that are returned, which
-        are stored already. Raises `UnsupportedFormat`.
+        are stored already; then the ghost. Raises `UnsupportedFormat`.
         """
         damage, snapshot = await self._find(members)
         if damage:
             if members.may_vote:
                 members = replace(members, may_vote=False)
                 await store_members(self._disk, members)  # a crash from here on finds it said
-            await self._set_aside([_log_name(number) for number in self._log_files()])
-            await self._set_aside([name for _, name in self.snapshots.list()])
-            self._hard_state, self._log, snapshot = HardState(), RaftLog(), None
+            snapshot = await self._salvage(members)
+        ghost = await self._ghost_of(members)
         self._start_count += 1
         await self._tidy_snapshots(snapshot)
         with self._alone():
@@ -162,7 +172,80 @@ class RaftStorage:
         known = self._log
         founding = known.configuration_at(known.base_index)
         log = RaftLog(known.base_index, known.base_term, self._entries(), founding)
-        return Loaded(self._hard_state, log, snapshot, damage), members
+        return Loaded(self._hard_state, log, snapshot, damage, ghost), members
+
+    async def _salvage(self, members: Members) -> Snapshot | None:
+        """Keep what is sound and put the rest aside; return the snapshot that it begins after, if any.
+
+        A snapshot is of committed entries, whoever it came from: any sound one will do.
+        """
+        word, prefix, snapshot = self._word, self._prefix, None
+        before = await load_ghost(self._disk)
+        if word is None and not self._log_files():
+            word = before  # the power went between putting aside and beginning anew
+        if word is None:
+            await remove_ghost(self._disk)  # what was promised since is not known
+        else:
+            if prefix is not None and Place(prefix.last_term, prefix.last_index) > word.last:
+                prefix = (
+                    None  # a lost block has cut off what it ends in: it is not what was promised
+                )
+            if before is not None:
+                word = word._replace(last=max(word.last, before.last))
+            await store_ghost(self._disk, word)
+            for found, _ in reversed(self.snapshots.list()):
+                if await self.snapshots.is_sound(found):
+                    snapshot = await self._with_members(found)
+                    break
+        self._hard_state = word.hard_state if word is not None else HardState()
+        # Of one that was let in, the entry that did so names the members.
+        founding = members.founding if len(members.voters) > 1 else UNKNOWN
+        self._log = RaftLog(configuration=founding)
+        if word is not None and prefix is not None and _fits(prefix, snapshot):
+            self._log = prefix
+        elif snapshot is not None:
+            self._log = RaftLog(snapshot.index, snapshot.term, (), snapshot.configuration)
+        await self._set_aside([_log_name(number) for number in self._log_files()])
+        await self._set_aside([name for found, name in self.snapshots.list() if found != snapshot])
+        return snapshot
+
+    async def _with_members(self, snapshot: Snapshot) -> Snapshot:
+        async for chunk in self.snapshots.chunks(snapshot):
+            if is_configuration(chunk):
+                return replace(snapshot, configuration=decode_configuration(chunk))
+            break
+        return snapshot
+
+    async def _ghost_of(self, members: Members) -> Place | None:
+        """The ghost of a node that may not vote by its own log alone; its vote, if it is kept with that."""
+        word = await load_ghost(self._disk)
+        if members.may_vote or word is None:
+            await remove_ghost(self._disk)  # one that is damaged tells nothing
+            return None
+        if word.hard_state.term >= self._hard_state.term:
+            voted = self._hard_state.term == word.hard_state.term and self._hard_state.vote
+            self._hard_state = self._hard_state if voted else word.hard_state
+        return word.last
+
+    async def remember(self, word: Word) -> Word:
+        """What this node may have promised, as the other voters say: durable when this returns.
+
+        Returned with the own term and vote where those are later than all others know of.
+        """
+        if self._hard_state.term > word.hard_state.term:
+            word = word._replace(hard_state=self._hard_state)
+        await store_ghost(self._disk, word)
+        self._hard_state = word.hard_state
+        with self._alone():
+            await self._begin_file()
+        return word
+
+    async def be_whole(self, members: Members) -> Members:
+        """The log is no less than it ever was: it counts by itself again. Durable when this returns."""
+        members = replace(members, may_vote=True)
+        await store_members(self._disk, members)
+        await remove_ghost(self._disk)
+        return members
 
     async def look(self, members: Members) -> Loaded:
         """What `load` would find; nothing is changed. For who only reads. Raises `UnsupportedFormat`."""
@@ -203,20 +286,42 @@ class RaftStorage:
             durable_floor=0,
         )
         self._sequence = max(self._sequence, found[-1].sequence)
-        replay = Replay(founding)
+        replay, words = Replay(founding), LastWords()
+        lost_from = verdict.corrupt[0][0] if verdict.corrupt else verdict.tail_from
         for block in found:
             self._start_count = max(self._start_count, block.start_count)
-            if block.sequence < verdict.tail_from and block.kind == KIND_OPERATIONS:
-                await trio.lowlevel.checkpoint()
-                try:
-                    replay.take(unpack(block.payload, name))
-                except (ProtocolError, ValueError):
-                    if not verdict.corrupt:
-                        return f"{name}: block {block.sequence} does not fit those before it"
-        if verdict.corrupt:
-            return f"{name}: blocks {verdict.corrupt} were synced and are gone"
-        if replay.began_with != first or not replay.begun:
+            if block.sequence >= verdict.tail_from:
+                break
+            if block.kind == KIND_MARK:
+                words.take_mark(block.sequence, bytes(block.payload))
+            if block.kind != KIND_OPERATIONS:
+                continue
+            await trio.lowlevel.checkpoint()
+            try:
+                operations = unpack(block.payload, name)
+                words.take(block.sequence, operations)
+                if block.sequence < lost_from:
+                    replay.take(operations)
+            except (ProtocolError, ValueError):
+                if replay.began_with == first:
+                    return f"{name}: block {block.sequence} does not fit those before it"
+                lost_from = first  # without its beginning the file has only last words
+        synced = any(first <= block.durable_to for block in found)
+        if verdict.corrupt or (synced and not (replay.began_with == first and replay.begun)):
+            newest = max(
+                (b for b in found if b.sequence < verdict.tail_from), key=lambda b: b.sequence
+            )
+            rest = memoryview(content or b"")[newest.offset + newest.padded_length :]
+            # On a disk that rots, what lies behind may have been more than a write that was never finished.
+            ends = not bytes(rest).strip(b"\0")
+            if ends and not (verdict.corrupt and newest.sequence < verdict.corrupt[-1][1]):
+                self._word = words.word()
+            self._prefix = replay.log if replay.began_with == first else None
+            lost = verdict.corrupt or "of its beginning"
+            return f"{name}: blocks {lost} were synced and are gone"
+        if not replay.begun or replay.began_with != first:
             return None
+        self._word = Word(replay.hard_state, Place(replay.log.last_term, replay.log.last_index))
         self._hard_state, self._log = replay.hard_state, replay.log
         self._number = number
         last = next(block for block in reversed(found) if block.sequence < verdict.tail_from)
@@ -315,7 +420,9 @@ class RaftStorage:
             return
         with self._alone():
             try:
-                await self._write([(KIND_MARK, b"")])
+                last = Place(self._log.last_term, self._log.last_index)
+                word = Word(self._hard_state, last)
+                await self._write([(KIND_MARK, mark_payload(word))])
             except DiskFull:
                 return  # what it would have said holds all the same
             self._marked_to = self._durable_to
@@ -338,7 +445,10 @@ class RaftStorage:
             yield ["entry", entry.index, entry.term, entry.data]
 
     async def _append(self, operations: Iterable[Any]) -> None:
-        await self._write((KIND_OPERATIONS, pack(group)) for group in grouped(operations))
+        # Each block begins with term and vote: whichever is lost, the newest says them.
+        hard = ["hard", self._hard_state.term, self._hard_state.vote]
+        groups = grouped(operations)
+        await self._write((KIND_OPERATIONS, pack([hard, *group])) for group in groups)
 
     async def _write(self, payloads: Iterable[tuple[int, bytes]]) -> None:
         """Seal and write blocks one after another, and sync once. Raises `DiskFull`: as if not called."""
@@ -479,6 +589,13 @@ class RaftStorage:
             yield
         finally:
             self._writing = False
+
+
+def _fits(log: RaftLog, snapshot: Snapshot | None) -> bool:
+    """Whether a log can be gone on with after a snapshot, or needs none."""
+    if snapshot is None:
+        return log.base_index == 0
+    return log.term_at(snapshot.index) == snapshot.term
 
 
 _LOG_NAME = re.compile(r"log\.[0-9]{8,9}")

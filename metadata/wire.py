@@ -13,6 +13,7 @@
     META_STATUS    ["self"] | ["all"]                    REPLY  [row, …]
     META_FORM      empty | a founding (`forming.py`)     REPLY  FormAnswer
     META_SAVE      see `saves.py`
+    META_RECALL    empty                                 REPLY  Statement (`recalling.py`)
 
 ``index`` is the log index that the node had applied; clients name the highest one they saw as the base of
 new requests (H20).

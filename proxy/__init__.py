@@ -5,4 +5,10 @@ registration.py, members.py     who there is (pure); followed
 route.py, options.py            which of them should have a log (pure); what can be set
 namespaces.py                   the namespaces that a proxy serves
 common_session.py, log_calls.py what a proxy of either kind answers; calls about logs
+
+Writing, in the order a frame meets it:
+
+    produce_session.py              one connection to a write proxy
+    streams.py                      what is known of one producer's frames (pure)
+    written_log.py, owner.py        one log that is written here; all of them, taken and given up
 """

@@ -38,22 +38,29 @@ class Namespaces:
     @asynccontextmanager
     async def using(self, path: str) -> AsyncIterator[Namespace]:
         """The namespace of a path, for as long as the body runs. Raises `TooBusy`."""
+        namespace = await self.enter(path)
+        try:
+            yield namespace
+        finally:
+            self.leave(path)
+
+    async def enter(self, path: str) -> Namespace:
+        """The same, until `leave`."""
         served = self._served.pop(path, None)
         if served is None:
             self._make_room()
             assert self._nursery is not None, "asked while it runs"
-            served = await self._nursery.start(self._serve, path)
-            assert isinstance(served, _Served)
-            there = self._served.pop(path, None)
-            if there is not None:  # another one was faster
-                served.scope.cancel()
-                served = there
+            made: _Served = await self._nursery.start(self._serve, path)
+            served = self._served.pop(path, made)
+            if served is not made:  # another one was faster
+                made.scope.cancel()
         self._served[path] = served
         served.users += 1
-        try:
-            yield served.namespace
-        finally:
-            served.users -= 1
+        return served.namespace
+
+    def leave(self, path: str) -> None:
+        """One user less."""
+        self._served[path].users -= 1
 
     def _make_room(self) -> None:
         if len(self._served) >= self._most:

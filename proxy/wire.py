@@ -18,7 +18,6 @@ producer's stream. A frame is a unit: never divided, never merged, on the way to
     PRODUCE_REFUSED  ident = stream, status = code | msgpack [message, detail, unknown from, refused from,
                   retry ms]: of the frames that are not answered, those from the first of the two sequences on
                   may be stored, those from the second on are not; the stream takes nothing more
-    PRODUCE_WINDOW   ident = stream | bytes that may be unanswered from now on u64: it only grows
     PRODUCE_PUBLISH  ident = stream | nothing: what is acknowledged is to be readable
     PRODUCE_CLOSE    ident = stream | nothing
     LOG_CALL      msgpack [path, call, log, incarnation, arguments]      REPLY msgpack, each call its own
@@ -82,7 +81,6 @@ _HEAD = struct.Struct("<QQII")
 HEAD_BYTES = _DIGEST.size + _HEAD.size
 _EXPECT = struct.Struct("<Qqq")
 ACK = struct.Struct("<IIQQQIIq")
-_WINDOW = struct.Struct("<Q")
 
 _SEQUENCE = number(0, SEQUENCE_MAX)
 _OPEN = row(
@@ -362,19 +360,6 @@ class Refusal:
         if unknown > refused:
             raise ProtocolError(f"PRODUCE_REFUSED: unknown from {unknown}, refused from {refused}")
         return cls(from_code(status, said, detail), unknown, refused, retry_ms)
-
-
-def window_frame(stream: int, window_bytes: int) -> bytes:
-    """A whole PRODUCE_WINDOW."""
-    return envelope(Op.PRODUCE_WINDOW, _WINDOW.size, ident=stream) + _WINDOW.pack(window_bytes)
-
-
-def decode_window(body: Buffer) -> int:
-    """Raises `ProtocolError`."""
-    if len(body) != _WINDOW.size:
-        raise ProtocolError(f"PRODUCE_WINDOW of {len(body)} bytes")
-    (found,) = _WINDOW.unpack(body)
-    return int(found)
 
 
 def about_stream(op: int, stream: int) -> bytes:

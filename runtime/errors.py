@@ -5,7 +5,7 @@
     │                                  TransactionIdOutOfOrder, TransactionTooLarge, AlreadyClosed
     ├── what is there, or is not       LogNotFound, LogDeleted, LogRecreated, LogExists, LogEmpty,
     │                                  EndOfStream, LogTruncated, NoSuchLedger, NoSuchEntry, EntriesLost,
-    │                                  LedgerClosed
+    │                                  LedgerClosed, UnknownBookie
     ├── another one owns it            OwnershipAcquireFailed, WriterFenced, LedgerFenced, NotLeader,
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
     │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost, Moved,
@@ -200,6 +200,13 @@ class NoSuchLedger(DistributedLogError):
     """A definite answer: the ledger does not exist here."""
 
     code = 2010
+    exit_code = 3
+
+
+class UnknownBookie(InvalidRequest):
+    """No bookie of that name or id; the message names those that there are."""
+
+    code = 2110
     exit_code = 3
 
 

@@ -64,6 +64,7 @@ class Op:
     META_WATCH_EVENTS = 71
     META_WATCH_CANCEL = 72
     META_MEMBERS = 73  # who forms the quorum, and changes of that
+    META_RECALL = 78  # between metadata nodes: what one that has forgotten it may have promised
     META_SAVE = 77  # the whole state, chunk by chunk (74 to 76 are kept for secrets)
 
     MEMBERS = 97  # which proxies there are; standing (96 is kept)
@@ -71,8 +72,7 @@ class Op:
     PRODUCE = 99
     PRODUCE_ACKS = 100
     PRODUCE_REFUSED = 101
-    PRODUCE_WINDOW = 102
-    PRODUCE_PUBLISH = 103
+    PRODUCE_PUBLISH = 103  # (102 is kept for windows that grow)
     PRODUCE_CLOSE = 104
     LOG_CALL = 106  # (105 is kept)
     PROXY_CALL = 107

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..metadata.configuration import UNKNOWN, Configuration
+from ..metadata.ghost import Place
 from ..metadata.messages import Entry
 from ..metadata.raft_log import RaftLog
 from ..metadata.ready import HardState, Ready, Snapshot
@@ -39,6 +40,20 @@ class RaftDisk:
     entries: list[Entry] = field(default_factory=list)
     snapshot: StoredSnapshot = field(default_factory=StoredSnapshot)
     incoming: dict[int, StoredSnapshot] = field(default_factory=dict)
+    ghost: Place | None = None
+    """The last entry that there ever was, where rot has left less (metadata/ghost.py)."""
+    forgot: bool = False
+    """It does not know what it has promised."""
+
+    @property
+    def is_haunted(self) -> bool:
+        """Whether there is less than there ever was."""
+        return self.forgot or self.ghost is not None
+
+    @property
+    def last_term(self) -> int:
+        """The term of the last durable entry."""
+        return self.entries[-1].term if self.entries else self.base_term
 
     @property
     def last_index(self) -> int:
@@ -47,8 +62,8 @@ class RaftDisk:
 
     def has(self, index: int, term: int) -> bool:
         """Whether entry (``index``, ``term``) is durable here, itself or inside a snapshot."""
-        if index <= self.base_index:
-            return True
+        if index <= self.base_index or (self.ghost is not None and (term, index) <= self.ghost):
+            return True  # or promised: who lacks it is not elected with this node's vote
         place = index - self.base_index - 1
         return place < len(self.entries) and self.entries[place].term == term
 

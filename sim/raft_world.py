@@ -144,6 +144,7 @@ class RaftWorld:
             draw=self.rng.random,
             now=self.now,
             applied=disk.snapshot.index,
+            ghost=disk.ghost,
         )
         node.chain, node.restored = disk.snapshot.chain, disk.snapshot.index
         node.queue = []
@@ -274,6 +275,8 @@ class RaftWorld:
                     self.network.post(node, to, message)
                     self.point(node)
                 core.on_persisted(ready.number, self.now)
+                if core.ghost is None:
+                    node.disk.ghost = None
         except Crashed:
             return
         self._begin_sync(node)
@@ -330,6 +333,10 @@ class RaftWorld:
         node.gone = True
         self.crash(node)
         self.at(self.now + self.rng.uniform(0.1, 1.0), self.operator.replace, node)
+
+    def change_members(self) -> None:
+        """One comes, or one goes."""
+        self.operator.change()
 
     def heal(self) -> None:
         """End all faults and start what is down."""
@@ -610,7 +617,7 @@ class RaftNemesis:
         elif kind == "wipe" and not node.gone and world.operator.may_lose(node.node_id):
             world.wipe(node)
         elif kind == "members":
-            world.operator.change()
+            world.change_members()
         world.at(world.now + rng.expovariate(world.faults.fault_rate), self.strike)
 
     def join(self) -> None:

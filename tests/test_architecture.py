@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
     {"cluster"},
     {"distributedlog"},
     {"verify", "spark"},
-    {"sim", "bench", "chaos"},
+    {"sim", "bench", "chaos", "console"},
     {"cli"},
 ]
 """A part may import those of earlier layers, and itself; never a neighbour of its own layer."""
@@ -63,12 +63,13 @@ TYPES_ONLY = {"datetime", "random"}
 """`random.Random` as a type is no chance: who hands one out is the seam. Nor is a `datetime` the clock."""
 
 PURE = {
+    "console": {"advice", "rates"},
     "runtime": {
         "backoff", "blocks", "errors", "frame_reader", "frames", "hello", "meters", "options", "reasons",
         "reuse", "schema", "sorted_keys",
     },
     "metadata": {
-        "answers", "commands", "configuration", "forming", "history",
+        "answers", "commands", "configuration", "forming", "ghost", "history",
         "intake", "interface", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations", "membership",
         "messages", "options", "outbox", "progress", "quorum", "raft", "raft_log", "read_rounds", "ready",
         "request_ring", "saves", "transaction", "wire",
@@ -89,7 +90,7 @@ PURE = {
         "segment_begin", "segments", "settings", "skips", "state", "tombstone", "txids", "work",
         "process_bytes", "rates",
     },
-    "proxy": {"options", "registration", "route", "wire"},
+    "proxy": {"options", "registration", "route", "streams", "wire"},
     "spark": {"archive/manifest", "lifecycle", "limit_shares", "narrowing", "offsets", "planning"},
 }  # fmt: skip
 """Sans-I/O modules: inputs are calls, outputs are values; time and chance are arguments."""

@@ -62,3 +62,24 @@ def test_each_decision_has_a_number_of_its_own() -> None:
     numbers = Counter(path.name[:4] for path in (ROOT / "docs/decisions").glob("0*.md"))
 
     assert [number for number, files in numbers.items() if files > 1] == []
+
+
+def test_each_of_the_scenarios_names_tests_that_are_there() -> None:
+    """docs/testing.md: 42, in order, each with tests by their whole names or the word "none"."""
+    text = (ROOT / "docs/testing.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|$", text, re.M)
+    there = {
+        (path.parent.name, name)
+        for path in (ROOT / "tests").glob("*/test_*.py")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.M)
+    }
+
+    assert [int(number) for number, _ in rows] == list(range(1, 43))
+    for number, said in rows:
+        part, named = "", 0
+        for word, name in re.findall(r"\b([a-z]+) (?=`test_)|`(test_\w+)`", said):
+            part = word or part
+            if name:
+                named += 1
+                assert (part, name) in there, f"scenario {number}: {part} {name}"
+        assert named or said.startswith("none"), f"scenario {number} names no test"

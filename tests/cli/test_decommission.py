@@ -66,6 +66,12 @@ def test_a_bookie_is_drained_and_nothing_is_missing(cluster: Cluster) -> None:
     assert shown["last_entry"] == ledger["entries"] - 1
     entry = json.loads(run("ledger", "read", str(ledger["ledger"]), "--json").splitlines()[0])
     assert entry["entry"] == 0
+    # What is asked for by hand ends at once where nothing is missing, and says so.
+    for what in ("--all", "one"):
+        found = json.loads(run("repair", what, "--json"))
+        assert (found["left"], found["copied_entries"]) == ([], 0), what
+        assert found["full"] > 0
+    assert "no bookie is called b77" in cluster.fails(3, "decommission", "b77")
     lost = ("--first", "0", "--last", "0", "--reason", "none", "--yes")
     said = cluster.fails(2, "ledger", "accept-loss", str(ledger["ledger"]), *lost)
     assert "they are not lost" in said

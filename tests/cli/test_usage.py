@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 import pytest
 
-from distributedlog.cli.cluster_view import EMPTY, disks_lost_for_good
 from distributedlog.cli.errors import innermost, report, with_hint
 from distributedlog.cli.main import command, run
 from distributedlog.cli.output import table
 from distributedlog.cli.status import show
+from distributedlog.cluster.overview import EMPTY, disks_lost_for_good
 from distributedlog.metadata.interface import MemberStatus
 from distributedlog.runtime import errors
 from distributedlog.runtime.errors import BY_CODE, InvalidUri, LogNotFound

@@ -18,6 +18,8 @@ from distributedlog.cluster.repair import EVERY_S, Election
 from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, Loss
+from distributedlog.ledger.placement import Candidate
+from distributedlog.ledger.placement_policy import PlacementPolicy
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import NotEnoughBookies, QuorumUnreachable
 
@@ -317,6 +319,30 @@ async def test_each_fragment_and_each_stripe_gets_its_own() -> None:
         assert (changed[1].bookies[0], changed[1].bookies[2]) == ("b4", "b1")
         there = {*(await w.ids(first)), *(await w.ids(second))}
         assert there >= set(before)
+
+
+@pytest.mark.parametrize("drawn", [0.0, 0.5, 0.99])
+async def test_copies_that_are_stored_elsewhere_go_to_the_rack_that_was_lost(drawn: float) -> None:
+    """Whatever chance says, and also where a policy is enforced."""
+    racks = {"b1": "r1", "b2": "r2", "b3": "r3", "b4": "r1", "b5": "r3", "b6": "r2"}
+    async with world(*racks) as w:
+        await _stored(w, 5)
+        lost = LostBookies(
+            w.metadata,
+            w.pool,
+            w.election,
+            w.copier,
+            lambda: [Candidate(one, {"rack": racks[one]}) for one in sorted(w.pool.clients)],
+            lambda: drawn,
+            lost_after_s=0.0,
+            policy=lambda: PlacementPolicy("rack", 3, enforced=True),
+        )
+        await _dies(w, "b3")
+        await lost.look()
+
+        assert await lost.empty("b3")
+
+        assert (await w.record()).bookies() == ("b1", "b2", "b5")
 
 
 async def test_the_record_names_nobody_before_the_copies_are_there() -> None:

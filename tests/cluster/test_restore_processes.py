@@ -1,16 +1,19 @@
-"""The runbook for lost metadata on real processes: from a save, then from one node that is left (H104)."""
+"""Lost metadata on real processes: two rotten disks, a save alone, one node that is left (H104, H106)."""
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.story import Cluster
+from distributedlog.metadata.ghost import GHOST
+from distributedlog.runtime.blocks import ALIGN
+from tests.cluster.story import READY_S, Cluster
 
 pytestmark = pytest.mark.processes
 
 
-def test_metadata_comes_back_from_a_save_and_then_from_one_node(tmp_path: Path) -> None:
+def test_metadata_comes_back_from_rot_from_a_save_and_then_from_one_node(tmp_path: Path) -> None:
     """docs/operations.md, "Most of the metadata nodes have lost their disks", to the letter."""
     with Cluster.planned(tmp_path, bookies=3) as cluster:
         cluster.start()
@@ -22,15 +25,27 @@ def test_metadata_comes_back_from_a_save_and_then_from_one_node(tmp_path: Path) 
         }
         kept = b"".join(b"line %d\n" % n for n in range(2000))
         write(cluster, "a", kept, "--create")
+        # Two are rotten in different places: nobody does anything.
+        cluster.kill(*nodes)
+        rotten = [tmp_path / name / "metadata" for name in nodes[1:]]
+        for number, directory in enumerate(rotten, 2):
+            rot_a_block(directory, number)
+        cluster.start(*nodes)
+        write(cluster, "a", b"by whoever is whole\n")
+        kept += b"by whoever is whole\n"
+        wait_until_whole(rotten)
+        cluster.kill(nodes[0])
+        assert cluster.run("log", "read", "a").stdout == kept
+
         save = str(tmp_path / "meta.save")
         saved = cluster.json("metadata", "save", save)
-        assert saved["members"] == nodes
+        assert saved["members"] == nodes  # of the two that were filled up
         write(cluster, "lost", b"of after the save\n", "--create")
         cluster.kill(bookie)
         cluster.start(bookie)  # its cookie is newer than the save now
 
         # None is left.
-        cluster.kill(*nodes)
+        cluster.kill(*nodes[1:])
         for name in nodes:
             shutil.rmtree(tmp_path / name)
         first, *others = nodes
@@ -77,3 +92,22 @@ def test_metadata_comes_back_from_a_save_and_then_from_one_node(tmp_path: Path) 
 def write(cluster: Cluster, log: str, lines: bytes, *more: str) -> None:
     done = cluster.run("log", "write", log, *more, input=lines)
     assert done.returncode == 0, done.stderr
+
+
+def rot_a_block(directory: Path, part: int) -> None:
+    """Turn one of the written blocks of a metadata node's log to zeros, a ``part``-th of its length in."""
+    (file,) = directory.glob("log.*")
+    blocks = len(file.read_bytes().rstrip(b"\0")) // ALIGN
+    assert blocks > 8
+    with file.open("r+b") as log:
+        log.seek(blocks // part * ALIGN)
+        log.write(bytes(ALIGN))
+
+
+def wait_until_whole(directories: list[Path]) -> None:
+    """Each had lost something, and has all of it again."""
+    deadline = time.monotonic() + READY_S
+    assert all(list(directory.glob("damaged.log.*")) for directory in directories)
+    while any((directory / GHOST).exists() for directory in directories):
+        assert time.monotonic() < deadline, "a rotten metadata node is not filled up"
+        time.sleep(0.1)

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.cli.cluster_view import status
 from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig
+from distributedlog.cluster.overview import status
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Address

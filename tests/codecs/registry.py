@@ -50,8 +50,10 @@ from distributedlog.metadata import (
     commands,
     configuration,
     forming,
+    ghost,
     members,
     messages,
+    recalling,
     saves,
     wire,
 )
@@ -59,6 +61,7 @@ from distributedlog.metadata.interface import Event, MemberStatus, RangePage, Wa
 from distributedlog.metadata.kv import HEAD, KeyValueState
 from distributedlog.metadata.kv_snapshot import KEYS, ROW, SnapshotBuilder, snapshot
 from distributedlog.metadata.log_operations import Replay
+from distributedlog.metadata.ready import HardState
 from distributedlog.metadata.transaction import (
     Compare,
     Delete,
@@ -197,6 +200,7 @@ RECORD = bytes(entries.encode(7, 0, 3, -1, [b"abc"], 3)) + bytes(
     entries.encode(7, 1, 9, 0, [b"abcdef"], 6)
 )
 NODE = identity.NodeIdentity("c1", "n1", "bookie", "b1", 2, "this", starts="a b")
+WORD = ghost.Word(HardState(3, "n1"), ghost.Place(2, 9))
 PLAN = plan.Plan((plan.PlannedNode("m", "metadata", ("127.0.0.1", 1)),))
 MANIFEST = Manifest(
     "0" * 16, 1, "log", "0" * 16, DLSN(1, 0, 0), DLSN(1, 0, 3), 0, 2,
@@ -366,6 +370,20 @@ CODECS = [
         [pack([1, "c1", {"m1": "n1"}, True, 77])],
         STORED,
         ("metadata/members.py decode_members",),
+    ),
+    Codec(
+        "GHOST",
+        ghost.decode_ghost,
+        [ghost.encode_ghost(WORD)],
+        STORED,
+        ("metadata/ghost.py decode_ghost",),
+    ),
+    Codec(
+        "a voter's statement",
+        recalling.Statement.decode,
+        [recalling.Statement("n1", 3, WORD.last, MEMBERS).encode()],
+        PEER,
+        ("metadata/recalling.py Statement.decode",),
     ),
     Codec(
         "a save's head",
@@ -600,14 +618,6 @@ CODECS = [
         [pw.Refusal(InvalidRequest("no"), 5, 7, 100).frame(1)[24:]],
         PEER,
         ("proxy/wire.py Refusal.decode",),
-    ),
-    Codec(
-        "PRODUCE_WINDOW",
-        pw.decode_window,
-        [pw.window_frame(1, 65_536)[24:]],
-        PEER,
-        ("proxy/wire.py decode_window",),
-        "bytes",
     ),
     Codec(
         "LOG_CALL",
@@ -1108,6 +1118,7 @@ EXEMPT = {
     "metadata/kv.py KeyValueState._put": "as `_item`",
     "metadata/kv.py KeyValueState._delete": "as `_item`",
     "metadata/kv.py KeyValueState._leave": "as `_item`",
+    "metadata/ghost.py LastWords.take_mark": "what does not fit is no word; `test_rot.py`",
     "metadata/snapshot_files.py checked_chunks": "after digests; `test_storage.py` damages files",
     "bookie/adds.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
     "bookie/index.py Index.load": "the length of a run's key was looked at by `located`",

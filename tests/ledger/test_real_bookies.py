@@ -13,6 +13,7 @@ from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
+from distributedlog.cluster.repair_now import RepairNow
 from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.keys import PLACEMENT, bookie_key, cookie_key, leaving_key, ledger_key
 from distributedlog.ledger.metadata import LedgerMetadata, Loss
@@ -339,6 +340,40 @@ async def test_all_copies_are_byte_equal_after_recovery(autojump_clock: MockCloc
                 copies.setdefault(record.entry, set()).add(bytes(record.raw))
         assert sorted(copies) == list(range(closed.last_entry + 1))
         assert all(len(one) == 1 for one in copies.values())
+
+
+async def test_a_reader_that_was_open_before_all_its_bookies_were_replaced_reads_on(
+    autojump_clock: MockClock,
+) -> None:
+    """One after the other dies, and what it held is stored elsewhere: the reader knows the first three."""
+    async with real_cluster(6) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        for n in range(20):
+            writer.add([b"%d" % n], len(b"%d" % n))
+        await confirmed(writer)
+        await writer.close()
+        reader = await client.open(writer.ledger_id)
+        assert [bytes(one.payload) for one in await reader.read(0, 4, bytes_max=1 << 20)] == [
+            b"%d" % n for n in range(5)
+        ]
+        old = (await record_of(cluster, writer)).bookies()
+        now = RepairNow(cluster.store, client.pool, client.pool.candidates, random.Random(1).random)
+
+        for bookie in old:
+            await cluster.stop(bookie)
+            await now.look()
+            assert (await now.work([writer.ledger_id])).left == {}
+
+        assert not {*old} & {*(await record_of(cluster, writer)).bookies()}
+        found: list[bytes] = []
+        while len(found) < 15:
+            found += [
+                bytes(one.payload)
+                for one in await reader.read(5 + len(found), 19, bytes_max=1 << 20)
+            ]
+        assert found == [b"%d" % n for n in range(5, 20)]
+        reader.close()
 
 
 async def test_two_bookies_swap_their_ports(autojump_clock: MockClock) -> None:

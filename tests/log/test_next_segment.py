@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cli.show import describe
+from distributedlog.cluster.log_overview import describe
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.roll_permits import RollPermit, RollPermits

@@ -118,7 +118,7 @@ async def test_a_node_that_cannot_take_a_snapshot_is_not_sent_it_without_end(
     monkeypatch.setattr(Raft, "compact", noted)
     needs_after = Progress.needs_after
     monkeypatch.setattr(
-        Progress, "needs_after", lambda self, up_to, _: needs_after(self, up_to, lag_max=2)
+        Progress, "needs_after", lambda self, up_to, _: needs_after(self, up_to, up_to - 2)
     )
 
     async def refuse(chunks: AsyncIterator[bytes]) -> NoReturn:

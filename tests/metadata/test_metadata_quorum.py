@@ -423,46 +423,6 @@ async def test_a_change_that_may_have_happened_is_said_to_be_unknown(
         assert [type(error) for error in errors] == [OutcomeUnknown]
 
 
-async def test_a_node_whose_log_is_damaged_does_not_vote(autojump_clock: object) -> None:
-    """M4: it lost what it promised; the others go on without it, and nobody leads by its vote."""
-    async with serving_quorum() as (nodes, client):
-        for n in range(10):
-            await client.transact(put(b"k", b"%d" % n))
-        await nodes.kill()
-        await damage(nodes, "m2")
-        await nodes.start("m1", "m2")
-        await trio.sleep(60)
-        rows = await nodes.rows()
-        assert "damaged" in rows["m2"].role
-        assert rows["m1"].role != "leader"
-
-        await nodes.start("m3")
-        found = await client.get(b"k")
-        assert found is not None
-        assert found.value == b"9"
-        assert [f for f in nodes.disks["m2"].list() if f.startswith("damaged.")]
-
-
-async def test_a_damaged_follower_does_not_disturb_its_leader(autojump_clock: object) -> None:
-    """M4: the leader remembers what it acknowledged, and it has lost that: it takes no part."""
-    async with serving_quorum() as (nodes, client):
-        leader = await nodes.leader()
-        damaged = nodes.other_than(leader)
-        for n in range(10):
-            await client.transact(put(b"k", b"%d" % n))
-        await nodes.kill(damaged)
-        await damage(nodes, damaged)
-        await nodes.start(damaged)
-        for n in range(10):
-            await client.transact(put(b"k", b"%d" % n))
-            await trio.sleep(1)
-
-        rows = await nodes.rows()
-        assert "damaged" in rows[damaged].role
-        assert rows[damaged].applied == 0
-        assert await nodes.leader() == leader
-
-
 class _SlowDisk(MemoryDisk):
     """Takes its time over every file of the log and every snapshot that it opens."""
 

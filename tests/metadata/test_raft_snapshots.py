@@ -15,6 +15,7 @@ from distributedlog.metadata.messages import (
     HeartbeatReply,
     Vote,
 )
+from distributedlog.metadata.options import RaftOptions
 from distributedlog.metadata.raft import Raft
 from distributedlog.metadata.raft_log import RaftLog
 from distributedlog.metadata.ready import HardState, Ready, SendSnapshot, Snapshot
@@ -45,6 +46,24 @@ def test_a_follower_that_needs_compacted_entries_gets_a_snapshot() -> None:
     core.on_snapshot_sent("c", 4, True)
     acked(core, "c", 5)
     assert core.compact(5) == 5
+
+
+@pytest.mark.parametrize(("lag_bytes_max", "kept_after"), [(1000, 2), (299, 9)])
+def test_what_a_peer_that_lags_is_fed_from_is_bounded_in_bytes(
+    lag_bytes_max: int, kept_after: int
+) -> None:
+    """Ten thousand entries of a MiB are no bound of memory: who lags by more gets a snapshot."""
+    core = node(options=RaftOptions(commit_lag_s=0.0, lag_bytes_max=lag_bytes_max))
+    elected(core)
+    for _ in range(8):
+        core.propose(bytes(100))
+    settle(core)
+    acked(core, "b", 9)
+    acked(core, "c", 2)
+    core.on_message(HeartbeatReply(1, "c", 1), 1.0)
+    settle(core)
+
+    assert core.compact(9) == kept_after
 
 
 def test_the_log_stays_until_the_receiver_of_a_snapshot_has_caught_up() -> None:

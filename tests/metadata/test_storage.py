@@ -1,6 +1,8 @@
 """Term, vote, log and snapshots on a disk."""
 
+import base64
 import random
+import zlib
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 import trio
 
 from distributedlog.metadata.commands import Transact, encode_command
+from distributedlog.metadata.ghost import Place
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.kv_snapshot import snapshot as chunks_of
 from distributedlog.metadata.members import (
@@ -211,7 +214,8 @@ async def test_a_damaged_log_costs_the_vote_and_is_kept() -> None:
     _, loaded, members = await started(disk)
 
     assert "were synced and are gone" in loaded.damage
-    assert (loaded.hard_state, loaded.log.last_index) == (HardState(), 0)
+    assert loaded.hard_state == HardState(1, "x")
+    assert (loaded.log.last_index, loaded.ghost) == (0, Place(1, 3))
     assert not members.may_vote
     assert await load_members(disk) == members == replace(MEMBERS_OF_ONE, may_vote=False)
     assert await _content(disk, f"damaged.{name}") == damaged
@@ -275,7 +279,45 @@ async def test_damage_is_remembered_wherever_the_power_goes(steps: int) -> None:
     _, loaded, members = await started(disk)
 
     assert not members.may_vote
-    assert loaded.log.last_index == 0
+    assert loaded.log.last_index < 3
+    assert loaded.ghost == Place(1, 3)
+
+
+async def test_what_a_lost_block_had_cut_off_does_not_come_back() -> None:
+    """H106: a leader that is back has replaced it by older entries, and has this node's word for those."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([ready(hard_state=HardState(3, "x")), entry(1), entry(2, 3)])
+    await storage.save(
+        [ready(hard_state=HardState(4, "y"), truncate_from=2, append=(Entry(2, 2, b"older"),))]
+    )
+    await storage.mark()
+    await rot(disk, -2)
+    _, loaded, members = await started(disk)
+
+    assert not members.may_vote
+    assert loaded.hard_state == HardState(4, "y")
+    assert loaded.ghost == Place(2, 2)
+    assert (2, 3) not in [(index, term) for index, term, _ in entries(loaded)]
+    assert (loaded.log.last_term, loaded.log.last_index) < loaded.ghost
+
+
+async def test_a_rotten_disk_whose_end_is_no_block_has_forgotten() -> None:
+    """H106: what lies behind the newest sound block may have been promised, and its mark be lost too."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([ready(hard_state=HardState(3, "x")), entry(1)])
+    await storage.save([entry(2, 3)])
+    await storage.save([entry(3, 3)])
+    await storage.mark()
+    name = log_name(disk)
+    for offset in [(await block_offsets(disk, name))[at] for at in (1, 3, 4)]:
+        await flip(disk, name, offset + blocks.HEADER_BYTES)
+    _, loaded, members = await started(disk)
+
+    assert loaded.damage
+    assert not members.may_vote
+    assert loaded.ghost is None
 
 
 @pytest.mark.parametrize(
@@ -330,7 +372,7 @@ async def test_rot_of_a_beginning_is_seen() -> None:
     await rot(disk, 0)
     _, loaded, members = await started(disk)
 
-    assert "no whole log file" in loaded.damage
+    assert loaded.damage
     assert not members.may_vote
 
 
@@ -575,3 +617,55 @@ async def test_no_room_for_zeros_is_no_failure_of_the_log(autojump_clock: object
 
     _, loaded, _ = await started(disk)
     assert [index for index, _, _ in entries(loaded)] == list(range(1, 31))
+
+
+# --- what programs wrote before a block began with the vote, and a mark ended with the last entry -----
+
+OLD_MEMBERS = "c-m8c<s{ZKH6my#<MQO3(&CcTqQ*tJhKn;(3=gvd0I4zypa"
+OLD_LOG = (
+    "c-rmRF-yZh7{>9tG%5}S2T^cz5<xmUM5MUsBre6N(rE1vrLAJ{19UV^vkDe0^aEHBDS}XNQE=@hxCw&02$D8|;~=vs{C~^6c"
+    "Vx=;yw9QcX_a2Sds{pCZ7HM>b3&{N5l$oVDYSdwcMj~MV@I}b%f)I*+yvd4Q#`GePwGMp%qL%Z&G3seM*si-004l0cGp{ZxP"
+    "J7{)%?G#<a|TR{qflv=YH9~2s*Y?uewqWq#eyhIP-4-00000NQ*+_%Uk~_{EYLzG0OjH&d((50RR91006+`c)!mMXDdrNwf|"
+    "pGa=xkU0pfRm-2WSGH|qQ|2Aw|u00000DK&h{TUNi)Nb3Kmv^@a*KL7v#005Kc_44<5<7&-S`~R$x^QW~vK>Xf}YJZd39{>O"
+    "V0D#o%=Qj7|_ZN4Q`u`bi4<P>ld>d12"
+)
+
+
+async def written_before() -> MemoryDisk:
+    """Term 1 with entries 1 and 2, a mark, term 2 with entry 3, a mark, entry 4, a mark."""
+    disk = MemoryDisk()
+    for name, packed in ((MEMBERS, OLD_MEMBERS), ("log.00000001", OLD_LOG)):
+        content = zlib.decompress(base64.b85decode(packed))
+        file = await disk.create(name)
+        if name != MEMBERS:
+            content += bytes(-len(content) % blocks.ALIGN)
+        await file.write_synced(0, content)
+        file.close()
+    return disk
+
+
+async def test_a_directory_of_before_is_read() -> None:
+    _, loaded, members = await started(await written_before())
+
+    assert members == MEMBERS_OF_ONE
+    assert (loaded.damage, loaded.ghost, loaded.hard_state) == ("", None, HardState(2, "y"))
+    assert entries(loaded) == [(1, 1, b"e"), (2, 1, b"e"), (3, 2, b"e"), (4, 2, b"e")]
+
+
+async def test_a_rotten_directory_of_before_knows_its_word_where_the_newest_blocks_say_it() -> None:
+    disk = await written_before()
+    await rot(disk, 1)
+    _, loaded, members = await started(disk)
+
+    assert not members.may_vote
+    assert (loaded.hard_state, loaded.ghost) == (HardState(2, "y"), Place(2, 4))
+
+
+async def test_a_rotten_directory_of_before_has_forgotten_where_they_say_only_a_part() -> None:
+    """The entry of the newest block is known, the vote that was lost before it is not."""
+    disk = await written_before()
+    await rot(disk, 3)
+    _, loaded, members = await started(disk)
+
+    assert not members.may_vote
+    assert (loaded.hard_state, loaded.ghost, loaded.log.last_index) == (HardState(), None, 0)

@@ -7,14 +7,17 @@ from typing import Any
 
 from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata
-from ..log.handle import LogDescription
+from ..log.handle import SEGMENTS_SHOWN, LogDescription
 from ..log.segments import SegmentRecord
 
 
-async def describe(logs: Any, name: str) -> dict[str, Any]:
-    """What is known of a log; of a segment in progress what is readable now. Raises `LogNotFound`."""
+async def describe(logs: Any, name: str, *, segments_max: int = SEGMENTS_SHOWN) -> dict[str, Any]:
+    """What is known of a log; of a segment in progress what is readable now. Raises `LogNotFound`.
+
+    Of its segments the newest ``segments_max``.
+    """
     log = logs.open_log(name)
-    found: LogDescription = await log.describe()
+    found: LogDescription = await log.describe(segments_max=segments_max)
     readable = await log.snapshot(limit=1)
     # What comes after the closed ones is in the first one in progress: the next is made ready ahead, empty,
     # and nobody reads it before this one is closed.

@@ -8,11 +8,6 @@ from typing import Any
 import trio
 
 from ..bookie.rot import NO_GOOD_COPY
-from ..cluster.config import format_address
-from ..cluster.cookie import decode_cookie
-from ..cluster.damaged import damaged_records
-from ..cluster.placing import standing, told
-from ..cluster.restored import why_held
 from ..ledger import holes, keys
 from ..ledger.metadata import NO_ENTRY, LedgerMetadata
 from ..ledger.registration import BookieRegistration
@@ -21,6 +16,11 @@ from ..metadata.interface import MemberStatus, Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
 from ..runtime.reasons import HEALING
+from .config import format_address
+from .cookie import decode_cookie
+from .damaged import damaged_records
+from .placing import standing, told
+from .restored import why_held
 
 NAME_PREFIX = b"name/"
 UNREACHABLE = "unreachable"

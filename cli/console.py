@@ -1,0 +1,139 @@
+"""`dlog console`: the cluster in a browser."""
+
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .errors import say
+from .options import Command, Settings, common
+from .output import emit
+
+if TYPE_CHECKING:
+    import trio
+
+    from ..log.namespace import Namespace
+
+LISTEN = "127.0.0.1:8490"
+ANSWER_S = 5.0
+"""Without an answer of the quorum for so long a page says so."""
+AGAIN_S = 2.0
+"""A namespace that could not be opened is tried again after this."""
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    dlog console                                       prints the link that opens it
+    dlog console --open
+    dlog console --listen 10.0.0.5:8490 --allow-host ops.example.org
+    dlog local --console                               a cluster on this machine, and its console
+    """,
+)
+@click.option("--listen", default=LISTEN, show_default=True, metavar="HOST:PORT")
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name that browsers reach it by; must be given where it listens beyond this machine.",
+)
+@click.option("--no-payloads", is_flag=True, help="Show sizes of records, never what is in them.")
+@click.option("--open", "open_", is_flag=True, help="Open a browser on it.")
+@common
+def command(
+    settings: Settings, listen: str, hosts: tuple[str, ...], no_payloads: bool, open_: bool
+) -> None:
+    """Show the cluster in a browser: how well it is and why, logs, one log with its records, work.
+
+    Read only. The link that is printed holds a token: who has it sees everything, records too. Ends with
+    SIGINT or SIGTERM.
+    """
+    from ..cluster.config import parse_address
+    from ..cluster.lifeline import until_told
+    from ..console.guard import may_listen
+    from .connect import run
+
+    address = parse_address(listen, "--listen")
+    if not may_listen(address[0], hosts):
+        raise click.UsageError(
+            f"--listen {listen} is reached from elsewhere: say by which name, --allow-host NAME"
+        )
+    uri = settings.where()
+
+    async def serve(status: "trio.TaskStatus[dict[str, Any]]") -> None:
+        async with console(uri, address, hosts, payloads=not no_payloads) as link:
+            status.started({"console": link})
+            import trio
+
+            await trio.sleep_forever()
+
+    def ready(line: dict[str, Any]) -> None:
+        if settings.json:
+            emit(line)
+        else:
+            print(f"console  {line['console']}", flush=True)
+        if open_:
+            import webbrowser
+
+            if not webbrowser.open(line["console"]):
+                say("no browser could be started: open the link yourself")
+
+    run(lambda: until_told(serve, stdin=False, ready=ready))
+
+
+@asynccontextmanager
+async def console(
+    uri: str, address: tuple[str, int], hosts: Sequence[str] = (), *, payloads: bool = True
+) -> AsyncIterator[str]:
+    """A console of the cluster at ``uri``; the link that opens it. Raises `AddressInUse`, `InvalidUri`.
+
+    It serves also where no quorum answers: then it says so.
+    """
+    import trio
+
+    from ..console.cluster_state import ClusterState
+    from ..console.guard import HEADERS, Guard
+    from ..console.http import serve_http
+    from ..console.server import Console
+    from ..console.work_state import WorkState
+    from ..runtime.errors import DistributedLogError
+    from ..runtime.machine import real_host
+    from ..uri import format_address
+    from .connect import namespace, quorum
+
+    settings = Settings(uri=uri, timeout_s=ANSWER_S)
+    opened: list[Namespace] = []
+
+    async def keep_open() -> None:
+        while True:
+            try:
+                async with namespace(settings) as found:
+                    opened.append(found)
+                    await trio.sleep_forever()
+            except DistributedLogError:
+                await trio.sleep(AGAIN_S)
+            finally:
+                opened.clear()
+
+    host = real_host("dlog console")
+    token = secrets.token_urlsafe(24)
+    listener = await host.listen(address)  # first: who finds the port taken has started nothing
+    port = listener.address[1]
+    async with quorum(settings) as metadata:
+        guard = Guard(token, port, hosts, lambda: secrets.token_urlsafe(24))
+        served = Console(
+            ClusterState(host, metadata, uri, host.wall_ms),
+            WorkState(metadata, host.wall_ms),
+            lambda: opened[0] if opened else None,
+            guard,
+            payloads=payloads,
+        )
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_open)
+            nursery.start_soon(serve_http, listener, served.answer, HEADERS)
+            name = hosts[0] if hosts else format_address(address).rpartition(":")[0]
+            yield f"http://{name}:{port}/#t={token}"
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,159 @@
+"""`dlog repair`: missing copies, now."""
+
+from typing import Any
+
+import click
+
+from .errors import NO, Answer
+from .options import Command, Settings, common
+from .output import emit, size
+
+TOLD_S = 2.0
+AGAIN_S = 2.0
+NAMED_MAX = 10
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    dlog repair                                        all that is known to miss copies
+    dlog repair 1042                                   a ledger; each bookie's list is compared
+    dlog repair numbers                                a log's ledgers
+    dlog repair --bookie b3                            all that should lie on b3
+    dlog repair --all --rate 100                       every ledger is looked at; at most 100 MiB/s
+    dlog repair --wait --timeout 3600                  until nothing is missing any more
+    """,
+)
+@click.argument("target", required=False, metavar="[LEDGER|LOG]")
+@click.option(
+    "--bookie", metavar="BOOKIE", help="All ledgers that name it: a name, an id, its beginning."
+)
+@click.option("--all", "whole", is_flag=True, help="Every ledger, also where nothing is noted.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=32.0,
+    show_default=True,
+    metavar="MIB_S",
+    help="Copied a second, in MiB.",
+)
+@click.option("--wait", is_flag=True, help="Try again what waits, up to --timeout (exit code 6).")
+@click.option("--even-so", is_flag=True, help="Also while most bookies are away.")
+@common
+def command(
+    settings: Settings,
+    target: str | None,
+    bookie: str | None,
+    whole: bool,
+    rate: float,
+    wait: bool,
+    even_so: bool,
+) -> None:
+    """Bring missing copies back now, the ledgers with the fewest first, and say how far it is.
+
+    What lies on a bookie that is down is stored on others at once, without the usual five minutes. A number
+    is a ledger; a log of such a name is given as ./7. It ends when all copies are there (exit code 0), or
+    when nothing more can be done: then it says what each ledger waits for (exit code 6). The copies go
+    through this process: run it near the bookies. It may be interrupted and given again, and runs beside
+    the cluster's own repair.
+    """
+    import trio
+
+    from ..cluster import repair_now
+    from ..cluster.leaving import find_bookie
+    from ..ledger import keys
+    from ..runtime.errors import NoSuchLedger
+    from ..runtime.machine import real_host
+    from .connect import answer, namespace, run
+
+    if sum((target is not None, bookie is not None, whole)) > 1:
+        raise click.UsageError("one of LEDGER or LOG, --bookie, --all")
+    began = 0.0
+
+    async def wanted(logs: Any) -> list[int]:
+        if target is not None and target.isdecimal():
+            if await logs.metadata.get(keys.ledger_key(int(target))) is None:
+                raise NoSuchLedger(f"ledger {target} does not exist")
+            return [int(target)]
+        if target is not None:
+            return await _of_log(logs, target.removeprefix("./"))
+        if bookie is not None:
+            return await repair_now.ledgers_on(
+                logs.metadata, await find_bookie(logs.metadata, bookie)
+            )
+        if whole:
+            return await repair_now.all_ledgers(logs.metadata)
+        return await repair_now.lacking_ledgers(logs.metadata)
+
+    def told(now: Any) -> str:
+        done, copied = now.progress, now.copier.copied_bytes
+        rate_s = copied / max(0.1, trio.current_time() - began)
+        return (
+            f"{done.full} of {done.ledgers} ledgers are full, {len(done.left)} wait;"
+            f" copied {size(copied)}, {size(rate_s)}/s"
+        )
+
+    async def tell(now: Any) -> None:
+        while True:
+            await trio.sleep(TOLD_S)
+            settings.note(told(now))
+
+    async def work() -> dict[str, Any]:
+        nonlocal began
+        began = trio.current_time()
+        async with namespace(settings) as logs, trio.open_nursery() as nursery:
+            pool = logs.ledgers.pool
+            now = repair_now.RepairNow(
+                logs.metadata,
+                pool,
+                pool.candidates,
+                real_host("dlog repair").random.random,
+                bytes_per_s=max(1, int(rate * 1024 * 1024)),
+                policy=lambda: pool.placement,
+            )
+            todo = await answer(settings, "what is to be done", lambda: wanted(logs))
+            nursery.start_soon(tell, now)
+            before, full = (len(todo), 0), 0
+            while True:
+                await answer(settings, "who is there", lambda: now.look(even_so=even_so))
+                done = await now.work(todo)
+                full += done.full
+                if not done.left:
+                    break
+                after = (len(done.left), now.copier.copied_bytes)
+                late = trio.current_time() + AGAIN_S >= began + settings.timeout_s
+                if late if wait else after == before:
+                    break
+                todo, before = list(done.left), after
+                await trio.sleep(AGAIN_S)
+            nursery.cancel_scope.cancel()
+        return {
+            "ledgers": full + len(done.left),
+            "full": full,
+            "copied_entries": now.copier.copied_entries,
+            "copied_bytes": now.copier.copied_bytes,
+            "seconds": round(trio.current_time() - began, 3),
+            "left": [{"ledger": one, "why": why} for one, why in sorted(done.left.items())],
+        }
+
+    found = run(work)
+    if settings.json:
+        emit(found)
+    else:
+        print(
+            f"{found['full']} of {found['ledgers']} ledgers have all their copies;"
+            f" copied {size(found['copied_bytes'])} in {found['seconds']:.1f} s"
+        )
+        for one in found["left"][:NAMED_MAX]:
+            print(f"ledger {one['ledger']}: {one['why']}")
+    if found["left"]:
+        raise Answer(NO)
+
+
+async def _of_log(logs: Any, name: str) -> list[int]:
+    """The ledgers of a log's segments, each once. Raises `LogNotFound`."""
+    log, found, first = logs.open_log(name), dict[int, None](), 1
+    while page := await log.segments(first=first):
+        found.update(dict.fromkeys(one.ledger_id for one in page))
+        first = page[-1].segment + 1
+    return list(found)

@@ -1,0 +1,191 @@
+"""Copies brought back because somebody asks for it now: `dlog repair`.
+
+What repairs by itself waits: for a bookie to be away for minutes, for an audit each hour, for its turn. Here
+ledgers are named, and all that their records want is looked at and made good at once: what a live bookie does
+not list is copied to it, what lies on one that is not registered is stored elsewhere. It is guarded as the
+other repair is (`lost.py`), so both may work at one time; ended in the middle it leaves what it has done.
+What it cannot do is told for each ledger, in words.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from ..bookie.client import BookieClient
+from ..bookie.session_reads import LIST_RANGES_MAX
+from ..ledger import holes as notes
+from ..ledger import keys
+from ..ledger.metadata import NO_ENTRY, LedgerMetadata, LedgerState
+from ..ledger.placement import Candidate, Draw
+from ..ledger.placement_policy import PlacementPolicy
+from ..metadata.interface import Metadata, Scan
+from ..metadata.transaction import Compare, Delete, Transaction
+from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest, UnsupportedFormat
+from .copying import RATE_BYTES_PER_S, Connections, Copier, lacking, list_held
+from .leaving import shortages, sound_copies, waits_open
+from .lost import LEDGERS_AT_ONCE, LOOKS_AT_ONCE, LostBookies, at_once
+from .repair import Election
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a repair has come."""
+
+    ledgers: int = 0
+    """To be looked at."""
+    full: int = 0
+    """Of those: all copies are there."""
+    left: dict[int, str] = field(default_factory=dict)
+    """Ledger to what it waits for, of those that were looked at and are not full."""
+
+
+class RepairNow:
+    """Makes good what named ledgers lack."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        pool: Connections,
+        candidates: Callable[[], list[Candidate]],
+        draw: Draw,
+        *,
+        bytes_per_s: int = RATE_BYTES_PER_S,
+        policy: Callable[[], PlacementPolicy] = PlacementPolicy,
+    ) -> None:
+        self._metadata = metadata
+        self._pool = pool
+        self.copier = Copier(pool, bytes_per_s=bytes_per_s)
+        nobody = Election(metadata, "", lambda: 0)  # of what is used here nothing asks it
+        self._lost = LostBookies(
+            metadata, pool, nobody, self.copier, candidates, draw, lost_after_s=0.0, policy=policy
+        )
+        self._registered: set[str] = set()
+        self.progress = Progress()
+
+    async def look(self, *, even_so: bool = False) -> None:
+        """See who is there. Raises `InvalidRequest` where most bookies are away: that may be our network."""
+        self._registered = {bookie async for bookie in _ids(self._metadata, keys.BOOKIE_PREFIX)}
+        known = {bookie async for bookie in _ids(self._metadata, keys.COOKIE_PREFIX)}
+        away = sorted(known - self._registered)
+        if 2 * len(away) > len(known) and not even_so:
+            raise InvalidRequest(
+                f"{len(away)} of {len(known)} bookies are away ({', '.join(away)}): more likely the network"
+                " than their disks, and what lies on them would be stored on the few that are left"
+                " (--even-so)"
+            )
+
+    async def work(self, ledgers: Iterable[int]) -> Progress:
+        """One pass over these ledgers, what has the fewest copies first."""
+        wanted = list(dict.fromkeys(ledgers))
+        self.progress = progress = Progress(len(wanted))
+        todo = await self._ordered(wanted)
+
+        async def repair() -> None:
+            while todo:
+                ledger_id = todo.popleft()
+                try:
+                    why = await self.repair(ledger_id)
+                except DistributedLogError as error:
+                    why = f"{type(error).__name__}: {error}"
+                if why:
+                    progress.left[ledger_id] = why
+                else:
+                    progress.full += 1
+
+        await at_once(LEDGERS_AT_ONCE, repair)
+        return progress
+
+    async def _ordered(self, ledgers: list[int]) -> deque[int]:
+        left, found = deque(ledgers), []
+
+        async def look() -> None:
+            while left:
+                ledger_id = left.popleft()
+                found.append((await self._danger(ledger_id), ledger_id))
+
+        await at_once(LOOKS_AT_ONCE, look)
+        return deque(ledger_id for _, ledger_id in sorted(found))
+
+    async def _danger(self, ledger_id: int) -> tuple[int, int]:
+        """Sound copies of the entry that has the fewest, and the ledger's size: in order of urgency."""
+        item = await self._metadata.get(keys.ledger_key(ledger_id))
+        note = await self._metadata.get(keys.under_key(ledger_id))
+        with suppress(CorruptData, UnsupportedFormat):  # told when its turn comes
+            if item is not None:
+                ledger = LedgerMetadata.decode(item.key, item.value)
+                if ledger.closed:
+                    away = {one for one in ledger.bookies() if one not in self._registered}
+                    holes = () if note is None else notes.decode(note.value)
+                    return sound_copies(ledger, away, holes), ledger.length or 0
+        return ledger_id + 1, 0
+
+    async def repair(self, ledger_id: int) -> str:
+        """Make one ledger's copies full; why some are missing still, "" for none."""
+        item = await self._metadata.get(keys.ledger_key(ledger_id))
+        note = await self._metadata.get(keys.under_key(ledger_id))
+        if item is None:
+            return ""
+        ledger = LedgerMetadata.decode(item.key, item.value)
+        if ledger.state is LedgerState.DELETING or ledger.last_entry == NO_ENTRY:
+            return ""
+        if not ledger.closed:
+            return await waits_open(self._metadata, ledger)
+        why: list[str] = []
+        for bookie in ledger.bookies():
+            try:
+                said = await self._one(ledger, bookie)
+            except DistributedLogError as error:
+                said = f"{type(error).__name__}: {error}"
+            if said:
+                why.append(f"bookie {bookie}: {said}")
+        if note is not None and not why:
+            # Read before the lists: what was noted since stays.
+            unchanged = Compare.mod_revision(note.key, note.mod_revision)
+            await self._metadata.transact(Transaction((unchanged,), (Delete(note.key),)))
+        return "; ".join(why)
+
+    async def _one(self, ledger: LedgerMetadata, bookie: str) -> str:
+        """One bookie's share: "" when it is there, or stored elsewhere."""
+        client = self._pool.get(bookie)
+        if client is not None:
+            return await self._fill(ledger, bookie, client)
+        if bookie in self._registered:
+            return "is registered, and cannot be reached from here"
+        moved = await self._lost.move(ledger.ledger_id, bookie)
+        return "" if moved else "the ledger's record was changed meanwhile"
+
+    async def _fill(self, ledger: LedgerMetadata, bookie: str, client: BookieClient) -> str:
+        held = await list_held(ledger, client)
+        cut = not held.known and len(held.ranges) >= LIST_RANGES_MAX
+        if not held.known and not cut:
+            return "may have lost some of it (limbo), and heals itself"
+        await self.copier.copy(ledger, lacking(ledger, bookie, held), bookie, client)
+        return "its list does not fit one answer: there is more to look at" if cut else ""
+
+
+async def lacking_ledgers(metadata: Metadata) -> list[int]:
+    """Those that miss copies as far as is known: noted, or on a bookie that is down."""
+    return sorted({one.ledger async for one in shortages(metadata)})
+
+
+async def ledgers_on(metadata: Metadata, bookie: str) -> list[int]:
+    """Those whose records name a bookie."""
+    return [one async for one in _ledger_ids(metadata, keys.on_prefix(bookie))]
+
+
+async def all_ledgers(metadata: Metadata) -> list[int]:
+    """Every one."""
+    return [one async for one in _ledger_ids(metadata, keys.LEDGER_PREFIX)]
+
+
+async def _ledger_ids(metadata: Metadata, prefix: bytes) -> AsyncIterator[int]:
+    async for item in Scan(metadata, prefix):
+        with suppress(CorruptData):  # `dlog status` names it
+            yield keys.ledger_id_of(item.key)
+
+
+async def _ids(metadata: Metadata, prefix: bytes) -> AsyncIterator[str]:
+    async for item in Scan(metadata, prefix):
+        with suppress(CorruptData):
+            yield keys.bookie_id_of(item.key)

@@ -1,0 +1,14 @@
+"""A cluster in a browser: `dlog console`. Read only; a client like any other, which needs a URI and no more.
+
+    server.py           which path answers what, and the streams of states
+        http.py         requests, pages and streams over HTTP
+        guard.py        who is let in, and what the page may do
+    cluster_state.py    the verdict, nodes, rates
+    work_state.py       what is being mended and drained, and what it waits for
+    log_states.py       the list of logs, and one log
+    records.py          records from a position on, and a tail
+    rates.py, advice.py counters to numbers a second; the command that goes with a reason (pure)
+    static/             the page: one HTML file, modules and a style sheet, as they are written
+
+A state is one small JSON object, made at most once a second for all who look, and only while somebody does.
+"""

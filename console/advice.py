@@ -1,0 +1,39 @@
+"""The command that goes with a reason of the verdict (pure).
+
+People copy it into a shell. So it is made here, of words of ours and of ids and names that are plain: what a
+reason says may come from a node, and never becomes a command (H257).
+"""
+
+import re
+
+_NODE = re.compile(r"metadata node ([A-Za-z0-9_.-]{1,64})\b")
+_BOOKIE = re.compile(r"bookie .*\(([0-9a-f]{8,64})\)")
+_LEDGER = re.compile(
+    r"^\d+ ledgers have entries with at most one copy .* such as ledger (\d{1,18})$"
+)
+
+
+def command_for(reason: str) -> str:
+    """What to type next; "" where nothing is known."""
+    if ledger := _LEDGER.search(reason):
+        return f"dlog ledger show {ledger[1]}"
+    if reason.startswith("damaged records: "):
+        return "dlog audit"
+    if reason.startswith("nothing is deleted: "):
+        return "dlog metadata show"
+    if re.match(r"\d+ ledgers miss copies", reason):
+        return "dlog under-replicated"
+    if reason.startswith(
+        ("metadata node ", "no metadata quorum", "no metadata node has answered")
+    ) or "metadata nodes have lost" in (reason):
+        node = _NODE.match(reason)
+        if node and " is empty and waits to be let in" in reason:
+            return f"dlog metadata replace {node[1]}"
+        return "dlog metadata show"
+    if bookie := _BOOKIE.match(reason):
+        if reason.endswith(" is to leave"):
+            return f"dlog decommission {bookie[1]}"
+        if ") is down (" in reason:
+            return f"dlog ledger list --bookie {bookie[1]}"
+        return "dlog bookies"
+    return ""

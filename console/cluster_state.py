@@ -1,0 +1,217 @@
+"""The cluster's state for the page: the verdict first, then each node with what it says of itself.
+
+What a node says is a peer's: numbers are taken as numbers or not at all, texts are cut and shown as texts.
+What is not known is None, never 0.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import trio
+
+from ..cluster.config import parse_address
+from ..cluster.health import ask_info
+from ..cluster.overview import status
+from ..metadata.client import MetadataClient
+from ..runtime.errors import DistributedLogError
+from ..runtime.host import Host
+from .advice import command_for
+from .rates import Rates
+
+STATUS_S = 6.0
+"""Half of it without a quorum: then the page says so."""
+INFO_S = 1.0
+"""A node that says nothing for so long is a row without numbers."""
+ASKED_AT_ONCE = 32
+ROWS_MAX = 200
+REASONS_MAX = 100
+TEXT_MAX = 300
+"""Characters of what somebody else said."""
+SLOW_TIMES = 3
+SLOW_S = 0.02
+"""A disk is slow whose p99 is above this, and so many times the median of the others."""
+
+
+class ClusterState:
+    """Looks at one cluster, again and again. For one task at a time."""
+
+    def __init__(
+        self, host: Host, metadata: MetadataClient, where: str, wall_ms: Callable[[], int]
+    ) -> None:
+        self._host = host
+        self._metadata = metadata
+        self._where = where
+        self._wall_ms = wall_ms
+        self._rates = Rates()
+        self._answered: dict[str, float] = {}
+        """By address: when a node's numbers came last."""
+        self.labels: dict[str, str] = {}
+        """Of the bookies that are known, by id."""
+
+    async def look(self) -> dict[str, Any]:
+        """The state, also without a quorum. Bounded: the worst come first, what is left out is counted."""
+        found = await self._status()
+        bookies = sorted(found["bookies"], key=lambda one: (one["state"] == "up", one["label"]))
+        self.labels = {one["id"]: cut(one["label"], 64) for one in bookies[: 10 * ROWS_MAX]}
+        shown, members = bookies[:ROWS_MAX], found["metadata"][:ROWS_MAX]
+        infos = await self._infos([one["address"] for one in (*shown, *members) if one["address"]])
+        now = trio.current_time()
+        rows = [self._bookie(one, infos, now) for one in shown]
+        mark_slow(rows)
+        reasons = found["reasons"][:REASONS_MAX]
+        applied = max((one["applied"] for one in members if one["alive"]), default=0)
+        return {
+            "where": self._where,
+            "now_ms": self._wall_ms(),
+            "health": found["health"],
+            "healthy": found["healthy"],
+            "reasons": [
+                {"text": cut(reason), "command": command_for(reason)} for reason in reasons
+            ],
+            "reasons_left_out": len(found["reasons"]) - len(reasons),
+            "metadata": [self._member(one, infos, applied, now) for one in members],
+            "bookies": rows,
+            "bookies_left_out": len(bookies) - len(rows),
+            "logs": found["logs"],
+            "known": found["logs"] is not None,
+            "under_replicated": len(found["under_replicated"]),
+            "damaged_records": len(found["damaged_records"]),
+        }
+
+    async def _status(self) -> dict[str, Any]:
+        """As `overview.status`; also where not one metadata node answers."""
+        why = f"no metadata node has answered for {STATUS_S:g} s"
+        with trio.move_on_after(STATUS_S):
+            try:
+                return await status(self._metadata, STATUS_S)
+            except DistributedLogError as error:
+                why = f"no metadata quorum: {error}"
+        empty = ("metadata", "bookies", "under_replicated", "damaged_records")
+        lists = {key: list[Any]() for key in empty}
+        return {"healthy": False, "health": "down", "reasons": [why], "logs": None, **lists}
+
+    async def _infos(self, addresses: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """What the nodes say of themselves, by address; those that say nothing are not in it."""
+        found: dict[str, dict[str, Any]] = {}
+        places = trio.CapacityLimiter(ASKED_AT_ONCE)
+
+        async def ask(address: str) -> None:
+            async with places:
+                try:
+                    place = parse_address(address, "an address")
+                    _, found[address] = await ask_info(self._host, place, timeout_s=INFO_S)
+                except DistributedLogError:
+                    return
+            self._answered[address] = trio.current_time()
+
+        async with trio.open_nursery() as nursery:
+            for address in dict.fromkeys(addresses):
+                nursery.start_soon(ask, address)
+        for gone in self._answered.keys() - set(addresses):
+            del self._answered[gone]
+        return found
+
+    def _silent_s(self, address: str | None, now: float) -> float | None:
+        """For how long a node has said nothing; None: never heard here."""
+        at = self._answered.get(address or "")
+        return None if at is None else round(now - at, 1)
+
+    def _bookie(
+        self, one: Mapping[str, Any], infos: Mapping[str, Mapping[str, Any]], now: float
+    ) -> dict[str, Any]:
+        info = infos.get(one["address"] or "", {})
+        counters = {
+            name: value
+            for name in ("entries", "payload_bytes", "read_bytes")
+            if (value := number(info, name)) is not None
+        }
+        rates = self._rates.look(one["id"], now, counters) if counters else {}
+        late = number(info, "loop_lag_max_ms")
+        rot = one["rot"] or {}
+        return {
+            "id": one["id"],
+            "label": cut(one["label"], 64),
+            "state": one["state"],
+            "address": cut(one["address"] or "", 100),
+            "rack": cut(one["rack"] or "", 64),
+            "answers": bool(info),
+            "silent_s": self._silent_s(one["address"], now),
+            "ledgers": one["ledgers"],
+            "ledgers_missing": one["ledgers_missing"],
+            "used_bytes": one["used_bytes"],
+            "free_bytes": one["free_bytes"],
+            "limbo": number(info, "limbo_ledgers"),
+            "rotten": rot.get("rotten_ledgers"),
+            "sync_p99_s": self._sync_p99(one["id"], info, now),
+            "late_s": None if late is None else late / 1000,
+            "entries_s": rates.get("entries"),
+            "in_bytes_s": rates.get("payload_bytes"),
+            "out_bytes_s": rates.get("read_bytes"),
+            "slow": False,
+        }
+
+    def _sync_p99(self, bookie: str, info: Mapping[str, Any], now: float) -> float | None:
+        said = info.get("sync_seconds")
+        counts = said.get("counts") if isinstance(said, dict) else None
+        if not isinstance(counts, list) or not all(type(one) is int for one in counts):
+            return None
+        try:
+            return self._rates.quantile(bookie, now, counts, 0.99)
+        except ValueError:  # another version's bounds
+            return None
+
+    def _member(
+        self,
+        one: Mapping[str, Any],
+        infos: Mapping[str, Mapping[str, Any]],
+        applied: int,
+        now: float,
+    ) -> dict[str, Any]:
+        info = infos.get(one["address"], {})
+        key = f"metadata {one['address']}"
+        counters = {
+            name: value
+            for name in ("syncs", "bytes_written", "revision")
+            if (value := number(info, name)) is not None
+        }
+        rates = self._rates.look(key, now, counters) if counters else {}
+        return {
+            "name": cut(one["name"], 64),
+            "address": cut(one["address"], 100),
+            "role": cut(one["role"], 100),
+            "alive": one["alive"],
+            "term": one["term"] if one["alive"] else None,
+            "applied": one["applied"] if one["alive"] else None,
+            "behind": max(0, applied - one["applied"]) if one["alive"] else None,
+            "silent_s": self._silent_s(one["address"], now),
+            "leases": number(info, "leases"),
+            "connections": number(info, "connections"),
+            "refused": number(info, "refused"),
+            "changes_s": rates.get("revision"),
+            "syncs_s": rates.get("syncs"),
+            "log_bytes_s": rates.get("bytes_written"),
+            "reasons": [cut(reason) for reason in one["reasons"][:10]],
+        }
+
+
+def mark_slow(rows: Sequence[dict[str, Any]]) -> None:
+    """Set ``slow`` where a disk's p99 is far from its peers'. With fewer than three nobody is."""
+    known = [row for row in rows if row["sync_p99_s"] is not None]
+    for row in known:
+        others = [one["sync_p99_s"] for one in known if one is not row]
+        row["slow"] = len(others) >= 2 and row["sync_p99_s"] > max(
+            SLOW_S, SLOW_TIMES * median(others)
+        )
+
+
+def number(said: Mapping[str, Any], name: str) -> float | None:
+    """A number that a peer said, or None: another version says others."""
+    value = said.get(name)
+    return value if isinstance(value, int | float) and abs(value) < 2**63 else None
+
+
+def cut(text: Any, length: int = TEXT_MAX) -> str:
+    """As a text that is not too long."""
+    whole = str(text)
+    return whole if len(whole) <= length else whole[: length - 1] + "…"

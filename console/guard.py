@@ -1,0 +1,100 @@
+"""Who is let in. The console shows other people's data on a port that every page and user of the
+machine can reach.
+
+- A token opens it. It comes in the link's fragment, which no browser sends, logs or refers; the page hands it
+  over by POST and gets a cookie that scripts cannot read and other sites cannot send.
+- Only names that are ours are answered (421 else): a page whose name was pointed here reads nothing.
+- Whatever changes something comes from a page of ours (Origin; 403 else).
+- What the page may do is written into each answer: scripts and styles of ours alone, none within the page, no
+  request elsewhere, in nobody's frame.
+"""
+
+import hmac
+import json
+from collections.abc import Callable, Collection, Sequence
+
+from .http import JSON, Page, Request, as_page
+
+SESSIONS_MAX = 64
+"""The oldest one gives way."""
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+        " frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""On everything that is answered."""
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+
+
+class Guard:
+    """Sessions of one console. ``draw`` gives a text that nobody can guess."""
+
+    def __init__(
+        self, token: str, port: int, hosts: Collection[str], draw: Callable[[], str]
+    ) -> None:
+        named = [*LOCAL, *hosts]
+        # A browser leaves the port of its scheme out: behind a proxy, or on port 80.
+        self._hosts = {f"{name}:{port}".lower() for name in named} | {
+            name.lower() for name in hosts
+        }
+        if port == 80:
+            self._hosts |= set(LOCAL)
+        self._token = token
+        self._draw = draw
+        self._sessions: dict[str, None] = {}
+        self.cookie = f"dlog-console-{port}"
+        """By port: consoles of two clusters on one machine do not put each other out."""
+
+    def refusal(self, request: Request, open_paths: Collection[str]) -> Page | None:
+        """Why a request is not answered; None: it may be. ``open_paths`` show nothing of the cluster."""
+        host = request.headers.get("host", "").lower()
+        if host not in self._hosts:
+            return as_page(421, {"error": f"this is no {host[:100]!r}; --allow-host NAME adds one"})
+        if request.method not in ("GET", "HEAD"):
+            origin = request.headers.get("origin", "").lower()
+            scheme, _, name = origin.partition("://")
+            if scheme not in ("http", "https") or name not in self._hosts:
+                return as_page(403, {"error": "only pages of the console may ask that"})
+        elif request.path not in open_paths and self.session(request) is None:
+            return as_page(401, {"error": "open the link that dlog console printed"})
+        return None
+
+    def session(self, request: Request) -> str | None:
+        """Whose request it is, by its cookie; None: nobody's."""
+        for part in request.headers.get("cookie", "").split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self.cookie and value in self._sessions:
+                return value
+        return None
+
+    def open(self, request: Request) -> Page:
+        """Answer the POST that carries the token."""
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+            return as_page(415, {"error": f"a token comes as {JSON}"})
+        try:
+            given = json.loads(request.body)["token"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            given = None
+        if not isinstance(given, str) or not hmac.compare_digest(
+            given.encode("utf-8", "surrogatepass"), self._token.encode()
+        ):
+            return as_page(
+                403, {"error": "that is not the token: open the link that was printed last"}
+            )
+        session = self._draw()
+        self._sessions[session] = None
+        while len(self._sessions) > SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        cookie = f"{self.cookie}={session}; Path=/; HttpOnly; SameSite=Strict"
+        return Page(200, b"{}", headers={"set-cookie": cookie})
+
+
+def may_listen(host: str, allowed: Sequence[str]) -> bool:
+    """Beyond the machine's own address a console has a name that it is reached by."""
+    return host in ("127.0.0.1", "::1", "localhost") or bool(allowed)

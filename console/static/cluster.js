@@ -1,0 +1,85 @@
+// The cluster: the verdict before numbers, words beside colours, shapes beside words.
+
+import { lines } from "./chart.js";
+import { command, h, morph, table } from "./dom.js";
+import { bytes, count, known, seconds, visible } from "./format.js";
+
+const POINTS_MAX = 900;
+const points = [];  // since this page was opened: history is Prometheus' task
+
+export const SHAPES = { up: "●", "read-only": "◐", leaving: "◔", down: "✕" };
+
+export function open(main) {
+  const place = main.appendChild(h("div"));
+  return {
+    query: "page=cluster",
+    title: "Cluster",
+    update(state) {
+      note(state);
+      morph(place, render(state));
+    },
+  };
+}
+
+function note(state) {
+  const sum = (name) => {
+    const all = state.bookies.map((one) => one[name]).filter(known);
+    return all.length ? all.reduce((one, other) => one + other, 0) : null;
+  };
+  if (points.length && points.at(-1).at >= state.now_ms) return;
+  points.push({ at: state.now_ms, values: [sum("in_bytes_s"), sum("out_bytes_s")], entries: sum("entries_s") });
+  if (points.length > POINTS_MAX) points.shift();
+}
+
+export function verdict(state) {
+  const words = state.healthy ? "✓ healthy" : `▲ NOT healthy: ${state.health}`;
+  return h("section", { class: `verdict ${state.health.replace(" ", "-")}`, "aria-live": "polite", "aria-atomic": "true" },
+    h("h1", {}, words),
+    state.reasons.length ? h("ul", {}, state.reasons.map((one) => h("li", {}, visible(one.text), " ", command(one.command)))) : null,
+    state.reasons_left_out ? h("p", {}, `and ${state.reasons_left_out} more`) : null);
+}
+
+function state_of(one) {
+  if (one.state === "down") return "✕ down";
+  if (one.slow) return "◆ slow disk";
+  if (one.limbo) return "◒ limbo";
+  if (!one.answers) return `○ says nothing${known(one.silent_s) ? ` for ${seconds(one.silent_s)}` : ""}`;
+  return `${SHAPES[one.state] ?? "○"} ${one.state}`;
+}
+
+function disk(one) {
+  if (!known(one.free_bytes)) return "–";
+  const whole = one.free_bytes + (one.used_bytes ?? 0);
+  return h("span", {}, h("meter", { min: "0", max: whole, value: one.used_bytes ?? 0, "aria-label": `${bytes(one.used_bytes)} used` }),
+    ` ${bytes(one.free_bytes)} free`);
+}
+
+function render(state) {
+  const bookies = state.bookies.map((one) => ({
+    class: one.slow ? "slow" : one.state,
+    cells: [visible(one.label), state_of(one), disk(one), count(one.ledgers ?? one.ledgers_missing), count(one.limbo), count(one.rotten),
+      seconds(one.sync_p99_s), seconds(one.late_s), `${bytes(one.in_bytes_s)}/s`, `${bytes(one.out_bytes_s)}/s`, visible(one.rack) || "–", visible(one.address) || "–"],
+  }));
+  const summary = state.known
+    ? `${count(state.logs)} logs; ${count(state.under_replicated)} ledgers miss copies; ${count(state.damaged_records)} damaged records.`
+    : "Bookies, logs, copies: not known, no quorum answers.";
+  return [
+    verdict(state),
+    h("p", {}, summary, " ", h("span", { class: "muted" }, visible(state.where))),
+    table("Bookies", [["", "name"], ["", "state"], ["", "disk"], ["", "ledgers", "number"], ["", "limbo", "number"], ["", "rotten", "number"],
+      ["", "sync p99", "number"], ["", "late", "number"], ["", "in", "number"], ["", "out", "number"], ["", "rack"], ["", "address"]], bookies,
+    state.known ? "No bookie has ever joined." : "Not known."),
+    state.bookies_left_out ? h("p", {}, `${state.bookies_left_out} more bookies, all up, are not shown.`) : null,
+    lines("Bytes a second, all bookies", ["in", "out"], points, (value) => `${bytes(value)}/s`, bytes),
+    lines("Entries a second, all replicas", ["entries"], points.map((one) => ({ at: one.at, values: [one.entries] })), count),
+    h("p", { class: "muted" }, "Since this page was opened. Longer ago: Prometheus (docs/metrics.md)."),
+    h("h2", {}, "Metadata"),
+    members(state),
+  ];
+}
+
+export function members(state) {
+  return table("Metadata nodes", [["", "name"], ["", "role"], ["", "term", "number"], ["", "behind", "number"], ["", "address"]],
+    state.metadata.map((one) => [visible(one.name), `${!one.alive ? "✕" : one.role === "leader" ? "★" : "●"} ${visible(one.role)}`,
+      count(one.term), count(one.behind), visible(one.address)]), "No node is known.");
+}

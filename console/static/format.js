@@ -1,0 +1,54 @@
+// Numbers and times for eyes. What is not known is "–", never 0.
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+export function known(value) {
+  return value !== null && value !== undefined;
+}
+
+export function bytes(value) {
+  if (!known(value)) return "–";
+  let unit = 0;
+  while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${UNITS[unit]}`;
+}
+
+export function count(value) {
+  return known(value) ? value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 }) : "–";
+}
+
+// For an axis: 320,000 does not fit.
+export function short(value) {
+  for (const [limit, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (Math.abs(value) >= limit) return `${(value / limit).toFixed(value < 10 * limit ? 1 : 0)}${unit}`;
+  }
+  return String(Math.round(value * 10) / 10);
+}
+
+export function seconds(value) {
+  if (!known(value)) return "–";
+  if (value < 0.001) return `${Math.round(value * 1e6)} µs`;
+  if (value < 1) return `${(value * 1e3).toFixed(value < 0.01 ? 1 : 0)} ms`;
+  if (value < 120) return `${value.toFixed(value < 10 ? 1 : 0)} s`;
+  return value < 7200 ? `${Math.round(value / 60)} min` : `${Math.round(value / 3600)} h`;
+}
+
+// UTC, always, and said.
+export function time(ms) {
+  const at = new Date(ms);
+  return Number.isNaN(at.getTime()) ? "–" : `${at.toISOString().slice(11, 23)} UTC`;
+}
+
+export function moment(ms) {
+  const at = new Date(ms);
+  return Number.isNaN(at.getTime()) ? "–" : `${at.toISOString().slice(0, 23).replace("T", " ")} UTC`;
+}
+
+// Control characters, and those that turn the direction of what follows, are shown by their numbers.
+export function visible(text) {
+  return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g,
+    (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}

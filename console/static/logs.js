@@ -1,0 +1,73 @@
+// The logs: search by the beginning of a name, sizes, rates, sorted.
+
+import { h, morph } from "./dom.js";
+import { bytes, count, visible } from "./format.js";
+
+const COLUMNS = [["name", "name", ""], ["records_s", "records/s", "number"], ["bytes_s", "bytes/s", "number"], ["records", "records", "number"],
+  ["bytes", "size", "number"], ["segments", "segments", "number"], ["owner", "writer", ""], ["end", "last", ""]];
+
+export function open(main, route, page) {
+  let last = null;
+  let [key, down] = [route.get("sort") ?? "name", route.get("down") === "1"];
+  let timer = 0;
+  const search = h("input", { type: "search", id: "search", autocomplete: "off", spellcheck: "false", placeholder: "beginning of a name" });
+  search.value = route.get("prefix") ?? "";
+  const place = h("div");
+  main.append(h("h1", {}, "Logs"), h("label", { for: "search" }, "Names that begin with "), search, place);
+
+  const query = () => `page=logs&${new URLSearchParams({ prefix: search.value, after: route.get("after") ?? "" })}`;
+  const remember = () => history.replaceState(null, "", `#/logs?${new URLSearchParams({
+    prefix: search.value, after: route.get("after") ?? "", sort: key, down: down ? "1" : "0" })}`);
+  search.addEventListener("input", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      route.delete("after");
+      remember();
+      page.stream(query());
+    }, 300);
+  });
+  place.addEventListener("click", (event) => {
+    const wanted = event.target.closest("[data-sort]")?.dataset.sort;
+    if (!wanted) return;
+    down = wanted === key ? !down : wanted !== "name";
+    key = wanted;
+    remember();
+    if (last) morph(place, render(last));
+  });
+
+  function render(state) {
+    const rows = [...state.logs].sort((one, other) => order(one[key], other[key]) * (down ? -1 : 1));
+    const head = COLUMNS.map(([name, title, kind]) => h("th", { scope: "col", class: kind, "aria-sort": name === key ? (down ? "descending" : "ascending") : "none" },
+      h("button", { type: "button", "data-sort": name }, title, name === key ? (down ? " ▾" : " ▴") : "")));
+    const body = rows.map((one) => h("tr", { tabindex: "-1" },
+      h("th", { scope: "row" }, h("a", { href: `#/log?${new URLSearchParams({ name: one.name })}` }, visible(one.name)), one.sealed ? " (sealed)" : ""),
+      one.error
+        ? h("td", { colspan: String(COLUMNS.length - 1) }, visible(one.error))
+        : [count(one.records_s), bytes(one.bytes_s), count(one.records), bytes(one.bytes), count(one.segments), one.owner ? visible(one.owner) : "none", one.end ?? "–"]
+          .map((cell, at) => h("td", { class: COLUMNS[at + 1][2], "data-name": COLUMNS[at + 1][1] }, cell))));
+    const more = state.next === null ? null : h("a", { href: `#/logs?${new URLSearchParams({ prefix: search.value, after: state.next, sort: key, down: down ? "1" : "0" })}` }, "next page");
+    return [
+      h("p", {}, `${rows.length} shown${state.after ? `, after ${visible(state.after)}` : ""}; sorted among these. `, more),
+      rows.length === 0
+        ? h("p", { class: "muted" }, "No log begins so.")
+        : h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Logs" },
+          h("table", {}, h("caption", {}, "Logs"), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body))),
+    ];
+  }
+
+  return {
+    query: query(),
+    title: "Logs",
+    update(state) {
+      last = state;
+      morph(place, render(state));
+    },
+    close: () => clearTimeout(timer),
+  };
+}
+
+function order(one, other) {
+  const unknown = (value) => value === null || value === undefined;
+  if (unknown(one) || unknown(other)) return Number(unknown(other)) - Number(unknown(one));
+  return typeof one === "string" ? (one < other ? -1 : Number(one > other)) : one - other;
+}

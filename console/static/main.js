@@ -1,0 +1,155 @@
+// The page: lets itself in, follows the address, keeps one stream of states, and listens to keys.
+
+import * as cluster from "./cluster.js";
+import { h } from "./dom.js";
+import { time, visible } from "./format.js";
+import * as log from "./log.js";
+import * as logs from "./logs.js";
+import * as quorum from "./quorum.js";
+import * as work from "./work.js";
+
+const PAGES = { cluster, logs, log, work, quorum };
+const KEYS = { 1: "cluster", 2: "logs", 3: "work", 4: "quorum" };
+const THEMES = ["as the system", "light", "dark"];
+const AGAIN_MS = 3000;
+
+const root = document.documentElement;
+const main = document.getElementById("main");
+const live = document.getElementById("live");
+const notice = document.getElementById("notice");
+let current = null;
+let source = null;
+let again = 0;
+
+async function let_in() {
+  const token = new URLSearchParams(location.hash.slice(1)).get("t");
+  if (token === null) return;
+  // Out of the address at once: it must not stay in the history.
+  history.replaceState(null, "", "#/cluster");
+  const answer = await fetch("/session", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ token }) });
+  if (!answer.ok) tell((await answer.json()).error);
+}
+
+function tell(words) {
+  notice.hidden = words === "";
+  notice.textContent = visible(words);
+}
+
+function stream(query) {
+  clearTimeout(again);
+  source?.close();
+  source = null;
+  if (document.hidden) return;  // a hidden tab takes no connection: a browser has six for all of them
+  source = new EventSource(`/events?${query}`);
+  source.addEventListener("message", (event) => {
+    const state = JSON.parse(event.data);
+    if (state.error) {
+      tell(state.error);
+      lost();
+      root.dataset.ready = root.dataset.page;
+      return;
+    }
+    tell("");
+    root.dataset.state = "live";
+    live.textContent = `live ${time(state.now_ms)}`;
+    current.update(state);
+    root.dataset.ready = root.dataset.page;
+  });
+  source.addEventListener("error", async () => {
+    lost();
+    if (source?.readyState !== EventSource.CLOSED) return;  // else it comes back by itself
+    const here = source;
+    try {
+      const answer = await fetch("/events?page=");
+      if (answer.status === 401) {
+        tell("Open the link that dlog console printed: it lets you in.");
+        root.dataset.ready = "refused";
+        return;
+      }
+    } catch {
+      // the console does not answer: it is tried again
+    }
+    if (source === here) again = setTimeout(() => stream(current.query), AGAIN_MS);
+  });
+}
+
+function lost() {
+  root.dataset.state = "lost";
+  live.textContent = "lost; trying again";
+}
+
+function follow() {
+  const [path, query] = location.hash.replace(/^#\/?/, "").split(/\?(.*)/s);
+  const name = Object.hasOwn(PAGES, path) ? path : "cluster";
+  current?.close?.();
+  main.replaceChildren();
+  delete root.dataset.ready;
+  root.dataset.page = name;
+  const page = { stream: (wanted) => {
+    current.query = wanted;
+    stream(wanted);
+  } };
+  current = PAGES[name].open(main, new URLSearchParams(query ?? ""), page);
+  document.title = `${visible(current.title)} – dlog console`;
+  for (const link of document.querySelectorAll("nav a")) {
+    const here = link.id === `nav-${name === "log" ? "logs" : name}`;
+    if (here) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  stream(current.query);
+}
+
+function next_row(step) {
+  const rows = [...main.querySelectorAll("tbody tr")];
+  const at = rows.indexOf(document.activeElement?.closest?.("tr"));
+  rows.at(Math.min(Math.max(at + step, 0), rows.length - 1))?.focus();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.altKey || event.metaKey) return;
+  const field = event.target.closest("input, select, textarea");
+  if (event.key === "Escape") document.activeElement?.blur?.();
+  else if (field || document.getElementById("keys").open) return;
+  else if (KEYS[event.key]) location.hash = `#/${KEYS[event.key]}`;
+  else if (event.key === "/") {
+    event.preventDefault();
+    if (root.dataset.page !== "logs") {
+      addEventListener("hashchange", () => document.getElementById("search")?.focus(), { once: true });
+      location.hash = "#/logs";
+    } else document.getElementById("search").focus();
+  } else if (event.key === "j") next_row(1);
+  else if (event.key === "k") next_row(-1);
+  else if (event.key === "Enter" && event.target.matches("tr")) event.target.querySelector("a")?.click();
+  else if (event.key === "?") document.getElementById("keys").showModal();
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  try {
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.textContent = "copied";
+  } catch {
+    button.textContent = "select it";  // no clipboard without https, or not allowed
+  }
+});
+
+function theme(name) {
+  if (name === THEMES[0]) delete root.dataset.theme;
+  else root.dataset.theme = name;
+  document.getElementById("theme").textContent = `Theme: ${name}`;
+  localStorage.setItem("theme", name);
+}
+
+document.getElementById("theme").addEventListener("click", () => {
+  theme(THEMES[(THEMES.indexOf(localStorage.getItem("theme") ?? THEMES[0]) + 1) % THEMES.length]);
+});
+document.getElementById("help").addEventListener("click", () => document.getElementById("keys").showModal());
+document.getElementById("close-keys").addEventListener("click", () => document.getElementById("keys").close());
+document.getElementById("skip").addEventListener("click", () => main.focus());
+document.addEventListener("visibilitychange", () => current && stream(current.query));
+
+theme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : THEMES[0]);
+await let_in();
+addEventListener("hashchange", follow);
+follow();

@@ -1,0 +1,102 @@
+"""What is being mended or drained, how far it is, and what it waits for."""
+
+from collections.abc import Callable
+from typing import Any
+
+from ..cluster.leaving import how_far
+from ..cluster.overview import bookies
+from ..cluster.repair import ELECTION_KEY
+from ..ledger import holes, keys
+from ..metadata.client import MetadataClient
+from ..metadata.interface import Scan
+from ..runtime.errors import CorruptData, UnsupportedFormat
+from .cluster_state import cut
+
+NOTES_SHOWN = 100
+NOTES_MAX = 10_000
+"""Notes of missing copies that are counted."""
+LEAVING_SHOWN = 20
+WAITING_SHOWN = 10
+"""Ledgers of a bookie that is to leave of which it is said what they wait for."""
+
+
+class WorkState:
+    """Looks again and again. For one task at a time."""
+
+    def __init__(self, metadata: MetadataClient, wall_ms: Callable[[], int]) -> None:
+        self._metadata = metadata
+        self._wall_ms = wall_ms
+
+    async def look(self) -> dict[str, Any]:
+        """The state. Raises `QuorumUnreachable`."""
+        metadata = self._metadata
+        known = await bookies(metadata, metadata.listener)
+        labels = {one["id"]: cut(one["label"], 64) for one in known}
+        elected = await metadata.get(ELECTION_KEY)
+        repairer = None if elected is None else elected.value.decode("ascii", "replace")
+        notes, left_out = await self._notes(labels)
+        leaving = [one for one in known if one["state"] == "leaving"]
+        asked = {item.key async for item in Scan(metadata, keys.LEAVING_PREFIX)}
+        leaving += [
+            one for one in known if one["state"] == "down" and keys.leaving_key(one["id"]) in asked
+        ]
+        return {
+            "now_ms": self._wall_ms(),
+            "repairer": None if repairer is None else labels.get(repairer, cut(repairer, 64)),
+            "leaving": [await self._leaving(one) for one in leaving[:LEAVING_SHOWN]],
+            "leaving_left_out": max(0, len(leaving) - LEAVING_SHOWN),
+            "down": [
+                {"label": labels[one["id"]], "id": one["id"], "ledgers": one["ledgers_missing"]}
+                for one in known
+                if one["state"] == "down"
+            ][:LEAVING_SHOWN],
+            "mending": [
+                {"label": labels[one["id"]], "reasons": [cut(text) for text in one["reasons"][:10]]}
+                for one in known
+                if one["reasons"]
+            ][:LEAVING_SHOWN],
+            "notes": notes,
+            "notes_left_out": left_out,
+        }
+
+    async def _notes(self, labels: dict[str, str]) -> tuple[list[dict[str, Any]], int]:
+        """Ledgers that are noted to miss copies, and how many more there are."""
+        shown: list[dict[str, Any]] = []
+        count = 0
+        async for item in Scan(self._metadata, keys.UNDER_PREFIX):
+            count += 1
+            if count > NOTES_MAX:
+                break
+            if len(shown) == NOTES_SHOWN:
+                continue
+            try:
+                ledger, noted = keys.ledger_id_of(item.key), holes.decode(item.value)
+            except (CorruptData, UnsupportedFormat):
+                continue  # the verdict counts it among the damaged records
+            shown.append(
+                {
+                    "ledger": ledger,
+                    "holes": [
+                        {
+                            "bookie": labels.get(hole.bookie, hole.bookie[:8]),
+                            "first": hole.first,
+                            "to": hole.to,
+                        }
+                        for hole in noted[:8]
+                    ],
+                }
+            )
+        return shown, count - len(shown)
+
+    async def _leaving(self, one: dict[str, Any]) -> dict[str, Any]:
+        found = await how_far(self._metadata, one["id"], named=WAITING_SHOWN)
+        return {
+            "id": one["id"],
+            "label": cut(one["label"], 64),
+            "running": found.running,
+            "ledgers": found.ledgers,
+            "waiting": [
+                {"ledger": each.ledger, "bytes": each.bytes, "why": cut(each.why)}
+                for each in found.waiting
+            ],
+        }

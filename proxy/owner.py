@@ -1,0 +1,345 @@
+"""All logs that this proxy writes: taken, closed when nobody writes them, given to others.
+
+To have a log is to hold its lock and its epoch, as any writer does (G4, H12): a proxy that is taken for dead
+and is not writes nothing more, whoever is wrong. Whoever is asked for a log that nobody has takes it. A log
+that another proxy has is that one's, unless its address refuses connections or answers as somebody else: then
+it is taken over at once, at most once in `HASTE_S` a log; a silent one is waited for by its lease.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+
+import trio
+
+from ..log.lock import holder_of
+from ..log.namespace import Namespace
+from ..log.writer import LogWriter
+from ..runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    LogRecreated,
+    Moved,
+    OwnershipAcquireFailed,
+    ProtocolError,
+    TooBusy,
+    WrongPeer,
+)
+from .members import Members
+from .namespaces import Namespaces
+from .options import ProxyOptions
+from .registration import ProxyRegistration
+from .wire import ProduceOpen
+from .written_log import WrittenLog
+
+HASTE_S = 10.0
+SWEEP_S = 5.0
+LOOK_S = 0.05
+"""Between two looks at a lock that has just been given back."""
+LEAVES_AT_ONCE = 16
+WINDOW_MIN = 64 * 1024
+"""Of a stream."""
+KNOCK_S = 0.5
+"""An owner that does not answer within this is waited for, by its lease."""
+
+Knock = Callable[[ProxyRegistration], Awaitable[None]]
+"""Dial a proxy and greet it. Raises `ConnectionLost`, `WrongPeer`."""
+
+log = logging.getLogger("distributedlog.proxy")
+
+Key = tuple[str, str]
+"""A namespace's path, a log's name."""
+
+
+@dataclass(slots=True)
+class OwnerStats:
+    """What was counted since the start, and what there is now."""
+
+    frames: int = 0
+    records: int = 0
+    bytes: int = 0
+    frames_refused: int = 0
+    logs_taken: int = 0
+    logs_taken_over: int = 0
+    logs_given_up: int = 0
+    logs_lost: int = 0
+    held_bytes: int = 0
+    windows_bytes: int = 0
+    streams: int = 0
+
+
+@dataclass(slots=True)
+class _Opening:
+    """A log that is being taken; whoever asks meanwhile waits for the same."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    found: WrittenLog | None = None
+    error: DistributedLogError | None = None
+
+
+class Owner:
+    """See the module. `run` serves it."""
+
+    def __init__(
+        self,
+        proxy_id: str,
+        namespaces: Namespaces,
+        members: Members,
+        options: ProxyOptions,
+        knock: Knock,
+    ) -> None:
+        self.id = proxy_id
+        self.options = options
+        self.stats = OwnerStats()
+        self.accepting = True
+        """Does it take logs that it has not?"""
+        self.logs: dict[Key, WrittenLog] = {}
+        self._namespaces = namespaces
+        self._members = members
+        self._knock = knock
+        self._opening: dict[Key, _Opening] = {}
+        self._left: dict[Key, trio.Event] = {}
+        """Logs that are being given up: until then."""
+        self._hasty: dict[Key, float] = {}
+        """When one was taken over early."""
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Close what nobody writes, until cancelled."""
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            while True:
+                await trio.sleep(SWEEP_S)
+                now = trio.current_time()
+                self._hasty = {k: at for k, at in self._hasty.items() if now - at < HASTE_S}
+                for key, one in list(self.logs.items()):
+                    if one.writer.over is not None:
+                        self._forget(key, one)
+                    elif now - one.used_at > self.options.idle_s:
+                        self.nursery.start_soon(self.give_up, key, "")
+
+    @property
+    def nursery(self) -> trio.Nursery:
+        """Where what waits for room, and what is opened, runs."""
+        assert self._nursery is not None, "asked while it runs"
+        return self._nursery
+
+    def has(self, path: str, name: str) -> WrittenLog | None:
+        """A log that is written here now."""
+        one = self.logs.get((path, name))
+        if one is not None and one.writer.over is not None:
+            self._forget((path, name), one)
+            return None
+        return one if one is not None and not one.leaving else None
+
+    def hold(self, more: int) -> None:
+        """So many more bytes of frames are not answered, or fewer."""
+        self.stats.held_bytes += more
+
+    def window(self) -> int:
+        """What a new stream may have unanswered, bytes: a part of what is left. Raises `TooBusy`."""
+        options = self.options
+        left = options.windows_bytes - self.stats.windows_bytes
+        if left < WINDOW_MIN:
+            raise TooBusy(f"{self.stats.streams} streams are open on this proxy")
+        return max(WINDOW_MIN, min(options.window_bytes, left // 16))
+
+    def info(self) -> dict[str, object]:
+        """For `Op.INFO`."""
+        return {**asdict(self.stats), "logs": len(self.logs), "accepting": self.accepting}
+
+    # --- taking -----------------------------------------------------------------------------------
+
+    async def take(self, request: ProduceOpen) -> WrittenLog:
+        """The log that a stream is to be opened to.
+
+        Raises `Moved` where another proxy has it, or this one takes none; `OwnershipAcquireFailed` where a
+        direct writer has it; `TooBusy`; what opening a writer raises.
+        """
+        key = (request.path, request.log)
+        deadline = trio.current_time() + self.options.open_wait_s
+        while True:
+            left = self._left.get(key)
+            if left is not None:
+                with trio.move_on_at(deadline):
+                    await left.wait()
+            found = self.has(*key)
+            if found is None:
+                found = await self._taken(key, request, deadline)
+            if not found.leaving and found.writer.over is None:
+                if request.incarnation not in ("", found.incarnation):
+                    raise LogRecreated(
+                        f'log "{request.log}" was deleted and made again: {request.incarnation} was meant, '
+                        f"it is {found.incarnation} now"
+                    )
+                return found
+            if trio.current_time() >= deadline:
+                raise Moved(f'log "{request.log}" is on its way elsewhere')
+            await trio.sleep(LOOK_S)
+
+    async def _taken(self, key: Key, request: ProduceOpen, deadline: float) -> WrittenLog:
+        opening = self._opening.get(key)
+        if opening is None:
+            opening = self._opening[key] = _Opening()
+            self.nursery.start_soon(self._open, key, request, deadline, opening)
+        await opening.done.wait()
+        if opening.found is None:
+            assert opening.error is not None, "an opening ends either way"
+            raise opening.error.again()
+        return opening.found
+
+    async def _open(
+        self, key: Key, request: ProduceOpen, deadline: float, opening: _Opening
+    ) -> None:
+        try:
+            if not self.accepting:
+                raise Moved("this proxy takes no more logs")
+            await self._make_room()
+            namespace = await self._namespaces.enter(key[0])
+            try:
+                writer = await self._acquire(namespace, key, request, deadline)
+            except BaseException:
+                self._namespaces.leave(key[0])
+                raise
+            opening.found = self.logs[key] = WrittenLog(*key, writer)
+            self.stats.logs_taken += 1
+        except DistributedLogError as error:
+            opening.error = error
+        except Exception as error:
+            log.exception("opening log %s", key)
+            opening.error = TooBusy(f"the log could not be opened here: {type(error).__name__}")
+        finally:
+            if opening.found is None and opening.error is None:
+                opening.error = Moved("this proxy ends")
+            del self._opening[key]
+            opening.done.set()
+
+    async def _acquire(
+        self, namespace: Namespace, key: Key, request: ProduceOpen, deadline: float
+    ) -> LogWriter:
+        one = namespace.open_log(
+            request.log,
+            config={"create_if_missing": request.create},
+            incarnation=request.incarnation or None,
+        )
+        takeover, wait_s = False, 0.0
+        while True:
+            try:
+                writer = await one.open_writer(takeover=takeover, wait_s=wait_s)
+                self.stats.logs_taken_over += takeover
+                return writer
+            except OwnershipAcquireFailed as error:
+                left = deadline - trio.current_time()
+                if left <= 0:
+                    raise
+                failed = error
+            holder = await holder_of(namespace.metadata, await namespace.find(request.log))
+            if holder is None:
+                continue
+            takeover, wait_s = False, left
+            if holder.proxy and holder.proxy != self.id:
+                there = self._members.write.get(holder.proxy)
+                if there is None:
+                    continue  # it has said goodbye, or its lease has ended: its lock is about to
+                if request.suspect != holder.proxy:
+                    raise Moved(f'log "{request.log}" is written by {there.label}', holder.proxy)
+                takeover = await self._refuses(there) and self._may_hurry(key)
+            elif not holder.proxy:
+                raise failed  # a direct writer, which lives
+
+    async def _refuses(self, there: ProxyRegistration) -> bool:
+        """Is the process that registered so certainly gone? Raises `Moved` where it is there."""
+        with trio.move_on_after(KNOCK_S):
+            try:
+                await self._knock(there)
+            except (ConnectionLost, WrongPeer, ProtocolError):
+                return True
+            raise Moved(f"{there.label} is there, and has the log", there.id)
+        return False
+
+    def _may_hurry(self, key: Key) -> bool:
+        now = trio.current_time()
+        if now - self._hasty.get(key, -HASTE_S) < HASTE_S:
+            return False
+        self._hasty[key] = now
+        return True
+
+    async def _make_room(self) -> None:
+        """Below the bound of logs: the one that was idle longest goes. Raises `TooBusy`."""
+        if len(self.logs) + len(self._opening) <= self.options.logs_max:
+            return
+        idle = min(
+            (one for one in self.logs.values() if not one.streams and not one.leaving),
+            key=lambda one: one.used_at,
+            default=None,
+        )
+        if idle is None:
+            raise TooBusy(f"{len(self.logs)} logs are written on this proxy")
+        await self.give_up((idle.path, idle.name), "")
+
+    # --- giving -----------------------------------------------------------------------------------
+
+    async def give_up(self, key: Key, target: str) -> bool:
+        """Acknowledge what was taken, close, give the lock back, then tell; False: it was not here.
+
+        What is not durable in `settle_s` is unknown to its producers, and the next owner recovers.
+        """
+        one = self.has(*key)
+        if one is None:
+            return False
+        left = self._left[key] = trio.Event()
+        try:
+            one.freeze()
+            with trio.move_on_after(self.options.settle_s):
+                await one.writer.aclose()
+        except DistributedLogError as error:
+            log.warning('log "%s" was left for its next owner to recover: %s', one.name, error)
+        finally:
+            with trio.CancelScope(shield=True):
+                await one.writer.abort()
+            self.stats.logs_given_up += 1
+            self._remove(key, one)
+            one.release(target)
+            del self._left[key]
+            left.set()
+        return True
+
+    async def release(self, path: str, name: str) -> None:
+        """Give a log up that no producer has open here. Raises `OwnershipAcquireFailed` where one has."""
+        one = self.has(path, name)
+        if one is None:
+            return
+        if one.streams:
+            raise OwnershipAcquireFailed(
+                f'log "{name}" has {len(one.streams)} producers here', f"proxy {self.id}"
+            )
+        await self.give_up((path, name), "")
+
+    async def drain(self) -> None:
+        """Give all logs up, and take none: whoever is told goes to another proxy."""
+        self.accepting = False
+        limit = trio.CapacityLimiter(LEAVES_AT_ONCE)
+
+        async def leave(key: Key) -> None:
+            async with limit:
+                await self.give_up(key, "")
+
+        while self.logs or self._opening:
+            for opening in list(self._opening.values()):  # of before: it is still taken, and left
+                await opening.done.wait()
+            async with trio.open_nursery() as nursery:
+                for key in list(self.logs):
+                    nursery.start_soon(leave, key)
+                await trio.sleep(LOOK_S)
+
+    def _forget(self, key: Key, one: WrittenLog) -> None:
+        """Its writer is over."""
+        self.stats.logs_lost += 1
+        self._remove(key, one)
+        assert one.writer.over is not None, "asked of one that is over"
+        one.end(one.writer.over)
+
+    def _remove(self, key: Key, one: WrittenLog) -> None:
+        if self.logs.get(key) is one:
+            del self.logs[key]
+            self._namespaces.leave(key[0])

@@ -1,0 +1,274 @@
+"""One connection to a write proxy: frames in, acknowledgements out, one frame of them a turn.
+
+No task a frame: a frame goes to its log's writer as it arrives. A stream is opened at once where the log is
+written here, else by a task that takes the log.
+"""
+
+import trio
+
+from ..log.rates import Rate
+from ..runtime.errors import (
+    CorruptData,
+    DistributedLogError,
+    InternalError,
+    InvalidRequest,
+    ProtocolError,
+    TooBusy,
+)
+from ..runtime.frames import Op, pack
+from ..runtime.link import Link
+from .common_session import CommonSession
+from .owner import Owner, log
+from .streams import ProducerStream
+from .wire import (
+    ProduceOpen,
+    ProduceOpened,
+    ProxyCall,
+    Refusal,
+    acks_frame,
+    decode_produce,
+)
+from .written_log import WrittenLog
+
+STREAMS_MAX = 10_000
+"""Of a connection."""
+HELD_SHARE = 1.5
+"""Of the sum of all windows: what a proxy may hold in frames, for one large record goes beyond its window."""
+
+
+class ProduceSession:
+    """See the module. A `Session` to its link."""
+
+    def __init__(self, link: Link, owner: Owner, limits: "Limits", common: CommonSession) -> None:
+        self._link = link
+        self._owner = owner
+        self._limits = limits
+        self._common = common
+        self._streams: dict[int, tuple[ProducerStream, WrittenLog]] = {}
+        self._opening: set[int] = set()
+        self._highest = 0
+        self._acks: list[bytes] = []
+        self._closed = False
+        link.on_turn = self._send_acks
+
+    # --- frames -----------------------------------------------------------------------------------
+
+    def on_frame(
+        self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
+    ) -> None:
+        """Take one frame. Raises `ProtocolError`, which ends the connection."""
+        if op == Op.PRODUCE:
+            self._on_produce(ident, body)
+        elif op == Op.PRODUCE_OPEN:
+            self._on_open(ident, ProduceOpen.decode(body))
+        elif op == Op.PRODUCE_PUBLISH:
+            if ident in self._streams:
+                self._streams[ident][1].publish()
+        elif op == Op.PRODUCE_CLOSE:
+            self._close(ident)
+        elif op == Op.PROXY_CALL:
+            self._owner.nursery.start_soon(self._call, ident, ProxyCall.decode(body))
+        elif not self._common.take(op, ident, body):
+            raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a write proxy")
+
+    def on_batch_end(self) -> None:
+        """All frames of one receive were taken."""
+
+    def on_closed(self) -> None:
+        """The connection is gone, and its streams die with it (H1)."""
+        self._closed = True
+        self._common.on_closed()
+        for number in list(self._streams):
+            self._close(number)
+
+    def _on_produce(self, number: int, body: memoryview) -> None:
+        found = self._streams.get(number)
+        if found is None:
+            if number <= self._highest and number not in self._opening:
+                return  # it was refused, or closed
+            raise ProtocolError(f"{self._link.peer_address} sends on stream {number}, not opened")
+        stream, written = found
+        if stream.error is not None:
+            return
+        size = len(body)
+        stats = self._owner.stats
+        try:
+            frame = decode_produce(body)
+        except CorruptData as error:
+            stream.refuse(error, stream.next)
+            return
+        records = len(frame.payloads)
+        if frame.first != stream.next:
+            stream.refuse(
+                InvalidRequest(
+                    f"a frame begins with record {frame.first}, wanted is {stream.next}"
+                ),
+                stream.next,
+            )
+        elif frame.expect is not None or frame.record_flags is not None:
+            stream.refuse(
+                InvalidRequest("expected positions and sets are not taken through proxies"),
+                stream.next,
+            )
+        elif stream.held_bytes and stream.held_bytes + size > stream.window_bytes:
+            raise ProtocolError(
+                f"{self._link.peer_address}: {stream.held_bytes + size} bytes of stream {number} are not "
+                f"answered, allowed are {stream.window_bytes}"
+            )
+        elif stats.held_bytes + size > HELD_SHARE * self._owner.options.windows_bytes:
+            stream.refuse(TooBusy("this proxy holds too much"), stream.next, retry_ms=100)
+        elif (wait_s := self._limits.wait_s(records, size)) > 0:
+            retry_ms = max(1, int(wait_s * 1000))
+            stream.refuse(
+                TooBusy("this proxy is at its limit of records or bytes a second"),
+                stream.next,
+                retry_ms=retry_ms,
+            )
+        else:
+            stats.frames += 1
+            stats.records += records
+            stats.bytes += size
+            stream.take(frame.first, records, size)
+            written.take(stream, frame)
+
+    # --- streams ----------------------------------------------------------------------------------
+
+    def _on_open(self, ident: int, request: ProduceOpen) -> None:
+        number = request.stream
+        if number <= self._highest:
+            raise ProtocolError(
+                f"{self._link.peer_address} opened stream {number} after {self._highest}"
+            )
+        self._highest = number
+        if len(self._streams) + len(self._opening) >= STREAMS_MAX:
+            error = TooBusy(f"{len(self._streams)} streams are open on this connection")
+            self._link.reply_error(ident, error)
+            return
+        written = self._owner.has(request.path, request.log)
+        if written is not None and request.incarnation in ("", written.incarnation):
+            self._try_join(ident, request, written)
+        else:
+            self._opening.add(number)
+            self._owner.nursery.start_soon(self._take, ident, request)
+
+    async def _take(self, ident: int, request: ProduceOpen) -> None:
+        try:
+            written = await self._owner.take(request)
+        except DistributedLogError as error:
+            self._link.reply_error(ident, error)
+        else:
+            self._try_join(ident, request, written)
+        finally:
+            self._opening.discard(request.stream)
+
+    def _try_join(self, ident: int, request: ProduceOpen, written: WrittenLog) -> None:
+        if self._closed:
+            return
+        owner = self._owner
+        try:
+            window_bytes = owner.window()
+        except TooBusy as error:
+            self._link.reply_error(ident, error)
+            return
+        stream = ProducerStream(
+            request.stream,
+            window_bytes,
+            ack=self._on_ack,
+            refuse=self._on_refused,
+            on_bytes=owner.hold,
+            next_sequence=request.through,
+        )
+        owner.stats.streams += 1
+        owner.stats.windows_bytes += window_bytes
+        self._streams[request.stream] = stream, written
+        written.join(stream, owner.nursery)
+        writer = written.writer
+        position = writer.position
+        dlsn = position.dlsn
+        opened = ProduceOpened(
+            position.incarnation,
+            0,
+            False,
+            stream.next,
+            window_bytes,
+            writer.txid_rule,
+            writer.last_txid,
+            (dlsn.segment, dlsn.entry, dlsn.slot),
+            position.sequence_id,
+        )
+        self._link.reply(ident, opened.encode())
+
+    def _close(self, number: int) -> None:
+        found = self._streams.pop(number, None)
+        if found is not None:
+            stream, written = found
+            stream.drop()
+            written.streams.pop(stream, None)
+            self._owner.stats.streams -= 1
+            self._owner.stats.windows_bytes -= stream.window_bytes
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def _on_ack(self, item: bytes) -> None:
+        if not self._closed:
+            if not self._acks:
+                self._link.soon()
+            self._acks.append(item)
+
+    def _on_refused(self, number: int, refusal: Refusal) -> None:
+        self._owner.stats.frames_refused += 1
+        self._send_acks()
+        self._link.send(refusal.frame(number))
+        self._close(number)
+
+    def _send_acks(self) -> None:
+        if self._acks:
+            acks, self._acks = self._acks, []
+            self._link.send(acks_frame(acks))
+
+    # --- calls about this proxy -------------------------------------------------------------------
+
+    async def _call(self, ident: int, call: ProxyCall) -> None:
+        owner = self._owner
+        try:
+            answer: object = None
+            if call.call == "owned":
+                after, limit = call.arguments
+                keys = sorted(key for key in owner.logs if "\0".join(key) > after)
+                answer = [
+                    [*key, len(owner.logs[key].streams), owner.logs[key].writer.segment]
+                    for key in keys[:limit]
+                ]
+            elif call.call == "move":
+                path, name, target = call.arguments
+                answer = await owner.give_up((path, name), target)
+            else:
+                await owner.drain()
+            self._link.reply(ident, pack(answer))
+        except DistributedLogError as error:
+            self._link.reply_error(ident, error)
+        except Exception as error:
+            log.exception("the call %s", call.call)
+            self._link.reply_error(ident, InternalError(f"{call.call}: {type(error).__name__}"))
+
+
+class Limits:
+    """How much a second a whole proxy takes."""
+
+    def __init__(self, records_per_s_max: int, bytes_per_s_max: int) -> None:
+        self._records_max, self._bytes_max = records_per_s_max, bytes_per_s_max
+        self._records, self._bytes = Rate(), Rate()
+
+    def wait_s(self, records: int, size: int) -> float:
+        """0: so much is taken, and charged; else when to come again."""
+        if not (self._records_max or self._bytes_max):
+            return 0.0
+        now = trio.current_time()
+        wait_s = max(
+            self._records.wait_s(records, self._records_max, now),
+            self._bytes.wait_s(size, self._bytes_max, now),
+        )
+        if wait_s <= 0:
+            self._records.take(records, self._records_max)
+            self._bytes.take(size, self._bytes_max)
+        return wait_s

@@ -1,0 +1,147 @@
+"""One log that this proxy writes: its producers' streams, and what waits for room in its writer.
+
+A frame goes to the log's writer in the call that received it. Only where that has no room, or it is not
+decided yet who gives the log's txids, does it wait in the inbox; a task runs as long as something is there.
+"""
+
+from collections import deque
+from functools import partial
+
+import trio
+
+from ..log.containment import contained
+from ..log.frames import Frame
+from ..log.state import AUTO
+from ..log.writer import LogWriter
+from ..runtime.errors import DistributedLogError, Moved, TooBusy
+from .streams import ProducerStream, as_told
+from .wire import ProducedFrame
+
+RETRY_MS = 200
+"""Who met a limit of the log comes again after this."""
+
+
+class WrittenLog:
+    """See the module. Made by `Owner`."""
+
+    def __init__(self, path: str, name: str, writer: LogWriter) -> None:
+        self.path = path
+        self.name = name
+        self.incarnation = writer.position.incarnation
+        self.writer = writer
+        self.streams: dict[ProducerStream, None] = {}
+        self.used_at = trio.current_time()
+        """When a frame or a stream came last."""
+        self.leaving = False
+        self._inbox: deque[tuple[ProducerStream, ProducedFrame]] = deque()
+        self._busy = False
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def over(self) -> bool:
+        """Does its writer take nothing more?"""
+        return self.leaving or self.writer.over is not None
+
+    def join(self, stream: ProducerStream, nursery: trio.Nursery) -> None:
+        """A producer has come. ``nursery``: runs what waits for room."""
+        self._nursery = nursery
+        self.streams[stream] = None
+        self.used_at = trio.current_time()
+
+    def take(self, stream: ProducerStream, frame: ProducedFrame) -> None:
+        """A frame of one of its streams, which has accepted it."""
+        self.used_at = trio.current_time()
+        if self._inbox or self.writer.txid_rule == AUTO or not self._try(stream, frame):
+            if stream.error is not None:
+                return  # it was refused: by the log, or because that is over
+            self._inbox.append((stream, frame))
+            if not self._busy and self._nursery is not None:
+                self._busy = True
+                self._nursery.start_soon(self._run_inbox)
+
+    def publish(self) -> None:
+        """What is acknowledged is to be readable, where no later entry says so."""
+        self.writer.pipeline.keeper.current.publish()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def freeze(self) -> None:
+        """Take nothing more, and tell nobody yet: what was given to the writer is still answered."""
+        self.leaving = True
+        self._drop(Moved("the log moves away"), withhold=True)
+
+    def release(self, target: str) -> None:
+        """It was given up: tell all who stay, and who should have it now ("": whoever is asked)."""
+        for stream in list(self.streams):
+            stream.release(Moved(f'log "{self.name}" has moved', target))
+        self.streams.clear()
+
+    def end(self, error: DistributedLogError) -> None:
+        """Its writer is over: whoever is not told by what he sent is told now."""
+        self._drop(as_told(error), withhold=False)
+        self.streams.clear()
+
+    def _drop(self, error: DistributedLogError, *, withhold: bool) -> None:
+        firsts: dict[ProducerStream, int] = {}
+        for stream, frame in self._inbox:
+            firsts.setdefault(stream, frame.first)
+        self._inbox.clear()
+        for stream in list(self.streams):
+            stream.refuse(error, firsts.get(stream, stream.next), withhold=withhold)
+
+    # --- into the writer --------------------------------------------------------------------------
+
+    def _try(self, stream: ProducerStream, frame: ProducedFrame) -> bool:
+        """False: it was not taken, for lack of room or because it was refused."""
+        try:
+            taken = self.writer.take_frame(
+                frame.payloads,
+                partial(_answer, stream),
+                txids=None if frame.txids is None else list(frame.txids),
+            )
+        except DistributedLogError as error:
+            self._on_refused(stream, frame, error)
+            return False
+        return taken is not None
+
+    def _on_refused(
+        self, stream: ProducerStream, frame: ProducedFrame, error: DistributedLogError
+    ) -> None:
+        if self.writer.over is not None:
+            stream.refuse(as_told(self.writer.over), frame.first)
+            self.end(self.writer.over)
+        else:
+            retry_ms = RETRY_MS if isinstance(error, TooBusy) else 0
+            stream.refuse(error, frame.first, retry_ms=retry_ms)
+
+    async def _run_inbox(self) -> None:
+        try:
+            with contained(f'the inbox of log "{self.name}"', self.writer.fail):
+                while self._inbox:
+                    await self._serve(*self._inbox[0])
+        finally:
+            self._busy = False
+
+    async def _serve(self, stream: ProducerStream, frame: ProducedFrame) -> None:
+        """Give the first one in the inbox to the writer, or wait until that can be tried."""
+        head = self._inbox[0]
+        done = True
+        try:
+            if stream.error is not None and frame.first >= stream.refused_from:
+                await trio.lowlevel.checkpoint()
+            elif self.writer.txid_rule == AUTO:
+                done = False
+                await self.writer.decide_txids(frame.txids is not None)
+            elif not self._try(stream, frame) and stream.error is None:
+                done = False
+                size = sum(map(len, frame.payloads))
+                await self.writer.frame_room(len(frame.payloads), size)
+        except DistributedLogError as error:
+            done = True
+            self._on_refused(stream, frame, error)
+        if done and self._inbox and self._inbox[0] is head:
+            self._inbox.popleft()
+
+
+def _answer(stream: ProducerStream, frame: Frame) -> None:
+    stream.on_done(frame.first, frame.first_txid, frame.repeated, frame.error)

@@ -1,0 +1,27 @@
+"""Seeds of Raft worlds whose disks rot, and what must be found in them (H106)."""
+
+from distributedlog.sim.raft_rot import RemembersNothing, RottingWorld, TrustingWorld
+from distributedlog.sim.raft_world import run_seeds
+
+SEEDS = 150
+
+
+def test_nothing_committed_is_lost_while_disks_rot() -> None:
+    assert run_seeds(range(SEEDS), RottingWorld) is None
+
+
+def test_the_world_rots_and_forgets() -> None:
+    worlds = [RottingWorld(seed) for seed in range(20)]
+    for world in worlds:
+        world.run()
+
+    assert sum(world.rotten for world in worlds) > 40
+    assert sum(world.forgotten for world in worlds) > 10
+
+
+def test_who_trusts_what_is_left_is_found() -> None:
+    assert run_seeds(range(SEEDS), TrustingWorld) is not None
+
+
+def test_who_remembers_nothing_is_found() -> None:
+    assert run_seeds(range(SEEDS), RemembersNothing) is not None

@@ -1,0 +1,271 @@
+"""Metadata nodes whose disks rot: nothing is lost, and nobody has to do anything (H106)."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+from distributedlog.metadata.ghost import GHOST, LastWords, Place, Word, mark_payload
+from distributedlog.metadata.members import load_members, store_members
+from distributedlog.metadata.ready import HardState
+from distributedlog.metadata.recalling import GIVEN_AWAY, TERMS_AHEAD, Statement, recalled
+from distributedlog.metadata.refounding import read_survivor
+from distributedlog.runtime.blocks import ALIGN
+from distributedlog.runtime.errors import CorruptData
+from tests.metadata.quorum import Quorum, fill, put, serving_quorum
+from tests.metadata.test_metadata_quorum import caught_up
+
+KEYS = 20
+
+
+async def lose(nodes: Quorum, name: str, *places: int) -> None:
+    """Zero some blocks of the node's log, counted from its beginning."""
+    disk = nodes.disks[name]
+    file = await disk.open(next(file for file in disk.list() if file.startswith("log.")))
+    for place in places:
+        file.write_at(place * ALIGN, [bytes(ALIGN)])
+    file.close()
+
+
+async def blocks_in(nodes: Quorum, name: str) -> int:
+    """How many blocks the node's log has."""
+    disk = nodes.disks[name]
+    file = await disk.open(next(file for file in disk.list() if file.startswith("log.")))
+    content = await file.read_cold(0, file.size())
+    file.close()
+    return len(content.rstrip(b"\0")) // ALIGN + 1
+
+
+async def all_whole(nodes: Quorum, names: Sequence[str]) -> None:
+    """Wait until these nodes count by themselves again."""
+    with trio.fail_after(60):
+        for name in names:
+            while True:
+                members = await load_members(nodes.disks[name])
+                assert members is not None
+                if members.may_vote and GHOST not in nodes.disks[name].list():
+                    break
+                await trio.sleep(0.05)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 5, 15, -3, -2])
+async def test_a_block_of_one_node_rots(place: int, autojump_clock: object) -> None:
+    """It comes back with its word, and with one other it makes a quorum that has everything."""
+    async with serving_quorum() as (nodes, client):
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        await trio.sleep(1)
+        await nodes.kill()
+        count = await blocks_in(nodes, "m2")
+        await lose(nodes, "m2", place % count)
+        await nodes.start("m1", "m2")
+
+        found = await client.get(b"k%02d" % (KEYS - 1))
+        assert found is not None
+        await all_whole(nodes, ["m2"])
+        await nodes.start("m3")
+        await nodes.kill("m1")
+        for n in range(KEYS):
+            assert await client.get(b"k%02d" % n) is not None
+
+
+async def test_two_of_three_rot_in_different_places(autojump_clock: object) -> None:
+    async with serving_quorum() as (nodes, client):
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        await trio.sleep(1)
+        chance = random.Random(4)
+        for _ in range(6):
+            await nodes.kill()
+            whole = chance.choice(nodes.names)
+            rotten = [name for name in nodes.names if name != whole]
+            for name in rotten:
+                count = await blocks_in(nodes, name)
+                await lose(nodes, name, chance.randrange(count - 1))
+            await nodes.start()
+
+            for n in range(KEYS):
+                assert await client.get(b"k%02d" % n) is not None
+            await client.transact(put(b"more", b""))
+            await all_whole(nodes, rotten)
+            await caught_up(nodes)
+            await trio.sleep(1)
+
+
+async def test_who_has_less_than_a_rotten_node_promised_is_not_elected(
+    autojump_clock: object,
+) -> None:
+    """What two have acknowledged and the third has not: with the one whose copy rotted it must not lead."""
+    async with serving_quorum() as (nodes, client):
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        leader = await nodes.leader()
+        rotten, behind = (name for name in nodes.names if name != leader)
+        await nodes.kill(behind)
+        await client.transact(put(b"late", b"1"))
+        await trio.sleep(1)
+        await nodes.kill()
+        await lose(nodes, rotten, 1)
+        await nodes.start(rotten, behind)
+        await trio.sleep(30)
+
+        assert "leader" not in {row.role for row in (await nodes.rows()).values()}
+        await nodes.start(leader)
+        assert await client.get(b"late") is not None
+        await all_whole(nodes, [rotten])
+
+
+async def test_who_has_forgotten_its_word_waits_for_all_others(autojump_clock: object) -> None:
+    """As a directory does that an older version called damaged."""
+    async with serving_quorum() as (nodes, client):
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        await nodes.kill()
+        disk = nodes.disks["m2"]
+        for name in disk.list():
+            if name.startswith(("log.", "snapshot.")):
+                await disk.delete(name)
+        await nodes.start("m1", "m2")
+        await trio.sleep(30)
+        rows = await nodes.rows()
+        assert rows["m2"].role.startswith("damaged")
+        assert rows["m1"].role != "leader"
+
+        await nodes.start("m3")
+        for n in range(KEYS):
+            assert await client.get(b"k%02d" % n) is not None
+        await all_whole(nodes, ["m2"])
+        await nodes.kill("m1")
+        await client.transact(put(b"by m2 and m3", b""))
+
+
+async def test_what_was_said_before_all_are_there_does_not_count(autojump_clock: object) -> None:
+    """Who has answered may have learned of more since: it must live while the last one answers."""
+    async with serving_quorum() as (nodes, client):
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        await nodes.kill()
+        disk = nodes.disks["m2"]
+        for name in disk.list():
+            if name.startswith(("log.", "snapshot.")):
+                await disk.delete(name)
+        await nodes.start("m1", "m2")
+        await trio.sleep(10)
+        await nodes.kill("m1")
+        await nodes.start("m3")
+        await trio.sleep(30)
+        assert GHOST not in disk.list()
+        assert (await nodes.rows())["m2"].role.startswith("damaged")
+
+        await nodes.start("m1")
+        await all_whole(nodes, ["m2"])
+
+
+async def test_a_log_that_is_less_than_it_was_is_no_survivor(autojump_clock: object) -> None:
+    """A new cluster from it would silently lack what it had acknowledged."""
+    async with serving_quorum() as (nodes, client):
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        await trio.sleep(1)
+        await nodes.kill()
+        await lose(nodes, "m2", 2)
+        await nodes.start("m2")
+        await nodes.kill("m2")
+        assert GHOST in nodes.disks["m2"].list()
+        with pytest.raises(CorruptData, match="less than it ever was"):
+            await read_survivor(nodes.disks["m2"])
+        assert await read_survivor(nodes.disks["m1"])
+
+
+async def test_a_node_that_is_filled_up_says_so_and_survives_a_kill_at_any_time(
+    autojump_clock: object,
+) -> None:
+    async with serving_quorum() as (nodes, client):
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        leader = await nodes.leader()
+        rotten = nodes.other_than(leader)
+        await trio.sleep(1)
+        await nodes.kill(rotten)
+        await lose(nodes, rotten, 2)
+        for delay_s in (0.0, 0.01, 0.05, 0.2):
+            await nodes.start(rotten)
+            await trio.sleep(delay_s)
+            await nodes.kill(rotten)
+        nodes.cut_off(rotten)
+        await nodes.start(rotten)
+        members = await load_members(nodes.disks[rotten])
+        assert members is not None
+        if not members.may_vote:
+            rows = await nodes.rows()
+            assert any("filled" in one or "fill" in one for one in rows[rotten].reasons)
+        nodes.join_again(rotten)
+        await all_whole(nodes, [rotten])
+        assert not (await nodes.rows())[rotten].reasons
+        await client.transact(put(b"on", b""))
+        await caught_up(nodes)
+
+
+async def test_members_that_may_not_vote_come_back_with_a_sound_log(
+    autojump_clock: object,
+) -> None:
+    """What an older version left of a damaged node: an empty log, and the vote given up for ever."""
+    async with serving_quorum() as (nodes, client):
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        await nodes.kill("m3")
+        members = await load_members(nodes.disks["m3"])
+        assert members is not None
+        from dataclasses import replace
+
+        await store_members(nodes.disks["m3"], replace(members, may_vote=False))
+        await nodes.start("m3")
+
+        await all_whole(nodes, ["m3"])
+        await client.transact(put(b"on", b""))
+        await caught_up(nodes)
+
+
+# --- the word ---------------------------------------------------------------------------------------
+
+
+def test_the_newest_blocks_say_what_was_promised() -> None:
+    words = LastWords()
+    words.take(1, [["hard", 3, "a"], ["snapshot", 5, 2, b""], ["entry", 6, 3, b""]])
+    assert words.word() == Word(HardState(3, "a"), Place(3, 6))
+    words.take(2, [["hard", 4, "b"], ["hard", 4, "b"]])
+    assert words.word() == Word(HardState(4, "b"), Place(3, 6))
+    words.take(3, [["hard", 4, "b"], ["truncate", 6]])
+    assert words.word() is None
+
+
+def test_after_a_gap_nothing_of_before_it_is_believed() -> None:
+    words = LastWords()
+    words.take(1, [["hard", 3, "a"], ["entry", 6, 3, b""]])
+    words.take(3, [["hard", 4, "b"]])
+    assert words.word() is None
+    words.take(4, [["hard", 4, "b"], ["entry", 8, 4, b""]])
+    assert words.word() == Word(HardState(4, "b"), Place(4, 8))
+    words.take_mark(6, b"")  # of an older version
+    assert words.word() is None
+    word = Word(HardState(5, "c"), Place(4, 9))
+    words.take_mark(8, mark_payload(word))
+    assert words.word() == word
+    words.take_mark(9, b"\xc1")
+    assert words.word() is None
+
+
+def test_all_other_voters_are_heard_before_anything_is_believed() -> None:
+    from distributedlog.metadata.configuration import Configuration
+
+    members = Configuration.of_ids("abcd")
+    said = {
+        "b": Statement("b", 7, Place(3, 9), members),
+        "c": Statement("c", 4, Place(4, 2), members),
+    }
+    assert recalled("a", said) == "d must say what this node may have promised"
+    said["d"] = Statement("d", 5, Place(4, 1), members)
+    assert recalled("a", said) == Word(HardState(7 + TERMS_AHEAD, GIVEN_AWAY), Place(4, 2))
+    assert isinstance(recalled("z", said), str)
+    assert isinstance(recalled("a", {}), str)

@@ -1,0 +1,148 @@
+"""A write proxy, spoken to in frames: shared entries, one owner, streams that end at their first refusal."""
+
+import pytest
+
+from distributedlog.proxy import wire
+from distributedlog.runtime.errors import (
+    CorruptData,
+    InvalidRequest,
+    Moved,
+    OwnershipAcquireFailed,
+    TooBusy,
+    TransactionIdOutOfOrder,
+)
+
+from .proxy_world import world
+
+
+async def test_frames_of_many_producers_share_entries_and_keep_their_order() -> None:
+    async with world() as it:
+        producer = await it.producer(await it.proxy("w1"))
+        opened = [await producer.open(number, "orders") for number in range(1, 21)]
+        assert {one.incarnation for one in opened} == {opened[0].incarnation}
+
+        for round_number in range(5):
+            for stream in range(1, 21):
+                producer.send(
+                    stream, 2 * round_number, b"%d.%d" % (stream, round_number), b"and another"
+                )
+        acks = await producer.acked(100)
+
+        assert len({(ack.segment, ack.entry) for ack in acks}) < 60
+        assert producer.ack_frames < 60, "one frame a turn, not one a frame"
+        for stream in range(1, 21):
+            mine = [ack for ack in acks if ack.stream == stream]
+            assert [ack.first for ack in mine] == [0, 2, 4, 6, 8]
+            places = [(ack.segment, ack.entry, ack.slot) for ack in mine]
+            assert places == sorted(places)
+        producer.publish(1)
+        await producer.open(21, "orders")  # answered after it
+        stored = await it.stored("orders")
+        assert len(stored) == 200
+        for stream in range(1, 21):
+            mine_stored = [one for one in stored if one.startswith(b"%d." % stream)]
+            assert mine_stored == [b"%d.%d" % (stream, n) for n in range(5)]
+
+
+async def test_a_log_has_one_owner_and_others_say_who() -> None:
+    """Scenario 29; a direct writer is never fenced by a proxy."""
+    async with world() as it:
+        first, second = await it.proxy("w1"), await it.proxy("w2", open_wait_s=0.5)
+        owner, other = await it.producer(first), await it.producer(second)
+        await owner.open(1, "orders")
+
+        with pytest.raises(Moved) as moved:
+            await other.open(1, "orders")
+        assert moved.value.detail == first.node_id
+        with pytest.raises(Moved) as moved:  # it is there, whoever suspects it
+            await other.open(2, "orders", suspect=first.node_id)
+        assert moved.value.detail == first.node_id
+
+        async with it.namespace.open_log("mine").open_writer() as writer:
+            with pytest.raises(OwnershipAcquireFailed):
+                await other.open(3, "mine")
+            await writer.write(b"still mine")
+
+
+async def test_a_stream_ends_at_its_first_refused_frame() -> None:
+    """H65, H66, scenario 31: what comes after a refused frame is dropped, whatever it is."""
+    async with world() as it:
+        producer = await it.producer(await it.proxy("w1"))
+        for stream in (1, 2, 3):
+            await producer.open(stream, "orders")
+        await it.namespace.create_log("given", txids="given")
+        await producer.open(4, "given")
+
+        producer.send(1, 0, b"one")
+        broken = bytearray(wire.produce_frame(1, 1, 0, None, [b"two"]))
+        broken[-1] ^= 1
+        producer.link.send(bytes(broken))
+        producer.send(1, 1, b"three")
+        producer.send(2, 5, b"a gap")
+        producer.send(2, 0, b"too late")
+        producer.send(3, 0, b"another's")
+        producer.send(4, 0, b"g", txids=[9])
+        producer.send(4, 1, b"goes back", txids=[8])
+        producer.send(4, 2, b"after it", txids=[10])
+
+        changed, gap, back = [await producer.refused(stream) for stream in (1, 2, 4)]
+        assert isinstance(changed.error, CorruptData)
+        assert (changed.unknown_from, changed.refused_from) == (1, 1)
+        assert isinstance(gap.error, InvalidRequest)
+        assert gap.refused_from == 0
+        assert isinstance(back.error, TransactionIdOutOfOrder)
+        assert (back.unknown_from, back.refused_from) == (1, 1)
+        await producer.acked(3)
+        producer.publish(3)
+        await producer.open(5, "given")
+        producer.publish(5)
+        await producer.open(6, "given")
+        assert sorted(await it.stored("orders")) == [b"another's", b"one"]
+        assert await it.stored("given") == [b"g"]
+
+
+async def test_a_proxy_that_stops_gives_its_logs_to_others() -> None:
+    """Scenario 30, H76: all that was taken is acknowledged before anybody is told to go elsewhere."""
+    async with world() as it:
+        first, second = await it.proxy("w1"), await it.proxy("w2")
+        leaving, staying = await it.producer(first), await it.producer(second)
+        for number in range(1, 6):
+            await leaving.open(number, f"log{number}")
+        for number in range(1, 6):
+            for at in range(10):
+                leaving.send(number, at, b"%d" % at)
+        await leaving.acked(1)
+
+        it.scopes["w1"].cancel()
+        ends = [await leaving.refused(number) for number in range(1, 6)]
+
+        for number, end in enumerate(ends, 1):
+            assert isinstance(end.error, Moved)
+            assert end.unknown_from == end.refused_from, "nothing is unknown"
+            acked = sum(ack.records for ack in leaving.acks if ack.stream == number)
+            assert acked == end.refused_from
+            await staying.open(number, f"log{number}", through=end.refused_from)
+            staying.send(number, end.refused_from, b"after")
+        await staying.acked(5)
+        for number in range(1, 6):
+            staying.publish(number)
+        await staying.open(6, "log1")
+        for number, end in enumerate(ends, 1):
+            stored = await it.stored(f"log{number}")
+            assert stored == [b"%d" % at for at in range(end.refused_from)] + [b"after"]
+
+
+async def test_above_its_limit_a_proxy_says_when_to_come_again() -> None:
+    """Scenario 31."""
+    async with world() as it:
+        producer = await it.producer(await it.proxy("w1", records_per_s_max=10))
+        await producer.open(1, "orders")
+
+        for at in range(20):
+            producer.send(1, at, b"x")
+        refusal = await producer.refused(1)
+
+        assert isinstance(refusal.error, TooBusy)
+        assert 10 <= refusal.refused_from < 20
+        assert 0 < refusal.retry_ms <= 1000
+        await producer.acked(refusal.refused_from)
