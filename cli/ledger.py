@@ -206,7 +206,11 @@ def accept_loss(
     if (end is None) == (first is None) or (first is None) != (last is None):
         raise click.UsageError("either --first and --last, or --end")
     what = f"entries {first} to {last}" if end is None else f"what is after entry {end}"
-    consent(f"give up {what} of ledger {ledger}", yes)
+    try:
+        reason.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError("--reason is not UTF-8: nobody could be told") from None
+    consent(f"give up {what} of ledger {ledger}", yes, typed=str(ledger))
 
     async def work(logs: Any) -> Any:
         by, why = logs.context.owner[:LOSS_BY_CHARS_MAX], reason[:LOSS_WHY_CHARS_MAX]

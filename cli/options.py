@@ -197,13 +197,21 @@ class Group(Command, click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
 
 
-def consent(question: str, yes: bool) -> None:
-    """Ask before what has no way back, unless --yes was given; off a terminal nobody can be asked."""
+def consent(question: str, yes: bool, *, typed: str = "") -> None:
+    """Ask before what has no way back, unless --yes was given; off a terminal nobody can be asked.
+
+    ``typed``: a y is not enough, this is to be typed.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question}? There is no way back: say --yes")
-    if not click.confirm(f"{question}? There is no way back", err=True):
+    if typed:
+        said = click.prompt(f"{question}? There is no way back: type {typed}", default="", err=True)
+        agreed = said.strip() == typed
+    else:
+        agreed = click.confirm(f"{question}? There is no way back", err=True)
+    if not agreed:
         say("nothing was changed")
         raise Answer(NO)
 

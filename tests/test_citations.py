@@ -83,3 +83,19 @@ def test_each_of_the_scenarios_names_tests_that_are_there() -> None:
                 named += 1
                 assert (part, name) in there, f"scenario {number}: {part} {name}"
         assert named or said.startswith("none"), f"scenario {number} names no test"
+
+
+def test_the_tests_that_documents_name_are_there() -> None:
+    """Whole, or the beginning of a name before "…" or "*"."""
+    there: set[str] = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        there |= {path.stem, *re.findall(r"def (test_\w+)", path.read_text())}
+
+    gone = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "docs").rglob("*.md"))
+        for name, cut in re.findall(r"(?<![\w/.])(test_\w+)([…*]?)", path.read_text())
+        if not (any(one.startswith(name) for one in there) if cut else name in there)
+    ]
+
+    assert gone == []

@@ -289,6 +289,39 @@ def test_what_cannot_be_mended_by_a_command_is_not_advised() -> None:
         assert bool(found) == bool(lost), roles
 
 
+def test_what_a_reader_will_never_be_given_is_given_up_by_typing_the_ledgers_id(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A y, or another number, changes nothing; no cluster is asked before."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    command = [
+        "ledger",
+        "accept-loss",
+        "7",
+        "--end",
+        "3",
+        "--reason",
+        "gone",
+        "--uri",
+        "nonsense://",
+    ]
+    for typed in ("y", "8", ""):
+        monkeypatch.setattr(sys, "stdin", Terminal(typed + "\n"))
+        assert run(command) == 6
+        said = capsys.readouterr().err
+        assert "type 7" in said
+        assert "nothing was changed" in said
+    monkeypatch.setattr(sys, "stdin", Terminal("7\n"))
+    assert run(command) == 2
+    assert "unknown scheme" in capsys.readouterr().err
+    assert run([*command[:-3], "\udcff", "--uri", "nonsense://", "--yes"]) == 2
+    assert "not UTF-8" in capsys.readouterr().err
+
+
 def test_deleting_asks_for_consent_and_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
     for words in DESTRUCTIVE:
         assert run([*words, "--uri", "distributedlog://127.0.0.1:1/n", "--timeout", "1"]) == 2, (
