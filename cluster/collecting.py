@@ -18,8 +18,9 @@ from ..log.keys import UNLINKED_PREFIX, ids_of_unlinked, txn_key
 from ..log.unlinked import UnlinkedLedger, delete_unlinked
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import KeyValue
-from ..runtime.errors import CorruptData, DistributedLogError, NoSuchLedger, UnsupportedFormat
+from ..runtime.errors import CorruptData, NoSuchLedger, UnsupportedFormat
 from .restored import Turn
+from .watching import each_turn
 
 PAGE = 500
 EVERY_S = 300.0
@@ -56,15 +57,13 @@ class Collector:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await trio.sleep(min(EVERY_S, self._unlinked_s / 2))
-            try:
-                if await self._election.elected():
-                    await self.work()
-                else:
-                    self._seen.clear()
-            except DistributedLogError as error:
-                log.warning("%s: %s; trying again", type(error).__name__, error)
+        await each_turn(
+            self._election,
+            self.work,
+            lambda: self._seen.clear(),
+            every_s=min(EVERY_S, self._unlinked_s / 2),
+            said_by=log,
+        )
 
     async def work(self) -> None:
         """Look at every unlinked segment once."""

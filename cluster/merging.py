@@ -29,6 +29,7 @@ from ..runtime.errors import CorruptData, DistributedLogError, LogNotFound, Unsu
 from .collecting import Records
 from .held_up import HeldUp
 from .restored import Turn
+from .watching import each_turn
 
 EVERY_S = 60.0
 RETIRED_S = 3600.0
@@ -89,15 +90,9 @@ class Merging:
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await trio.sleep(EVERY_S)
-            try:
-                if await self._election.elected():
-                    await self.work()
-                else:
-                    self._seen.clear()
-            except DistributedLogError as error:
-                log.warning("%s: %s; trying again", type(error).__name__, error)
+        await each_turn(
+            self._election, self.work, lambda: self._seen.clear(), every_s=EVERY_S, said_by=log
+        )
 
     async def work(self) -> None:
         """One pass."""

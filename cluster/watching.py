@@ -11,6 +11,7 @@ import trio
 
 from ..metadata.interface import Metadata, prefix_end
 from ..runtime.errors import Compacted, DistributedLogError
+from .restored import Turn
 
 RETRY_S = 1.0
 GATHER_S = 0.1
@@ -61,6 +62,26 @@ async def at_each_change(
             if failed:
                 await trio.sleep(RETRY_S)
                 changes.come.set()
+
+
+async def each_turn(
+    turn: Turn,
+    work: Callable[[], Awaitable[None]],
+    forget: Callable[[], None],
+    *,
+    every_s: float,
+    said_by: logging.Logger,
+) -> None:
+    """Await ``work()`` each ``every_s`` while it is our turn, else ``forget()``; until cancelled."""
+    while True:
+        await trio.sleep(every_s)
+        try:
+            if await turn.elected():
+                await work()
+            else:
+                forget()
+        except DistributedLogError as error:
+            said_by.warning("%s: %s; trying again", type(error).__name__, error)
 
 
 class _Changes:

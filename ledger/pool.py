@@ -224,11 +224,17 @@ class BookiePool:
             if self._came.get(bookie_id, (0, 0.0))[0] != item.create_revision:
                 self._came[bookie_id] = (item.create_revision, trio.current_time())
 
-    def _take_cookie(self, key: bytes, value: bytes | None) -> None:
+    def _id_of(self, key: bytes) -> str | None:
+        """The bookie of a key; None for a key that is none's, which is named."""
         try:
-            bookie_id = keys.bookie_id_of(key)
+            return keys.bookie_id_of(key)
         except CorruptData as error:
             self._unreadable.note(key, error)
+            return None
+
+    def _take_cookie(self, key: bytes, value: bytes | None) -> None:
+        bookie_id = self._id_of(key)
+        if bookie_id is None:
             return
         if value is None:
             self._known.pop(bookie_id, None)
@@ -239,10 +245,8 @@ class BookiePool:
                 self._gone_at.setdefault(bookie_id, trio.current_time())
 
     def _take_leaving(self, key: bytes, value: bytes | None) -> None:
-        try:
-            bookie_id = keys.bookie_id_of(key)
-        except CorruptData as error:
-            self._unreadable.note(key, error)
+        bookie_id = self._id_of(key)
+        if bookie_id is None:
             return
         if value is None:
             self._leaving.pop(bookie_id, None)
@@ -258,8 +262,10 @@ class BookiePool:
             self._unreadable.note(key, error)  # the one of before stays
 
     def _take_registration(self, nursery: trio.Nursery, key: bytes, value: bytes | None) -> None:
+        bookie_id = self._id_of(key)
+        if bookie_id is None:
+            return
         try:
-            bookie_id = keys.bookie_id_of(key)
             registration = None if value is None else BookieRegistration.decode(key, value)
         except (CorruptData, UnsupportedFormat) as error:
             self._unreadable.note(key, error)

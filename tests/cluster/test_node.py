@@ -1,7 +1,7 @@
 """A bookie's life on a live quorum: registered, again on the same disks, ended by a failing disk."""
 
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,13 +14,16 @@ from distributedlog.bookie.entry import encode
 from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
+from distributedlog.cluster import node
 from distributedlog.cluster.lifeline import first_of
 from distributedlog.cluster.node import confine
 from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
+from distributedlog.cluster.restored import Turn, hold
 from distributedlog.ledger import keys
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.interface import Metadata
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
@@ -244,6 +247,30 @@ async def _write_something(world: _World, ready: NodeReady) -> None:
         on_refused=lambda position, error: None,
     )
     stream.send(encode(1, 0, 1, -1, (b"x",), 1))
+
+
+async def test_whoever_deletes_in_a_node_stops_while_deletions_are_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H104: purging, retention, merging and collecting take turns that are nobody's meanwhile."""
+    turns: list[Turn] = []
+
+    def asked(kind: Callable[..., Any]) -> Callable[..., Any]:
+        def made(metadata: Metadata, turn: Turn, *rest: Any, **named: Any) -> Any:
+            turns.append(turn)
+            return kind(metadata, turn, *rest, **named)
+
+        return made
+
+    for kind in ("Purger", "Retention", "Merging", "Collector"):
+        monkeypatch.setattr(node, kind, asked(getattr(node, kind)))
+    async with _world() as world, world.bookie(_disks()):
+        await turns[0].elected()  # now the key is held, whoever of them asked first
+        assert [await turn.elected() for turn in turns] == [True] * 4
+
+        await hold(world.metadata, "an operator looks")
+
+        assert [await turn.elected() for turn in turns] == [False] * 4
 
 
 async def test_a_loss_stays_unconfined_where_nobody_knows_the_next_ledger() -> None:
