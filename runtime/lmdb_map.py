@@ -225,7 +225,7 @@ async def delete_map(path: Path) -> None:
 async def probe_map(path: Path) -> bool:
     """Whether a child process could open the map in ``path``, read all of it in order, and begin to write.
 
-    False: delete the map and rebuild it. A map that is not there is in order. Takes about a second a
+    False: delete the map and rebuild it. A map that is not there is in order. Takes some 0.4 s of CPU a
     million pairs.
     """
     if not _is_there(path):
@@ -245,15 +245,14 @@ async def probe_map(path: Path) -> bool:
 
 _PROBE = """
 import sys, lmdb
+from itertools import pairwise, starmap
+from operator import lt
 with lmdb.open(sys.argv[1], map_size=64 << 30, create=False) as environment:
     with environment.begin() as reader, reader.cursor() as cursor:
-        count, before = 0, b""
-        for key, value in cursor:
-            if key <= before:
-                sys.exit("the keys are out of order")
-            count, before = count + 1, key
-        if count != environment.stat()["entries"]:
-            sys.exit("pairs are missing")
+        # No line of Python a pair: of two million each would be half a second of a bookie's start.
+        in_order = sum(starmap(lt, pairwise(cursor)))
+        if in_order != max(0, environment.stat()["entries"] - 1):
+            sys.exit("pairs are missing, or out of order")
     # The list of free pages lies in pages of its own, which only a writer reads: one that looks for more
     # pages in a row than there are goes through all of it. Given up, it has changed nothing.
     writer = environment.begin(write=True)
