@@ -27,22 +27,22 @@ class Dropping:
         Not while somebody adds to it, nor while it is in limbo: then it is being copied here. What a kill or
         a full disk left of a stub's entries could be.
         """
-        ledger = self._ledgers.by_id.get(ledger_id)
+        ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.deleted or ledger.going or ledger.users or ledger.pending:
             return -1
         return -1 if ledger.limbo and not self.dropped(ledger_id) else ledger.top
 
     def dropped(self, ledger_id: int) -> bool:
         """Is it a stub?"""
-        ledger = self._ledgers.by_id.get(ledger_id)
-        return ledger is not None and bool(ledger.flags & jb.DROPPED) and not ledger.deleted
+        flags = self._ledgers.flags_of(ledger_id)
+        return flags is not None and flags & (jb.DROPPED | jb.DELETED) == jb.DROPPED
 
     async def drop(self, ledger_id: int) -> bool:
         """Drop what is here of the ledger. Call on proof only (H93). False: it is in use now.
 
         Raises `DiskFull`: then its state is a stub's, its entries go with a later call.
         """
-        ledger = self._ledgers.by_id.get(ledger_id)
+        ledger = self._ledgers.get(ledger_id)
         if ledger is None or self.held(ledger_id) < 0:
             return False
         ledger.going = True

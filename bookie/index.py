@@ -4,11 +4,14 @@ Runs of consecutive ids, disjoint for each ledger (H8): those since the last che
 ones in an ordered map (`index_records.py` has its bytes). The index is derived data: what does not fit its
 checksum is never believed: the map is dropped and built again from the journal (`replay.py`).
 
+A start believes the totals that each transaction writes with the map's position, and reads of the map what
+it needs. What is damaged in there is met at its first use, at the latest by the scrub.
 """
 
 import logging
-from collections.abc import AsyncIterator, Container, Sequence
-from itertools import islice
+from collections import Counter
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from dataclasses import replace
 
 import trio
 
@@ -23,8 +26,10 @@ from .index_records import (
     STATE_KEY,
     IndexDamaged,
     Saved,
+    Totals,
     checked,
     file_of,
+    flags_of,
     ledger_end,
     located,
     sealed,
@@ -41,6 +46,8 @@ PAGE = 256
 """Pairs of the map that one turn of the loop looks at."""
 TOMBSTONES_AT_ONCE = 5_000
 """So many end with one checkpoint."""
+STATES_AT_ONCE = 50_000
+"""So many are looked through for them before it."""
 LEDGERS_A_TURN = 1_000
 """Of those that a checkpoint has written, when it lets go of what it kept for readers."""
 
@@ -60,8 +67,14 @@ class Index:
         self._dirty_runs: dict[Ledger, None] = {}
         self._dirty_states: dict[Ledger, None] = {}
         self._gone_files: set[int] = set()
-        self._ending = False
-        """Are there tombstones that may end?"""
+        self._end_asked = False
+        """The bound of tombstones has moved since they were looked for."""
+        self._ending_from: int | None = None
+        """From this id on there may be tombstones that can end; None: there are none."""
+        self._may_end: list[int] = []
+        """Tombstones that the map has, as was looked before the checkpoint that is to end them."""
+        self._ending_next: int | None = None
+        """Where to go on looking when those have ended."""
         self.runs_in_memory = 0
         self.runs_frozen = 0
         """Being written by a checkpoint, and in memory as well until it is done."""
@@ -69,15 +82,14 @@ class Index:
         """Record bytes indexed since the last checkpoint began."""
         self.live_bytes: dict[int, int] = {}
         """Journal file -> bytes of records in it that are not deleted."""
-        self.file_ends: dict[int, int] = {}
-        """As of `load`: how long a file must be at least, for the last record in it that is kept."""
-        self.map_runs = 0
+        self.in_map = Totals()
+        """What the map holds, as it says itself."""
+        self._saved: Saved | None = None
+        """The position that the map holds."""
         self.kept: dict[bytes, bytes] = {}
         """What `keep` was given, as a start finds it."""
         self._to_keep: dict[bytes, bytes | None] = {}
         """Since the last checkpoint; None: to be deleted."""
-        self.damage: IndexDamaged | None = None
-        """What a look-up met: the node ends with it soon."""
 
     # --- looking up -------------------------------------------------------------------------------
 
@@ -136,8 +148,14 @@ class Index:
 
     def note_damage(self, ledger: Ledger, error: IndexDamaged) -> LedgerStateUnknown:
         """A look-up met damage; the answer for whoever asked."""
-        self.damage = error
-        return LedgerStateUnknown(f"ledger {ledger.id}: the index is damaged")
+        return self._ledgers.note_damage(ledger.id, error)
+
+    async def condemn(self) -> None:
+        """The map is damaged: the next start, which reads little of it, is to build it again.
+
+        Without a position nothing of it counts. Raises as `OrderedMap.apply`.
+        """
+        await self._map.apply((), [META_KEY])
 
     # --- changing ---------------------------------------------------------------------------------
 
@@ -196,7 +214,7 @@ class Index:
 
     def end_tombstones(self) -> None:
         """The bound below which they are not needed has moved: those that a checkpoint has written go."""
-        self._ending = True
+        self._end_asked = True
 
     async def delete_runs(self, ledger: Ledger) -> None:
         """Nothing of the ledger is here any more; durable.
@@ -207,20 +225,17 @@ class Index:
         assert ledger.frozen is None, "the checkpoint has taken all runs"
         start = RUN_KEY.pack(b"r", ledger.id, 0)
         while page := self._map.scan(start, ledger_end(ledger.id), PAGE):
-            freed: dict[int, int] = {}
+            totals = self.in_map.copy()
             for key, value in page:
-                run = located(key, value)
-                freed[run.file_number] = freed.get(run.file_number, 0) + run.length
-            await self._map.apply((), [key for key, _ in page])
-            self.map_runs -= len(page)
-            for number, length in freed.items():
-                self.live_bytes[number] -= length
+                totals.drop_run(located(key, value))
+            await self._apply([], [key for key, _ in page], totals)
         ledger.top = ledger.last_entry = ledger.persisted_last = -1
 
     @property
     def dirty(self) -> bool:
         """Would a checkpoint write anything?"""
-        return bool(self._dirty_runs or self._dirty_states or self._ending or self._to_keep)
+        ending = self._end_asked or self._ending_from is not None
+        return bool(self._dirty_runs or self._dirty_states or ending or self._to_keep)
 
     # --- looking through, and mending ---------------------------------------------------------------
 
@@ -253,8 +268,7 @@ class Index:
         """
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
-        dropped: dict[int, int] = {}
-        number = 0
+        totals = self.in_map.copy()
         for run, parts in changes:
             key = RUN_KEY.pack(b"r", ledger.id, run.first)
             stored = self._map.get(key)
@@ -266,14 +280,15 @@ class Index:
                 key = RUN_KEY.pack(b"r", ledger.id, part.first)
                 value = RUN.pack(part.file_number, part.offset, part.length, part.count)
                 puts.append((key, sealed(key, value)))
-            size = run.length - sum(part.length for part in parts)
-            dropped[run.file_number] = dropped.get(run.file_number, 0) + size
-            number += len(parts) - 1
+                totals.add_run(part)
+            totals.drop_run(run)
         if puts or deletes:
-            await self._map.apply(puts, deletes)
-        self.map_runs += number
-        for file_number, size in dropped.items():
-            self.live_bytes[file_number] -= size
+            await self._apply(puts, deletes, totals)
+
+    @property
+    def map_runs(self) -> int:
+        """Runs in the map."""
+        return self.in_map.runs
 
     @property
     def dirty_states(self) -> list[Ledger]:
@@ -289,39 +304,52 @@ class Index:
             yield state_record(ledger_id, flags, lac, ledger_key)
 
     async def load(self) -> Saved | None:
-        """Read and verify all of the map; None for a new one. Raises `IndexDamaged`."""
+        """Read what a start needs of the map; None for a new one. Raises `IndexDamaged`.
+
+        All of it where it does not say what it holds in sum: an older program has written it.
+        """
         meta = self._map.get(META_KEY)
         if meta is None:
             if self._map.scan(b"\0", b"\xff", 1):
                 raise IndexDamaged("the index holds runs and no position")
             return None
-        saved = Saved.decode(checked(META_KEY, meta))
+        saved = self._saved = Saved.decode(checked(META_KEY, meta))
         async for key, value in self._pairs(*KEPT_KEYS):
             self.kept[key] = checked(key, value)
+        self.in_map = await self.recount() if saved.totals is None else saved.totals
+        totals, ledgers = self.in_map, self._ledgers
+        ledgers.known, ledgers.limbo, ledgers.tombstones = (
+            totals.known,
+            totals.limbo,
+            totals.tombstones,
+        )
+        self.live_bytes = dict(totals.live_bytes)
+        return saved
+
+    async def recount(self) -> Totals:
+        """Read and verify all of the map, and say what it holds. Raises `IndexDamaged`.
+
+        Runs of deleted ledgers, which an older version left, go with the next checkpoint.
+        """
+        totals = Totals()
         async for key, value in self._pairs(b"s", b"t"):
-            ledger_id, flags, lac, ledger_key = stated(key, value)
-            self._ledgers.set_state(self._ledgers.get_or_make(ledger_id), flags, lac, ledger_key)
-        by_id = self._ledgers.by_id
+            _, flags, _, _ = stated(key, value)
+            totals.count_state(flags)
         ledger_id, last = -1, -1
         async for key, value in self._pairs(b"r", b"s"):
             run = located(key, value)
             if RUN_KEY.unpack(key)[1] != ledger_id:
                 ledger_id, last = RUN_KEY.unpack(key)[1], -1
-                if (found := by_id.get(ledger_id)) is not None and found.deleted:
-                    self.note_state(
-                        found
-                    )  # left by an older version: the next checkpoint takes them
-            if ledger_id not in by_id or run.first <= last:
-                raise IndexDamaged(f"ledger {ledger_id}: runs that overlap, or have no state")
+                state_key = STATE_KEY.pack(b"s", ledger_id)
+                if (state := self._map.get(state_key)) is None:
+                    raise IndexDamaged(f"ledger {ledger_id}: runs without a state")
+                if stated(state_key, state)[1] & DELETED:
+                    self.note_state(self._ledgers.get_or_make(ledger_id))
+            if run.first <= last:
+                raise IndexDamaged(f"ledger {ledger_id}: runs that overlap")
             last = run.last
-            ledger = by_id[ledger_id]
-            ledger.persisted_last = ledger.last_entry = ledger.top = last
-            self.map_runs += 1
-            number = run.file_number
-            self.live_bytes[number] = self.live_bytes.get(number, 0) + run.length
-            end = run.offset + run.length
-            self.file_ends[number] = max(self.file_ends.get(number, 0), end)
-        return saved
+            totals.add_run(run)
+        return totals
 
     async def _pairs(self, start: bytes, end: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
         while page := self._map.scan(start, end, PAGE):
@@ -339,14 +367,17 @@ class Index:
         taken, self._dirty_runs = self._dirty_runs, {}
         states, self._dirty_states = list(self._dirty_states), {}
         doomed = {ledger: None for ledger in states if ledger.flags & DELETED}
-        ended = self._ended(saved.gone_below, doomed)
+        ended = self._ended(saved.gone_below, states)
+        totals = self.in_map.copy()
+        totals.known, totals.limbo = self._ledgers.known, self._ledgers.limbo
+        totals.tombstones = self._ledgers.tombstones - len(ended)
         taken_bytes, self.bytes_since = self.bytes_since, 0
         to_keep, self._to_keep = self._to_keep, {}
         self.runs_frozen, self.runs_in_memory = self.runs_in_memory, 0
         for ledger in taken:
             assert ledger.frozen is None, "one checkpoint at a time"
             ledger.frozen, ledger.runs = ledger.runs, None
-        puts = [(META_KEY, sealed(META_KEY, saved.encode()))]
+        puts: list[tuple[bytes, bytes]] = []
         state_values = [
             (STATE_KEY.pack(b"s", ledger.id), STATE.pack(ledger.flags, ledger.lac, ledger.key))
             for ledger in states
@@ -357,27 +388,51 @@ class Index:
                 if len(puts) % SLICE == 0:
                     await trio.lowlevel.checkpoint()
             self._drop_frozen(taken, doomed)
-            await self._put_runs(taken, puts)
-            deletes, freed = await self._doomed_keys(doomed)
+            added = await self._put_runs(taken, puts, totals)
+            deletes = await self._doomed_keys(doomed, totals)
             if self._gone_files:
-                await self._add_gone_keys({key for key, _ in puts}, deletes, freed)
-            state_keys = [STATE_KEY.pack(b"s", ledger.id) for ledger in ended]
+                await self._add_gone_keys({key for key, _ in puts}, deletes, totals)
+            state_keys = [STATE_KEY.pack(b"s", ledger_id) for ledger_id in ended]
             puts += (
                 (key, sealed(key, value)) for key, value in to_keep.items() if value is not None
             )
             kept_no_more = [key for key, value in to_keep.items() if value is None]
-            await self._map.apply(puts, deletes + state_keys + kept_no_more)
+            await self._apply(puts, deletes + state_keys + kept_no_more, totals, saved, added)
         except BaseException:
-            self._put_back(taken, states, taken_bytes, ending=bool(ended))
+            self._put_back(taken, states, taken_bytes)
             self._to_keep = to_keep | self._to_keep
             raise
         self._gone_files.clear()
-        self.map_runs += self.runs_frozen - len(deletes)
         self.runs_frozen = 0
-        self._freed(freed)
         self._end(ended)
         with trio.CancelScope(shield=True):
             await self._let_go(taken)
+
+    async def _apply(
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes],
+        totals: Totals,
+        saved: Saved | None = None,
+        added: Mapping[int, int] | None = None,
+    ) -> None:
+        """One synced transaction, which says what the map holds after it. Raises `DiskFull`.
+
+        ``saved``: its position from now on. ``added``: of the bytes in each file that it holds from now on,
+        those that were in memory.
+        """
+        saved = saved or self._saved
+        assert saved is not None, "runs that are changed have been checkpointed"
+        saved = replace(saved, totals=totals)
+        meta = (META_KEY, sealed(META_KEY, saved.encode()))
+        await self._map.apply([meta, *puts], deletes)
+        change = Counter(totals.live_bytes)
+        change.subtract(self.in_map.live_bytes)
+        change.subtract(added or {})
+        for number, length in change.items():
+            if length:
+                self.live_bytes[number] = self.live_bytes.get(number, 0) + length
+        self.in_map, self._saved = totals, saved
 
     async def _let_go(self, taken: dict[Ledger, None]) -> None:
         """The map has what was kept for readers meanwhile."""
@@ -388,31 +443,60 @@ class Index:
             if place % LEDGERS_A_TURN == 0:
                 await trio.lowlevel.checkpoint()
 
-    def _ended(self, below: int, doomed: dict[Ledger, None]) -> list[Ledger]:
+    async def look_for_ended(self) -> None:
+        """Before a checkpoint: find some tombstones in the map that may end, where their bound has moved.
+
+        Raises `IndexDamaged`.
+        """
+        self._may_end, self._ending_next = [], None
+        if self._end_asked:
+            self._end_asked, self._ending_from = False, 0
+        if self._ending_from is None:
+            return
+        start, below = STATE_KEY.pack(b"s", self._ending_from), self._ledgers.gone_below
+        for _ in range(STATES_AT_ONCE // PAGE):
+            page = self._map.scan(start, STATE_KEY.pack(b"s", below), PAGE)
+            for key, value in page:
+                if flags_of(value) & DELETED and stated(key, value)[1] & DELETED:
+                    self._may_end.append(STATE_KEY.unpack(key)[1])
+            if len(page) < PAGE:
+                self._ending_next = None
+                return
+            start = page[-1][0] + b"\0"
+            self._ending_next = STATE_KEY.unpack(page[-1][0])[1] + 1
+            if len(self._may_end) >= TOMBSTONES_AT_ONCE:
+                return
+            await trio.lowlevel.checkpoint()
+
+    def _ended(self, below: int, states: list[Ledger]) -> list[int]:
         """Tombstones that are not needed: the map has them, without runs, and nothing of theirs is under way.
 
         Of the moment of the position: a block after it that holds a run of theirs would be missed something.
         """
-        if not self._ending:
+        if not self._may_end:
             return []
-        unwritten = (doomed, self._dirty_states)
-        tombstones = (
-            ledger
-            for ledger in self._ledgers.tombstones
-            if ledger.id < below
-            and not (_in_use(ledger) or any(ledger in each for each in unwritten))
-        )
-        ended = list(islice(tombstones, TOMBSTONES_AT_ONCE))
-        self._ending = len(ended) == TOMBSTONES_AT_ONCE
+        unwritten = dict.fromkeys(states)
+        ended: list[int] = []
+        for ledger_id in self._may_end:
+            ledger = self._ledgers.loaded(ledger_id)
+            if ledger_id < below and (
+                ledger is None or not (_in_use(ledger) or ledger in unwritten)
+            ):
+                ended.append(ledger_id)
         return ended
 
-    def _end(self, ended: list[Ledger]) -> None:
+    def _end(self, ended: list[int]) -> None:
         """The map has them no more."""
-        for ledger in ended:
-            if _in_use(ledger) or ledger in self._dirty_states:
+        self._ending_from, self._may_end = self._ending_next, []
+        for ledger_id in ended:
+            ledger = self._ledgers.loaded(ledger_id)
+            if ledger is not None and ledger.deleted and self._is_needed(ledger):
                 self.note_state(ledger)  # it came to be used meanwhile: written again
             else:
-                self._ledgers.end_tombstone(ledger)
+                self._ledgers.end_tombstone(ledger_id)
+
+    def _is_needed(self, ledger: Ledger) -> bool:
+        return _in_use(ledger) or ledger in self._dirty_states
 
     def _freed(self, freed: dict[int, int]) -> None:
         for number, length in freed.items():
@@ -426,19 +510,25 @@ class Index:
                 self._freed(ledger.frozen.bytes_by_file())
                 ledger.frozen = None
 
-    async def _put_runs(self, taken: dict[Ledger, None], puts: list[tuple[bytes, bytes]]) -> None:
+    async def _put_runs(
+        self, taken: dict[Ledger, None], puts: list[tuple[bytes, bytes]], totals: Totals
+    ) -> dict[int, int]:
+        """Add what was kept to ``puts``; return how many bytes of each file that is."""
+        added: dict[int, int] = {}
         for ledger in taken:
             for run in ledger.frozen or ():
                 key = RUN_KEY.pack(b"r", ledger.id, run.first)
                 value = RUN.pack(run.file_number, run.offset, run.length, run.count)
                 puts.append((key, sealed(key, value)))
+                totals.add_run(run)
+                added[run.file_number] = added.get(run.file_number, 0) + run.length
                 if len(puts) % SLICE == 0:
                     await trio.lowlevel.checkpoint()
+        return added
 
-    async def _doomed_keys(self, doomed: dict[Ledger, None]) -> tuple[list[bytes], dict[int, int]]:
-        """The runs of deleted ledgers that the map holds, and how many bytes of each file they take."""
+    async def _doomed_keys(self, doomed: dict[Ledger, None], totals: Totals) -> list[bytes]:
+        """The runs of deleted ledgers that the map holds."""
         deletes: list[bytes] = []
-        freed: dict[int, int] = {}
         for place, ledger in enumerate(doomed, 1):
             if place % PAGE == 0:
                 await trio.lowlevel.checkpoint()
@@ -447,12 +537,11 @@ class Index:
             first = RUN_KEY.pack(b"r", ledger.id, 0)
             async for key, value in self._pairs(first, ledger_end(ledger.id)):
                 deletes.append(key)
-                run = located(key, value)
-                freed[run.file_number] = freed.get(run.file_number, 0) + run.length
-        return deletes, freed
+                totals.drop_run(located(key, value))
+        return deletes
 
     async def _add_gone_keys(
-        self, written: set[bytes], deletes: list[bytes], freed: dict[int, int]
+        self, written: set[bytes], deletes: list[bytes], totals: Totals
     ) -> None:
         """The runs of files that are gone, which nothing else deletes or writes anew."""
         passed_over = {*written, *deletes}
@@ -460,7 +549,7 @@ class Index:
             run = located(key, value)
             if run.file_number in self._gone_files and key not in passed_over:
                 deletes.append(key)
-                freed[run.file_number] = freed.get(run.file_number, 0) + run.length
+                totals.drop_run(run)
 
     # --- moving -----------------------------------------------------------------------------------
 
@@ -491,7 +580,7 @@ class Index:
         """
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
-        change: dict[int, int] = {}
+        totals = self.in_map.copy()
         last: tuple[int, Located] | None = None
 
         def put_last() -> None:
@@ -500,6 +589,7 @@ class Index:
                 key = RUN_KEY.pack(b"r", ledger_id, run.first)
                 value = RUN.pack(run.file_number, run.offset, run.length, run.count)
                 puts.append((key, sealed(key, value)))
+                totals.add_run(run)
 
         for at, (ledger_id, old, new) in enumerate(moves, 1):
             if at % SLICE == 0:
@@ -509,17 +599,13 @@ class Index:
             if stored is None or located(key, stored) != old:
                 continue
             deletes.append(key)
-            change[old.file_number] = change.get(old.file_number, 0) - old.length
-            change[new.file_number] = change.get(new.file_number, 0) + new.length
+            totals.drop_run(old)
             whole = last[1].joined(new) if last is not None and last[0] == ledger_id else None
             if whole is None:
                 put_last()
             last = (ledger_id, whole or new)
         put_last()
-        await self._map.apply(puts, deletes)
-        self.map_runs += len(puts) - len(deletes)
-        for number, length in change.items():
-            self.live_bytes[number] = self.live_bytes.get(number, 0) + length
+        await self._apply(puts, deletes, totals)
 
     async def count_again(self, numbers: Container[int]) -> None:
         """Take what is live in these files from the map, not from what was counted.
@@ -539,15 +625,13 @@ class Index:
                     length,
                     self.live_bytes.get(number, 0),
                 )
-            self.live_bytes[number] = length
+            self.live_bytes[number] = self.in_map.live_bytes[number] = length
 
     def _put_back(
         self,
         taken: dict[Ledger, None],
         states: list[Ledger],
         taken_bytes: int,
-        *,
-        ending: bool,
     ) -> None:
         """A checkpoint wrote nothing: all it took is dirty again, beside what came meanwhile."""
         for ledger in taken:
@@ -562,7 +646,7 @@ class Index:
         self.runs_in_memory += self.runs_frozen
         self.runs_frozen = 0
         self.bytes_since += taken_bytes
-        self._ending = self._ending or ending
+        self._may_end = []
 
     def close(self) -> None:
         """Close the map."""

@@ -11,13 +11,14 @@ Keys are big-endian, so that a ledger's runs lie in order. The digests cover key
 
 import struct
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import xxhash
 
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
 from ..runtime.schema import fields, flag, number, optional, row, rows, text, versioned
-from .journal_blocks import BASE_ROW, COLD_ROWS, Base, ColdRow
+from .journal_blocks import BASE_ROW, COLD_ROWS, DELETED, DROPPED, LIMBO, Base, ColdRow
 from .runs import Located
 
 FORMAT = 4
@@ -38,12 +39,20 @@ _DIGEST = struct.Struct("<Q")
 META_KEY = b"m"
 FILES_MAX = 64 * 1024
 _U64 = number(0, (1 << 64) - 1)
+_TOTALS = fields(
+    known=_U64,
+    limbo=_U64,
+    tombstones=_U64,
+    runs=_U64,
+    files=rows(row(_U64, _U64, _U64), 2 * FILES_MAX),
+)
 _SAVED = fields(
     {
         "last": (number(-1), -1),
         "gone_below": (_U64, 0),
         "cold": (COLD_ROWS, ()),
         "base": (optional(BASE_ROW), None),
+        "totals": (optional(_TOTALS), None),
     },
     bookie=text(),
     seed=_U64,
@@ -69,8 +78,70 @@ _SCRUB_PLACE = fields(
 )
 
 
+def counts_as_limbo(flags: int) -> bool:
+    """Is a ledger of these flags to be healed? A stub of a dropped copy is not."""
+    return flags & (LIMBO | DROPPED | DELETED) == LIMBO
+
+
 class IndexDamaged(CorruptData):
     """A value of the index does not fit its checksum: it must be built again."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the map holds in sum: a start that knows it need not read it all."""
+
+    known: int = 0
+    limbo: int = 0
+    tombstones: int = 0
+    """States of deleted ledgers; the two before are counted as `Ledgers` counts them."""
+    runs: int = 0
+    live_bytes: dict[int, int] = field(default_factory=dict)
+    """Of each file that runs lie in."""
+    file_ends: dict[int, int] = field(default_factory=dict)
+    """How long such a file must be at least, for the last record in it that is kept, or was."""
+
+    def copy(self) -> "Totals":
+        """What may be changed while this one still counts."""
+        live = {number: length for number, length in self.live_bytes.items() if length}
+        ends = {number: self.file_ends.get(number, 0) for number in live}
+        return Totals(self.known, self.limbo, self.tombstones, self.runs, live, ends)
+
+    def count_state(self, flags: int) -> None:
+        """The map holds one of these flags."""
+        if flags & DELETED:
+            self.tombstones += 1
+            return
+        self.known += 1
+        self.limbo += counts_as_limbo(flags)
+
+    def add_run(self, run: Located) -> None:
+        """The map holds it from now on."""
+        number, end = run.file_number, run.offset + run.length
+        self.runs += 1
+        self.live_bytes[number] = self.live_bytes.get(number, 0) + run.length
+        if end > self.file_ends.get(number, 0):
+            self.file_ends[number] = end
+
+    def drop_run(self, run: Located) -> None:
+        """The map holds it no more."""
+        self.runs -= 1
+        self.live_bytes[run.file_number] = self.live_bytes.get(run.file_number, 0) - run.length
+
+    def pack(self) -> dict[str, object]:
+        """For `Saved`."""
+        files = [
+            [number, length, self.file_ends.get(number, 0)]
+            for number, length in sorted(self.live_bytes.items())
+            if length
+        ]
+        return {
+            "known": self.known,
+            "limbo": self.limbo,
+            "tombstones": self.tombstones,
+            "runs": self.runs,
+            "files": files,
+        }
 
 
 @dataclass(slots=True)
@@ -100,10 +171,14 @@ class Saved:
     """Cold files that are there."""
     base: Base | None = None
     """The newest base of states, whether or not a head names it already."""
+    totals: Totals | None = None
+    """None: an older program wrote it, which does not know them; it leaves them out where they were."""
 
     def encode(self) -> bytes:
         """As msgpack."""
         later: dict[str, object] = {}
+        if self.totals is not None:
+            later["totals"] = self.totals.pack()
         if self.gone_below:
             later |= {"format": FORMAT_WITHOUT_COLD, "gone_below": self.gone_below}
         if self.cold:
@@ -150,7 +225,19 @@ class Saved:
             found["gone_below"],
             list(found["cold"]),
             None if found["base"] is None else Base(*found["base"]),
+            None if found["totals"] is None else _totals(found["totals"]),
         )
+
+
+def _totals(found: dict[str, Any]) -> Totals:
+    return Totals(
+        found["known"],
+        found["limbo"],
+        found["tombstones"],
+        found["runs"],
+        {number: length for number, length, _ in found["files"]},
+        {number: end for number, _, end in found["files"]},
+    )
 
 
 @dataclass(slots=True)
@@ -213,6 +300,11 @@ def located(key: bytes, stored: bytes) -> Located:
 def file_of(stored: bytes) -> int:
     """The file that a run's stored value names, unchecked: to pass over those of other files."""
     return int.from_bytes(stored[:8], "little")
+
+
+def flags_of(stored: bytes) -> int:
+    """The flags that a state's stored value names, unchecked: to pass over those of other flags."""
+    return int.from_bytes(stored[:4], "little")
 
 
 def rot_noted(kept: dict[bytes, bytes]) -> dict[int, tuple[int, int]]:

@@ -169,8 +169,8 @@ class Journal:
     ) -> None:
         """Begin a new file after what was replayed (H4).
 
-        ``states``: those that ``base`` lacks, where there is one: what was replayed may count no more. Until
-        `prove_survivors` no block says that anything after ``durable_to`` was synced.
+        ``states``: those that ``base`` lacks, where there is one: what was replayed may count no more; else
+        all. Until `prove_survivors` no block says that anything after ``durable_to`` was synced.
         """
         self.start_count = start_count
         self.sequence = sequence
@@ -180,8 +180,6 @@ class Journal:
         self._watermark_held = True
         self.next_number = new_file.number + 1
         self.base = base
-        if base is None:
-            states = self._ledgers.state_records()
         await self._begin_file(new_file, predecessor, predecessor_end, 0, states)
 
     def prove_survivors(self) -> None:
@@ -537,9 +535,9 @@ class Journal:
             self._file, self.number, self._offset, limit, self._first_sequence, self._footer
         )
         new_file = await self._take_ahead()
+        states = await self._ledgers.state_records() if self.base is None else []
         self.sealed[sealing.number] = (self._first_sequence, self.sequence - 1)
         self.rolls += 1
-        states = self._ledgers.state_records() if self.base is None else []
         await self._begin_file(new_file, sealing.number, sealing.end, sealing.blocks, states)
         await self._seal(sealing)
 

@@ -1,27 +1,52 @@
 """What a bookie knows of a ledger in memory, of the streams that add to it, and of who waits for its LAC.
 
 There is one `Ledger` object an id, whoever asks for it: fence and add meet on the same one (defect D10 of
-the reference).
+the reference). The others, which nobody uses, are in the index's map alone, and are loaded at their next use.
 """
 
 import hmac
 from bisect import bisect_right
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Protocol
+from typing import NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+import trio
 
 from ..runtime.errors import (
+    CorruptData,
     DistributedLogError,
     LedgerStateUnknown,
     NoSuchLedger,
     WrongLedgerKey,
 )
+from ..runtime.host import OrderedMap
 from . import journal_blocks as jb
+from .index_records import (
+    STATE_KEY,
+    IndexDamaged,
+    counts_as_limbo,
+    ledger_end,
+    located,
+    stated,
+)
 from .read_sources import Extent
 from .runs import Runs
 
 LIMBO_ALL = 0xFFFF_FFFF_FFFF_FFFF
 """All that are not known here are in limbo."""
+STATES_A_TURN = 256
+"""Of the map, looked at in one turn of the loop."""
+
+
+class State(NamedTuple):
+    """What is known of a ledger, apart from its entries."""
+
+    ledger_id: int
+    flags: int
+    lac: int
+    key: bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +67,7 @@ class Ledger:
     """The state of one ledger. Entry ids count from 0; -1 says none."""
 
     __slots__ = (
+        "__weakref__",
         "fence_durable",
         "flags",
         "frozen",
@@ -117,6 +143,11 @@ class Ledger:
         if not self.key:
             self.key = bytes(key)
 
+    @property
+    def state(self) -> State:
+        """As it is now."""
+        return State(self.id, self.flags, self.lac, self.key)
+
     def state_record(self) -> bytes:
         """Its state as a control record."""
         return jb.state_record(self.id, self.flags, self.lac, self.key)
@@ -152,10 +183,23 @@ class Ledger:
 
 
 class Ledgers:
-    """All ledgers of a bookie, and what is said of those that it does not know."""
+    """All ledgers of a bookie, and what is said of those that it does not know.
 
-    def __init__(self) -> None:
-        self.by_id: dict[int, Ledger] = {}
+    An object is there as long as anybody has it in hand: who adds, waits or reads, a checkpoint that is to
+    write what has changed. Of those that nobody has, the last ones that were asked for are kept.
+    """
+
+    def __init__(self, stored: OrderedMap, loaded_max: int) -> None:
+        """``stored``: of the index. ``loaded_max``: so many are kept without a use, about."""
+        self._map = stored
+        self._half = max(1, loaded_max // 2)
+        self._loaded: WeakValueDictionary[int, Ledger] = WeakValueDictionary()
+        """All that are in memory, whoever has them: never are there two of one id."""
+        self._young: dict[int, Ledger] = {}
+        self._old: dict[int, Ledger] = {}
+        """Asked for before those; one that is asked for again is young again, the others go one by one."""
+        self.damage: IndexDamaged | None = None
+        """What a look into the index's map met: the node ends with it soon, and builds the index again."""
         self.limbo_below = 0
         """Those with a lower id that are not known here are in limbo."""
         self.gone_below = 0
@@ -165,8 +209,113 @@ class Ledgers:
         """How many are here, tombstones not included."""
         self.limbo = 0
         """How many of those are in limbo; stubs of dropped copies are not to be healed."""
-        self.tombstones: dict[Ledger, None] = {}
-        """The deleted ones, in the order they were."""
+        self.tombstones = 0
+        """How many deleted ones are remembered."""
+
+    # --- one --------------------------------------------------------------------------------------
+
+    def get(self, ledger_id: int) -> Ledger | None:
+        """The one object of this id; None where nothing is known of it here.
+
+        Raises `LedgerStateUnknown` where the index is damaged.
+        """
+        ledger = self._young.get(ledger_id)
+        if ledger is not None:
+            return ledger
+        ledger = self._loaded.get(ledger_id) or self._load(ledger_id)
+        if ledger is not None:
+            self._keep(ledger)
+        return ledger
+
+    def get_or_make(self, ledger_id: int) -> Ledger:
+        """The one object of this id. Raises as `get`."""
+        ledger = self.get(ledger_id)
+        if ledger is None:
+            ledger = self._loaded[ledger_id] = Ledger(ledger_id)
+            self._keep(ledger)
+        return ledger
+
+    def look_up(self, ledger_id: int, key: bytes) -> Ledger:
+        """One that is known here. Raises `NoSuchLedger`, `LedgerStateUnknown`, `WrongLedgerKey`."""
+        ledger = self.get(ledger_id)
+        if ledger is None or not ledger.stored:
+            if ledger_id < self.limbo_below:
+                raise LedgerStateUnknown(f"ledger {ledger_id}: this bookie lost data (limbo)")
+            raise NoSuchLedger(f"ledger {ledger_id} is not known here")
+        ledger.check_key(key)
+        if ledger.deleted:
+            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+        return ledger
+
+    def flags_of(self, ledger_id: int) -> int | None:
+        """Those of a ledger that is known here, which is not loaded for it; None: it is not. As `get`."""
+        ledger = self._loaded.get(ledger_id)
+        if ledger is not None:
+            return ledger.flags if ledger.stored else None
+        state = self._state(ledger_id)
+        return None if state is None else state.flags
+
+    def loaded(self, ledger_id: int) -> Ledger | None:
+        """The one object of this id if it is in memory."""
+        return self._loaded.get(ledger_id)
+
+    @property
+    def loaded_count(self) -> int:
+        """How many are in memory."""
+        return len(self._loaded)
+
+    def _keep(self, ledger: Ledger) -> None:
+        self._old.pop(ledger.id, None)
+        for _ in range(min(2, len(self._old))):  # none is left when the young ones are many
+            self._old.popitem()
+        self._young[ledger.id] = ledger
+        if len(self._young) >= self._half:
+            self._old, self._young = self._young, {}
+
+    def _forget(self, ledger_id: int) -> None:
+        for known in (self._young, self._old, self._loaded):
+            known.pop(ledger_id, None)
+
+    def _load(self, ledger_id: int) -> Ledger | None:
+        """One that is not in memory, and so is in the map as it was left."""
+        state = self._state(ledger_id)
+        if state is None:
+            return None
+        try:
+            last = self._last_entry(ledger_id)
+        except CorruptData as error:
+            raise self.note_damage(ledger_id, error) from error
+        ledger = self._loaded[ledger_id] = Ledger(ledger_id)
+        ledger.stored = True
+        _take(ledger, state)
+        ledger.persisted_last = ledger.last_entry = ledger.top = last
+        return ledger
+
+    def _state(self, ledger_id: int) -> State | None:
+        """What the map says of a ledger. Nothing is known of it only if it has no runs either."""
+        key = STATE_KEY.pack(b"s", ledger_id)
+        try:
+            value = self._map.get(key)
+            if value is not None:
+                return State(*stated(key, value))
+            if self._last_entry(ledger_id) >= 0:
+                raise IndexDamaged(f"ledger {ledger_id}: runs without a state")
+        except CorruptData as error:
+            raise self.note_damage(ledger_id, error) from error
+        return None
+
+    def _last_entry(self, ledger_id: int) -> int:
+        pair = self._map.floor(ledger_end(ledger_id))
+        if pair is None or pair[0][:9] != STATE_KEY.pack(b"r", ledger_id):
+            return -1
+        return located(*pair).last
+
+    def note_damage(self, ledger_id: int, error: CorruptData) -> LedgerStateUnknown:
+        """A look into the map met damage; the answer for whoever asked."""
+        self.damage = error if isinstance(error, IndexDamaged) else IndexDamaged(str(error))
+        return LedgerStateUnknown(f"ledger {ledger_id}: the index is damaged")
+
+    # --- what changes -----------------------------------------------------------------------------
 
     def mark(self, ledger: Ledger, flags: int) -> None:
         """Its flags from now on; it is stored.
@@ -177,66 +326,88 @@ class Ledgers:
             self._count(ledger, -1)
         ledger.flags = flags
         ledger.stored = True
-        if flags & jb.DELETED:
-            self.tombstones[ledger] = None
         self._count(ledger, 1)
 
     def _count(self, ledger: Ledger, step: int) -> None:
-        if not ledger.flags & jb.DELETED:
-            self.known += step
-            if ledger.flags & (jb.LIMBO | jb.DROPPED) == jb.LIMBO:
-                self.limbo += step
+        if ledger.flags & jb.DELETED:
+            self.tombstones += step
+            return
+        self.known += step
+        if counts_as_limbo(ledger.flags):
+            self.limbo += step
 
-    def end_tombstone(self, ledger: Ledger) -> None:
+    def end_tombstone(self, ledger_id: int) -> None:
         """It is not known here any more; whoever has it in hand is refused by its flags all the same."""
-        del self.by_id[ledger.id], self.tombstones[ledger]
+        self.tombstones -= 1
+        ledger = self._loaded.get(ledger_id)
+        if ledger is not None and ledger.deleted:  # else it has come to be known anew
+            self._forget(ledger_id)
 
     def set_state(self, ledger: Ledger, flags: int, lac: int, key: bytes) -> None:
         """Take a state from the disk: flags and key are the last written, the LAC never moves back."""
         self.mark(ledger, flags)
-        ledger.fence_durable = ledger.fenced
-        ledger.lac = max(ledger.lac, lac)
-        ledger.key = key if any(key) else b""
-
-    def clear(self) -> None:
-        """Nothing is known any more: the index that said so is built again."""
-        self.by_id.clear()
-        self.tombstones.clear()
-        self.known = self.limbo = 0
-
-    def ids(self) -> list[int]:
-        """Of the ledgers that are here, ascending, tombstones not included."""
-        return sorted(
-            id for id, ledger in self.by_id.items() if ledger.stored and not ledger.deleted
-        )
-
-    def state_records(self) -> list[bytes]:
-        """The state of each that is stored, as every journal file begins with it (H7)."""
-        return [ledger.state_record() for ledger in self.by_id.values() if ledger.stored]
-
-    def look_up(self, ledger_id: int, key: bytes) -> Ledger:
-        """One that is known here. Raises `NoSuchLedger`, `LedgerStateUnknown`, `WrongLedgerKey`."""
-        ledger = self.by_id.get(ledger_id)
-        if ledger is None or not ledger.stored:
-            if ledger_id < self.limbo_below:
-                raise LedgerStateUnknown(f"ledger {ledger_id}: this bookie lost data (limbo)")
-            raise NoSuchLedger(f"ledger {ledger_id} is not known here")
-        ledger.check_key(key)
-        if ledger.deleted:
-            raise NoSuchLedger(f"ledger {ledger_id} was deleted")
-        return ledger
-
-    def get_or_make(self, ledger_id: int) -> Ledger:
-        """The one object of this id."""
-        ledger = self.by_id.get(ledger_id)
-        if ledger is None:
-            ledger = self.by_id[ledger_id] = Ledger(ledger_id)
-        return ledger
+        _take(ledger, State(ledger.id, flags, lac, key))
 
     def release(self, ledger: Ledger) -> None:
         """Nobody waits on it any more: an unknown ledger without users is forgotten."""
         if not (ledger.stored or ledger.users or ledger.waiters):
-            self.by_id.pop(ledger.id, None)
+            self._forget(ledger.id)
+
+    # --- all --------------------------------------------------------------------------------------
+
+    async def states(self) -> AsyncIterator[list[State]]:
+        """The states of all that are known here, tombstones included, some at a time, ids ascending.
+
+        Each as it is when it is given. All are given that are known when this begins, and throughout;
+        of those that come to be known meanwhile some. Raises as `get`.
+        """
+        fresh = sorted(ledger.id for ledger in self.in_memory() if ledger.stored)
+        at, start = 0, STATE_KEY.pack(b"s", 0)
+        while page := self._map.scan(start, b"t", STATES_A_TURN):
+            found: dict[int, State | None] = {}
+            try:
+                for key, value in page:
+                    state = State(*stated(key, value))
+                    found[state.ledger_id] = state
+            except CorruptData as error:
+                raise self.note_damage(-1, error) from error
+            upto = bisect_right(fresh, state.ledger_id)
+            found |= {id: found.get(id) for id in fresh[at:upto]}
+            at, start = upto, page[-1][0] + b"\0"
+            yield self._as_they_are(found)
+            await trio.lowlevel.checkpoint()
+        for first in range(at, len(fresh), STATES_A_TURN):
+            yield self._as_they_are(dict.fromkeys(fresh[first : first + STATES_A_TURN]))
+            await trio.lowlevel.checkpoint()
+
+    def _as_they_are(self, found: dict[int, State | None]) -> list[State]:
+        """What is in memory is newer than what the map said of it."""
+        states: list[State] = []
+        for ledger_id in sorted(found):
+            ledger = self._loaded.get(ledger_id)
+            state = found[ledger_id]
+            if ledger is not None:
+                state = ledger.state if ledger.stored else None
+            elif state is None:  # it was in memory alone, and was written since
+                state = self._state(ledger_id)
+            if state is not None:
+                states.append(state)
+        return states
+
+    def in_memory(self) -> Iterator[Ledger]:
+        """All that are loaded, known or not."""
+        return iter(list(self._loaded.values()))
+
+    async def state_records(self) -> list[bytes]:
+        """The state of each that is stored, as every journal file begins with it (H7)."""
+        return [jb.state_record(*state) async for page in self.states() for state in page]
+
+
+def _take(ledger: Ledger, state: State) -> None:
+    ledger.flags = state.flags
+    ledger.fence_durable = ledger.fenced
+    ledger.lac = max(ledger.lac, state.lac)
+    ledger.key = state.key if any(state.key) else b""
 
 
 class StreamOwner(Protocol):

@@ -36,10 +36,10 @@ class Limbo:
 
     def in_limbo(self, ledger_id: int) -> bool:
         """Is this one?"""
-        ledger = self._ledgers.by_id.get(ledger_id)
-        if ledger is None or not ledger.stored:
+        flags = self._ledgers.flags_of(ledger_id)
+        if flags is None:
             return ledger_id < self._ledgers.limbo_below
-        return ledger.limbo and not ledger.deleted
+        return flags & (jb.LIMBO | jb.DELETED) == jb.LIMBO
 
     async def confine(self, below: int) -> None:
         """Ledgers with ids from ``below`` on were created after this bookie lost data: they are sound.

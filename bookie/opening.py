@@ -1,6 +1,7 @@
 """A bookie's start: believe what can be believed, write again what is not known synced, then serve.
 
-1. The index's map is read and verified, or dropped and built again (H7).
+1. The index's map says how far it reaches and what it holds in sum; what the replay touches is read from
+   it. One that is damaged is dropped and built again (H7).
 2. The journal after the index's position is replayed and judged (`replay.py`).
 3. A new file begins; what counts and is not known synced is copied into it; all is synced.
 4. The index is checkpointed. What lost blocks may have held is fenced and in limbo by then.
@@ -15,7 +16,13 @@ from collections.abc import Iterable
 
 from ..runtime import blocks
 from ..runtime.atomic_file import read_file, replace_file
-from ..runtime.errors import CorruptData, DiskFailed, DiskFull, ForeignData
+from ..runtime.errors import (
+    CorruptData,
+    DiskFailed,
+    DiskFull,
+    ForeignData,
+    LedgerStateUnknown,
+)
 from ..runtime.host import Disk, Host, OrderedMap
 from . import entry as entries
 from . import journal_blocks as jb
@@ -23,7 +30,7 @@ from .cold_blocks import UNFINISHED, ColdFile, cold_name, cold_number
 from .cold_files import find_records, read_cold_footer, what_is_wrong
 from .gather import GatherRing
 from .index import MAP_NAME, Index
-from .index_records import Saved
+from .index_records import IndexDamaged, Saved
 from .journal import PREFIX, Journal, NewFile, file_name, file_number
 from .ledgers import LIMBO_ALL, Ledger, Ledgers, Note
 from .options import BookieOptions
@@ -80,16 +87,26 @@ async def open_store(
     names = _journal_names(disk)
     cold_names = {number: name for name in disk.list() if (number := cold_number(name)) is not None}
     data, found = await _read_seed(disk, bookie_id)
-    ledgers = Ledgers()
-    index, saved = await _open_index(host.disks["index"], ledgers, found, bookie_id)
+    map_disk = host.disks["index"]
+    ledgers, index, saved = await _open_index(map_disk, options, found, bookie_id)
     try:
         seed = _seed_to_take(host, data, found, saved, bookie_id, bool(names or cold_names))
         if data != seed.encode():
             await replace_file(disk, SEED_NAME, seed.encode())
-        opening = _Opening(disk, names, cold_names, ledgers, index, seed, witnessed)
-        if doubt:
-            opening.losses.append(doubt)
-        replay = await opening.believe(saved)
+        opening = _Opening(disk, names, cold_names, ledgers, index, seed, witnessed, doubt)
+        try:
+            replay = await opening.believe(saved)
+            base, states = await opening.states_of_head(saved)
+        except (IndexDamaged, LedgerStateUnknown) as error:
+            # It was met where the map was asked for what the replay touches: as if it had been met at once.
+            if saved is None:
+                raise
+            log.error("bookie %s: the index is built again: %s", seed.bookie_id, error)
+            ledgers, index = await _new_index(map_disk, options, index)
+            saved = None
+            opening = _Opening(disk, names, cold_names, ledgers, index, seed, witnessed, doubt)
+            replay = await opening.believe(None)
+            base, states = await opening.states_of_head(None)
         ring = GatherRing(
             disk.aligned_buffer,
             buffers=options.gather_buffers,
@@ -132,6 +149,8 @@ async def open_store(
             worthless,
             opening.cold,
             opening.removed,
+            base,
+            states,
             lost=bool(opening.losses),
         )
         if not seed.started:  # from now on adds may be acknowledged
@@ -139,7 +158,9 @@ async def open_store(
             await replace_file(disk, SEED_NAME, started.encode())
         await store.upkeep.make_reserves()
         return store
-    except BaseException:
+    except BaseException as error:
+        if ledgers.damage is not None or isinstance(error, IndexDamaged):
+            await index.condemn()
         index.close()
         raise
 
@@ -184,24 +205,34 @@ async def _read_seed(disk: Disk, bookie_id: str) -> tuple[bytes | None, Seed | N
 
 
 async def _open_index(
-    disk: Disk, ledgers: Ledgers, seed: Seed | None, bookie_id: str
-) -> tuple[Index, Saved | None]:
-    stored: OrderedMap | None = None
+    disk: Disk, options: BookieOptions, seed: Seed | None, bookie_id: str
+) -> tuple[Ledgers, Index, Saved | None]:
+    index: Index | None = None
     try:
-        stored = await disk.open_map(MAP_NAME)
-        index = Index(stored, ledgers)
+        ledgers, index = _index_of(await disk.open_map(MAP_NAME), options)
         saved = await index.load()
         if saved is not None and seed is not None and saved.seed != seed.seed:
             # Its position may fit all the same: bookies that store the same grow alike (H80).
             raise CorruptData(f"it belongs to another journal, of bookie {saved.bookie_id}")
-        return index, saved
-    except CorruptData as error:
+        return ledgers, index, saved
+    except (CorruptData, LedgerStateUnknown) as error:
         log.error("bookie %s: the index is built again: %s", bookie_id, error)
-        if stored is not None:
-            stored.close()
-        ledgers.clear()
-        await disk.delete_map(MAP_NAME)
-        return Index(await disk.open_map(MAP_NAME), ledgers), None
+        return *await _new_index(disk, options, index), None
+
+
+async def _new_index(
+    disk: Disk, options: BookieOptions, damaged: Index | None
+) -> tuple[Ledgers, Index]:
+    """An empty one in its place."""
+    if damaged is not None:
+        damaged.close()
+    await disk.delete_map(MAP_NAME)
+    return _index_of(await disk.open_map(MAP_NAME), options)
+
+
+def _index_of(stored: OrderedMap, options: BookieOptions) -> tuple[Ledgers, Index]:
+    ledgers = Ledgers(stored, options.ledgers_in_memory_max)
+    return ledgers, Index(stored, ledgers)
 
 
 def _seed_to_take(
@@ -244,6 +275,7 @@ class _Opening:
         index: Index,
         seed: Seed,
         witnessed: int,
+        doubt: str,
     ) -> None:
         self.disk = disk
         self.names = names
@@ -260,7 +292,7 @@ class _Opening:
         self.witnessed = witnessed
         """A block of this sequence was synced, others say; 0: they know of none."""
         self.removed: set[int] = set()
-        self.losses: list[str] = []
+        self.losses: list[str] = [doubt] if doubt else []
         """Why it cannot be shown that nothing is gone that was synced."""
         self.unreadable: set[int] = set()
         """Files that could not be read everywhere."""
@@ -279,8 +311,19 @@ class _Opening:
         self._ask_what_is_missing(replay.decision)
         if self.losses:
             await self._forget_gone_files(replay)
-            self._into_limbo()
+            await self._into_limbo()
         return replay
+
+    async def states_of_head(self, saved: Saved | None) -> tuple[jb.Base | None, list[bytes]]:
+        """The base that the new file's head may name, and the states that it lacks: what was replayed.
+
+        Without one (a loss has changed all) the head repeats all states. Raises `LedgerStateUnknown`.
+        """
+        base = None if saved is None or self.ledgers.limbo_below == LIMBO_ALL else saved.base
+        if base is None or not await is_there(self.disk, base):
+            return None, await self.ledgers.state_records()
+        dirty = self.index.dirty_states
+        return base, [ledger.state_record() for ledger in dirty if ledger.stored]
 
     async def _scan(self, number: int, start: int = 0) -> list[Replayed]:
         def on_unreadable(error: CorruptData) -> None:
@@ -510,7 +553,7 @@ class _Opening:
 
     async def _add_old_run(self, run: jb.Run, number: int) -> None:
         """A run that is older than the states: without one its ledger's tombstone has ended, or is lost."""
-        known = self.ledgers.by_id.get(run.ledger)
+        known = self.ledgers.get(run.ledger)
         if run.ledger >= self.ended_below or (known is not None and known.stored):
             await self._add_run(run, number)
 
@@ -566,7 +609,7 @@ class _Opening:
 
         Else a file that was emptied costs a copy of all that lay in it, and nobody would know before a read.
         """
-        for number, end in sorted(self.index.file_ends.items()):
+        for number, end in sorted(self.index.in_map.file_ends.items()):
             if number >= saved.file_number or number not in self.names:
                 continue
             try:
@@ -691,14 +734,21 @@ class _Opening:
             first = found.last + 1 if found is not None else first + 1
         return True
 
-    def _into_limbo(self) -> None:
-        """Lost blocks may have held entries, fences, tombstones of any ledger, known or not."""
+    async def _into_limbo(self) -> None:
+        """Lost blocks may have held entries, fences, tombstones of any ledger, known or not.
+
+        All that are known are in memory until the checkpoint that follows has written this.
+        """
         self.ledgers.limbo_below = LIMBO_ALL
-        for ledger in self.ledgers.by_id.values():
-            if not ledger.deleted:
-                self.ledgers.mark(ledger, ledger.flags | jb.FENCED | jb.LIMBO)
-                ledger.fence_durable = True  # by the state in the new file's head, before serving
-                self.index.note_state(ledger)
+        async for page in self.ledgers.states():
+            for state in page:
+                ledger = self.ledgers.get_or_make(state.ledger_id)
+                if not ledger.deleted:
+                    self.ledgers.mark(ledger, ledger.flags | jb.FENCED | jb.LIMBO)
+                    ledger.fence_durable = (
+                        True  # by the state in the new file's head, before serving
+                    )
+                    self.index.note_state(ledger)
 
 
 def _record_bytes(data: bytes, position: int, ledger_id: int, entry: int) -> int:
@@ -767,6 +817,8 @@ class _FirstFile:
         worthless: set[int],
         cold: dict[int, ColdFile],
         removed: set[int],
+        base: jb.Base | None,
+        states: list[bytes],
         *,
         lost: bool,
     ) -> None:
@@ -774,8 +826,8 @@ class _FirstFile:
 
         To the ``blank`` files nothing was ever written. Of those that do not count the ``worthless`` are
         deleted, the others are set aside; so are, where something is ``lost``, cold files that are not in
-        ``cold``. No file takes the number of a ``removed`` one again. Raises `DiskFull`, `DiskFailed`,
-        `CorruptData`.
+        ``cold``. The file's head names ``base``, and ``states`` follow it. No file takes the number of a
+        ``removed`` one again. Raises `DiskFull`, `DiskFailed`, `CorruptData`.
         """
         decision = replay.decision
         if replay.number in self._names and replay.number not in replay.sealed and replay.first:
@@ -804,8 +856,8 @@ class _FirstFile:
             predecessor_end=replay.end,
             sealed=dict(replay.sealed),
             cold=cold,
-            base=await self._base(saved),
-            states=[ledger.state_record() for ledger in self._index.dirty_states if ledger.stored],
+            base=base,
+            states=states,
         )
         for survivor in decision.survivors:
             await self._copy(survivor)
@@ -846,11 +898,6 @@ class _FirstFile:
                 await self._disk.rename(name, f"{LOST_PREFIX}{name}")
             else:
                 await self._disk.delete(name)
-
-    async def _base(self, saved: Saved | None) -> jb.Base | None:
-        """What the new file's head may name; None: it repeats all states (a loss has changed them)."""
-        base = None if saved is None or self._ledgers.limbo_below == LIMBO_ALL else saved.base
-        return base if base is not None and await is_there(self._disk, base) else None
 
     async def _new_file(self, number: int, replay: ReplayedJournal) -> NewFile:
         """The file that this start begins; on a full disk of what can be given up. Raises `DiskFull`."""

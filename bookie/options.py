@@ -90,6 +90,12 @@ class BookieOptions:
     )
     cold_readers: int = option(2, "tasks", "enough for a device; more would only compete")
     cold_read_bytes: int = option(1 * MIB, "bytes", "an extent: seeks cost little beside it")
+    ledgers_in_memory_max: int = option(
+        20_000,
+        "ledgers",
+        "kept though nobody uses them, some 600 bytes each; others are read from the index when asked for",
+        at_least=2,
+    )
     scrub_s: float = option(
         14 * 24 * 3600.0,
         "s",

@@ -108,7 +108,7 @@ class Rot:
 
         May claim too much. Durable with the next checkpoint; what a crash makes of that is found again.
         """
-        ledger = self._ledgers.by_id.get(ledger_id)
+        ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.deleted:
             return
         last = min(last, max(ledger.top, first))
@@ -152,7 +152,7 @@ class Rot:
 
         Raises `TooBusy` for a lack of descriptors, `LedgerStateUnknown` where the index is damaged.
         """
-        ledger = self._ledgers.by_id.get(ledger_id)
+        ledger = self._ledgers.get(ledger_id)
         found: list[RottenRun] = []
         while ledger is not None and not ledger.deleted and first <= last:
             run = self._run_at(ledger, first)

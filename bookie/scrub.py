@@ -72,7 +72,8 @@ class Scrub:
                 try:
                     await self._go_on()
                 except IndexDamaged as error:
-                    self._index.damage = error  # the node ends, and builds it again
+                    self._ledgers.damage = error  # the node ends, and builds it again
+                    return
                 except TooBusy:
                     await trio.sleep(RETRY_S)
             elif self.place.rest_s <= 0:
@@ -108,11 +109,16 @@ class Scrub:
             if cost >= BATCH_BYTES:
                 break
         if not runs:
-            self._end_pass()
+            async for (
+                _
+            ) in self._index.states():  # each is verified, also those that nobody asks for
+                pass
+            if place is self.place:
+                self._end_pass()
         await trio.sleep(cost / self._bytes_per_s())
 
     async def _look_at(self, place: ScrubPlace, ledger_id: int, run: Located) -> None:
-        ledger = self._ledgers.by_id.get(ledger_id)
+        ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.deleted:
             return
         rotten = await self._rot.examine(ledger, run)

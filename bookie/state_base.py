@@ -136,7 +136,7 @@ class Bases:
 
         Old: eight times its bytes were written since, which a lost index makes the next start read.
         """
-        states = self._ledgers.known + len(self._ledgers.tombstones)
+        states = self._ledgers.known + self._ledgers.tombstones
         if states * jb.CONTROL_BYTES < STATE_BYTES_MIN:
             return False
         base, written = self._journal.base, self._journal.device_bytes - self._made_at

@@ -11,6 +11,7 @@ All methods but `run`, `checkpoint` and `delete_ledger` are synchronous; callbac
 sync that covers what was asked.
 """
 
+import logging
 from collections.abc import Callable
 
 import trio
@@ -46,6 +47,11 @@ from .state_base import Bases
 from .stats import Stats
 from .upkeep import Upkeep
 from .waiters import Waiters
+
+CONDEMN_S = 5.0
+"""For one small transaction of a map whose node ends."""
+
+log = logging.getLogger("distributedlog.bookie.store")
 
 Done = Callable[[Ledger, DistributedLogError | None], None]
 
@@ -142,8 +148,20 @@ class Store:
                 nursery.start_soon(self.waiters.run)
                 nursery.start_soon(self.scrub.run)
                 task_status.started()
+        except BaseExceptionGroup as ended:
+            if self.ledgers.damage is not None or ended.subgroup(IndexDamaged) is not None:
+                await self._condemn_index()
+            raise
         finally:
             self.close()
+
+    async def _condemn_index(self) -> None:
+        """The next start builds it again; where this is not written, it meets the damage as this one."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CONDEMN_S):
+            try:
+                await self._index.condemn()
+            except DistributedLogError as error:
+                log.warning("bookie %s: the damaged index stays for now: %s", self.bookie_id, error)
 
     def close(self) -> None:
         """Close files and the index, as they are. `run` does it at its end."""
@@ -326,7 +344,8 @@ class Store:
             "sequence": journal.sequence,
             "unsynced_bytes": self._ring.unsynced_bytes,
             "ledgers": self.ledgers.known,
-            "tombstones": len(self.ledgers.tombstones),
+            "tombstones": self.ledgers.tombstones,
+            "ledgers_in_memory": self.ledgers.loaded_count,
             "limbo_ledgers": self.ledgers.limbo,
             "limbo_below": self.ledgers.limbo_below,
             "rot_ledgers": len(self.rot.noted),

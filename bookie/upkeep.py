@@ -158,6 +158,7 @@ class Upkeep:
                 await self._index.delete_runs(ledger)
 
     async def _checkpoint(self) -> None:
+        await self._index.look_for_ended()
         saved = self._saved()
         await self._index.checkpoint(saved)
         self.checkpointed = saved.sequence
@@ -240,8 +241,8 @@ class Upkeep:
             await trio.sleep(TICK_S)
             late_ms.append((trio.current_time() - before - TICK_S) * 1000)
             self._stats.loop_lag_max_ms = max(late_ms)
-            if self._index.damage is not None:
-                raise self._index.damage
+            if self._ledgers.damage is not None:
+                raise self._ledgers.damage
             await self.make_reserves()
             self._space.look()
             self._journal.look_at_rest()

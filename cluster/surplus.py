@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import trio
 
+from ..bookie import journal_blocks as jb
 from ..bookie.dropping import Dropping
 from ..bookie.ledgers import Ledgers
 from ..ledger import keys
@@ -87,28 +88,35 @@ class Surplus:
                 log.info("copies too many are not looked for now: %s", error)
 
     async def look_at_all(self) -> None:
-        """One pass over the ledgers that are here."""
-        known = (
-            self._ledgers.ids()
-        )  # before anything is read: a ledger made meanwhile is none of them
+        """One pass over the ledgers that are here, some at a time."""
+        before, self._seen = self._seen, {}
+        async for page in self._ledgers.states():
+            # Known before anything of them is read: a ledger made meanwhile is none of them.
+            known = [state.ledger_id for state in page if not state.flags & jb.DELETED]
+            if not known:
+                continue
+            named = await self._named(known[0], known[-1])
+            for ledger_id in known:
+                if ledger_id in named:
+                    if self._dropping.dropped(ledger_id):
+                        await self._dropping.take_back(ledger_id)
+                    continue
+                try:
+                    await self._look_at(ledger_id, before.get(ledger_id))
+                except CorruptData as error:
+                    self._unreadable.note(keys.ledger_key(ledger_id), error)
+
+    async def _named(self, first: int, last: int) -> set[int]:
+        """The ledgers of these ids (inclusive) that name this bookie."""
+        start = keys.on_key(self._bookie_id, first)
+        end = keys.on_key(self._bookie_id, last) + b"\0"
         named: set[int] = set()
-        async for item in Scan(self._metadata, keys.on_prefix(self._bookie_id), limit=PAGE):
+        async for item in Scan(self._metadata, start, end, limit=PAGE):
             try:
                 named.add(keys.ledger_id_of(item.key))
             except CorruptData as error:
                 self._unreadable.note(item.key, error)
-        before, self._seen = self._seen, {}
-        for place, ledger_id in enumerate(known, 1):
-            if place % PAGE == 0:
-                await trio.lowlevel.checkpoint()
-            if ledger_id in named:
-                if self._dropping.dropped(ledger_id):
-                    await self._dropping.take_back(ledger_id)
-                continue
-            try:
-                await self._look_at(ledger_id, before.get(ledger_id))
-            except CorruptData as error:
-                self._unreadable.note(keys.ledger_key(ledger_id), error)
+        return named
 
     async def _look_at(self, ledger_id: int, before: Seen | None) -> None:
         top = self._dropping.held(ledger_id)

@@ -1,6 +1,7 @@
 """What the tests of a bookie share: a disk that loses what was not synced, and a client of a store."""
 
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -8,7 +9,10 @@ from dataclasses import dataclass, field, replace
 import trio
 
 from distributedlog.bookie import entry as entries
+from distributedlog.bookie.index import Index
+from distributedlog.bookie.index_records import STATE_KEY, IndexDamaged, Totals, located, stated
 from distributedlog.bookie.journal import file_number
+from distributedlog.bookie.journal_blocks import DELETED
 from distributedlog.bookie.ledgers import IncomingStream, Ledger, Ledgers, Waiter
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
@@ -28,6 +32,7 @@ OPTIONS = BookieOptions(
     unsynced_bytes_max=512 << 10,
     free_bytes_min=0,
     compaction_s=0,
+    ledgers_in_memory_max=2,
 )
 SMALL = replace(
     OPTIONS, journal_file_bytes=128 << 10, gather_bytes=64 << 10, unsynced_bytes_max=48 << 10
@@ -254,23 +259,69 @@ async def running(
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
-            counted(store.ledgers)
+            counted(store)
             yield store
-            counted(store.ledgers)
+            counted(store)
             nursery.cancel_scope.cancel()
     except* PowerCut:
         if not isinstance(journal, CutDisk) or journal.fuse == 0:
             raise  # not switched off by the test, as its last word
 
 
-def counted(ledgers: Ledgers) -> None:
-    """What is counted where it changes is what a walk finds."""
-    stored = [ledger for ledger in ledgers.by_id.values() if ledger.stored]
-    known = [ledger for ledger in stored if not ledger.deleted]
-    limbo = [ledger for ledger in known if ledger.limbo]
+def counted(store: Store) -> None:
+    """What is counted where it changes is what a walk finds, over the map and what is in memory."""
+    if store.upkeep.checkpoint_lock.locked():
+        return  # the map is being changed
+    try:
+        _counted(store.ledgers, store._index)
+    except IndexDamaged:
+        return  # a test has damaged it
 
-    found = (len(known), len(limbo), len(stored) - len(known))
-    assert (ledgers.known, ledgers.limbo, len(ledgers.tombstones)) == found
+
+def _counted(ledgers: Ledgers, index: Index) -> None:
+    flags: dict[int, int] = {}
+    for key, value in index._map.scan(b"s", b"t", 1 << 20):
+        flags[STATE_KEY.unpack(key)[1]] = stated(key, value)[1]
+    written = Totals()
+    for each in flags.values():
+        written.count_state(each)
+    for key, value in index._map.scan(b"r", b"s", 1 << 20):
+        written.add_run(located(key, value))
+    for ledger in ledgers.in_memory():
+        if ledger.stored:
+            flags[ledger.id] = ledger.flags
+    now = Totals()
+    for each in flags.values():
+        now.count_state(each)
+    live = Counter(written.live_bytes)
+    for ledger in ledgers.in_memory():
+        live.update({} if ledger.runs is None else ledger.runs.bytes_by_file())
+
+    said = index.in_map.copy()
+    assert (said.known, said.limbo, said.tombstones, said.runs) == (
+        written.known,
+        written.limbo,
+        written.tombstones,
+        written.runs,
+    )
+    assert said.live_bytes == written.live_bytes
+    assert all(said.file_ends[file] >= end for file, end in written.file_ends.items())
+    assert (ledgers.known, ledgers.limbo, ledgers.tombstones) == (
+        now.known,
+        now.limbo,
+        now.tombstones,
+    )
+    assert {file: size for file, size in index.live_bytes.items() if size} == live
+
+
+async def flags_by_id(store: Store) -> dict[int, int]:
+    """Of all that are known here, tombstones included; ids ascending."""
+    return {state.ledger_id: state.flags async for page in store.ledgers.states() for state in page}
+
+
+async def ids(store: Store) -> list[int]:
+    """Of the ledgers that are known here and not deleted, ascending."""
+    return [ledger for ledger, flags in (await flags_by_id(store)).items() if not flags & DELETED]
 
 
 async def dies_at_step(

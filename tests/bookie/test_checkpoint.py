@@ -39,14 +39,15 @@ async def _index() -> tuple[FullMap, Index, Ledgers, MemoryDisk]:
     disk = MemoryDisk()
     await disk.open_map(MAP_NAME)
     stored = FullMap(disk._maps[MAP_NAME])
-    ledgers = Ledgers()
+    ledgers = Ledgers(stored, 100)
     return stored, Index(stored, ledgers), ledgers, disk
 
 
 async def _loaded(disk: MemoryDisk) -> tuple[Index, Ledgers]:
     """What a start finds."""
-    ledgers = Ledgers()
-    index = Index(await disk.open_map(MAP_NAME), ledgers)
+    stored = await disk.open_map(MAP_NAME)
+    ledgers = Ledgers(stored, 100)
+    index = Index(stored, ledgers)
     assert await index.load() is not None
     return index, ledgers
 
@@ -92,9 +93,9 @@ async def test_a_failed_checkpoint_forgets_neither_states_nor_runs(
     await index.checkpoint(SAVED)
     assert not index.dirty
     index, ledgers = await _loaded(disk)
-    assert [ledgers.by_id[id].lac for id in (7, 8, 9)] == [3, 5, 0]
-    assert [ledgers.by_id[id].last_entry for id in (7, 8, 9)] == [5, -1, 0]
-    assert index.ranges(ledgers.by_id[7], 0, 10) == ([(0, 6)], -1)
+    assert [ledgers.get_or_make(id).lac for id in (7, 8, 9)] == [3, 5, 0]
+    assert [ledgers.get_or_make(id).last_entry for id in (7, 8, 9)] == [5, -1, 0]
+    assert index.ranges(ledgers.get_or_make(7), 0, 10) == ([(0, 6)], -1)
     assert index.live_bytes == {1: 700}
     assert only_state.lac == 5
 

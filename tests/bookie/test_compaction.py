@@ -191,14 +191,14 @@ async def test_a_rotten_record_is_not_copied_and_holds_its_file(autojump_clock: 
     async with running(disk, SMALL) as store:
         wanted = await interleaved(store, (1, 2, 3, 4), 60)
         await delete(store, 1, 2, 3)
-        run = store._index.find(store.ledgers.by_id[4], 5)
+        run = store._index.find(store.ledgers.get_or_make(4), 5)
         assert run is not None
         at = run.offset + (5 - run.first) * len(wanted[4][5]) + 100
         disk.flip(file_name(run.file_number), at)
         await compact(store)
 
         assert file_name(run.file_number) in disk.list()
-        here = store._index.find(store.ledgers.by_id[4], 5)
+        here = store._index.find(store.ledgers.get_or_make(4), 5)
         assert here is not None
         assert here.file_number == run.file_number
         held = range(run.first, run.last + 1)
@@ -259,7 +259,7 @@ async def test_a_run_that_is_not_as_it_was_is_left_where_it_is(autojump_clock: C
     async with running(CutDisk(), SMALL) as store:
         await interleaved(store, (7,), 40)
         await store.checkpoint()
-        ledger = store.ledgers.by_id[7]
+        ledger = store.ledgers.get_or_make(7)
         first, second = [
             found for n in (0, 20) if (found := store._index.find(ledger, n)) is not None
         ]
@@ -402,7 +402,7 @@ async def test_a_read_that_waits_for_a_removed_file_is_looked_up_again(
     async with running(disk, SMALL) as store:
         wanted = await interleaved(store, (1, 2, 3, 4), 60)
         await delete(store, 1, 2, 3)
-        before = store._index.find(store.ledgers.by_id[4], 0)
+        before = store._index.find(store.ledgers.get_or_make(4), 0)
         assert before is not None
         await compact(store)
         assert file_name(before.file_number) not in disk.list()
@@ -412,7 +412,7 @@ async def test_a_read_that_waits_for_a_removed_file_is_looked_up_again(
         assert isinstance(extent, Extent)
         assert not extent.data
         disk.hot = False
-        found = store.collect(store.ledgers.by_id[4], 0, 0, 1 << 20, extent)
+        found = store.collect(store.ledgers.get_or_make(4), 0, 0, 1 << 20, extent)
         assert found.cold is not None, "asked again, where it lies now"
         assert found.cold.file_number in store._journal.cold
         assert await read_all(store, 4) == wanted[4]

@@ -91,7 +91,7 @@ async def test_a_file_whose_rot_was_healed_is_compacted(autojump_clock: Clock) -
         await adder.all_acked()
         wanted = await interleaved(store, (1, 2, 3), 60)
         await delete(store, 1, 2)
-        run = store._index.find(store.ledgers.by_id[4], 5)
+        run = store._index.find(store.ledgers.get_or_make(4), 5)
         assert run is not None
         assert run.count > 5
         disk.flip(file_name(run.file_number), run.offset + run.length - 8)
@@ -228,7 +228,7 @@ async def test_a_rotten_run_that_lies_partly_elsewhere_ends_no_start(
         for n in range(0, 60, 10):
             others.send(*(record(5, n + m, bytes(3000)) for m in range(10)))
             await others.all_acked()
-        run = store._index.find(store.ledgers.by_id[4], 5)
+        run = store._index.find(store.ledgers.get_or_make(4), 5)
         assert run is not None
         assert run.count == 8
         await store.checkpoint()
@@ -239,7 +239,7 @@ async def test_a_rotten_run_that_lies_partly_elsewhere_ends_no_start(
         await again.all_acked()
         await interleaved(store, (6,), 60)
         await store.checkpoint()
-        copied = store._index.find(store.ledgers.by_id[4], 5)
+        copied = store._index.find(store.ledgers.get_or_make(4), 5)
         assert copied is not None
         assert copied.file_number > run.file_number
         store.compactor._may_work.set()

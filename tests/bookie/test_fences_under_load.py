@@ -53,7 +53,7 @@ async def survives_a_power_cut_at(
             while not left:  # noqa: ASYNC110 (virtual time)
                 await trio.sleep(0.001)
     async with running(left[0], SMALL) as store:
-        found = store.ledgers.by_id.get(asked)
+        found = store.ledgers.get(asked)
         return found is not None and found.stored, found is not None and bool(found.flags)
 
 

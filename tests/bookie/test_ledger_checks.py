@@ -8,11 +8,12 @@ import pytest
 import trio
 import trio.testing
 
+from distributedlog.bookie.journal_blocks import DELETED
 from distributedlog.bookie.server import CHECK_AT_ONCE, LedgerChecks
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import QuorumUnreachable
 
-from .kit import OPTIONS, CutDisk, running
+from .kit import OPTIONS, CutDisk, flags_by_id, running
 
 Clock = trio.testing.MockClock
 MANY = 12_000
@@ -92,10 +93,9 @@ async def test_only_what_is_known_to_be_missing_is_removed(
         _make_known(store, range(10))
         await trio.sleep(1)
         _make_known(store, [2000, 2001])
-        assert not store.ledgers.by_id
+        assert not await flags_by_id(store)
 
         catalogue.open.set()
         await trio.sleep(10)
 
-        assert sorted(store.ledgers.by_id) == [3, 4, 2000]
-        assert all(ledger.deleted for ledger in store.ledgers.by_id.values())
+        assert await flags_by_id(store) == dict.fromkeys((3, 4, 2000), DELETED)

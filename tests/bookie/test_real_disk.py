@@ -14,7 +14,7 @@ from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.sync_mode import SyncMode, choose_sync_mode
 from tests.runtime.mounts import mounted
 
-from .kit import KEY, OPTIONS, Adder, fence, read_all, record, running
+from .kit import KEY, OPTIONS, Adder, fence, ids, read_all, record, running
 
 MIB = 1 << 20
 SMALL = replace(
@@ -55,7 +55,7 @@ async def test_the_defaults_open(tmp_path: Path) -> None:
 
     store = await open_store(host, replace(BookieOptions(), journal_file_bytes=1 << 20))
 
-    assert store.ledgers.ids() == []
+    assert await ids(store) == []
     store.close()
     await disk.close()
 

@@ -1,9 +1,11 @@
 """An index that is lost, old or damaged is built again from the journal, or its loss is said."""
 
+import pytest
 import trio
 import trio.testing
 
 from distributedlog.bookie import journal_blocks as jb
+from distributedlog.bookie.index_records import IndexDamaged
 from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.runtime.errors import (
     LedgerFenced,
@@ -84,7 +86,10 @@ async def test_a_bad_footer_means_a_scan(autojump_clock: Clock) -> None:
 
 
 async def test_a_damaged_index_is_dropped_and_built_again(autojump_clock: Clock) -> None:
-    """Measured: one flipped bit in the map gave silently wrong answers in 59 % of trials."""
+    """Measured: one flipped bit in the map gave silently wrong answers in 59 % of trials.
+
+    Where a start does not read it, it is met at the first use: unknown, and the next start builds anew.
+    """
     journal, index = CutDisk(), CutDisk()
     async with running(journal, SMALL, index) as store:
         adder = Adder(store, 7)
@@ -96,9 +101,17 @@ async def test_a_damaged_index_is_dropped_and_built_again(autojump_clock: Clock)
         good = pairs.values[key]
         for at in (0, len(good) // 2, len(good) - 1):
             pairs.values[key] = good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]
-            async with running(journal, SMALL, index) as store:
-                assert list((await read_all(store, 7)).values()) == adder.sent
-                assert store.ledgers.limbo_below == 0
+            try:
+                async with running(journal, SMALL, index) as store:
+                    try:
+                        assert list((await read_all(store, 7)).values()) == adder.sent
+                    except LedgerStateUnknown:
+                        await trio.sleep(1)  # the node ends
+                        pytest.fail("it went on with a damaged index")
+            except* IndexDamaged:
+                async with running(journal, SMALL, index) as store:
+                    assert list((await read_all(store, 7)).values()) == adder.sent
+            assert store.ledgers.limbo_below == 0
             pairs = index._maps["bookie"]
             good = pairs.values.get(key, good)
 

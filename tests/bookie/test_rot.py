@@ -98,7 +98,7 @@ def test_a_record_within_a_payload_takes_nobodys_place() -> None:
 async def _rotten(disk: CutDisk, store: Store, *entries: int, ledger: int = LEDGER) -> None:
     """A bit in the payload of these entries, which are checkpointed, and not in the ring any more."""
     for entry in entries:
-        run = store._index.find(store.ledgers.by_id[ledger], entry)
+        run = store._index.find(store.ledgers.get_or_make(ledger), entry)
         assert run is not None
         data = bytes(
             disk._files[file_name(run.file_number)].data[run.offset : run.offset + run.length]
@@ -224,7 +224,7 @@ async def test_what_was_moved_meanwhile_is_no_error_of_the_device(autojump_clock
     async with running(journal, MANUAL, index) as store:
         await _rotten(journal, store, 3)
         rotten = await store.rot.look(LEDGER, 0, 39)
-        ledger = store.ledgers.by_id[LEDGER]
+        ledger = store.ledgers.get_or_make(LEDGER)
         await store.upkeep.replace_runs(ledger, [(one.run, one.sound) for one in rotten])
 
         assert await store.rot.drop(LEDGER, KEY, rotten) == []
@@ -329,7 +329,7 @@ async def test_a_device_that_fails_again_and_again_takes_no_new_entries(
         adder = Adder(store, LEDGER)
         adder.send(*(record(LEDGER, n, bytes(3000)) for n in range(40)))
         await adder.all_acked()
-        run = store._index.find(store.ledgers.by_id[LEDGER], 39)
+        run = store._index.find(store.ledgers.get_or_make(LEDGER), 39)
         assert run is not None
         assert run.count == 40
         bad, place = file_name(run.file_number), run.offset + run.length - 100

@@ -32,7 +32,7 @@ from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint
 
-from .kit import KEY, OPTIONS, CutDisk, record
+from .kit import KEY, OPTIONS, CutDisk, ids, record
 
 T = 10.0
 BOOKIE = Hello("c1", "b1", "bookie", "b1", "memory")
@@ -447,7 +447,7 @@ async def test_a_ledger_that_does_not_exist_is_removed_again() -> None:
         ghost, real = Writing(client, 8), Writing(client, 7)
         ghost.stream.send(record(8, 0))
         real.stream.send(record(7, 0))
-        while bookie.store.ledgers.ids() != [7] or len(asked) < 2:
+        while await ids(bookie.store) != [7] or len(asked) < 2:
             await trio.lowlevel.checkpoint()
         ghost.stream.send(record(8, 1))
 

@@ -26,6 +26,7 @@ from .kit import (
     Poller,
     add_acked,
     fence,
+    ids,
     read_all,
     record,
     running,
@@ -235,7 +236,7 @@ async def test_ledgers_nobody_wrote_to_are_not_remembered(autojump_clock: Clock)
     async with running(CutDisk()) as store:
         for ledger in range(100):
             store.adds.close_stream(Adder(store, ledger).stream)
-        assert store.ledgers.ids() == []
+        assert await ids(store) == []
         assert store.info()["ledgers"] == 0
 
 

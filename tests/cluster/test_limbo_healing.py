@@ -20,7 +20,7 @@ def _healing(w: World, bookie: str = "b3") -> LimboHealing:
 async def _in_limbo(w: World, bookie: str = "b3") -> None:
     """As a start does that found a loss."""
     store = w.stores[bookie]
-    for ledger in store.ledgers.by_id.values():
+    for ledger in store.ledgers.in_memory():
         store.ledgers.mark(ledger, ledger.flags | jb.FENCED | jb.LIMBO)
     store.ledgers.limbo_below = 100
 

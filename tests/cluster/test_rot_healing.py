@@ -25,7 +25,7 @@ def _healing(w: World, bookie: str = "b3") -> RotHealing:
 async def _rot(w: World, *entries: int, bookie: str = "b3") -> None:
     """A bit flips in the payload of these entries, where they lie; the bookie notes it as its scrub does."""
     store = w.stores[bookie]
-    ledger = store.ledgers.by_id[LEDGER]
+    ledger = store.ledgers.get_or_make(LEDGER)
     for entry in entries:
         run = store._index.find(ledger, entry)
         assert run is not None
@@ -91,7 +91,7 @@ async def test_what_nobody_else_has_stays_as_it_is_and_is_told() -> None:
         assert "entry 5" in store.rot.stuck[LEDGER]
         assert any("without a good copy" in reason for reason in store.what_is_wrong())
 
-        run = w.stores["b1"]._index.find(w.stores["b1"].ledgers.by_id[LEDGER], 5)
+        run = w.stores["b1"]._index.find(w.stores["b1"].ledgers.get_or_make(LEDGER), 5)
         assert isinstance(run, Located)
         at = run.offset + (run.length // run.count) * (5 - run.first) + HEADER_BYTES
         w.stores["b1"]._disk._files[file_name(run.file_number)].data[at] ^= 1  # type: ignore[attr-defined]
@@ -169,7 +169,7 @@ async def test_limbo_ends_where_an_indexed_entry_rotted() -> None:
         await _written(w)
         await w.ledger(7)
         store = w.stores["b3"]
-        ledger = store.ledgers.by_id[LEDGER]
+        ledger = store.ledgers.get_or_make(LEDGER)
         store.ledgers.mark(ledger, jb.FENCED | jb.LIMBO)
         await _rot(w, 2)
         store.rot.forget(LEDGER)
@@ -193,7 +193,7 @@ async def test_a_limbo_of_before_is_not_lifted_with_the_rot() -> None:
         await w.write("b3", range(6))  # it lost two
         await w.ledger(7)
         store = w.stores["b3"]
-        store.ledgers.mark(store.ledgers.by_id[LEDGER], jb.FENCED | jb.LIMBO)
+        store.ledgers.mark(store.ledgers.get_or_make(LEDGER), jb.FENCED | jb.LIMBO)
         await _rot(w, 2)
 
         assert await _healing(w).work()

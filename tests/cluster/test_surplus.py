@@ -73,7 +73,7 @@ async def test_a_copy_of_who_was_replaced_goes_and_the_fence_stays() -> None:
             on_acked=lambda count: pytest.fail("a writer of then was acknowledged"),
             on_refused=lambda position, error: refused.set(),
         )
-        stream.send(store.ledgers.by_id[LEDGER].state_record())
+        stream.send(store.ledgers.get_or_make(LEDGER).state_record())
         with trio.fail_after(5):
             await refused.wait()
         await passes.look_at_all()
@@ -104,7 +104,7 @@ async def _held(w: World) -> None:
 
 
 async def _in_limbo(w: World) -> None:
-    ledger = w.stores["b3"].ledgers.by_id[LEDGER]
+    ledger = w.stores["b3"].ledgers.get_or_make(LEDGER)
     w.stores["b3"].ledgers.mark(ledger, jb.FENCED | jb.LIMBO)
 
 
@@ -125,7 +125,7 @@ async def _being_added_to(w: World) -> None:
 
 
 async def _others_in_limbo(w: World) -> None:
-    ledger = w.stores["b1"].ledgers.by_id[LEDGER]
+    ledger = w.stores["b1"].ledgers.get_or_make(LEDGER)
     w.stores["b1"].ledgers.mark(ledger, jb.FENCED | jb.LIMBO)
 
 
@@ -177,7 +177,7 @@ async def test_nothing_goes_that_may_be_wanted(guard: Guard) -> None:
 async def _killed_while_dropping(w: World) -> None:
     """b3's copy: its state is a stub's, its entries are there."""
     await _replaced(w)
-    ledger = w.stores["b3"].ledgers.by_id[LEDGER]
+    ledger = w.stores["b3"].ledgers.get_or_make(LEDGER)
     w.stores["b3"].ledgers.mark(ledger, jb.FENCED | jb.LIMBO | jb.DROPPED)
 
 
@@ -195,7 +195,7 @@ async def test_what_a_kill_left_of_a_dropped_copy_goes_on_proof_alone(guard: Gua
         passes = _surplus(w)
         for _ in range(3):
             await passes.look_at_all()
-        assert w.stores["b3"].ledgers.by_id[LEDGER].top == 7
+        assert w.stores["b3"].ledgers.get_or_make(LEDGER).top == 7
 
 
 async def test_what_a_kill_left_of_a_dropped_copy_goes() -> None:
@@ -203,7 +203,7 @@ async def test_what_a_kill_left_of_a_dropped_copy_goes() -> None:
         await _killed_while_dropping(w)
         passes = _surplus(w)
         await passes.look_at_all()
-        assert w.stores["b3"].ledgers.by_id[LEDGER].top == 7
+        assert w.stores["b3"].ledgers.get_or_make(LEDGER).top == 7
         await passes.look_at_all()
         assert await w.ids("b3") == []
         assert w.stores["b3"].dropping.dropped(LEDGER)
@@ -213,7 +213,7 @@ async def test_a_stream_that_opens_while_a_copy_goes_is_refused() -> None:
     """What it stored after the copy had gone was taken for what was left of it."""
     async with world("b1", "b2", "b3", "b4") as w:
         await _killed_while_dropping(w)
-        ledger = w.stores["b3"].ledgers.by_id[LEDGER]
+        ledger = w.stores["b3"].ledgers.get_or_make(LEDGER)
         ledger.going = True
         refused = trio.Event()
         stream = w.pool.clients["b3"].open_stream(
@@ -263,7 +263,7 @@ async def _restored(w: World) -> None:
 
 
 async def _copied_to(w: World) -> None:
-    top = w.stores["b3"].ledgers.by_id[LEDGER].top
+    top = w.stores["b3"].ledgers.get_or_make(LEDGER).top
     await w.write("b3", [top + 1], recovery=True)
 
 

@@ -1,0 +1,269 @@
+"""Ledgers that nobody uses are in the index alone: loaded at their next use, and nothing is forgotten."""
+
+import gc
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.bookie import journal_blocks as jb
+from distributedlog.bookie.index import MAP_NAME
+from distributedlog.bookie.index_records import (
+    META_KEY,
+    RUN_KEY,
+    STATE_KEY,
+    IndexDamaged,
+    checked,
+    sealed,
+)
+from distributedlog.bookie.opening import open_store
+from distributedlog.bookie.store import Store
+from distributedlog.runtime.errors import LedgerFenced, LedgerStateUnknown, NoSuchLedger
+from distributedlog.runtime.frames import pack, unpack
+
+from .kit import (
+    KEY,
+    SMALL,
+    Adder,
+    CutDisk,
+    add_acked,
+    fence,
+    host_of,
+    ids,
+    read_all,
+    record,
+    running,
+)
+
+Clock = trio.testing.MockClock
+FEW = SMALL
+"""Of the ledgers that nobody uses it keeps two in memory."""
+MANY = range(100, 400)
+
+
+async def _add_and_leave(store: Store, *ledgers: int) -> None:
+    for ledger in ledgers:
+        adder = await add_acked(store, ledger, 3)
+        store.adds.close_stream(adder.stream)
+
+
+async def _forgotten(store: Store) -> None:
+    """What has changed is written, and others were asked for since."""
+    await store.checkpoint()
+    await _add_and_leave(store, 1, 2, 3)
+    await store.checkpoint()
+    gc.collect()  # a stream and its owner have each other
+    assert store.ledgers.loaded_count <= 2
+
+
+async def test_what_nobody_uses_is_in_no_memory_and_nothing_of_it_is_forgotten(
+    autojump_clock: Clock,
+) -> None:
+    """A fence, a tombstone, limbo, a LAC, entries; in the process that wrote them, and in the next."""
+    journal, index = CutDisk(), CutDisk()
+    async with running(journal, FEW, index) as store:
+        await _add_and_leave(store, 7, 8, 9, 10, *MANY)
+        await fence(store, 8)
+        await fence(store, 5)  # of which it knows nothing else
+        await store.delete_ledger(9)
+        doubted = store.ledgers.get_or_make(10)
+        store.ledgers.mark(doubted, doubted.flags | jb.LIMBO)
+        done = trio.Event()
+        store.commits.write_state(doubted, done.set)
+        await done.wait()
+        del doubted
+        await _forgotten(store)
+        await _nothing_is_forgotten(store)
+        await store.checkpoint()
+    async with running(journal, FEW, index) as store:
+        assert store.ledgers.loaded_count <= 2
+        await _nothing_is_forgotten(store)
+        assert store.info()["ledgers"] == 7 + len(MANY)
+
+
+async def _nothing_is_forgotten(store: Store) -> None:
+    assert (await ids(store))[:7] == [1, 2, 3, 5, 7, 8, 10]
+    assert list(await read_all(store, 7)) == [0, 1, 2]
+    assert store.ledgers.look_up(7, KEY).lac == 1
+    for ledger in (8, 5):
+        writer = Adder(store, ledger)
+        writer.send(record(ledger, 3))
+        assert isinstance((await writer.refusal())[0], LedgerFenced)
+    with pytest.raises(NoSuchLedger):
+        store.ledgers.look_up(9, KEY)
+    late = Adder(store, 9)
+    late.send(record(9, 3))
+    assert isinstance((await late.refusal())[0], NoSuchLedger)
+    assert store.limbo.in_limbo(10)
+    assert store.ledgers.look_up(10, KEY).limbo
+    assert (store.ledgers.limbo, store.ledgers.tombstones) == (1, 1)
+
+
+async def test_a_start_reads_what_it_needs_of_the_index(autojump_clock: Clock) -> None:
+    """After a clean stop: no ledger's runs at all."""
+    journal, index = CutDisk(), CutDisk()
+    async with running(journal, FEW, index) as store:
+        await _add_and_leave(store, *MANY)
+        await store.checkpoint()
+    index._maps[MAP_NAME].values = counting = _Counting(index._maps[MAP_NAME].values)
+
+    store = await open_store(host_of(journal, index), FEW, bookie_id="b1")
+
+    assert counting.asked[b"m"]
+    assert not counting.asked.get(b"r")
+    assert (store.ledgers.known, store.ledgers.loaded_count) == (len(MANY), 0)
+    assert store.info()["runs_in_map"] == len(MANY)
+    store.close()
+
+
+class _Counting(dict[bytes, bytes]):
+    """The values of a map: which kinds were asked for."""
+
+    def __init__(self, values: dict[bytes, bytes]) -> None:
+        super().__init__(values)
+        self.asked: dict[bytes, int] = {}
+
+    def __getitem__(self, key: bytes) -> bytes:
+        self.asked[key[:1]] = self.asked.get(key[:1], 0) + 1
+        return super().__getitem__(key)
+
+    def get(self, key: bytes, default: bytes | None = None) -> bytes | None:  # type: ignore[override]
+        self.asked[key[:1]] = self.asked.get(key[:1], 0) + 1
+        return super().get(key, default)
+
+
+async def test_a_ledger_is_one_object_as_long_as_anybody_has_it(autojump_clock: Clock) -> None:
+    """Fence and add meet on the same one, whatever else is asked for meanwhile (D10)."""
+    async with running(CutDisk(), FEW) as store:
+        writer = await add_acked(store, 7, 3)
+        await _forgotten_but_used(store)
+        assert store.ledgers.get(7) is writer.stream.ledger
+        await fence(store, 7)
+
+        writer.send(record(7, 3))
+
+        assert isinstance((await writer.refusal())[0], LedgerFenced)
+
+
+async def _forgotten_but_used(store: Store) -> None:
+    await store.checkpoint()
+    await _add_and_leave(store, *MANY)
+    await store.checkpoint()
+    gc.collect()
+    assert store.ledgers.loaded_count <= 3
+
+
+async def test_an_add_that_waits_for_its_sync_is_found_by_whoever_asks(
+    autojump_clock: Clock,
+) -> None:
+    """Its stream is closed, nothing is synced: only the ring has the ledger."""
+    async with running(CutDisk(sync_s=1.0), FEW) as store:
+        writer = Adder(store, 7)
+        writer.send(record(7, 0))
+        store.adds.close_stream(writer.stream)
+        for ledger in MANY:
+            with pytest.raises(NoSuchLedger):
+                store.ledgers.look_up(ledger, KEY)
+            store.ledgers.release(store.ledgers.get_or_make(ledger))
+        again = Adder(store, 7)
+
+        again.send(record(7, 0))
+        await again.all_acked()
+
+        assert store.stats.duplicates == 1
+
+
+Ask = Callable[[Store], Awaitable[object]]
+
+
+async def _read(store: Store) -> object:
+    return await read_all(store, 7)
+
+
+async def _fenced(store: Store) -> object:
+    return await fence(store, 7)
+
+
+async def _added(store: Store) -> object:
+    return await add_acked(store, 7)
+
+
+async def _deleted(store: Store) -> None:
+    await store.delete_ledger(7)
+
+
+async def _in_limbo(store: Store) -> object:
+    return store.limbo.in_limbo(7)
+
+
+@pytest.mark.parametrize("ask", [_read, _fenced, _added, _deleted, _in_limbo])
+@pytest.mark.parametrize("damage", ["a state", "no state", "a run"])
+async def test_what_cannot_be_loaded_is_unknown_and_the_next_start_builds_anew(
+    autojump_clock: Clock, ask: Ask, damage: str
+) -> None:
+    """Damage is no "no": a fence, a tombstone and an entry are as they were after it."""
+    if damage == "a run" and ask is _in_limbo:
+        pytest.skip("its state is enough")
+    journal, index = CutDisk(), CutDisk()
+    with pytest.RaisesGroup(IndexDamaged, flatten_subgroups=True, allow_unwrapped=True):
+        async with running(journal, FEW, index) as store:
+            await _add_and_leave(store, 7)
+            await fence(store, 7)
+            await _forgotten(store)
+            key = RUN_KEY.pack(b"r", 7, 0) if damage == "a run" else STATE_KEY.pack(b"s", 7)
+            pairs = index._maps[MAP_NAME]
+            if damage == "no state":
+                pairs.apply([], [key])
+            else:
+                pairs.values[key] = b"x" + pairs.values[key][1:]
+
+            with pytest.raises(LedgerStateUnknown):
+                await ask(store)
+
+            await trio.sleep(1)  # the node ends
+            pytest.fail("it serves with a damaged index")
+    async with running(journal, FEW, index) as store:
+        assert store.ledgers.limbo_below == 0
+        assert list(await read_all(store, 7)) == [0, 1, 2]
+        assert store.ledgers.look_up(7, KEY).fenced
+
+
+async def test_an_index_of_an_older_program_is_read_whole_and_counted(
+    autojump_clock: Clock,
+) -> None:
+    """It says of itself how far it reaches, and not what it holds. So does one that was older in between."""
+    journal, index = CutDisk(), CutDisk()
+    async with running(journal, FEW, index) as store:
+        await _add_and_leave(store, 7, 8, 9)
+        await fence(store, 8)
+        await store.delete_ledger(9)
+        await store.checkpoint()
+    pairs = index._maps[MAP_NAME]
+    position = unpack(checked(META_KEY, pairs.values[META_KEY]), "the position")
+    assert position.pop("totals")["runs"] == 2
+    pairs.values[META_KEY] = sealed(META_KEY, pack(position))
+
+    async with running(journal, FEW, index) as store:  # which compares what is counted with a walk
+        assert (store.ledgers.known, store.ledgers.tombstones) == (2, 1)
+        assert store.info()["runs_in_map"] == 2
+        assert store.ledgers.look_up(8, KEY).fenced
+    position = unpack(checked(META_KEY, pairs.values[META_KEY]), "the position")
+    assert position["totals"]["known"] == 2
+
+
+@pytest.mark.parametrize("key", [STATE_KEY.pack(b"s", 7), RUN_KEY.pack(b"r", 1, 0)])
+async def test_a_scrub_meets_what_nobody_asks_for(autojump_clock: Clock, key: bytes) -> None:
+    """A state that rotted, of a ledger without an entry, or a run: the next start builds the index anew."""
+    journal, index = CutDisk(), CutDisk()
+    with pytest.RaisesGroup(IndexDamaged, flatten_subgroups=True, allow_unwrapped=True):
+        async with running(journal, FEW, index) as store:
+            await fence(store, 7)
+            await _forgotten(store)
+            pairs = index._maps[MAP_NAME]
+            pairs.values[key] = b"x" + pairs.values[key][1:]
+            store.scrub.ask(1)
+            await trio.sleep(10)
+    async with running(journal, FEW, index) as store:
+        assert store.ledgers.look_up(7, KEY).fenced
+        assert list(await read_all(store, 1)) == [0, 1, 2]
