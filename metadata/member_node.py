@@ -73,6 +73,7 @@ class MemberNode:
             on_role=lambda: self.leases.on_role(),
             on_late=lambda lateness_s: self.leases.on_late(lateness_s),
             on_members=lambda: self.peers.on_members(),
+            on_less=self._tell_less,
             on_whole=self._be_whole,
         )
         self._reasons = reasons
@@ -86,6 +87,15 @@ class MemberNode:
         self.quorum_contact = QuorumContact(self.replica, watches)
         self.receiver = SnapshotReceiver(self.replica)
         self.board = StatusBoard(options, reasons, self.replica, self.peers, endpoint, nursery)
+
+    def _tell_less(self) -> None:
+        """Nothing of it is stored: after another start a leader says so again, or there is a newer one."""
+        text = (
+            f"its log ends at entry {self.replica.raft.log.last_index}, and it had acknowledged more: its"
+            " disk is an older copy of itself, or has lost its end; the others fill it up"
+        )
+        self._reasons.set(ROT, text)
+        log.error("this metadata node does not stand, and votes for no less than it had: %s", text)
 
     async def _be_whole(self) -> None:
         self._members = await self.replica.storage.be_whole(self._members)

@@ -60,7 +60,7 @@ raft-dev, 10 July 2015): a leader first commits an entry of its own term.
 from collections.abc import Callable
 from math import inf
 
-from ..runtime.errors import CorruptData, ProtocolError
+from ..runtime.errors import ProtocolError
 from .configuration import Configuration
 from .ghost import Place
 from .leadership import Leadership
@@ -114,7 +114,8 @@ class Raft:
         ``may_vote`` False: never, whatever the configuration says. ``applied``: where the restored state
         machine stands, if its snapshot is newer than the log's beginning; entries up to it are not handed
         out again. ``ghost``: the last entry that this node ever had, where its disk has lost some
-        (`ghost.py`); gone, and None, when its log is no less again.
+        (`ghost.py`); gone, and None, when its log is no less again. It comes by itself when a leader has
+        this node's word for entries that it lacks.
         """
         self.node_id = node_id
         self.options = options
@@ -195,7 +196,7 @@ class Raft:
     # --- inputs -----------------------------------------------------------------------------------
 
     def on_message(self, message: Message, now: float) -> None:
-        """Take one message. Raises `ProtocolError` or `CorruptData` about what no honest peer sends."""
+        """Take one message. Raises `ProtocolError` about what no honest peer sends."""
         if message.sender == self.node_id:
             return
         if message.sender not in self.peers and not isinstance(message, FROM_ANYBODY):
@@ -656,10 +657,10 @@ class Raft:
         if self.ghost is not None:
             pass  # it goes by what was acknowledged here before: what is here now may not fit to it
         elif message.commit > self.log.last_index:
-            raise CorruptData(
-                f"leader {message.sender} has this node's word for entry {message.commit}, "
-                f"the log here ends at {self.log.last_index}: acknowledged entries were lost"
-            )
+            # The leader has this node's word for more than is here: its disk is an older copy of itself, or
+            # lost its end. What else it promised is no newer than that leader's last commit told here (H107).
+            self.ghost = Place(message.term, message.commit)
+            self._await_leader(now)
         else:
             self.marks.commit_to(message.commit)
         if message.round:

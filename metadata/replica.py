@@ -92,13 +92,15 @@ class Replica:
         on_role: Callable[[], None],
         on_late: Callable[[float], None],
         on_members: Callable[[], None],
+        on_less: Callable[[], None],
         on_whole: Callable[[], Awaitable[None]],
     ) -> None:
         """It calls back, from `drain` and its tasks, never from here.
 
         ``on_applied``: the state has changed. ``on_role``: this node begins or ends to lead. ``on_late``: it
         was not run for so many seconds. ``on_members``: other members count, see ``raft.configuration``.
-        ``on_whole``: the log is no less than it ever was (`ghost.py`); awaited before more is stored.
+        ``on_less``: a leader has this node's word for entries that it lacks. ``on_whole``: the log is no
+        less than it ever was (`ghost.py`); awaited before more is stored.
         """
         self.state = state
         self.storage = storage
@@ -124,6 +126,7 @@ class Replica:
         self._on_role = on_role
         self._on_late = on_late
         self._on_members = on_members
+        self._on_less = on_less
         self._on_whole = on_whole
         self._proposals: dict[int, _Proposal] = {}
         self._intake = Intake(options.uncommitted_bytes_max)
@@ -271,6 +274,9 @@ class Replica:
     def drain(self) -> None:
         """Carry out what the core wants done, as far as it does not wait for the disk."""
         raft = self.raft
+        if raft.ghost is not None and not self._haunted:
+            self._haunted = True
+            self._on_less()
         while raft.has_ready:
             if self._members is not raft.configuration:
                 self._members = raft.configuration

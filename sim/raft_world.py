@@ -203,6 +203,8 @@ class RaftWorld:
                 self.carry_out(node, core, core.ready())
         except Crashed:
             return
+        if core.ghost is not None and not node.disk.is_haunted:
+            raise Broken(f"M4 ack: {node} lacks what a leader has its word for, {core.ghost}")
         if core.role is Role.LEADER:
             if core.term != node.seen_term:
                 node.seen_term, node.seen_commit = core.term, core.commit

@@ -7,6 +7,7 @@
 import pytest
 
 from distributedlog.metadata.configuration import Configuration
+from distributedlog.metadata.ghost import Place
 from distributedlog.metadata.messages import (
     Append,
     AppendReply,
@@ -14,11 +15,12 @@ from distributedlog.metadata.messages import (
     Heartbeat,
     HeartbeatReply,
     Message,
+    Vote,
     VoteReply,
 )
 from distributedlog.metadata.options import RaftOptions
 from distributedlog.metadata.raft import Raft
-from distributedlog.runtime.errors import CorruptData, InvalidRequest, ProtocolError, TooBusy
+from distributedlog.runtime.errors import InvalidRequest, ProtocolError, TooBusy
 
 from .raft_cores import acked, elected, node, settle, to
 
@@ -210,12 +212,21 @@ def test_an_ack_beyond_the_log_is_an_error_of_the_peer() -> None:
         acked(core, "b", 9)
 
 
-def test_a_follower_that_lost_what_it_acked_says_so() -> None:
-    """A disk that forgot breaks every promise made with it: the node ends, nothing is served."""
+def test_a_follower_that_lost_what_it_acked_helps_nobody_who_has_less() -> None:
+    """H107: a disk that forgot keeps the leader's word for its own, until it is filled up."""
     core = node(1)
+    core.on_message(Heartbeat(1, "b", 3, 1), 0.1)
+    settle(core)
+    assert (core.ghost, core.may_lead) == (Place(1, 3), False)
 
-    with pytest.raises(CorruptData, match="acknowledged entries were lost"):
-        core.on_message(Heartbeat(1, "b", 5, 1), 0.1)
+    core.on_message(Vote(2, "c", 2, 1, True), 0.2)
+    assert [message.granted for message in to(settle(core), "c", VoteReply)] == [False]
+    core.on_message(Vote(3, "c", 3, 1, True), 0.3)
+    assert [message.granted for message in to(settle(core), "c", VoteReply)] == [True]
+    core.on_message(Append(3, "c", 0, 0, 0, tuple(Entry(n, 1, b"x") for n in (1, 2, 3))), 0.4)
+    settle(core)
+    assert core.ghost is None
+    assert core.may_lead
 
 
 def test_proposals_beyond_the_bound_are_refused_untaken() -> None:

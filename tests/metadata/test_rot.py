@@ -13,6 +13,7 @@ from distributedlog.metadata.recalling import GIVEN_AWAY, TERMS_AHEAD, Statement
 from distributedlog.metadata.refounding import read_survivor
 from distributedlog.runtime.blocks import ALIGN
 from distributedlog.runtime.errors import CorruptData
+from distributedlog.runtime.memory import MemoryDisk
 from tests.metadata.quorum import Quorum, fill, put, serving_quorum
 from tests.metadata.test_metadata_quorum import caught_up
 
@@ -225,6 +226,55 @@ async def test_members_that_may_not_vote_come_back_with_a_sound_log(
         await all_whole(nodes, ["m3"])
         await client.transact(put(b"on", b""))
         await caught_up(nodes)
+
+
+# --- older copies -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("also_away", [False, True])
+async def test_an_older_copy_of_a_directory_is_filled_up(
+    also_away: bool, autojump_clock: object
+) -> None:
+    """H107: sound, and it has forgotten: a leader has its word for more, or somebody whole is ahead of it."""
+    async with serving_quorum() as (nodes, client):
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        leader = await nodes.leader()
+        older, other = (name for name in nodes.names if name != leader)
+        await nodes.kill(older)
+        copy = await copy_of(nodes.disks[older])
+        await nodes.start(older)
+        for n in range(KEYS):
+            await client.transact(put(b"later %02d" % n, b""))
+        await caught_up(nodes)
+        await nodes.kill(older)
+        if also_away:  # who had this node's word: the one that is left has all of it
+            await nodes.kill(leader)
+        nodes.disks[older] = copy
+        await nodes.start(older)
+        with trio.fail_after(20):
+            await client.transact(put(b"on", b""))
+            await caught_up(nodes)
+
+        assert not (await nodes.rows())[older].reasons
+        if also_away:
+            await nodes.start(leader)
+        await nodes.kill(other)
+        for n in range(KEYS):
+            assert await client.get(b"later %02d" % n) is not None
+        await client.transact(put(b"by the older copy", b""))
+
+
+async def copy_of(disk: MemoryDisk) -> MemoryDisk:
+    """As from a backup."""
+    copy = MemoryDisk()
+    for name in disk.list():
+        file = await disk.open(name)
+        made = await copy.create(name)
+        await made.write_synced(0, await file.read_cold(0, file.size()))
+        made.close()
+        file.close()
+    return copy
 
 
 # --- the word ---------------------------------------------------------------------------------------
