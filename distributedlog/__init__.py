@@ -233,10 +233,9 @@ def open_namespace(
     """
     parsed = parse_uri(uri)
     if parsed.proxied:
-        raise InvalidRequest(
-            f"{parsed.scheme}:// goes through proxies, which are not in this version; "
-            f"distributedlog:// with the metadata nodes' addresses reaches the same logs"
-        )
+        from .through import open_through
+
+        return open_through(parsed, config, host, metrics)
     from .direct import open_direct
 
     return open_direct(parsed, config, host, metrics)

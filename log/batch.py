@@ -26,7 +26,7 @@ class Batch:
 
     __slots__ = (
         "_callbacks", "_event", "bytes", "bytes_max", "carried", "columns", "count", "done", "entry", "error",
-        "payloads", "segment", "sets", "stored_bytes", "txids",
+        "first_slot", "payloads", "segment", "sets", "stored_bytes", "txids",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -47,6 +47,8 @@ class Batch:
         self.segment = 0
         self.entry = -1
         """Where it was sent; may change while it is not done (a roll after an error)."""
+        self.first_slot = 0
+        """Of its first record in that entry: other than 0 where a proxy put it behind others' records."""
         self.done = False
         self.count = 0
         """Its records, once it is done."""
@@ -121,11 +123,12 @@ class Batch:
         """The position of one record. Raises the batch's error."""
         if self.error is not None:
             raise self.error.again()
-        return DLSN(self.segment, self.entry, slot)
+        return DLSN(self.segment, self.entry, self.first_slot + slot)
 
 
 def _positions(batch: Batch, slot: int, number: int) -> "map[DLSN]":
     """The positions of ``number`` records of a batch that is stored; made in C, at half the cost."""
+    slot += batch.first_slot
     places = zip(repeat(batch.segment), repeat(batch.entry), range(slot, slot + number))
     return map(_new_tuple, repeat(DLSN), places)
 

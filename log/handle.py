@@ -20,7 +20,9 @@ from .dlsn import DLSN, check_dlsn
 from .fetcher import open_fetcher
 from .follower import StateFollower, follow
 from .graveyard import explain_gone, look_up
+from .keeper import SegmentKeeper
 from .keys import incarnation_id, incarnation_text
+from .ledgers import NewLedger
 from .lifecycle import HeldPosition, lifecycle
 from .link import Linking, LinkResult
 from .locate import (
@@ -37,6 +39,8 @@ from .lock import claim, owner_of
 from .log_time import ms_of
 from .merge import compact
 from .opening import Opening
+from .ownership import OwnedLog
+from .pipeline import MakeSink
 from .position import Position
 from .positions import Positions
 from .producing import check_name
@@ -675,7 +679,9 @@ class Log:
         Compression(self.name, context.options.codec)  # raises before anybody is fenced
         claimed = await claim(context, log_id, takeover=takeover, wait_s=wait_s, locked=locked)
         try:
-            writer = LogWriter(context, claimed, *await take_over(context, claimed.owned))
+            first, table = await take_over(context, claimed.owned)
+            sink = _into_segments(context, claimed.owned, first)
+            writer = LogWriter(context, claimed, sink, table)
         except BaseException:
             await claimed.give_back()
             raise
@@ -922,3 +928,19 @@ def _check_page(first: int, limit: int | None) -> None:
         raise InvalidRequest(
             f"segments count from 1, and a page has at least one: not from {first} on, {limit} of them"
         )
+
+
+def _into_segments(
+    context: LogContext, owned: OwnedLog, first: tuple[SegmentRecord, NewLedger]
+) -> MakeSink:
+    """The entries of a writer that has the log go to its segments, to this one first."""
+    return lambda pipeline: SegmentKeeper(
+        context,
+        owned,
+        first,
+        on_confirmed=pipeline.confirmed,
+        on_replaced=pipeline.take_back,
+        on_sendable=pipeline.wake,
+        on_quiet=pipeline.keep_alive,
+        on_failed=pipeline.fail,
+    )

@@ -110,6 +110,9 @@ class SegmentKeeper:
         self._take_options(context.options)
         self.current = self._begin(*first)
 
+    takes_sets = True
+    """Records that belong together are sent as such."""
+
     @property
     def sendable(self) -> bool:
         """May an entry go to the segment in progress?"""

@@ -69,6 +69,11 @@ class OpenSegment:
         return self.record.segment
 
     @property
+    def room(self) -> bool:
+        """Does its ledger take another entry now?"""
+        return self.ledger.room
+
+    @property
     def position(self) -> tuple[DLSN, int]:
         """After the last record that is confirmed, with the sequence id there. From any thread."""
         entry, slot, records = self._confirmed

@@ -11,6 +11,7 @@ the open batch may grow, which is low where a limit is near: then `Pipeline.fit`
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
@@ -21,14 +22,95 @@ from .containment import broken
 from .context import LogContext
 from .dlsn import DLSN
 from .keeper import SegmentKeeper
-from .ledgers import NewLedger
 from .log_time import LogClock
-from .open_segment import OpenSegment
 from .options import LogOptions
-from .ownership import OwnedLog
 from .producing import Producers
 from .rates import Rate
-from .segments import SegmentRecord
+from .state import LogState
+
+
+class Target(Protocol):
+    """What entries are sent to: a segment (`OpenSegment`), or a stream to a proxy that has the log."""
+
+    @property
+    def room(self) -> bool:
+        """Does it take another entry now?"""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Of the segment."""
+        ...
+
+    @property
+    def position(self) -> tuple[DLSN, int]:
+        """After the last record that is confirmed, with the sequence id there."""
+        ...
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Is the next entry to be a snapshot of the log's producers?"""
+        ...
+
+    def send(self, batch: Batch, wall_ms: int, producers: Producers | None = None) -> None:
+        """Send a batch and give it an entry id, greater than those before. Raises what keeps it from that."""
+        ...
+
+    def confirm(self, batch: Batch) -> None:
+        """The batch is durable: finish it."""
+        ...
+
+    def publish(self) -> None:
+        """Make what is confirmed readable."""
+        ...
+
+
+class Sink(Protocol):
+    """Where the entries of a writer go: the log's segments (`SegmentKeeper`), or a proxy."""
+
+    @property
+    def current(self) -> Target:
+        """What entries are sent to now."""
+        ...
+
+    @property
+    def sendable(self) -> bool:
+        """May an entry go to it now?"""
+        ...
+
+    @property
+    def settled(self) -> bool:
+        """Need nothing be looked at after an entry is confirmed?"""
+        ...
+
+    @property
+    def takes_sets(self) -> bool:
+        """May records be sent that belong together?"""
+        ...
+
+    def look(self, *, drained: bool) -> None:
+        """At each turn of the sender. ``drained``: nothing is in flight."""
+        ...
+
+    def wake(self) -> None:
+        """Something is wrong with what entries are sent to, or may be."""
+        ...
+
+    def wait_room(self) -> None:
+        """There was no room: have the sender woken when there is."""
+        ...
+
+    def abort(self) -> None:
+        """Send nothing more. Synchronous and idempotent."""
+        ...
+
+    async def run(self) -> None:
+        """Do what is due, until cancelled or the writer is over."""
+        ...
+
+    async def finish(self, then: Callable[[LogState], LogState]) -> None:
+        """Give the log up; all writes are settled. ``then``: what becomes of it."""
+        ...
 
 
 class Pipeline:
@@ -37,21 +119,13 @@ class Pipeline:
     def __init__(
         self,
         context: LogContext,
-        owned: OwnedLog,
-        first: tuple[SegmentRecord, NewLedger],
+        state: LogState,
+        make_sink: "MakeSink",
         on_failed: Callable[[], None],
     ) -> None:
-        self.name = owned.state.name
-        self.keeper = SegmentKeeper(
-            context,
-            owned,
-            first,
-            on_confirmed=self.confirmed,
-            on_replaced=self.take_back,
-            on_sendable=self.wake,
-            on_quiet=self.keep_alive,
-            on_failed=self.fail,
-        )
+        """``state``: of the log, as it is taken over."""
+        self.name = state.name
+        self.sink = make_sink(self)
         """Where the entries go."""
         self.pause = False
         """The next submit must look up: no room, a turn is due to others, closed, failed."""
@@ -61,7 +135,7 @@ class Pipeline:
         """Why the writer has failed; sticks."""
         self.over: DistributedLogError | None = None
         """What the next call raises, once the writer has failed or was closed."""
-        self.last_txid = owned.state.last_txid
+        self.last_txid = state.last_txid
         """Of the batches before the open one, or of the log before."""
         self.sent_bytes = 0
         """Of batches that went to a segment; those that went again count again."""
@@ -85,7 +159,7 @@ class Pipeline:
         self._opening: Batch | None = None  # the newest opening of a producer
         self._in_order = trio.Lock()  # who waits to fit, first come first served
         self._waiting = 0  # how many do
-        self._now_ms = LogClock(context.wall_ms, self.name, owned.state.time_ms).now_ms
+        self._now_ms = LogClock(context.wall_ms, self.name, state.time_ms).now_ms
         self._on_failed = on_failed
         self._due = Due(context.turn, self.send, self._broken)
         self._room: trio.Event | None = None
@@ -99,6 +173,12 @@ class Pipeline:
         if context.followed is not None:
             context.followed.on_change = self._take_limits
         self.batch = self._new_batch()
+
+    @property
+    def keeper(self) -> SegmentKeeper:
+        """The sink of a writer that has the log itself."""
+        assert isinstance(self.sink, SegmentKeeper), "asked of such a writer"
+        return self.sink
 
     # --- from the caller --------------------------------------------------------------------------
 
@@ -281,7 +361,7 @@ class Pipeline:
         await last.wait()
         if last.error is not None:
             raise last.error.again()
-        self.keeper.current.publish()
+        self.sink.current.publish()
         return last.dlsn(last.count - 1)
 
     def raise_if_over(self) -> None:
@@ -335,6 +415,11 @@ class Pipeline:
             self._send_ready()
 
     @property
+    def gathered(self) -> bool:
+        """Is there something to be sent?"""
+        return bool(self._ready or self.batch.txids)
+
+    @property
     def idle(self) -> bool:
         """Is nothing on its way or gathered, and room? Another record would go alone."""
         return not (self.pause or self._in_flight or self._ready or self.batch.txids)
@@ -344,12 +429,12 @@ class Pipeline:
         if self.error is not None:
             return 0
         before = self.sent_bytes
-        self.keeper.look(drained=not self._in_flight)
+        self.sink.look(drained=not self._in_flight)
         if (
             self.batch.txids
             and not self._ready
             and len(self._in_flight) < self.limits.eager_entries
-            and self.keeper.sendable
+            and self.sink.sendable
         ):
             pause = self.pause
             self.close_batch()
@@ -360,11 +445,11 @@ class Pipeline:
         return self.sent_bytes - before
 
     def _send_ready(self) -> None:
-        keeper = self.keeper
-        while self._ready and keeper.sendable:
-            segment = keeper.current
-            if not segment.ledger.room:
-                keeper.wait_room()
+        sink = self.sink
+        while self._ready and sink.sendable:
+            segment = sink.current
+            if not segment.room:
+                sink.wait_room()
                 return
             producers, batch = self.producers, self._ready[0]
             snapshot = producers is not None and segment.wants_snapshot
@@ -373,7 +458,7 @@ class Pipeline:
             try:
                 segment.send(batch, self._now_ms(), producers)
             except DistributedLogError:
-                keeper.wake()  # it sees the ledger's error
+                sink.wake()  # it sees the ledger's error
                 return
             if not snapshot:
                 self._ready.popleft()
@@ -382,9 +467,9 @@ class Pipeline:
 
     # --- from the ledger and the keeper -----------------------------------------------------------
 
-    def confirmed(self, segment: OpenSegment, lac: int) -> None:
+    def confirmed(self, segment: Target, lac: int) -> None:
         """All entries of the segment up to ``lac`` are durable: tell whoever waits for them."""
-        if segment is not self.keeper.current:
+        if segment is not self.sink.current:
             return
         in_flight, meters = self._in_flight, self._meters
         while in_flight and in_flight[0].entry <= lac:
@@ -408,7 +493,7 @@ class Pipeline:
         if self._room is not None:
             self.let_in()
         # What gathered while the pipeline was busy goes now: its entry carries the LAC.
-        if self.batch.txids or self._ready or not self.keeper.settled:
+        if self.batch.txids or self._ready or not self.sink.settled:
             self.send()
 
     def take_back(self) -> None:
@@ -431,7 +516,7 @@ class Pipeline:
             self.error = error
             self._meters.writers_failed += 1
             self.over = self.over or error
-            self.keeper.abort()
+            self.sink.abort()
         self.pause = True
         unknown = self.error
         if (
@@ -463,3 +548,7 @@ class Pipeline:
         if self._room is not None:
             self._room.set()
             self._room = None
+
+
+MakeSink = Callable[[Pipeline], Sink]
+"""Makes a writer's sink, which tells its pipeline what becomes of the entries."""

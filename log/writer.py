@@ -37,11 +37,10 @@ from .dlsn import DLSN, check_dlsn
 from .follower import follow
 from .frames import Frame
 from .keys import incarnation_text
-from .ledgers import NewLedger
 from .lock_session import Claim
 from .ownership import may_pass
 from .packed import own_packed
-from .pipeline import Pipeline
+from .pipeline import MakeSink, Pipeline
 from .position import Position
 from .producers import ProducerTable
 from .producers_format import SPAN_BYTES
@@ -54,7 +53,6 @@ from .record import (
     columns_of,
     txid_and_payload,
 )
-from .segments import SegmentRecord
 from .state import AUTO, GIVEN, PRODUCERS, LogState
 from .truncation import truncate
 from .txids import TxidSource, decided_by, misfit, rule_of
@@ -73,10 +71,13 @@ class LogWriter:
         self,
         context: LogContext,
         claimed: Claim,
-        first: tuple[SegmentRecord, NewLedger],
+        make_sink: MakeSink,
         table: ProducerTable | None = None,
     ) -> None:
-        """``table``: who the log's producers are; None: it never had one."""
+        """``claimed`` is given back in the end; where proxies stand between, what they told stands for it.
+
+        ``table``: who the log's producers are; None: it never had one.
+        """
         options = context.options
         self._claim = claimed
         self._ledgers = context.ledgers
@@ -85,9 +86,9 @@ class LogWriter:
         self._owner = context.owner
         self._scope = trio.CancelScope()
         context.meters.writers += 1
-        self.pipeline = Pipeline(context, claimed.owned, first, self._scope.cancel)
+        self.pipeline = Pipeline(context, claimed.owned.state, make_sink, self._scope.cancel)
         """What was taken. In the open: whoever takes records for it looks at `Pipeline.over` for each."""
-        self._keeper = self.pipeline.keeper
+        self._sink = self.pipeline.sink
         if table is not None:
             self.pipeline.producers = Producers(table, self._name)
         self._own: OpenedProducer | None = None
@@ -346,6 +347,8 @@ class LogWriter:
         """
         pipeline = self.pipeline
         pipeline.raise_if_over()
+        if not self._sink.takes_sets:
+            raise InvalidRequest(f'log "{self._name}": sets are not written through proxies')
         txids, payloads = columns_of(records)
         if pipeline.pause:
             await pipeline.before_submit()
@@ -469,7 +472,7 @@ class LogWriter:
 
         Before the first one: where the log ended when it was opened. Stays when the writer has ended.
         """
-        dlsn, sequence_id = self._keeper.current.position
+        dlsn, sequence_id = self._sink.current.position
         return Position(incarnation_text(self._claim.owned.log_id), dlsn, sequence_id)
 
     @property
@@ -496,7 +499,7 @@ class LogWriter:
     @property
     def segment(self) -> int:
         """The number of the segment in progress."""
-        return self._keeper.current.number
+        return self._sink.current.number
 
     async def aclose(self) -> None:
         """Commit, complete the segment, give the lock back. Idempotent after success or failure.
@@ -834,7 +837,7 @@ class LogWriter:
                 if pipeline.batch.txids:
                     pipeline.close_batch()
                 await pipeline.settle()
-                await self._keeper.finish(then)
+                await self._sink.finish(then)
         except trio.TooSlowError:
             await self.abort()
             raise WriteFailed(
@@ -884,7 +887,7 @@ class LogWriter:
         """Roll, until the writer ends. A task of the namespace."""
         try:
             with self._scope, contained(f'the writer of log "{self._name}"', self.fail):
-                await self._keeper.run()
+                await self._sink.run()
             if not self._closed:  # it failed: the next writer need not wait for the lease
                 await self._claim.give_back()
         finally:

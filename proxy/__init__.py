@@ -1,14 +1,20 @@
 """Processes between a log's users and its storage: many producers write one log, many readers read it.
 
-wire.py                         what is said on the wire (pure)
-registration.py, members.py     who there is (pure); followed
-route.py, options.py            which of them should have a log (pure); what can be set
-namespaces.py                   the namespaces that a proxy serves
-common_session.py, log_calls.py what a proxy of either kind answers; calls about logs
+    wire.py                         what is said on the wire (pure)
+    registration.py, members.py     who there is (pure); followed
+    route.py, options.py            which of them should have a log (pure); what can be set
+    namespaces.py                   the namespaces that a proxy serves
+    common_session.py, log_calls.py what a proxy of either kind answers; calls about logs
 
 Writing, in the order a frame meets it:
 
     produce_session.py              one connection to a write proxy
     streams.py                      what is known of one producer's frames (pure)
     written_log.py, owner.py        one log that is written here; all of them, taken and given up
+
+A client's side:
+
+    client.py                       connections; who has which log
+    producer_sink.py                a writer's entries, as frames to that proxy
+    proxied.py                      a namespace and its logs, the calls of which proxies make
 """

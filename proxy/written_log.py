@@ -61,7 +61,7 @@ class WrittenLog:
 
     def publish(self) -> None:
         """What is acknowledged is to be readable, where no later entry says so."""
-        self.writer.pipeline.keeper.current.publish()
+        self.writer.pipeline.sink.current.publish()
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -326,6 +326,8 @@ def test_a_circle_is_found() -> None:
 # --- classes --------------------------------------------------------------------------------------
 
 ONE_SUBCLASS: dict[str, str] = {
+    "Log": "one behind proxies is a log to whoever has it, in three faces",
+    "Namespace": "likewise",
     "Link": "a server's end is one as it is; with two objects an end every frame would cost a call more",
 }
 """Bases with one subclass, and why they are two classes."""

@@ -58,19 +58,19 @@ def logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def roll_breaks(writer: Any) -> None:
-    writer._keeper._step = breaks_later
-    writer._keeper.wake()
+    writer.pipeline.keeper._step = breaks_later
+    writer.pipeline.keeper.wake()
 
 
 def replacing_breaks(writer: Any) -> None:
-    writer._keeper.current.end = breaks
-    writer._keeper.current.ledger.fail(WriteFailed("a bookie went"))
+    writer.pipeline.keeper.current.end = breaks
+    writer.pipeline.keeper.current.ledger.fail(WriteFailed("a bookie went"))
 
 
 WRITER_FAULTS: dict[str, Callable[[Any], None]] = {
     "the sending task": lambda writer: setattr(writer.pipeline._due, "call", breaks),
     "the rolling task": roll_breaks,
-    "an acknowledgement": lambda writer: setattr(writer._keeper.current, "confirm", breaks),
+    "an acknowledgement": lambda writer: setattr(writer.pipeline.keeper.current, "confirm", breaks),
     "the replacing of a segment": replacing_breaks,
 }
 
@@ -215,7 +215,7 @@ async def test_an_abort_in_the_turn_in_which_a_recovery_comes_back(
 
         world.ledgers.recover = recover_and_abort  # type: ignore[method-assign]
         await trio.sleep(0.1)
-        writer._keeper.current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
+        writer.pipeline.keeper.current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
         with pytest.raises(WriteFailed):
             await pending
         await trio.sleep(1)

@@ -190,8 +190,8 @@ async def test_a_fenced_writer_can_neither_roll_nor_close(
         second = await b.open_log("l").open_writer(takeover=True)
         before = world.metadata.state.revision
 
-        first._keeper._why_roll = "the test wants it"
-        first._keeper.wake()
+        first.pipeline.keeper._why_roll = "the test wants it"
+        first.pipeline.keeper.wake()
         await trio.sleep(1)
 
         assert isinstance(first.error, WriterFenced)

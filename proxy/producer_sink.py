@@ -1,0 +1,317 @@
+"""Where the entries of a proxied writer go: frames on a stream to the proxy that has the log.
+
+The log's order is the stream's: a batch is a frame, frames are answered in order, and what a stream refuses
+is sent again, in order and with the same borders, on the next one, which is opened where the log is by then.
+Of a plain producer that is done only with frames that are certainly not stored: where that is not known the
+writer ends and says so (G7). A stream is opened again when there is something to send, not before.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from ..log.batch import Batch
+from ..log.dlsn import DLSN
+from ..log.pipeline import Pipeline
+from ..log.producing import Producers
+from ..log.state import LogState
+from ..runtime.errors import (
+    DistributedLogError,
+    InvalidRequest,
+    Moved,
+    ProtocolError,
+    WriteFailed,
+)
+from ..runtime.frames import Op
+from .client import OpenStream, ProxyClient, StreamEnd
+from .wire import ACK_NO_POSITION, Ack, LogCall, ProduceOpen, Refusal, about_stream, produce_frame
+
+SUSPECT_S = 1.0
+"""Without an answer for so long another proxy is asked, who may find that the log's owner is gone."""
+
+
+class ProducerSink:
+    """See the module. `open` first, then `bind` makes it a writer's."""
+
+    takes_sets = False
+    settled = True
+    """A stream never goes over to another one while it works."""
+    room = True
+    """What may be sent is what `sendable` says."""
+    wants_snapshot = False
+    """The log's owner keeps its producers."""
+
+    def __init__(
+        self,
+        client: ProxyClient,
+        path: str,
+        name: str,
+        *,
+        incarnation: str,
+        create: bool,
+        open_s: float,
+    ) -> None:
+        """``open_s``: for so long it is tried to open a stream again."""
+        self._client = client
+        self._path, self._name = path, name
+        self._incarnation = incarnation
+        self._create = create
+        self._open_s = open_s
+        self._pipeline: Pipeline | None = None
+        self._stream: OpenStream | None = None
+        self.given: Callable[[], bool] = bool
+        """Do records come with txids? Asked of the writer, once there is one."""
+        self._serial = 0
+        """Of the last batch that was sent, in the pipeline's eyes."""
+        self._next = 0
+        """The sequence of the next batch's first record."""
+        self._sent: deque[tuple[Batch, int, int, int]] = deque()
+        """Batch, first sequence, records, bytes of each frame that is not answered."""
+        self._held_bytes = 0
+        self._news_at = 0.0
+        self._pause_s = 0.0
+        self._place = (0, 0, 0)
+        self._last: DLSN | None = None
+        self._end = StreamEnd(self.on_ack, self.on_refused, self.on_lost, self.on_sweep)
+        self._wake = trio.Event()
+        self._late = False
+        self._over = False
+
+    async def open(self, deadline: float) -> LogState:
+        """Open a first stream; the log, as a writer must know it. Raises as `ProxyClient.open_stream`."""
+        await self._open(deadline)
+        assert self._stream is not None, "it was opened"
+        opened = self._stream.opened
+        self._incarnation = opened.incarnation
+        return LogState(
+            int(opened.incarnation, 16),
+            self._name,
+            0,
+            txid_rule=opened.txid_rule,
+            last_txid=opened.last_txid,
+        )
+
+    def bind(self, pipeline: Pipeline) -> "ProducerSink":
+        """It is this one's."""
+        self._pipeline = pipeline
+        return self
+
+    # --- for the pipeline -------------------------------------------------------------------------
+
+    @property
+    def current(self) -> "ProducerSink":
+        """What entries are sent to: itself."""
+        return self
+
+    @property
+    def number(self) -> int:
+        """The segment of the last record that is acknowledged; 0: none is."""
+        return self._place[0]
+
+    @property
+    def position(self) -> tuple[DLSN, int]:
+        """Raises `InvalidRequest`: others' records are between, and their number is not told."""
+        raise InvalidRequest(
+            f'log "{self._name}": the position of a proxied writer is not known; the DLSN of each record is'
+        )
+
+    @property
+    def sendable(self) -> bool:
+        """May a frame go now?"""
+        stream = self._stream
+        return (
+            stream is not None
+            and stream.proxy.link.closed is None  # else `on_lost` is about to come
+            and (not self._sent or self._held_bytes < stream.opened.window_bytes)
+        )
+
+    def look(self, *, drained: bool) -> None:
+        """There is something to send."""
+        if self._stream is None:
+            self._wake.set()
+
+    def wake(self) -> None:
+        """Look after the stream."""
+        self._wake.set()
+
+    def wait_room(self) -> None:
+        """There always is."""
+
+    def send(self, batch: Batch, wall_ms: int, producers: Producers | None = None) -> None:
+        """Send a batch as one frame."""
+        stream = self._stream
+        assert stream is not None, "asked while it is sendable"
+        columns = batch.columns
+        payloads = batch.payloads if columns is None else list(columns.each_payload())
+        first, count = self._next, len(payloads)
+        through = self._sent[0][1] if self._sent else first
+        frame = produce_frame(
+            stream.number, first, through, batch.txids if self.given() else None, payloads
+        )
+        if not self._sent:
+            self._news_at = trio.current_time()
+        self._serial += 1
+        batch.entry = self._serial
+        batch.stored_bytes = len(frame)
+        self._next = first + count
+        self._held_bytes += len(frame)
+        self._sent.append((batch, first, count, len(frame)))
+        stream.proxy.link.send(frame)
+
+    def confirm(self, batch: Batch) -> None:
+        """A batch is stored where the last acknowledgement says."""
+        batch.segment, batch.entry, batch.first_slot = self._place
+        batch.finish()
+
+    def publish(self) -> None:
+        """Make what is acknowledged readable."""
+        self._tell(Op.PRODUCE_PUBLISH)
+
+    def abort(self) -> None:
+        """Send nothing more. Synchronous and idempotent."""
+        self._over = True
+        self._sent.clear()
+        self._drop()
+        self._wake.set()
+
+    async def finish(self, then: Callable[[LogState], LogState]) -> None:
+        """Nothing more comes, and all is answered. ``then``: does the log end here, too?"""
+        self._drop()
+        self._over = True
+        if then(LogState(0, self._name, 0)).sealed:
+            await self._client.call(
+                LogCall(self._path, "seal", self._name, self._incarnation, [False, None])
+            )
+
+    async def run(self) -> None:
+        """Open streams, until cancelled or the writer is over."""
+        while not self._over:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            try:
+                if self._over:
+                    return
+                if self._stream is None:
+                    await self._open(trio.current_time() + self._open_s)
+                    self._of_pipeline.wake()
+                elif self._late:
+                    await self._ask_another(self._stream)
+            except DistributedLogError as error:
+                self._of_pipeline.fail(error)
+
+    # --- streams ----------------------------------------------------------------------------------
+
+    @property
+    def _of_pipeline(self) -> Pipeline:
+        assert self._pipeline is not None, "bound when its writer was made"
+        return self._pipeline
+
+    def _request(self, stream: int, suspect: str) -> ProduceOpen:
+        return ProduceOpen(
+            stream,
+            self._path,
+            self._name,
+            self._incarnation,
+            through=self._sent[0][1] if self._sent else self._next,
+            suspect=suspect,
+            create=self._create,
+        )
+
+    async def _open(self, deadline: float) -> None:
+        pause_s, self._pause_s = self._pause_s, 0.0
+        stream = await self._client.open_stream(
+            self._request, self._path, self._name, self._end, deadline=deadline, pause_s=pause_s
+        )
+        if self._over or stream.proxy.link.closed is not None:
+            self._stream = None
+            self._wake.set()
+            return
+        self._stream, self._late = stream, False
+
+    async def _ask_another(self, stream: OpenStream) -> None:
+        """The owner does not answer: does another one find that it is gone?"""
+        self._late, self._news_at = False, trio.current_time()
+        found = await self._client.probe(
+            self._request, self._path, self._name, self._end, stream.proxy.proxy_id
+        )
+        if found is None:
+            return
+        self._drop()
+        if self._sent:
+            self.on_lost(Moved(f"{stream.proxy.link.peer_address} has lost the log"))
+        if not self._over:
+            self._stream = found
+            self._of_pipeline.wake()
+
+    def _drop(self) -> None:
+        """Leave the stream, and say so."""
+        self._tell(Op.PRODUCE_CLOSE)
+        if self._stream is not None:
+            self._stream.proxy.leave(self._stream.number)
+            self._stream = None
+
+    def _tell(self, op: int) -> None:
+        if self._stream is not None:
+            self._stream.proxy.link.send(about_stream(op, self._stream.number))
+
+    # --- from the connection ----------------------------------------------------------------------
+
+    def on_ack(self, ack: Ack) -> None:
+        """The oldest frame is stored. Raises `ProtocolError`, which ends the connection."""
+        if not self._sent:
+            raise ProtocolError(f"a frame of log {self._name} is acknowledged that was not sent")
+        batch, first, count, size = self._sent[0]
+        if (ack.first, ack.records) != (first, count) or ack.flags & ACK_NO_POSITION:
+            raise ProtocolError(
+                f"log {self._name}: {ack.records} records from {ack.first} on are acknowledged, "
+                f"waited is for {count} from {first} on"
+            )
+        self._sent.popleft()
+        self._held_bytes -= size
+        self._news_at = trio.current_time()
+        self._place = (ack.segment, ack.entry, ack.slot)
+        self._of_pipeline.confirmed(self, batch.entry)
+
+    def on_refused(self, refusal: Refusal) -> None:
+        """The stream takes nothing more; all before what it refused was acknowledged."""
+        self._stream = None
+        self._pause_s = refusal.retry_ms / 1000
+        error = refusal.error
+        if isinstance(error, Moved):
+            self._client.note_owner(self._path, self._name, error.detail)
+        if self._sent and self._sent[0][1] < refusal.refused_from:
+            self._of_pipeline.fail(self._unknown(error))
+        elif isinstance(error, Moved) or error.retryable:
+            self._send_again()
+        else:
+            self._of_pipeline.fail(error)
+
+    def on_lost(self, reason: DistributedLogError) -> None:
+        """The connection has ended: what was not answered may be stored."""
+        self._stream = None
+        if self._sent:
+            self._of_pipeline.fail(self._unknown(reason))
+        elif self._pipeline is not None and self._pipeline.gathered:
+            self._wake.set()
+
+    def on_sweep(self, now: float) -> None:
+        """Is an answer late?"""
+        if self._sent and self._stream is not None and now - self._news_at > SUSPECT_S:
+            self._late = True
+            self._wake.set()
+
+    def _unknown(self, error: DistributedLogError) -> WriteFailed:
+        return WriteFailed(
+            f'log "{self._name}": {error}; {len(self._sent)} frames were sent and may be stored'
+        )
+
+    def _send_again(self) -> None:
+        """What was sent and not taken is sent once more, from the first on, on another stream."""
+        if self._sent:
+            self._next = self._sent[0][1]
+            self._sent.clear()
+            self._held_bytes = 0
+            self._of_pipeline.take_back()
+        if self._pipeline is not None and self._pipeline.gathered:
+            self._wake.set()

@@ -1,0 +1,146 @@
+"""The same classes behind proxies: writers that find the owner, go where it goes, and say what is unknown."""
+
+import pytest
+import trio
+
+from distributedlog import DLSN, LogRecord, open_namespace
+from distributedlog.proxy.client import ProxyClient
+from distributedlog.proxy.proxied import ProxiedNamespace
+from distributedlog.runtime.errors import (
+    ConnectionLost,
+    EndOfStream,
+    InvalidRequest,
+    LogExists,
+    LogNotFound,
+    TransactionIdOutOfOrder,
+    WriteFailed,
+)
+from distributedlog.uri import format_address
+
+from .proxy_world import world
+
+
+def uri_of(*addresses: tuple[str, int]) -> str:
+    return f"distributedlog+proxy://{';'.join(map(format_address, addresses))}/default"
+
+
+async def test_a_namespace_behind_proxies_is_one_like_any_other() -> None:
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with open_namespace(uri_of(node.address)) as namespace:
+            await namespace.create_log("orders", txids="count")
+            with pytest.raises(LogExists):
+                await namespace.create_log("orders")
+            assert await namespace.log_exists("orders")
+            assert [name async for name in namespace.logs()] == ["orders"]
+            log = namespace.open_log("orders")
+
+            async with log.open_writer() as writer, log.open_writer() as other:
+                assert await writer.write(b"first") == DLSN(1, 0, 0)
+                pending = [await writer.submit(b"%d" % n) for n in range(100)]
+                bulk = await other.submit_bulk([b"others"] * 50)
+                await writer.commit()
+                await other.commit()
+                dlsns = [one.result() for one in pending]
+                assert sorted(dlsns) == dlsns
+                assert len({*dlsns, *bulk.result()}) == 150
+                with pytest.raises(InvalidRequest):
+                    await writer.submit_set([b"a", b"b"])
+                with pytest.raises(InvalidRequest):
+                    await writer.write(LogRecord(7, b"the log gives them"))
+
+            stored = await it.stored("orders")
+            assert [one for one in stored if one != b"others"][1:] == [
+                b"%d" % n for n in range(100)
+            ]
+            assert stored.count(b"others") == 50
+            assert (await log.describe()).last_dlsn == await log.last_dlsn()
+            assert await log.count() == 151
+            assert await log.truncate(dlsns[50]) == dlsns[50]
+            assert (await log.set({"codec": "lz4"})).settings == {"codec": "lz4"}
+            with pytest.raises(InvalidRequest, match="distributedlog://"):
+                await log.snapshot()
+            with pytest.raises(LogNotFound):
+                await namespace.open_log("none", config={"create_if_missing": False}).open_writer()
+            assert await log.seal()
+            with pytest.raises(EndOfStream):
+                await log.open_writer()
+            await namespace.delete_log("orders")
+
+
+async def test_given_txids_are_judged_at_the_owner() -> None:
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with open_namespace(uri_of(node.address)) as namespace:
+            log = namespace.open_log("given")
+            async with log.open_writer() as one, log.open_writer() as other:
+                await one.write(LogRecord(10, b"ten"))
+                await other.write(LogRecord(20, b"twenty"))
+                late = await one.submit(LogRecord(15, b"too late"))
+                with pytest.raises(WriteFailed):
+                    await late
+                with pytest.raises(TransactionIdOutOfOrder):
+                    await one.write(LogRecord(30, b"the first error sticks"))
+                await one.abort()
+                await other.write(LogRecord(30, b"thirty"))
+        assert await it.stored("given") == [b"ten", b"twenty", b"thirty"]
+
+
+async def test_a_writer_goes_where_its_log_goes() -> None:
+    """Scenarios 29 and 30: a plain producer sees a healthy move, and a drain, as a pause."""
+    async with world() as it:
+        nodes = {name: await it.proxy(name) for name in ("w1", "w2", "w3")}
+        addresses = [node.address for node in nodes.values()]
+        written: list[bytes] = []
+        send, told = trio.open_memory_channel[int](100_000)
+
+        async with open_namespace(uri_of(*addresses)) as namespace, trio.open_nursery() as nursery:
+            stop = trio.Event()
+
+            async def write() -> None:
+                async with namespace.open_log("orders").open_writer() as writer:
+                    while not stop.is_set():
+                        written.append(b"%d" % len(written))
+                        await writer.write(written[-1])
+                        send.send_nowait(len(written))
+
+            async def twenty_more() -> None:
+                until = len(written) + 20
+                while await told.receive() < until:
+                    pass
+
+            nursery.start_soon(write)
+            for name in ("w1", "w2"):
+                await twenty_more()
+                it.scopes[name].cancel()
+            await twenty_more()
+            stop.set()
+
+        assert await it.stored("orders") == written
+
+
+async def test_what_is_not_known_is_said() -> None:
+    """G7: the connection breaks under a plain writer's frames, and its writer ends with that."""
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with open_namespace(uri_of(node.address)) as namespace:
+            writer = await namespace.open_log("orders").open_writer()
+            await writer.write(b"first")
+            assert isinstance(namespace, ProxiedNamespace)
+            client = namespace.client
+            broken(client)
+            assert await writer.write(b"nothing was on its way") is not None
+            pending = await writer.submit(b"perhaps")
+            await writer.flush()
+            broken(client)
+
+            with pytest.raises(WriteFailed, match="may be stored"):
+                await pending
+            with pytest.raises(WriteFailed):
+                await writer.write(b"no more")
+            await writer.abort()
+
+
+def broken(client: ProxyClient) -> None:
+    for proxy in client._links.values():
+        proxy.link.close(ConnectionLost("the test wants it"))
