@@ -2,11 +2,11 @@
 
     python -m tests.proxy.owner_kills_story --producers 50 --kills 20 --pauses 10
 
-Scenario 28 of DistributedLog's. Storage in one process, write proxies in processes of their own. Each producer
-writes numbered records in a pipeline. A plain one whose writer ends opens another and goes on with the next
-number. Whoever has the log is killed with -9 and started anew, or stopped for longer than its lease and let go
-on. Then the log is read, once, directly: every acknowledged record is there once, at the place that was told;
-others at most once; each producer's numbers ascend.
+Scenario 28 of DistributedLog's. Storage in one process, write proxies in processes of their own. Each
+producer writes numbered records in a pipeline. A plain one whose writer ends opens another and goes on with
+the next number. Whoever has the log is killed with -9 and started anew, or stopped for longer than its lease
+and let go on. Then the log is read, once, directly: every acknowledged record is there once, at the place
+that was told; others at most once; each producer's numbers ascend.
 """
 
 import argparse
@@ -23,9 +23,10 @@ from tempfile import TemporaryDirectory
 import trio
 
 from distributedlog import DLSN, PendingWrite, open_namespace
+from distributedlog.cluster.fork_server import ForkServer
 from distributedlog.cluster.local import local_cluster
 from distributedlog.cluster.options import WRITE_PROXY, ProxyNodeConfig, to_json
-from distributedlog.cluster.processes import Child, start_child
+from distributedlog.cluster.processes import Child, start_child, start_fork_server
 from distributedlog.log.lock import holder_of
 from distributedlog.log.namespace import Namespace
 from distributedlog.runtime.errors import DistributedLogError
@@ -78,6 +79,7 @@ class Proxies:
     """The write proxies, by id, each a process."""
 
     uri: str
+    forks: ForkServer
     children: dict[str, Child] = field(default_factory=dict)
     _number: int = 0
 
@@ -86,7 +88,7 @@ class Proxies:
         name = f"w{self._number}"
         config = ProxyNodeConfig(name, WRITE_PROXY, parse_uri(self.uri).addresses)
         spec = {"run": "node", "config": to_json(config), "data": None}
-        child = await start_child(name, spec)
+        child = await start_child(name, spec, self.forks)
         self.children[child.ready["id"]] = child
 
     @property
@@ -137,9 +139,10 @@ async def story(
     chance = random.Random(seed)
     told = [Producer(b"p%d" % n) for n in range(producers)]
     resumed: list[float] = []
+    forks = start_fork_server()
     with TemporaryDirectory(prefix="dlog-") as place:
-        async with local_cluster(place, metadata_nodes=1) as cluster:
-            tier = Proxies(cluster.uri)
+        async with local_cluster(place, metadata_nodes=1, forks=forks) as cluster:
+            tier = Proxies(cluster.uri, forks)
             try:
                 for _ in range(proxies):
                     await tier.start()
@@ -151,6 +154,7 @@ async def story(
             finally:
                 with trio.CancelScope(shield=True):
                     await tier.stop()
+    forks.close()
     found: dict[str, object] = {**judge(stored, told)}
     found["resumed_s"] = [round(one, 2) for one in sorted(resumed)]
     return found
@@ -177,34 +181,37 @@ async def _play(
             while acked() < wanted:  # noqa: ASYNC110
                 await trio.sleep(0.01)
 
-    async with open_namespace(tier.proxied_uri) as one, open_namespace(tier.proxied_uri) as other:
-        async with trio.open_nursery() as nursery:
-            for number, producer in enumerate(told):
-                nursery.start_soon(producer.run, (one, other)[number % 2], stop)
-            await more(10 * len(told))
-            events = ["kill"] * kills + ["pause"] * pauses
-            chance.shuffle(events)
-            for event in events:
-                await trio.sleep(chance.uniform(*BETWEEN_S))
-                holder = await holder_of(direct.metadata, await direct.find(LOG))
-                if holder is None or holder.proxy not in tier.children:
-                    await more(1)
-                    continue
-                child = tier.children[holder.proxy]
-                began = time.monotonic()
-                if event == "kill":
-                    child.kill()
-                    del tier.children[holder.proxy]
-                    await child.process.wait()
-                    nursery.start_soon(tier.start)
-                else:
-                    os.kill(child.pid, signal.SIGSTOP)
-                    nursery.start_soon(_wake, child)
-                await trio.sleep(0.1)  # what was on its way before is told
+    async with (
+        open_namespace(tier.proxied_uri) as one,
+        open_namespace(tier.proxied_uri) as other,
+        trio.open_nursery() as nursery,
+    ):
+        for number, producer in enumerate(told):
+            nursery.start_soon(producer.run, (one, other)[number % 2], stop)
+        await more(10 * len(told))
+        events = ["kill"] * kills + ["pause"] * pauses
+        chance.shuffle(events)
+        for event in events:
+            await trio.sleep(chance.uniform(*BETWEEN_S))
+            holder = await holder_of(direct.metadata, await direct.find(LOG))
+            if holder is None or holder.proxy not in tier.children:
                 await more(1)
-                resumed.append(time.monotonic() - began)
-                await more(2 * len(told))
-            stop.set()
+                continue
+            child = tier.children[holder.proxy]
+            began = time.monotonic()
+            if event == "kill":
+                child.kill()
+                del tier.children[holder.proxy]
+                await child.process.wait()
+                nursery.start_soon(tier.start)
+            else:
+                os.kill(child.pid, signal.SIGSTOP)
+                nursery.start_soon(_wake, child)
+            await trio.sleep(0.1)  # what was on its way before is told
+            await more(1)
+            resumed.append(time.monotonic() - began)
+            await more(2 * len(told))
+        stop.set()
 
 
 async def _wake(child: Child) -> None:
