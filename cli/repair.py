@@ -21,6 +21,7 @@ NAMED_MAX = 10
     dlog repair numbers                                a log's ledgers
     dlog repair --bookie b3                            all that should lie on b3
     dlog repair --all --rate 100                       every ledger is looked at; at most 100 MiB/s
+    dlog repair --all --apart                          and copies on one host, or in one rack, are moved
     dlog repair --wait --timeout 3600                  until nothing is missing any more
     """,
 )
@@ -38,6 +39,7 @@ NAMED_MAX = 10
     help="Copied a second, in MiB.",
 )
 @click.option("--wait", is_flag=True, help="Try again what waits, up to --timeout (exit code 6).")
+@click.option("--apart", is_flag=True, help="Also move copies that stand together, where they can.")
 @click.option("--even-so", is_flag=True, help="Also while most bookies are away.")
 @common
 def command(
@@ -47,6 +49,7 @@ def command(
     whole: bool,
     rate: float,
     wait: bool,
+    apart: bool,
     even_so: bool,
 ) -> None:
     """Bring missing copies back now, the ledgers with the fewest first, and say how far it is.
@@ -110,6 +113,8 @@ def command(
                 real_host("dlog repair").random.random,
                 bytes_per_s=max(1, int(rate * 1024 * 1024)),
                 policy=lambda: pool.placement,
+                labels=pool.labels,
+                apart=apart,
             )
             todo = await answer(settings, "what is to be done", lambda: wanted(logs))
             nursery.start_soon(tell, now)

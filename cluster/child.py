@@ -28,7 +28,7 @@ from .lifeline import first_of, until_told
 from .local import run_cluster_of
 from .logs import log_to_stderr
 from .nodes import serve_node
-from .options import BookieNodeConfig, NodeReady, from_json
+from .options import BookieNodeConfig, NodeConfig, NodeReady, from_json
 
 
 def main() -> None:
@@ -70,10 +70,7 @@ async def run_node(
     """
     needs_linux("a node")
     raise_limit()
-    config = from_json(spec["config"])
-    if isinstance(config, BookieNodeConfig):
-        # Two bookies of one machine should not hold two copies: who shares it is found without being told.
-        config = replace(config, labels={"host": machine_id(), **config.labels})
+    config = with_its_host(from_json(spec["config"]))
     data = Path(spec["data"]) if spec.get("data") else None
     index = Path(spec["index"]) if spec.get("index") else None
 
@@ -95,6 +92,13 @@ async def run_node(
     else:
         async with host_of(config, data, index) as host:
             await serve(host)
+
+
+def with_its_host(config: NodeConfig) -> NodeConfig:
+    """Two bookies of one machine should not hold two copies: who shares it is found without being told."""
+    if not isinstance(config, BookieNodeConfig):
+        return config
+    return replace(config, labels={"host": machine_id(), **config.labels})
 
 
 def call_it(name: str) -> None:

@@ -28,7 +28,7 @@ from ..ledger import holes as notes
 from ..ledger import keys, transactions
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
-from ..ledger.placement import Candidate, Draw, Labels, choose_replacements
+from ..ledger.placement import Candidate, Draw, Labels, choose_replacements, together
 from ..ledger.placement_policy import PlacementPolicy
 from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan, prefix_end
@@ -161,6 +161,7 @@ class LostBookies:
         lost_after_s: float,
         urgent_after_s: float = URGENT_AFTER_S,
         policy: Callable[[], PlacementPolicy] = PlacementPolicy,
+        labels: Callable[[str], Labels] = lambda bookie: {},
     ) -> None:
         self._metadata = metadata
         self._pool = pool
@@ -170,7 +171,8 @@ class LostBookies:
         """Who may be chosen for a slot now."""
         self._draw = draw
         self._policy = policy
-        self._labels: dict[str, Labels] = {}
+        self._labels = labels
+        """Where a bookie stands, that is no candidate now."""
         self._successors: dict[str, str] = {}
         """Who is to leave, and who should take its place; "" for anybody."""
         self.absences = Absences(lost_after_s, urgent_after_s)
@@ -389,35 +391,42 @@ class LostBookies:
         return reply.succeeded
 
     def _choose(self, ledger: LedgerMetadata, index: int, slot: int, before: list[str]) -> str:
-        """Who takes the slot: one that took another slot of this ledger, where that can be."""
+        """Who takes the slot: one that took another slot of this ledger, where it stands as well as any."""
         fragment = ledger.ensembles[index]
         here = set(fragment.bookies)
-        for one in before:
-            if one not in here:
-                return one
         candidates = [one for one in self._candidates() if one.id not in self.absences.lost]
         by = self._successors.get(fragment.bookies[slot])
         if by not in here and any(one.id == by for one in candidates):
             return str(by)
-        self._labels.update({one.id: one.labels for one in candidates})
-        striping = ledger.striping
         kept = {n: b for n, b in enumerate(fragment.bookies) if n != slot}
-        chosen = choose_replacements(
-            striping,
-            kept,
-            [slot],
-            candidates,
-            self._draw,
-            excluded=here,
-            labels=self._labels,
-            policy=self._policy().preferred(),
-        )
-        if slot not in chosen:
+        labels = {one: self._labels(one) for one in kept.values()}
+        labels |= {one.id: one.labels for one in candidates}
+        policy = self._policy().preferred()
+
+        def chosen(among: Sequence[Candidate]) -> str | None:
+            return choose_replacements(
+                ledger.striping,
+                kept,
+                [slot],
+                among,
+                self._draw,
+                excluded=here,
+                labels=labels,
+                policy=policy,
+            ).get(slot)
+
+        def apart(one: str) -> tuple[int, int]:
+            there = [kept.get(n, one) for n in range(len(fragment.bookies))]
+            return together(ledger.striping, there, labels, policy)
+
+        found = chosen(candidates)
+        if found is None:
             raise NotEnoughBookies(
                 f"ledger {ledger.ledger_id}: nobody can take the place of {fragment.bookies[slot]}:"
                 f" live are {sorted(one.id for one in candidates)}, in the ensemble {sorted(here)}"
             )
-        return chosen[slot]
+        again = chosen([one for one in candidates if one.id in before])
+        return again if again is not None and apart(again) <= apart(found) else found
 
     async def _bid_farewell(self, bookie: str) -> None:
         """A drained bookie that is to leave and does not run is forgotten: its id is never used again."""

@@ -17,7 +17,7 @@ from ..bookie.session_reads import LIST_RANGES_MAX
 from ..ledger import holes as notes
 from ..ledger import keys
 from ..ledger.metadata import NO_ENTRY, LedgerMetadata, LedgerState
-from ..ledger.placement import Candidate, Draw
+from ..ledger.placement import Candidate, Draw, Labels, choose_replacements, together
 from ..ledger.placement_policy import PlacementPolicy
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Transaction
@@ -26,6 +26,9 @@ from .copying import RATE_BYTES_PER_S, Connections, Copier, lacking, list_held
 from .leaving import shortages, sound_copies, waits_open
 from .lost import LEDGERS_AT_ONCE, LOOKS_AT_ONCE, LostBookies, at_once
 from .repair import Election
+
+MOVES_MAX = 32
+"""Of one ledger's copies, to put them apart; each has to make it better."""
 
 
 @dataclass(slots=True)
@@ -52,13 +55,27 @@ class RepairNow:
         *,
         bytes_per_s: int = RATE_BYTES_PER_S,
         policy: Callable[[], PlacementPolicy] = PlacementPolicy,
+        labels: Callable[[str], Labels] = lambda bookie: {},
+        apart: bool = False,
     ) -> None:
         self._metadata = metadata
         self._pool = pool
+        self._candidates, self._draw = candidates, draw
+        self._policy, self._labels = policy, labels
+        self._apart = apart
+        """Copies that stand together are moved as well."""
         self.copier = Copier(pool, bytes_per_s=bytes_per_s)
         nobody = Election(metadata, "", lambda: 0)  # of what is used here nothing asks it
         self._lost = LostBookies(
-            metadata, pool, nobody, self.copier, candidates, draw, lost_after_s=0.0, policy=policy
+            metadata,
+            pool,
+            nobody,
+            self.copier,
+            candidates,
+            draw,
+            lost_after_s=0.0,
+            policy=policy,
+            labels=labels,
         )
         self._registered: set[str] = set()
         self.progress = Progress()
@@ -143,7 +160,60 @@ class RepairNow:
             # Read before the lists: what was noted since stays.
             unchanged = Compare.mod_revision(note.key, note.mod_revision)
             await self._metadata.transact(Transaction((unchanged,), (Delete(note.key),)))
+        if self._apart and not why:
+            await self._move_apart(ledger_id)
         return "; ".join(why)
+
+    async def _move_apart(self, ledger_id: int) -> None:
+        """Move copies of a ledger, each of which is there, while that puts fewer of them together."""
+        for _ in range(MOVES_MAX):
+            item = await self._metadata.get(keys.ledger_key(ledger_id))
+            if item is None:
+                return
+            ledger = LedgerMetadata.decode(item.key, item.value)
+            if not ledger.closed:
+                return
+            now = self._together(ledger)
+            if now == (0, 0):
+                return
+            tried = {
+                bookie: self._together(self._without(ledger, bookie)) for bookie in ledger.bookies()
+            }
+            best = min(tried, key=lambda bookie: tried[bookie])
+            if tried[best] >= now or not await self._lost.move(ledger_id, best):
+                return
+
+    def _together(self, ledger: LedgerMetadata) -> tuple[int, int]:
+        labels = {bookie: self._labels(bookie) for bookie in ledger.bookies()}
+        short = pairs = 0
+        for index, fragment in enumerate(ledger.ensembles):
+            if ledger.fragment_end(index) != fragment.first_entry:
+                found = together(ledger.striping, fragment.bookies, labels, self._policy())
+                short, pairs = short + found[0], pairs + found[1]
+        return short, pairs
+
+    def _without(self, ledger: LedgerMetadata, bookie: str) -> LedgerMetadata:
+        """The record as it might be with others in a bookie's place; as it is where there are none."""
+        changed = ledger
+        for index, fragment in enumerate(ledger.ensembles):
+            if bookie not in fragment.bookies:
+                continue
+            slot = fragment.bookies.index(bookie)
+            kept = {n: one for n, one in enumerate(fragment.bookies) if n != slot}
+            chosen = choose_replacements(
+                ledger.striping,
+                kept,
+                [slot],
+                self._candidates(),
+                self._draw,
+                excluded=fragment.bookies,
+                labels={one: self._labels(one) for one in kept.values()},
+                policy=self._policy().preferred(),
+            )
+            if slot not in chosen:
+                return ledger
+            changed = changed.with_bookie_replaced(index, slot, chosen[slot])
+        return changed
 
     async def _one(self, ledger: LedgerMetadata, bookie: str) -> str:
         """One bookie's share: "" when it is there, or stored elsewhere."""

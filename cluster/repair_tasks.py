@@ -52,6 +52,7 @@ async def repair_all(
             lost_after_s=config.lost_after_s,
             urgent_after_s=config.urgent_after_s,
             policy=lambda: pool.placement,
+            labels=pool.labels,
         )
         nursery.start_soon(lost.run)
         opening = partial(_closer, host, endpoint, metadata, config.name)

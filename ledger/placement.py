@@ -121,11 +121,31 @@ def choose_ensemble(
     if policy is not None and policy.enforced:
         of = {one.id: policy.place(one.labels) for one in candidates}
         choice = _Choice(striping, {slot: of[one] for slot, one in chosen.items()}, policy)
-        if choice.short():
+        if choice.short_sets():
             return None
     for slot in empty:
         chosen[slot] = down.pop(int(draw() * len(down)))
     return tuple(chosen[slot] for slot in range(size)), tuple(sorted(empty))
+
+
+def together(
+    striping: Striping,
+    bookies: Sequence[str],
+    labels: Mapping[str, Labels],
+    policy: PlacementPolicy,
+) -> tuple[int, int]:
+    """How far an ensemble is from what is wanted: write sets that are short of domains, pairs on one host.
+
+    Whose labels are not known counts for nothing.
+    """
+    choice = _Choice(
+        striping,
+        {n: policy.place(labels[one]) for n, one in enumerate(bookies) if labels.get(one)},
+        policy,
+    )
+    pairs = sum(choice.cost(n, place)[0] for n, place in choice.taken.items())
+    unknown = len(choice.taken) < len(bookies) or policy.level == "host"
+    return 0 if unknown else choice.short_sets(), pairs // 2
 
 
 def not_adhering(
@@ -192,9 +212,9 @@ class _Choice:
                     return False
         return True
 
-    def short(self) -> bool:
-        """Has a write set fewer domains than it needs?"""
-        return any(
+    def short_sets(self) -> int:
+        """How many write sets have fewer domains than they need?"""
+        return sum(
             len({self.taken[n][-1] for n in window if n in self.taken} - {""}) < self._need
             for window in self.striping.windows()
         )

@@ -345,6 +345,29 @@ async def test_copies_that_are_stored_elsewhere_go_to_the_rack_that_was_lost(dra
         assert (await w.record()).bookies() == ("b1", "b2", "b5")
 
 
+def test_who_took_one_slot_takes_another_only_where_it_stands_as_well_as_any() -> None:
+    racks = {"b1": "r1", "b2": "r2", "b3": "r3", "b4": "r3", "b5": "r3", "b6": "r1"}
+    w = World(None)  # type: ignore[arg-type]
+    fragments = (Fragment(0, ("b1", "b2", "b3"), 0), Fragment(5, ("b4", "b2", "b3"), 1))
+    closed = LedgerMetadata(LEDGER, 3, 3, 2, fragments, KEY).close_by_writer(9, 100)
+    for at_least, second in ((3, "b6"), (2, "b5")):
+        lost = LostBookies(
+            w.metadata,
+            w.pool,
+            w.election,
+            w.copier,
+            lambda: [Candidate(one, {"rack": racks[one]}) for one in ("b5", "b6")],
+            lambda: 0.0,
+            lost_after_s=0.0,
+            policy=lambda at_least=at_least: PlacementPolicy("rack", at_least),  # type: ignore[misc]
+            labels=lambda one: {"rack": racks[one]},
+        )
+
+        chosen = lost._choose(closed, 0, 2, [])
+        assert chosen == "b5"
+        assert lost._choose(closed, 1, 2, [chosen]) == second
+
+
 async def test_the_record_names_nobody_before_the_copies_are_there() -> None:
     """Inv. 28: no source, no swap."""
     async with world("b1", "b2", "b3", "b4") as w:

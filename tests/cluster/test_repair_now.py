@@ -9,6 +9,7 @@ from distributedlog.cluster.repair_now import RepairNow
 from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.placement import Candidate
 from distributedlog.metadata.transaction import Delete, Transaction
 from distributedlog.runtime.errors import InvalidRequest
 
@@ -138,3 +139,39 @@ async def test_while_most_bookies_are_away_nothing_is_stored_elsewhere_by_mistak
         with pytest.raises(InvalidRequest, match="2 of 3 bookies are away"):
             await now.look()
         await now.look(even_so=True)
+
+
+async def test_copies_that_stand_together_are_moved_where_that_puts_them_apart() -> None:
+    """Each moves to where it is better, and none where it is as good: of two racks three copies share one."""
+    hosts = {"b1": "h1", "b2": "h1", "b3": "h1", "b4": "h2", "b5": "h3", "b6": "h3"}
+    async with world(*hosts) as w:
+        labels = {
+            one: {"host": host, "rack": "r1" if host == "h1" else "r2"}
+            for one, host in hosts.items()
+        }
+        for bookie in BOOKIES:
+            await w.write(bookie, range(5))
+        await w.ledger(4)
+
+        def candidates() -> list[Candidate]:
+            return [Candidate(one, labels[one]) for one in sorted(there)]
+
+        there = {*BOOKIES}
+        for apart, hosts_after in ((True, 1), (False, 1), (True, 3), (True, 3)):
+            before = (await w.record()).bookies()
+            now = RepairNow(
+                w.metadata,
+                w.pool,
+                candidates,
+                random.Random(1).random,
+                labels=lambda one: labels[one],
+                apart=apart,
+            )
+            await now.look()
+            assert (await now.work([LEDGER])).left == {}
+            after = (await w.record()).bookies()
+            assert len({hosts[one] for one in after}) == hosts_after
+            assert (now.copier.copied_entries == 0) == (before == after)
+            there = {*hosts}
+        for bookie in after:
+            assert await w.ids(bookie) == list(range(5))
