@@ -100,8 +100,15 @@ class OneLog:
         """The state. Raises `LogNotFound`, `QuorumUnreachable`, `LedgerStateUnknown`."""
         namespace = self._namespace
         found = await describe(namespace, self._name, segments_max=SEGMENTS_SHOWN)
-        positions = await namespace.open_log(self._name).positions.list()
+        log = namespace.open_log(self._name)
+        positions = await log.positions.list()
         segments = found.pop("segments")
+        for segment in segments:
+            if segment["state"] == "in progress":  # its record counts nothing before it is closed
+                tail = await log.snapshot(first=segment["segment"], limit=1)
+                segment["bytes"] = sum(one.size_bytes for one in tail.segments)
+                found["bytes"] += segment["bytes"]
+                break
         ledgers = {segment["ledger"] for segment in segments}
         missing = await self._missing(ledgers) if ledgers else {}
         bookies = dict[str, str]()

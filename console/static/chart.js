@@ -11,7 +11,7 @@ const TABLE_ROWS = 12;
 // `points`: [{ at, values: [number or null, …] }]; a null is a gap. `names`: of the lines.
 export function lines(title, names, points, format, axis = short) {
   const values = points.flatMap((one) => one.values).filter((one) => one !== null);
-  const most = Math.max(...values, 1e-9);
+  const most = Math.max(...values, 1);
   const [first, last] = [points[0]?.at ?? 0, points.at(-1)?.at ?? 1];
   const x = (at) => LEFT + ((at - first) / Math.max(last - first, 1)) * (WIDTH - LEFT - 4);
   const y = (value) => HEIGHT - 16 - (value / most) * (HEIGHT - 28);
@@ -57,7 +57,7 @@ export function strip(label, parts, marks) {
     left += width;
     return box;
   });
-  return svg("svg", { viewBox: `0 0 ${WIDTH} ${marks.length ? 64 : 34}`, role: "img", "aria-label": label, class: "strip" },
+  return svg("svg", { viewBox: `0 0 ${WIDTH} ${marks.length ? 70 : 34}`, role: "img", "aria-label": label, class: "strip" },
     boxes.map(({ left: x, width, one }) => [
       svg("rect", { x: x + 0.5, y: 4, width: Math.max(width - 1, 1), height: 26, class: `segment ${one.kind}` }, svg("title", {}, one.title)),
       one.missing ? svg("rect", { x: x + 0.5, y: 22, width: Math.max(width - 1, 1), height: 8, class: "hole" }) : null,

@@ -199,6 +199,9 @@ def test_a_tail_shows_what_comes_and_counts_what_it_passes_over(
             seen += ids
             if passed:
                 break
+        [segment] = browser.state(page="log", name="fast")["segments"]
+        assert segment["state"] == "in progress"
+        assert segment["bytes"] > len(seen)  # also while it is written
     assert len(seen) <= TAIL_RECORDS_S * looks
 
 
