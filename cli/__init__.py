@@ -10,7 +10,7 @@ local.py, demo.py, serve.py     a cluster on this machine; one node
 config.py, node_settings.py     what can be set; what a node takes from a file and from --set
 completion.py, service_manager.py    for shells; what systemd is told
 log.py, inspect.py, read.py, write.py, formats.py, archives.py    logs
-status.py, bookies.py, decommission.py, scrub.py, under_replicated.py,
+status.py, bookies.py, node.py, decommission.py, scrub.py, under_replicated.py,
 placement.py, repair.py, metadata.py, console.py    the cluster
 ledger.py, ledger_view.py, audit.py     ledgers; whether all records fit each other
 metadata_saves.py               metadata that outlives its nodes

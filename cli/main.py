@@ -39,6 +39,7 @@ from .options import Group, Settings, common_options, lay
         "scrub": (".scrub", "Have a bookie read all that it holds, and heal what rotted."),
         "repair": (".repair", "Bring missing copies back now, and say how far it is."),
         "placement": (".placement", "How far apart copies are kept, and which are not."),
+        "node": (".node", "May nodes be stopped for a while?"),
         "decommission": (".decommission", "Take a bookie out of the cluster for good."),
         "metadata": (".metadata", "Show the metadata quorum; replace, add, remove its nodes."),
         "status": (".status", "Is the cluster healthy? Who is there?"),

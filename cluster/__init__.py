@@ -20,6 +20,7 @@ is how each of them waits, `held_up.py` how it says why):
     repair_now.py                   all of that at once, for ledgers that somebody names
     placing.py                      the placement policy, and what is not as it wants it
     lost.py, leaving.py             bookies that are gone for good, or are to leave
+    stopping.py                     may nodes be stopped for a while?
     open_ledgers.py                 what dead writers left open there is closed first
     limbo.py, rot_healing.py        a bookie that lost something, or holds rotten entries, heals itself
     surplus.py                      copies too many go

@@ -1,0 +1,189 @@
+"""May nodes be stopped: answered from the metadata, and never yes where it is not known."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from distributedlog.cluster.stopping import EACH_MAX, Stopping, may_stop
+from distributedlog.ledger import holes, keys, transactions
+from distributedlog.ledger.holes import Hole
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.registration import BookieRegistration
+from distributedlog.metadata.interface import MemberStatus
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.runtime.errors import InvalidRequest
+from distributedlog.runtime.frames import pack
+
+B1, B2, B3, B4 = "aaaa1111", "bbbb2222", "cccc3333", "dddd4444"
+NAMES = {B1: "b1", B2: "b2", B3: "b3", B4: "b4"}
+MEMBERS = [MemberStatus(name, f"{name}:1", "follower", 1, 1, True) for name in ("m1", "m2", "m3")]
+
+
+class World:
+    def __init__(self) -> None:
+        self.metadata = LocalMetadata()
+        self.members = MEMBERS
+
+    async def put(self, key: bytes, value: bytes) -> None:
+        await self.metadata.transact(Transaction((), (Put(key, value),)))
+
+    async def bookies(self, *ids: str) -> None:
+        for one in ids:
+            await self.put(keys.cookie_key(one), pack({"label": NAMES[one], "incarnation": 1}))
+            await self.registered(one)
+
+    async def registered(self, one: str, *reasons: str, read_only: bool = False) -> None:
+        said = BookieRegistration(one, {"": ("h", 1)}, reasons=reasons, read_only=read_only)
+        await self.put(keys.bookie_key(one), said.encode())
+
+    async def down(self, one: str) -> None:
+        await self.metadata.transact(Transaction((), (Delete(keys.bookie_key(one)),)))
+
+    async def ledger(
+        self,
+        ledger_id: int,
+        *fragments: Sequence[str],
+        closed: bool = True,
+        quorums: tuple[int, int] = (3, 2),
+    ) -> None:
+        made = LedgerMetadata(
+            ledger_id, len(fragments[0]), *quorums,
+            tuple(Fragment(5 * at, tuple(one), at) for at, one in enumerate(fragments)),
+            bytes(16), owner=(7, 2), custom={"log": b"orders"},
+        )  # fmt: skip
+        await self.metadata.transact(transactions.creation_share(made, ()))
+        if closed:
+            await self.metadata.transact(
+                transactions.closing_share(made.close_by_writer(9, 100), 1, ())
+            )
+
+    async def ask(self, *names: str) -> Stopping:
+        return await may_stop(self.metadata, self.members, names)
+
+
+@pytest.fixture
+async def world() -> World:
+    made = World()
+    await made.bookies(B1, B2, B3)
+    return made
+
+
+async def test_one_of_three_bookies_may_be_stopped_and_two_may_not(world: World) -> None:
+    await world.ledger(1, (B1, B2, B3))
+    await world.ledger(2, (B1, B2, B3), closed=False)
+
+    one = await world.ask("b1")
+    assert (one.may, one.nodes, one.ledgers) == (True, (B1,), 2)
+
+    two = await world.ask("b1", B2)
+    assert not two.may
+    assert two.reasons[0].startswith("1 bookies would take entries, a new ledger needs 2")
+    assert "ledger 1: 3 of 3 copies of some entries are there now, one would be left" in two.reasons
+    assert 'ledger 2: open, segment 2 of log "orders": too few of its bookies' in two.reasons[2]
+
+
+async def test_what_misses_a_copy_already_is_waited_for(world: World) -> None:
+    await world.bookies(B4)
+    await world.ledger(1, (B1, B2, B3))
+    await world.put(keys.under_key(1), holes.encode([Hole(B3, 0, 5)]))
+
+    assert (await world.ask("b1")).reasons == (
+        "ledger 1: 2 of 3 copies of some entries are there now, one would be left",
+    )
+    assert (await world.ask("b3")).may  # it has none of those
+    assert (await world.ask("b4")).may
+
+
+async def test_a_bookie_that_is_down_is_no_copy(world: World) -> None:
+    await world.bookies(B4)
+    await world.ledger(1, (B1, B2, B3))
+    await world.ledger(2, (B1, B2), quorums=(2, 2))
+    assert (await world.ask("b1")).may
+    await world.down(B2)
+
+    found = await world.ask("b1")
+    assert found.reasons == (
+        "ledger 1: 2 of 3 copies of some entries are there now, one would be left",
+        "ledger 2: some of its entries would have no copy that can be reached",
+    )
+    assert (await world.ask("b2")).reasons == (await world.ask("b2", "b2")).reasons
+
+
+async def test_a_bookie_in_limbo_is_no_copy_and_is_named(world: World) -> None:
+    await world.bookies(B4)
+    await world.ledger(1, (B1, B2, B3), closed=False)
+    await world.registered(B3, "some ledgers are in limbo: a journal file is gone")
+
+    found = await world.ask("b1")
+    assert "too few of its bookies would be left to find its end" in found.reasons[0]
+    assert found.reasons[1].startswith(f"bookie {B3} may have lost something (limbo)")
+    assert (await world.ask("b4")).may  # nothing hangs on that
+
+
+async def test_a_writer_without_enough_acknowledgements(world: World) -> None:
+    await world.ledger(1, (B1, B2, B3), closed=False, quorums=(3, 3))
+    assert "its writer would have 2 of 3 ack" in (await world.ask("b1")).reasons[0]
+
+    await world.bookies(B4)  # who takes the place
+    assert (await world.ask("b1")).may
+    await world.registered(B4, read_only=True)
+    assert not (await world.ask("b1")).may
+
+
+async def test_an_earlier_fragment_of_an_open_ledger_counts_too(world: World) -> None:
+    await world.bookies(B4)
+    await world.ledger(1, (B1, B2), (B3, B4), closed=False, quorums=(2, 1))
+    await world.down(B2)
+
+    assert "some of its entries would have no copy" in (await world.ask("b1")).reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("stopped", "dead", "may"),
+    [("m1", "", True), ("m1", "m2", False), ("m1", "m1", True)],
+)
+async def test_a_majority_of_the_voters_is_left(
+    world: World, stopped: str, dead: str, may: bool
+) -> None:
+    world.members = [
+        MemberStatus(one.name, one.address, one.role, 1, 1, one.name != dead) for one in MEMBERS
+    ]
+    found = await world.ask(stopped)
+
+    assert found.may == may
+    assert may or "1 of 3 voters would answer (m3), 2 are a majority" in found.reasons[0]
+
+
+async def test_damaged_voters_and_learners_are_no_voters_that_answer(world: World) -> None:
+    roles = {"m1": "follower", "m2": "damaged: its log", "m3": "leader", "m4": "learner"}
+    world.members = [MemberStatus(name, "", role, 1, 1, True) for name, role in roles.items()]
+
+    assert not (await world.ask("m1")).may
+    assert (await world.ask("m4")).may
+    assert (await world.ask("m2")).may
+
+
+async def test_what_cannot_be_read_is_no_yes(world: World) -> None:
+    await world.put(keys.ledger_key(9), b"\xc1")
+
+    assert (await world.ask("b1")).reasons == (
+        "ledger/0000000000000009: its record cannot be read",
+    )
+
+
+async def test_a_name_that_is_nobodys_or_two_nodes_is_refused(world: World) -> None:
+    with pytest.raises(InvalidRequest, match="no bookie is called nobody"):
+        await world.ask("nobody")
+    world.members = [*MEMBERS, MemberStatus("b1", "", "learner", 1, 1, True)]
+    with pytest.raises(InvalidRequest, match="give the bookie's id"):
+        await world.ask("b1")
+
+
+async def test_of_many_ledgers_some_are_named_and_the_others_counted(world: World) -> None:
+    for ledger_id in range(EACH_MAX + 5):
+        await world.ledger(ledger_id, (B1, B2), quorums=(2, 2))
+    found = await world.ask("b1", "b2")
+
+    assert len(found.reasons) == EACH_MAX + 2
+    assert found.reasons[-1] == "and 5 more ledgers like these"
