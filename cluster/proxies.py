@@ -23,6 +23,7 @@ from ..proxy.namespaces import Namespaces
 from ..proxy.options import ProxyOptions
 from ..proxy.owner import Owner
 from ..proxy.produce_session import Limits, ProduceSession
+from ..proxy.read_server import ReadServer, ReadSession
 from ..proxy.registration import LEASE_S, READ, WRITE, ProxyRegistration
 from ..runtime.errors import ConnectionLost, DistributedLogError
 from ..runtime.hello import Hello
@@ -167,8 +168,13 @@ async def _serve(
             urgent=lambda: owner is None or owner.accepting,
         )
 
+        reading = ReadServer(endpoint, namespaces.using)
+        if owner is None:
+            await keep(reading.run)
+
         def info() -> dict[str, object]:
             return {
+                **(reading.info() if owner is None else {}),
                 "registered": membership.lease != 0,
                 "reasons": [],
                 "write_proxies": len(members.write),
@@ -181,7 +187,9 @@ async def _serve(
 
         def session(link: Link) -> Session:
             common = CommonSession(link, members, calls, info)
-            return common if owner is None else ProduceSession(link, owner, limits, common)
+            if owner is not None:
+                return ProduceSession(link, owner, limits, common)
+            return ReadSession(reading, link, common)
 
         await keep(partial(_listen, endpoint, listeners, session))
         try:

@@ -59,6 +59,8 @@ class EntryQueue:
         """Called when something comes, or the end is reached."""
         self.on_close: Callable[[], object] | None = None
         """The source's: nothing is wanted any more. Called at each `close` and `fail`."""
+        self.on_room: Callable[[], object] | None = None
+        """The source's: half of what may be here is free, or more. Called at each `take` then."""
         self.heard: Callable[[], float] | None = None
         """The source's: when it was last heard of the log."""
         self.entry_at = trio.current_time()
@@ -104,6 +106,8 @@ class EntryQueue:
         self.bytes -= columns.held_bytes
         if 2 * self.bytes <= self.bytes_max:
             self._taken.set()  # not for each entry: the source's task would wake for nothing
+            if self.on_room is not None:
+                self.on_room()
         return columns
 
     def hold_at_most(self, share_bytes: int) -> None:

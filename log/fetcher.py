@@ -36,7 +36,7 @@ from .locate import find_time, find_txid, held_at, last_readable
 from .next_segment import NextSegment
 from .position import Position
 from .range_reader import RangeReader
-from .record import decode, decode_header
+from .record import EntryHeader, decode, decode_header
 from .segment_begin import SegmentBegin
 from .segment_reader import open_segment
 from .segments import UNKNOWN, SegmentRecord
@@ -56,7 +56,7 @@ FAR_STARVED = 0.9
 """and this share of it the reader waited for that bookie: who decodes most of the time needs no other."""
 SEGMENTS_AT_ONCE = 64
 
-TakeStored = Callable[[SegmentRecord, EntryRecord], None]
+TakeStored = Callable[[SegmentRecord, EntryRecord, EntryHeader], None]
 """Takes an entry as it is stored; not a control entry."""
 
 log = logging.getLogger("distributedlog.log")
@@ -416,7 +416,7 @@ class Fetcher:
             return
         if self._take_stored is not None:
             self.out.count(DLSN(number, entry.entry, 0), sequence_id, header.count)
-            self._take_stored(record, entry)
+            self._take_stored(record, entry, header)
             return
         origin = record.origin(entry.entry, header)
         self.out.give(decode(entry.payload, header, origin, self._name))

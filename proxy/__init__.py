@@ -17,4 +17,13 @@ A client's side:
     client.py                       connections; who has which log
     producer_sink.py                a writer's entries, as frames to that proxy
     proxied.py                      a namespace and its logs, the calls of which proxies make
+
+Reading, in the order an entry meets it:
+
+    read_wire.py                    what a reader and a read proxy say (pure)
+    read_server.py                  a read proxy: sessions, and how a subscription begins
+    feed.py, ring.py                a log is followed once, into a ring of its newest entries (pure)
+    subscription.py, pusher.py      where a reader stands, and its credit (pure); rounds for all of them
+    cold.py                         who is below the ring reads ranges, equal ones once
+    entry_source.py                 at the reader: a subscription fills its queue, and goes on elsewhere
 """

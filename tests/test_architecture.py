@@ -90,7 +90,9 @@ PURE = {
         "segment_begin", "segments", "settings", "skips", "state", "tombstone", "txids", "work",
         "process_bytes", "rates",
     },
-    "proxy": {"options", "registration", "route", "streams", "wire"},
+    "proxy": {
+        "options", "read_wire", "registration", "ring", "route", "streams", "subscription", "wire",
+    },
     "spark": {"archive/manifest", "lifecycle", "limit_shares", "narrowing", "offsets", "planning"},
 }  # fmt: skip
 """Sans-I/O modules: inputs are calls, outputs are values; time and chance are arguments."""

@@ -70,6 +70,7 @@ from distributedlog.metadata.transaction import (
     Transaction,
     TransactionReply,
 )
+from distributedlog.proxy import read_wire as prw
 from distributedlog.proxy import wire as pw
 from distributedlog.proxy.registration import ProxyRegistration
 from distributedlog.runtime import blocks, frames, hello, identity, schema
@@ -635,6 +636,56 @@ CODECS = [
         [pw.ProxyCall("owned", ["", 100]).encode()],
         PEER,
         ("proxy/wire.py ProxyCall.decode",),
+    ),
+    Codec(
+        "SUBSCRIBE",
+        prw.Subscribe.decode,
+        [
+            prw.Subscribe("ns", "orders").encode(),
+            prw.Subscribe(
+                "ns",
+                "orders",
+                "9f3a0b6c12d4e5f7",
+                resumes=True,
+                dlsn=DLSN(3, 4, 5),
+                sequence_id=7,
+                proven=True,
+                to=DLSN(9, 0, 0),
+            ).encode(),
+            prw.Subscribe("ns", "orders", at="latest", txid=5, since_ms=7, to_end=True).encode(),
+        ],
+        PEER,
+        ("proxy/read_wire.py Subscribe.decode",),
+    ),
+    Codec(
+        "the answer to SUBSCRIBE",
+        prw.Subscribed.decode,
+        [
+            prw.Subscribed(
+                "orders", "9f3a0b6c12d4e5f7", DLSN(3, 4, 5), 7, DLSN(9, 0, 0), False
+            ).encode()
+        ],
+        PEER,
+        ("proxy/read_wire.py Subscribed.decode",),
+    ),
+    Codec(
+        "ENTRIES",
+        prw.SegmentHead.decode,
+        [
+            prw.SegmentHead(3, 100, 5, -1, 1_700_000_000_000, 0).encode() + RECORD,
+            prw.SegmentHead(3, 100, 0, 44, 0, 2).encode() + RECORD,
+        ],
+        PEER,
+        ("proxy/read_wire.py SegmentHead.decode",),
+        "bytes",
+    ),
+    Codec(
+        "CREDIT",
+        prw.decode_credit,
+        [prw.encode_credit(65_536)],
+        PEER,
+        ("proxy/read_wire.py decode_credit",),
+        "bytes",
     ),
     Codec(
         "a proxy's registration",

@@ -266,6 +266,7 @@ class ModelReader:
             if (self._ledger_id, entry) in broken:
                 break
             length = sum(map(len, entries[: entry + 1]))
+            self._cluster.entries_read += 1
             found.append(ModelEntry(self._ledger_id, entry, memoryview(entries[entry]), length))
             bytes_max -= len(entries[entry])
             if bytes_max <= 0:
@@ -316,6 +317,8 @@ class ModelLedgers:
         """No bookie answers a wait."""
         self.broken: dict[tuple[int, int], str] = {}
         """Entries that cannot be read, by ledger and entry: what all replicas say, "" where some are away."""
+        self.entries_read = 0
+        """By all readers."""
         self.keep_in_flight = 0
         """How many entries that were sent and not acknowledged the next recoveries find."""
         self._next_id = 1

@@ -1,0 +1,284 @@
+"""Subscribers below the ring: ranges read from the bookies, a few at once, equal ones once.
+
+What is read here never enters the ring: somebody who reads a year of history pushes nobody's newest entries
+out (H190). A subscriber that has reached the ring goes over to its feed. What is not there is judged as a
+direct reader judges it: by the log's state as it is then (`lifecycle.py`).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from ..log.containment import contained
+from ..log.dlsn import DLSN
+from ..log.ledgers import LedgerReader
+from ..log.lifecycle import Met
+from ..log.record import decode_header
+from ..log.segment_reader import open_segment
+from ..log.segments import UNKNOWN
+from ..runtime.errors import (
+    DistributedLogError,
+    LedgerStateUnknown,
+    LogDeleted,
+    LogTruncated,
+    NoSuchEntry,
+    NoSuchLedger,
+)
+from ..runtime.host import Buffer
+from ..runtime.link import Link
+from .feed import FRAME_BYTES, Feed, Subscriber
+from .read_wire import HEAD_BYTES, SegmentHead
+from .ring import Place, Run
+
+AT_ONCE = 8
+RANGE_BYTES = 1024 * 1024
+KEPT_S = 1.0
+"""A range is kept for so long: who asks for it meanwhile is given the same one."""
+KEPT_BYTES_MAX = 64 * 1024 * 1024
+PARKED_MAX = 16
+"""Ledgers that are open between two ranges, with what is under way for the next one."""
+ROLL_WAIT_S = 5.0
+"""For the log to say where a segment ends that the feed has left."""
+TRIES_MAX = 3
+
+
+@dataclass(eq=False, slots=True)
+class _Range:
+    """Entries from one place on, in frames; or under way."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    runs: dict[Place, Run] = field(default_factory=dict)
+    """By where they begin."""
+    after: Place = (0, 0)
+    size: int = 0
+    used_at: float = 0.0
+    error: DistributedLogError | None = None
+
+
+class ColdReads:
+    """Serves whoever stands below its log's ring, in turns."""
+
+    def __init__(
+        self, *, has_room: Callable[[Link], bool], to_blocked: Callable[[Subscriber], object]
+    ) -> None:
+        self.ranges_read = 0
+        self.bytes_read = 0
+        self._has_room = has_room
+        self._to_blocked = to_blocked
+        self._waiting: deque[Subscriber] = deque()
+        self._wake = trio.Event()
+        self._ranges: dict[tuple[Feed, Place], _Range] = {}
+        """By where each of their frames begins."""
+        self._kept: dict[_Range, Feed] = {}
+        """Those that were read, the one unused longest first."""
+        self._kept_bytes = 0
+        self._parked: dict[tuple[Feed, Place], tuple[LedgerReader, float]] = {}
+        """Open, by where they were read to, and since when."""
+
+    def add(self, subscriber: Subscriber) -> None:
+        """It is below the ring, and may be sent something."""
+        self._waiting.append(subscriber)
+        self._wake.set()
+
+    @property
+    def waiting(self) -> int:
+        """Subscribers that wait for their turn."""
+        return len(self._waiting)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(AT_ONCE):
+                    nursery.start_soon(self._work)
+        finally:
+            for ledger, _ in self._parked.values():
+                ledger.close()
+
+    async def _work(self) -> None:
+        while True:
+            while not self._waiting:
+                self._wake = trio.Event()
+                await self._wake.wait()
+            subscriber = self._waiting.popleft()
+            with contained(f'log "{subscriber.feed.name}" at this proxy', subscriber.end):
+                await self._turn(subscriber)
+
+    async def _turn(self, subscriber: Subscriber) -> None:
+        """What one range has for it; then it waits for its next turn."""
+        feed, cursor = subscriber.feed, subscriber.cursor
+        if subscriber.over or cursor.at >= feed.ring.begin or cursor.credit <= 0:
+            feed.attach(subscriber)
+            return
+        try:
+            feed.follower.check_position(*cursor.at)
+            found = await self._range(feed, cursor.at)
+        except (NoSuchLedger, NoSuchEntry, LogTruncated, LogDeleted) as error:
+            await self._meet(subscriber, error)
+            return
+        except DistributedLogError as error:
+            subscriber.end(error)
+            return
+        while not subscriber.over:
+            run = found.runs.get(cursor.at)
+            if run is None:
+                if cursor.at < found.after:
+                    cursor.skip_to(found.after)
+                break
+            if not self._has_room(subscriber.link):
+                self._to_blocked(subscriber)
+                return
+            subscriber.send(run)
+            if cursor.credit <= 0:
+                break
+        feed.attach(subscriber)
+
+    async def _meet(self, subscriber: Subscriber, error: DistributedLogError) -> None:
+        """Something is not there: it ends by what has become of the log (H30), or goes on where that does."""
+        feed, cursor = subscriber.feed, subscriber.cursor
+        sequence_id = None if cursor.next_id < 0 else cursor.next_id
+        held = feed.follower.held(DLSN(*cursor.at, 0), sequence_id)
+        try:
+            verdict = await feed.follower.meet(held)
+        except DistributedLogError as other:
+            subscriber.end(other)
+            return
+        if verdict.met is not Met.GO_ON:
+            subscriber.end(verdict.error(feed.name, held))
+            return
+        assert verdict.at is not None, "it says where"
+        if verdict.at[:2] > cursor.at:
+            cursor.skip_to(verdict.at[:2])
+        else:  # merged into another ledger meanwhile, or a loss
+            subscriber.tries += 1
+            if subscriber.tries >= TRIES_MAX:
+                subscriber.end(error)
+                return
+        feed.attach(subscriber)
+
+    # --- ranges -----------------------------------------------------------------------------------
+
+    async def _range(self, feed: Feed, at: Place) -> _Range:
+        """What is stored from this place on, up to the ring at most."""
+        key = (feed, at)
+        found = self._ranges.get(key)
+        if found is None:
+            found = self._ranges[key] = _Range()
+            try:
+                await self._read(feed, at, found)
+            except DistributedLogError as error:
+                found.error = error
+                raise
+            finally:
+                found.done.set()
+                del self._ranges[key]
+                self._keep(feed, found)
+        else:
+            await found.done.wait()
+            if found.error is not None:
+                raise found.error.again()
+            if found in self._kept:
+                self._keep(feed, found)
+        return found
+
+    def _keep(self, feed: Feed, found: _Range) -> None:
+        """Whoever comes to one of its frames soon is given the same bytes."""
+        if found not in self._kept:
+            self._kept_bytes += found.size
+            for place in found.runs:
+                self._ranges[feed, place] = found
+        self._kept.pop(found, None)
+        self._kept[found] = feed
+        found.used_at = trio.current_time()
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Forget what nobody has come for."""
+        now = trio.current_time()
+        for found, feed in list(self._kept.items()):
+            if self._kept_bytes <= KEPT_BYTES_MAX and now - found.used_at <= KEPT_S:
+                break
+            del self._kept[found]
+            self._kept_bytes -= found.size
+            for place in found.runs:
+                if self._ranges.get((feed, place)) is found:
+                    del self._ranges[feed, place]
+        for key, (ledger, parked_at) in list(self._parked.items()):
+            if len(self._parked) <= PARKED_MAX and now - parked_at <= KEPT_S:
+                break
+            del self._parked[key]
+            ledger.close()
+
+    async def _read(self, feed: Feed, at: Place, found: _Range) -> None:
+        number, entry = at
+        follower = feed.follower
+        parked = self._parked.pop((feed, at), None)
+        ahead = None if parked is None else parked[0]
+        try:
+            record = await follower.segment(number)
+            if record.start_sequence_id == UNKNOWN or (
+                not record.closed and feed.ring.begin[0] > number
+            ):
+                # The feed has left it by the word of the next segment; the log says it a moment later.
+                with trio.move_on_after(ROLL_WAIT_S) as waited:
+                    await follower.until(lambda state: state.open_from > number)
+                if waited.cancelled_caught:
+                    raise LedgerStateUnknown(
+                        f'log "{feed.name}": where segment {number} ends is not known yet'
+                    )
+                record = await follower.segment(number)
+            last = record.last_entry
+            if feed.ring.begin[0] == number:
+                last = feed.ring.begin[1] - 1
+            if entry > last:
+                found.after = (number + 1, 0)
+                return
+            if ahead is None:
+                ahead = await open_segment(feed.context.ledgers, record)
+            if not ahead.closed:
+                ahead.note_lac(last)  # what is before the ring was read by the feed
+            entries = await ahead.read(entry, last, bytes_max=RANGE_BYTES)
+        except BaseException:
+            if ahead is not None:
+                ahead.close()
+            raise
+        self.ranges_read += 1
+        after = (number, entries[-1].entry + 1)
+        self._park(feed, after, ahead)
+        head = SegmentHead.of(record)
+        begins, size = at, HEAD_BYTES
+        parts: list[Buffer] = [head.encode()]
+        next_id = -1
+        for place, one in [((number, one.entry), one) for one in entries]:
+            self.bytes_read += len(one.raw)
+            header = decode_header(one.payload)
+            if header.control:
+                continue
+            if len(parts) > 1 and size + len(one.raw) > FRAME_BYTES:
+                begins = self._add(found, begins, parts, next_id, place)
+                parts, size = [head.encode()], HEAD_BYTES
+            parts.append(one.raw)
+            size += len(one.raw)
+            next_id = head.start_sequence_id + header.records_through
+        if len(parts) > 1:
+            self._add(found, begins, parts, next_id, after)
+        found.after = after
+
+    def _add(
+        self, found: _Range, begins: Place, parts: list[Buffer], next_id: int, after: Place
+    ) -> Place:
+        """One more frame; where the next one begins."""
+        body = b"".join(parts)
+        found.runs[begins] = Run(body, after, next_id, (after[0], after[1] - 1))
+        found.size += len(body)
+        return after
+
+    def _park(self, feed: Feed, at: Place, ledger: LedgerReader) -> None:
+        """Whoever reads on from there has what is under way already."""
+        before = self._parked.pop((feed, at), None)
+        if before is not None:
+            before[0].close()
+        self._parked[feed, at] = (ledger, trio.current_time())
+        self.sweep()

@@ -1,0 +1,370 @@
+"""A read proxy: readers subscribe to logs, and are sent entries as they are stored, while they have credit.
+
+Any read proxy serves any log: nothing is owned and nothing is kept. A log is read once for all its readers
+here (`feed.py`); they are served in rounds (`pusher.py`), those far behind from the bookies (`cold.py`).
+"""
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import trio
+
+from ..log.containment import contained
+from ..log.dlsn import DLSN
+from ..log.fetcher import find_beginning
+from ..log.follower import follow
+from ..log.graveyard import explain_gone
+from ..log.keys import incarnation_id
+from ..log.lifecycle import HeldPosition
+from ..log.namespace import Namespace
+from ..log.position import Position
+from ..runtime.errors import (
+    DistributedLogError,
+    LogDeleted,
+    LogNotFound,
+    ProtocolError,
+    RequestTimeout,
+    TooBusy,
+)
+from ..runtime.frames import Op
+from ..runtime.link import Link
+from ..runtime.rpc import Endpoint
+from .cold import ColdReads
+from .common_session import CommonSession
+from .feed import LINK_BYTES_MAX, Feed, Sent, Subscriber
+from .pusher import Pusher
+from .read_wire import Subscribe, Subscribed, decode_credit
+from .ring import Rings
+from .subscription import Subscription
+
+RING_BYTES_MAX = 16 * 1024 * 1024
+"""Of a log."""
+RINGS_BYTES_MAX = 256 * 1024 * 1024
+"""Of all logs."""
+SUBSCRIPTIONS_MAX = 20_000
+OPENERS = 16
+OPEN_S = 20.0
+"""To find where a subscription begins."""
+FEED_REST_S = 30.0
+"""A log without subscribers is followed for so long."""
+SWEEP_S = 5.0
+
+Using = Callable[[str], AbstractAsyncContextManager[Namespace]]
+"""The namespace of a path, for as long as the body runs."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A SUBSCRIBE that waits for its answer."""
+
+    session: "ReadSession"
+    ident: int
+    subscribe: Subscribe
+
+
+class ReadServer:
+    """All subscriptions of a process. `run` must be running."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        using: Using,
+        *,
+        ring_bytes_max: int = RING_BYTES_MAX,
+        rings_bytes_max: int = RINGS_BYTES_MAX,
+        subscriptions_max: int = SUBSCRIPTIONS_MAX,
+    ) -> None:
+        self.subscriptions = 0
+        """Answered, and not over."""
+        self.subscribed = 0
+        """Ever answered."""
+        self.sent = Sent()
+        self.rings = Rings(rings_bytes_max, ring_bytes_max)
+        self.pusher = Pusher()
+        self.cold = ColdReads(has_room=self._has_room, to_blocked=self.pusher.block)
+        self._endpoint = endpoint
+        self._using = using
+        self._subscriptions_max = subscriptions_max
+        self._asked: deque[_Asked] = deque()
+        self._wake = trio.Event()
+        self._feeds: dict[int, Feed] = {}
+        """By log id, those that new subscribers come to."""
+        self._all_feeds: dict[Feed, None] = {}
+        self._making: dict[int, trio.Event] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self.pusher.run)
+            nursery.start_soon(self.cold.run)
+            for _ in range(OPENERS):
+                nursery.start_soon(self._open_all)
+            task_status.started()
+            while True:
+                await trio.sleep(SWEEP_S)
+                self._sweep()
+
+    def info(self) -> dict[str, int]:
+        """What is counted here."""
+        return {
+            "subscriptions": self.subscriptions,
+            "subscribed": self.subscribed,
+            "cold_subscriptions": self.cold.waiting,
+            "feeds": len(self._all_feeds),
+            "ring_bytes": self.rings.bytes,
+            "rounds": self.pusher.rounds,
+            "frames_sent": self.sent.frames,
+            "bytes_sent": self.sent.bytes,
+            "ranges_read": self.cold.ranges_read,
+            "range_bytes_read": self.cold.bytes_read,
+        }
+
+    def _has_room(self, link: Link) -> bool:
+        """One frame always: whoever reads nothing takes no other one's room."""
+        waits = link.outgoing_bytes
+        return not waits or (waits < LINK_BYTES_MAX and self._endpoint.has_credit(link))
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def subscribe(self, session: "ReadSession", ident: int, subscribe: Subscribe) -> None:
+        """A SUBSCRIBE has come; the answer follows."""
+        if self.subscriptions + len(self._asked) >= self._subscriptions_max:
+            raise TooBusy(f"{self.subscriptions} subscriptions are served here: ask another proxy")
+        self._asked.append(_Asked(session, ident, subscribe))
+        self._wake.set()
+
+    async def _open_all(self) -> None:
+        while True:
+            while not self._asked:
+                self._wake = trio.Event()
+                await self._wake.wait()
+            asked = self._asked.popleft()
+            session, ident = asked.session, asked.ident
+
+            def refuse(
+                error: DistributedLogError, session: ReadSession = session, ident: int = ident
+            ) -> None:
+                session.refuse(ident, error)
+
+            if session.wants(ident):
+                with contained(f'a subscription to "{asked.subscribe.name}"', refuse):
+                    with trio.move_on_after(OPEN_S):
+                        await self._open(session, ident, asked.subscribe)
+                        continue
+                    raise RequestTimeout(
+                        f'log "{asked.subscribe.name}": where to begin was not found in {OPEN_S:g} s'
+                    )
+
+    async def _open(self, session: "ReadSession", ident: int, ask: Subscribe) -> None:
+        async with self._using(ask.path) as namespace:
+            await self._open_in(namespace, session, ident, ask)
+
+    async def _open_in(
+        self, namespace: Namespace, session: "ReadSession", ident: int, ask: Subscribe
+    ) -> None:
+        context = namespace.context
+        position = None
+        if ask.dlsn is not None and ask.sequence_id >= 0:
+            position = Position(ask.incarnation, ask.dlsn, ask.sequence_id)
+        held = HeldPosition(ask.dlsn or DLSN.INITIAL, ask.incarnation, None)
+        if position is not None:
+            held = HeldPosition.of(position)
+        try:
+            if ask.resumes:
+                log_id = incarnation_id(ask.incarnation)
+            else:
+                log_id = await namespace.find(ask.name)
+                if ask.incarnation and log_id != incarnation_id(ask.incarnation):
+                    raise LogNotFound(f'log "{ask.name}" is another one now')
+            follower = await follow(context.metadata, log_id, ask.name, ask.path)
+        except (LogNotFound, LogDeleted) as error:
+            if not ask.incarnation:
+                raise
+            raise await explain_gone(context.metadata, ask.path, ask.name, held) from error
+        found = await find_beginning(
+            context,
+            follower,
+            position=position,
+            dlsn=ask.dlsn if position is None else None,
+            txid=ask.txid,
+            since_ms=ask.since_ms,
+            at=cast("Literal['earliest', 'latest']", ask.at),
+            to="end" if ask.to_end else ask.to,
+        )
+        sequence_id = -1 if found.position is None else found.position.sequence_id
+        answer = Subscribed(
+            follower.state.name,
+            follower.incarnation,
+            found.start,
+            sequence_id,
+            found.to,
+            found.nothing,
+        )
+        if found.nothing:
+            session.answer(ident, answer)
+            return
+        feed = await self._feed_of(log_id, namespace, ask.name)
+        if not session.wants(ident):
+            return
+        next_id = -1 if sequence_id < 0 else sequence_id - found.start.slot
+        cursor = Subscription(found.start[:2], next_id, ask.credit)
+        subscriber = Subscriber(session.link, ident, cursor, feed, session.forget)
+        session.answer(ident, answer, subscriber)
+        self.subscriptions += 1
+        self.subscribed += 1
+        if ask.proven:
+            feed.prove(found.start)
+        feed.admit(subscriber)
+
+    async def _feed_of(self, log_id: int, namespace: Namespace, name: str) -> Feed:
+        """Who follows the log here. Nothing is waited for between its being found and this one's end."""
+        while True:
+            feed = self._feeds.get(log_id)
+            if feed is not None and not feed.failed:
+                return feed
+            making = self._making.get(log_id)
+            if making is not None:
+                await making.wait()
+                continue
+            self._making[log_id] = trio.Event()
+            try:
+                feed = await self._make_feed(log_id, namespace, name)
+                assert self._nursery is not None, "subscriptions are opened by `run`"
+                await self._nursery.start(self._run_feed, feed, namespace.path)
+                self._feeds[log_id] = feed
+                self._all_feeds[feed] = None
+                return feed
+            finally:
+                self._making.pop(log_id).set()
+
+    async def _run_feed(
+        self,
+        feed: Feed,
+        path: str,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async with self._using(path):
+            task_status.started()
+            await feed.run()
+
+    async def _make_feed(self, log_id: int, namespace: Namespace, name: str) -> Feed:
+        context = namespace.context
+        follower = await follow(context.metadata, log_id, name, namespace.path)
+        found = await find_beginning(
+            context,
+            follower,
+            position=None,
+            dlsn=None,
+            txid=None,
+            since_ms=None,
+            at="latest",
+            to=None,
+        )
+        return Feed(
+            context,
+            follower,
+            found.start,
+            self.rings,
+            self.sent,
+            has_room=self._has_room,
+            on_news=self.pusher.wake,
+            to_cold=self.cold.add,
+            to_blocked=self.pusher.block,
+        )
+
+    def _sweep(self) -> None:
+        """Forget what nobody wants any more."""
+        now = trio.current_time()
+        for feed in list(self._all_feeds):
+            if not feed.subscribers and now - feed.left_at > FEED_REST_S:
+                feed.close()
+                del self._all_feeds[feed]
+        self._feeds = {key: feed for key, feed in self._feeds.items() if feed in self._all_feeds}
+        self.cold.sweep()
+
+
+class ReadSession:
+    """One connection of readers. A `Session`."""
+
+    def __init__(self, server: ReadServer, link: Link, common: CommonSession | None) -> None:
+        self.link = link
+        self._server = server
+        self._common = common
+        self._asked: set[int] = set()
+        self._subscribers: dict[int, Subscriber] = {}
+
+    # --- frames -----------------------------------------------------------------------------------
+
+    def on_frame(
+        self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
+    ) -> None:
+        """Take one frame. Raises `ProtocolError`, which ends the connection."""
+        if op == Op.CREDIT:
+            subscriber = self._subscribers.get(ident)
+            if subscriber is not None and subscriber.cursor.on_credit(decode_credit(body)):
+                self._go_on(subscriber)
+        elif op == Op.SUBSCRIBE:
+            if ident in self._asked or ident in self._subscribers:
+                raise ProtocolError(f"subscription {ident} is there already")
+            subscribe = Subscribe.decode(body)
+            try:
+                self._server.subscribe(self, ident, subscribe)
+            except TooBusy as error:
+                self.link.reply_error(ident, error)
+            else:
+                self._asked.add(ident)
+        elif op == Op.UNSUBSCRIBE:
+            self._asked.discard(ident)
+            subscriber = self._subscribers.get(ident)
+            if subscriber is not None:
+                subscriber.leave()
+        elif self._common is None or not self._common.take(op, ident, body):
+            raise ProtocolError(f"{self.link.peer_address} sent operation {op} to a read proxy")
+
+    def on_batch_end(self) -> None:
+        """Nothing is gathered."""
+
+    def on_closed(self) -> None:
+        """Nobody is there any more."""
+        self._asked.clear()
+        for subscriber in list(self._subscribers.values()):
+            subscriber.leave()
+        if self._common is not None:
+            self._common.on_closed()
+
+    @staticmethod
+    def _go_on(subscriber: Subscriber) -> None:
+        if subscriber.waits:
+            subscriber.waits = False
+            subscriber.feed.attach(subscriber)
+
+    # --- for the server ---------------------------------------------------------------------------
+
+    def wants(self, ident: int) -> bool:
+        """Does it still wait for this answer?"""
+        return ident in self._asked
+
+    def answer(self, ident: int, answer: Subscribed, subscriber: Subscriber | None = None) -> None:
+        """The answer to a SUBSCRIBE; without a subscriber nothing follows."""
+        if ident in self._asked:
+            self._asked.discard(ident)
+            self.link.reply(ident, answer.encode())
+            if subscriber is not None:
+                self._subscribers[ident] = subscriber
+
+    def refuse(self, ident: int, error: DistributedLogError) -> None:
+        """The same, an error."""
+        if ident in self._asked:
+            self._asked.discard(ident)
+            self.link.reply_error(ident, error)
+
+    def forget(self, ident: int) -> None:
+        """A subscription is over."""
+        if self._subscribers.pop(ident, None) is not None:
+            self._server.subscriptions -= 1

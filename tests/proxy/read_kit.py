@@ -1,0 +1,113 @@
+"""Read proxies and readers in one process: the model's ledgers below, pipes between, virtual time."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from distributedlog.log.metrics import LogMeters
+from distributedlog.log.namespace import Namespace
+from distributedlog.log.options import LogOptions
+from distributedlog.log.reader import LogReader
+from distributedlog.proxy.entry_source import ReadLinks, open_proxied_reader
+from distributedlog.proxy.read_server import ReadServer, ReadSession
+from distributedlog.proxy.read_wire import Subscribe
+from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.host import Address
+from distributedlog.runtime.options import overlaid
+from distributedlog.runtime.rpc import Endpoint
+from tests.log.conftest import World
+from tests.runtime.pipe import PipeNetwork
+
+
+class Proxy:
+    """A read proxy: `kill` it."""
+
+    def __init__(self, server: ReadServer, address: Address, scope: trio.CancelScope) -> None:
+        self.server = server
+        self.address = address
+        self._scope = scope
+
+    def kill(self) -> None:
+        self._scope.cancel()
+
+
+class Proxies:
+    """Read proxies over one world, and the readers of one client process."""
+
+    def __init__(self, world: World, nursery: trio.Nursery, seed: int = 1) -> None:
+        self.world = world
+        self.network = PipeNetwork(seed)
+        self.running: list[Proxy] = []
+        self.known: list[Address] = []
+        """What clients take for the log's proxies, in this order."""
+        self._nursery = nursery
+        self._readers = 0
+        self.endpoint = Endpoint(self.network.host("client"), partial(Hello, "c1", label="reader"))
+        self.links = ReadLinks(self.endpoint, nursery, lambda path, name: list(self.known))
+
+    async def start(self, **limits: Any) -> Proxy:
+        """One more; ``limits`` of `ReadServer`, and options of its logs by their name."""
+        options = {k: limits.pop(k) for k in list(limits) if k in LogOptions.__slots__}
+        proxy: Proxy = await self._nursery.start(partial(self._serve, limits, options))
+        self.running.append(proxy)
+        self.known.append(proxy.address)
+        return proxy
+
+    async def _serve(
+        self,
+        limits: dict[str, Any],
+        options: dict[str, Any],
+        *,
+        task_status: trio.TaskStatus[Proxy] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        host = self.network.host(f"proxy{len(self.running)}")
+        listener = await host.listen((host.name, 0))
+        try:
+            with trio.CancelScope() as scope:
+                async with self.world.process(host.name, **options) as namespace:
+
+                    @asynccontextmanager
+                    async def using(path: str) -> AsyncIterator[Namespace]:
+                        assert path == "ns"
+                        await trio.lowlevel.checkpoint()
+                        yield namespace
+
+                    hello = Hello("c1", host.name, "read-proxy", host.name)
+                    endpoint = Endpoint(host, lambda: hello)
+                    server = ReadServer(endpoint, using, **limits)
+                    async with trio.open_nursery() as nursery:
+                        await nursery.start(server.run)
+                        task_status.started(Proxy(server, listener.address, scope))
+                        await endpoint.serve(
+                            {"": listener}, lambda link: ReadSession(server, link, None)
+                        )
+        finally:
+            listener.close()
+
+    async def reader(
+        self, name: str, *, options: dict[str, Any] | None = None, **ask: Any
+    ) -> LogReader:
+        """A reader through the proxies."""
+        self._readers += 1
+        return await open_proxied_reader(
+            self.links,
+            Subscribe("ns", name, **ask),
+            options=overlaid(LogOptions(), options or {}),
+            meters=LogMeters(),
+            turn=self._readers,
+            start=self._nursery.start_soon,
+        )
+
+
+@asynccontextmanager
+async def proxies(world: World, number: int = 1, **limits: Any) -> AsyncIterator[Proxies]:
+    """So many read proxies; leaving it kills all."""
+    async with trio.open_nursery() as nursery:
+        made = Proxies(world, nursery)
+        for _ in range(number):
+            await made.start(**limits)
+        yield made
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,429 @@
+"""Reading through proxies: the same records, positions and errors as without one (G11)."""
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.handle import Log
+from distributedlog.log.reader import LogReader
+from distributedlog.log.record import LogRecord
+from distributedlog.proxy.feed import Feed
+from distributedlog.runtime.errors import (
+    DistributedLogError,
+    EndOfStream,
+    LogDeleted,
+    LogNotFound,
+    LogRecreated,
+    LogTruncated,
+)
+from tests.log.conftest import World
+from tests.log.records import put, rec
+from tests.proxy.read_kit import Proxies, proxies
+
+Read = list[tuple[DLSN, int, int, bytes]]
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery, autojump_clock: MockClock) -> World:
+    return World(nursery)
+
+
+async def read(reader: LogReader, number: int, wait_s: float = 60.0) -> Read:
+    """So many records; fewer where it ends before."""
+    found: Read = []
+    while len(found) < number:
+        record = await reader.read_next(wait_s=wait_s)
+        if record is None:
+            break
+        found.append((record.dlsn, record.sequence_id, record.txid, bytes(record.payload)))
+    return found
+
+
+async def directly(log: Log, **where: Any) -> Read:
+    async with log.open_reader(to="end", **where) as reader:
+        return await read(reader, 1 << 30)
+
+
+async def test_a_reader_through_a_proxy_has_what_a_direct_one_has(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """From wherever it begins, across segments, control entries and records in the middle of an entry."""
+    async with world.process(segment_bytes_max=900) as ns, proxies(world) as through:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            for txid in range(0, 300, 10):
+                await writer.write_bulk([rec(txid + k, b"%d" % (txid + k)) for k in range(3)])
+            await writer.commit()
+        every = await directly(log)
+        assert len({dlsn.segment for dlsn, *_ in every}) > 2
+        async with log.open_reader() as reader:
+            await reader.read_bulk(32)
+            position = reader.position
+        assert position is not None
+
+        resumed = {"dlsn": position.dlsn, "sequence_id": position.sequence_id, "proven": True}
+        asked: list[tuple[dict[str, Any], dict[str, Any]]] = [
+            ({}, {}),
+            ({"dlsn": every[31][0]}, {}),
+            ({"txid": 105}, {}),
+            ({"since_ms": 1_700_000_000_000}, {"since": 1_700_000_000_000}),
+            ({"incarnation": position.incarnation, **resumed}, {"position": position}),
+        ]
+        for through_proxy, direct in asked:
+            reader = await through.reader("l", to_end=True, **through_proxy)
+            wanted = await directly(log, **(direct or through_proxy))
+            assert await read(reader, 1000) == wanted != []
+            assert reader.ended
+
+        latest = await through.reader("l", at="latest")
+        await put(log, 1000, 1001)
+        assert [txid for _, _, txid, _ in await read(latest, 2)] == [1000, 1001]
+        some = await through.reader("l", to=every[10][0])
+        assert await read(some, 1000) == every[:11]
+
+
+async def test_all_who_read_at_the_end_cost_the_storage_one_reader(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Scenario 32, small: 40 readers through two proxies, and entries are sent in few frames."""
+    async with world.process() as ns, proxies(world, 2) as through:
+        log = ns.open_log("l")
+        await ns.create_log("l")
+        readers = [await through.reader("l") for _ in range(40)]
+        reads = world.ledgers.entries_read
+        async with log.open_writer() as writer:
+            for txid in range(50):
+                await writer.write(rec(txid))
+            await writer.commit()
+            every = await directly(log)
+            direct, reads = world.ledgers.entries_read - reads, world.ledgers.entries_read
+            async with log.open_reader() as alone:
+                await read(alone, 50)
+            one = world.ledgers.entries_read - reads
+            for reader in readers:
+                assert await read(reader, 50) == every
+
+        assert direct <= 1.2 * 2 * one + one  # those of two feeds, and of `directly`
+        for proxy in through.running:
+            assert proxy.server.info()["subscriptions"] == 20
+            assert proxy.server.info()["ranges_read"] == 0
+
+
+@pytest.mark.parametrize("ring_bytes", [1, 700, 16 << 20])
+async def test_readers_fast_and_slow_miss_nothing_however_small_the_ring(
+    world: World, autojump_clock: MockClock, ring_bytes: int
+) -> None:
+    """H189: from the ring to ranges and back, at every place; a ring of 1 byte holds one entry."""
+    async with (
+        world.process(segment_bytes_max=2000) as ns,
+        proxies(world, ring_bytes_max=ring_bytes, read_bytes=300) as through,
+    ):
+        log = ns.open_log("l")
+        await ns.create_log("l")
+        kept: dict[int, Read] = {}
+
+        async def follow(number: int, pause_s: float) -> None:
+            reader = await through.reader("l", options={"read_ahead_bytes": 64 * 1024})
+            kept[number] = []
+            while len(kept[number]) < 200:
+                kept[number] += await read(reader, 7)
+                await trio.sleep(pause_s)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(follow, number, 0.01 * number)
+            async with log.open_writer() as writer:
+                for txid in range(200):
+                    await writer.write(rec(txid, bytes(3000 if txid % 7 == 0 else 30)))
+                    await trio.sleep(0.002)
+                await writer.commit()
+                every = await directly(log)
+
+        assert [found[:200] for found in kept.values()] == [every[:200]] * 8
+
+
+async def test_a_reader_goes_on_elsewhere_without_a_gap_when_its_proxy_dies(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H192: by its own place; the next proxy has never heard of the log before, or is behind."""
+    async with world.process(segment_bytes_max=2000) as ns, proxies(world, 2) as through:
+        log = ns.open_log("l")
+        await ns.create_log("l")
+        kept: list[Read] = []
+
+        async def follow() -> None:
+            reader, found = await through.reader("l"), Read()
+            kept.append(found)
+            while len(found) < 300:
+                found += await read(reader, 300 - len(found))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(follow)
+            async with log.open_writer() as writer:
+                for txid in range(300):
+                    await writer.write(rec(txid, bytes(40)))
+                    if txid in (100, 200):
+                        through.running[txid // 100 - 1].kill()
+                        del through.known[0]
+                        await through.start()
+                    await trio.sleep(0.01)
+                await writer.commit()
+                every = await directly(log)
+
+        assert kept == [every] * 10
+
+
+async def failing(reader: LogReader) -> tuple[int, DistributedLogError]:
+    """What ends it, after so many records."""
+    for number in range(100):
+        try:
+            assert await reader.read_next(wait_s=120) is not None, "it waits for more"
+        except DistributedLogError as error:
+            return number, error
+    raise AssertionError("it has no end")
+
+
+@pytest.mark.parametrize("what", ["truncated", "deleted", "recreated", "sealed"])
+@pytest.mark.parametrize("at", [0, 5, 10])
+async def test_the_end_of_a_log_is_told_as_to_a_direct_reader(
+    world: World, autojump_clock: MockClock, what: str, at: int
+) -> None:
+    """H188: after everything that came before it, with the same words and numbers.
+
+    What was fetched is given, here and there; so a reader may have some records more, and lose some less.
+    """
+    async with world.process() as ns, proxies(world) as through:
+        log = ns.open_log("l")
+        places = []
+        for first in (0, 5):
+            async with log.open_writer() as writer:
+                for txid in range(first, first + 5):
+                    places.append(await writer.write(rec(txid, bytes(100_000))))
+        where: dict[str, Any] = {"dlsn": places[at]} if at < 10 else {"at": "latest"}
+        small = {"read_ahead_bytes": 1, "read_bytes": 1}
+        direct = await ns.open_log("l", config=small).open_reader(**where)
+        proxied = await through.reader("l", options=small, **where)
+        if at < 10:
+            assert await read(direct, 1) == await read(proxied, 1)
+        if what == "truncated":
+            await log.truncate(DLSN(99, 0, 0))
+        elif what == "sealed":
+            await log.seal()
+        else:
+            await ns.delete_log("l")
+        if what == "recreated":
+            await ns.create_log("l")
+        await trio.sleep(3)
+        if (what, at) == ("truncated", 10):
+            await put(log, 10)
+            assert await read(direct, 1) == await read(proxied, 1) != []
+            return
+        had, error = await failing(direct)
+        proxied_had, proxied_error = await failing(proxied)
+
+        wanted = {"truncated": LogTruncated, "sealed": EndOfStream}.get(what, LogDeleted)
+        assert type(error) is type(proxied_error) is wanted
+        if had == proxied_had:
+            assert (str(error), error.detail) == (str(proxied_error), proxied_error.detail)
+        if isinstance(error, LogTruncated | LogDeleted):
+            assert isinstance(proxied_error, LogTruncated | LogDeleted)
+            assert error.lost is not None
+            assert proxied_error.lost is not None
+            assert had + error.lost == proxied_had + proxied_error.lost == 10 - at - 1 + (at == 10)
+        if what == "deleted":
+            with pytest.raises(LogNotFound):
+                await through.reader("l")
+        if what == "recreated":
+            with pytest.raises(LogRecreated):
+                await through.reader("l", incarnation=direct.incarnation)
+            again = await through.reader("l")
+            await put(log, 77)
+            assert [txid for _, _, txid, _ in await read(again, 1)] == [77]
+
+
+async def test_nothing_that_was_truncated_is_given_from_the_ring(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H188: what the proxy still holds, to who has been slow and to who comes anew."""
+    async with world.process() as ns, proxies(world) as through:
+        log = ns.open_log("l")
+        await ns.create_log("l")
+        slow = await through.reader("l", options={"read_ahead_bytes": 1})
+        async with log.open_writer() as writer:
+            places = [await writer.write(rec(txid, bytes(100_000))) for txid in range(10)]
+            await writer.commit()
+            assert len(await read(slow, 1)) == 1
+            await trio.sleep(1)
+            assert len(next(iter(through.running[0].server._all_feeds)).ring) == 10
+            await writer.truncate(places[6])
+            await trio.sleep(1)
+            had, error = await failing(slow)
+            assert isinstance(error, LogTruncated)
+            assert had <= 2
+            assert error.lost == 6 - 1 - had
+            with pytest.raises(LogTruncated):
+                await through.reader("l", dlsn=places[3])
+            anew = await through.reader("l")
+            assert [txid for _, _, txid, _ in await read(anew, 4)] == [6, 7, 8, 9]
+
+
+async def test_a_typed_place_proves_nothing_and_a_delivered_one_does(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H24, H141: what one subscriber says must not show another one what is not confirmed."""
+    async with world.process() as ns, proxies(world) as through:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            places = [await writer.write(rec(txid)) for txid in range(4)]
+            await writer.commit()
+            store = world.ledgers.stores[1]
+            store.lac = 1  # all bookies have forgotten the rest
+            watching = await through.reader("l")
+            assert len(await read(watching, 4, wait_s=5)) == 2
+            state = await log.describe()
+            incarnation = f"{state.state.log_id:016x}"
+
+            await through.reader("l", dlsn=places[3])
+            assert await watching.read_next(wait_s=5) is None
+            await through.reader(
+                "l", dlsn=places[3], sequence_id=3, incarnation=incarnation, proven=True
+            )
+            assert [txid for _, _, txid, _ in await read(watching, 1, wait_s=5)] == [2]
+
+
+async def test_readers_that_never_read_hold_up_nobody(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H187: what waits for them is bounded by their credit, and by the ring."""
+    async with world.process() as ns, proxies(world, ring_bytes_max=200_000) as through:
+        log = ns.open_log("l")
+        await ns.create_log("l")
+        small = {"read_ahead_bytes": 64 * 1024}
+        for _ in range(20):
+            await through.reader("l", options=small)
+        good = await through.reader("l", options=small)
+        async with log.open_writer() as writer:
+            for txid in range(100):
+                await writer.write(rec(txid, bytes(20_000)))
+                got = await read(good, 1)
+                assert got[0][2] == txid
+            await writer.commit()
+
+        server = through.running[0].server
+        assert server.rings.bytes <= 200_000 + 21_000
+        assert server.sent.bytes <= 20 * (64 * 1024 + 150_000) + 100 * 21_000
+
+
+async def test_what_a_proxy_changes_or_leaves_out_is_not_given(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader checks digests and sequence ids, and reads on elsewhere."""
+    taken = Feed._take
+
+    def spoilt(self: Feed, *entry: Any) -> None:
+        taken(self, *entry)
+        places = self.ring._places
+        head, whole, next_id = self.ring._entries[-1]
+        if places[-1][1] == 3:  # a bit is flipped
+            self.ring._entries[-1] = (
+                head,
+                whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:],
+                next_id,
+            )
+        if places[-1][1] == 7:  # an entry is left out
+            del places[-1], self.ring._entries[-1]
+
+    async with world.process() as ns, proxies(world, 2) as through:
+        log = ns.open_log("l")
+        await ns.create_log("l")
+        reader = await through.reader("l")
+        bad = through.running[0 if through.running[0].server.subscriptions else 1]
+        feed = next(iter(bad.server._all_feeds))
+        monkeypatch.setattr(feed._fetcher, "_take_stored", lambda *got: spoilt(feed, *got))
+        async with log.open_writer() as writer:
+            for txid in range(10):
+                await writer.write(rec(txid, b"%d" % txid))
+                await trio.sleep(0.01)
+            await writer.commit()
+
+            assert await read(reader, 10) == await directly(log)
+
+
+async def test_a_proxy_that_is_full_sends_readers_to_another_one(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns, proxies(world, 1, subscriptions_max=2) as through:
+        await put(ns.open_log("l"), 1)
+        await through.start()
+        readers = [await through.reader("l") for _ in range(6)]
+
+        assert [len(await read(reader, 1)) for reader in readers] == [1] * 6
+        assert [proxy.server.subscriptions for proxy in through.running] == [2, 4]
+
+
+async def test_a_log_without_readers_is_followed_no_more(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process() as ns, proxies(world) as through:
+        await put(ns.open_log("l"), 1)
+        reader = await through.reader("l")
+        assert len(await read(reader, 1)) == 1
+        server = through.running[0].server
+        assert server.info()["feeds"] == 1
+
+        await reader.aclose()
+        await trio.sleep(60)
+
+        assert server.info()["feeds"] == server.info()["subscriptions"] == 0
+        assert server.rings.bytes == 0
+
+
+async def test_many_who_read_from_one_place_cost_one_read_of_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H190: 40 replays of a log that is not in the ring."""
+    async with world.process() as ns, proxies(world) as through:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            for txid in range(40):
+                await writer.write(rec(txid, bytes(10_000)))
+        every = await directly(log)
+        reads = world.ledgers.entries_read
+        found: list[Read] = []
+
+        async def replay(through: Proxies) -> None:
+            reader = await through.reader("l", to_end=True)
+            found.append(await read(reader, 1000))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(40):
+                nursery.start_soon(replay, through)
+
+        assert found == [every] * 40
+        assert world.ledgers.entries_read - reads <= 2 * len(every) + 100  # and where each one ends
+
+
+async def test_records_of_a_segment_that_got_its_txids_at_the_link_and_of_a_merged_one(
+    world: World,
+    autojump_clock: MockClock,
+) -> None:
+    """What decodes an entry is in its segment's record, not in the entry: it goes along."""
+    async with world.process() as ns, proxies(world) as through:
+        await ns.create_log("l", txids="count")
+        log = ns.open_log("l")
+        async with log.open_segment_writer() as writer:
+            await writer.write_columns(None, [b"a", b"b"])
+            await writer.write_columns(None, [b"c"])
+        assert writer.token is not None
+        await log.link_segments([writer.token])
+        async with log.open_writer() as live:
+            await live.write(LogRecord(payload=b"d"))
+
+        found = await read(await through.reader("l", to_end=True), 10)
+
+        assert found == await directly(log)
+        assert [payload for *_, payload in found] == [b"a", b"b", b"c", b"d"]
