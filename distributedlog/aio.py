@@ -266,12 +266,16 @@ class LogWriter(_Closable):
         chunk, slot = taken
         return PendingWrite(chunk, slot)
 
-    async def write(self, record: LogRecord | Buffer) -> DLSN:
+    async def write(self, record: LogRecord | Buffer, *, expect: DLSN | None = None) -> DLSN:
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
 
+        ``expect``: only directly after the record there; see `distributedlog.LogWriter.write`.
+
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed, NotEnoughBookies, PositionConflict.
         """
+        if expect is not None:
+            return await run(self._background, self._buffer.write_after, expect, record)
         return await (await self.submit(record))
 
     async def submit_bulk(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
@@ -384,13 +388,17 @@ class LogWriter(_Closable):
 
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
-    async def write_frame(self, sequence: int, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
+    async def write_frame(
+        self, sequence: int, records: Sequence[LogRecord | Buffer], *, expect: DLSN | None = None
+    ) -> list[DLSN]:
         """Write records of the writer's producer, the first of which is its ``sequence``-th, once.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies, QuorumUnreachable.
+        WriteFailed, NotEnoughBookies, QuorumUnreachable, PositionConflict.
         """
-        return await run(self._background, self._buffer.write_frame, sequence, records)
+        return await run(
+            self._background, self._buffer.write_frame, sequence, records, expect=expect
+        )
 
     async def commit(self) -> DLSN | None:
         """Wait until all written before is durable and readable; the last DLSN, None for no record.

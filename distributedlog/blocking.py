@@ -288,14 +288,17 @@ class PendingBulk(Sequence[PendingWrite]):
 class LogWriter(_Closable):
     """The one writer of a log; see `distributedlog.LogWriter`. Any number of threads may write."""
 
-    def write(self, record: LogRecord | Buffer) -> DLSN:
+    def write(self, record: LogRecord | Buffer, *, expect: DLSN | None = None) -> DLSN:
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
 
-        Who writes more than 1,000 a second so is warned once: `submit` pipelines.
+        Who writes more than 1,000 a second so is warned once: `submit` pipelines. ``expect``: only directly
+        after the record there; see `distributedlog.LogWriter.write`.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed, NotEnoughBookies, PositionConflict.
         """
+        if expect is not None:
+            return self._background.run(self._buffer.write_after, expect, record)
         if self._buffer.lone.too_many(time.monotonic()):
             warnings.warn(
                 f'log "{self._buffer.name}": over {LONE_WRITES_MAX} calls of write a second, each of which '
@@ -436,13 +439,15 @@ class LogWriter(_Closable):
         """
         return self._background.run(self._buffer.writer.truncate, dlsn)
 
-    def write_frame(self, sequence: int, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
+    def write_frame(
+        self, sequence: int, records: Sequence[LogRecord | Buffer], *, expect: DLSN | None = None
+    ) -> list[DLSN]:
         """Write records of the writer's producer, the first of which is its ``sequence``-th, once.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies, QuorumUnreachable.
+        WriteFailed, NotEnoughBookies, QuorumUnreachable, PositionConflict.
         """
-        return self._background.run(self._buffer.write_frame, sequence, records)
+        return self._background.run(self._buffer.write_frame, sequence, records, expect=expect)
 
     def commit(self) -> DLSN | None:
         """Wait until all written before is durable and readable; the last DLSN, None for no record.

@@ -11,7 +11,7 @@ nothing of what the process may (`log/process_bytes.py`). Who meets that bound h
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -44,6 +44,8 @@ from .runtime.errors import (
 )
 from .runtime.forked import watch_forks
 from .runtime.host import Buffer
+
+T = TypeVar("T")
 
 BUFFER_BYTES_MAX = 4 * 1024 * 1024
 """Between the caller and the writer, beside the writer's own bound."""
@@ -503,15 +505,32 @@ class WriteBuffer:
         async with self._in_order:
             await self._until(lambda: self._room_aside(len(records), size))
 
-    async def write_frame(self, sequence: int, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
+    async def write_frame(
+        self,
+        sequence: int,
+        records: Sequence[LogRecord | Buffer],
+        *,
+        expect: DLSN | None = None,
+    ) -> list[DLSN]:
         """In the loop: `LogWriter.write_frame`, after all that was appended before. Raises as that."""
+        return await self._aside(
+            records, lambda: self.writer.write_frame(sequence, records, expect=expect)
+        )
+
+    async def write_after(self, expect: DLSN, record: LogRecord | Buffer) -> DLSN:
+        """In the loop: `LogWriter.write` with ``expect``, as `write_frame`."""
+        return await self._aside([record], lambda: self.writer.write(record, expect=expect))
+
+    async def _aside(
+        self, records: Sequence[LogRecord | Buffer], write: Callable[[], Awaitable[T]]
+    ) -> T:
         await self._drained()
         with self._mutex:
             if self._closed:
                 self._raise_if_over()
         await self._room_for(records)
         try:
-            return await self.writer.write_frame(sequence, records)
+            return await write()
         finally:
             if self._ordered:
                 with self._mutex:

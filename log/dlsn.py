@@ -28,6 +28,9 @@ class DLSN(NamedTuple("DLSN", [("segment", int), ("entry", int), ("slot", int)])
     """Where every log began: before all records that it ever had. Not a word for "the earliest that is left":
     a reader that begins here misses what was truncated, and is told so (`LogTruncated`)."""
 
+    NONE: ClassVar["DLSN"]
+    """No position: where the last record is of a log that never had one."""
+
     def __str__(self) -> str:
         return f"{self.segment}.{self.entry}.{self.slot}"
 
@@ -58,6 +61,7 @@ class DLSN(NamedTuple("DLSN", [("segment", int), ("entry", int), ("slot", int)])
 
 
 DLSN.INITIAL = DLSN(1, 0, 0)
+DLSN.NONE = DLSN(0, 0, 0)
 
 
 def check_dlsn(value: object) -> None:

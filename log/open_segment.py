@@ -122,7 +122,7 @@ class OpenSegment:
         if self._compression.number:
             buffers, length = self._compression.compress(buffers, length)
         entry = batch.entry = self.ledger.add(buffers, length)
-        assert entry == self._next_entry, "only this writer writes this ledger"
+        assert producers is None or entry == self._next_entry, "a snapshot names itself"
         self._next_entry = entry + 1
         batch.segment = self.record.segment
         batch.stored_bytes = length

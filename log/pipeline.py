@@ -154,6 +154,8 @@ class Pipeline:
         self._meters = context.meters
         self._entry_bytes_max = context.options.entry_bytes_max
         self._byte_rate, self._record_rate = Rate(), Rate()
+        self.last_stored: Batch | None = None
+        """The newest one with records that is durable; None: none of this writer is."""
         self.producers: Producers | None = None
         """Of a log that has any: each of its entries says what it holds of them."""
         self._opening: Batch | None = None  # the newest opening of a producer
@@ -364,6 +366,12 @@ class Pipeline:
         self.sink.current.publish()
         return last.dlsn(last.count - 1)
 
+    @property
+    def all_stored(self) -> bool:
+        """Is every record durable that was taken?"""
+        taken = (self.batch, *self._ready, *self._in_flight)
+        return not any(batch.txids for batch in taken)
+
     def raise_if_over(self) -> None:
         """Raise what ended the writer."""
         if self.over is not None:
@@ -479,6 +487,8 @@ class Pipeline:
                 self.producers.confirm(batch)
             segment.confirm(batch)
             in_flight.popleft()
+            if batch.count:
+                self.last_stored = batch
             self._held_bytes -= batch.bytes
             meters.entries_written += 1
             meters.records_written += batch.count

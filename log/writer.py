@@ -15,6 +15,8 @@ import trio
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
+    PositionConflict,
+    ProducerFenced,
     ProducerForgotten,
     RecordTooLarge,
     TooBusy,
@@ -37,6 +39,7 @@ from .dlsn import DLSN, check_dlsn
 from .follower import follow
 from .frames import Frame
 from .keys import incarnation_text
+from .locate import last_readable
 from .lock_session import Claim
 from .ownership import may_pass
 from .packed import own_packed
@@ -92,6 +95,7 @@ class LogWriter:
         if table is not None:
             self.pipeline.producers = Producers(table, self._name)
         self._own: OpenedProducer | None = None
+        self._last_before: DLSN | None = None  # of the writers before; None: not looked for yet
         self._owner_looks = (0, 0)  # begun; the last one that found the log to be ours
         self._owner_turn = trio.Lock()
         self._entry_bytes_max = options.entry_bytes_max
@@ -175,12 +179,17 @@ class LogWriter:
         batch.bytes += size
         return PendingWrite(batch, len(batch.txids) - 1)
 
-    async def write(self, record: LogRecord | Buffer) -> DLSN:
+    async def write(self, record: LogRecord | Buffer, *, expect: DLSN | None = None) -> DLSN:
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
 
+        ``expect``: only where the log's last record is the one there (`DLSN.NONE`: where it never had one);
+        it is then stored directly after that, or not at all (G10). `PositionConflict` says which one is last.
+
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies.
+        WriteFailed, NotEnoughBookies, PositionConflict.
         """
+        if expect is not None:
+            return (await self._write_after(expect, [record]))[0]
         pipeline = self.pipeline
         if not pipeline.idle:
             return await (await self.submit(record))
@@ -386,54 +395,96 @@ class LogWriter:
         """
         return await (await self.submit_bulk(records))
 
-    async def write_frame(self, sequence: int, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
+    async def write_frame(
+        self,
+        sequence: int,
+        records: Sequence[LogRecord | Buffer],
+        *,
+        expect: DLSN | None = None,
+    ) -> list[DLSN]:
         """Write records of the writer's producer, the first of which is its ``sequence``-th, once.
 
         For who may have written them before: then their first positions are returned, or none where the log
         has let them go, and nothing is written. They are all in one entry; repeated, they are the same ones
         together. All have txids, or none has. At most 1,040,384 bytes, with 12 more for each record after the
-        first.
+        first. ``expect`` as for `write`, of records that were not written before.
 
         Raises `InvalidRequest` without ``producer`` at the opening, for records that leave a gap, and for
         some that were written together with others.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
-        WriteFailed, NotEnoughBookies, QuorumUnreachable.
+        WriteFailed, NotEnoughBookies, QuorumUnreachable, PositionConflict.
         """
         own = self._own
         if own is None:
             raise InvalidRequest(f'log "{self._name}": open its writer with producer= to write so')
+        if expect is not None:
+            return await self._write_after(expect, records, own.number, sequence)
+        txids, payloads = await self._framed(records)
+        done = trio.Event()
+        frame: Frame | None = None
+        while frame is None:
+            self._note_own()
+            try:
+                frame = self.take_frame(
+                    payloads,
+                    lambda _: done.set(),
+                    txids=txids,
+                    producer=own.number,
+                    sequence=sequence,
+                )
+            except (InvalidRequest, ProducerFenced, ProducerForgotten):
+                await self.check_owner()
+                raise
+            if frame is None:
+                await self.frame_room(len(payloads), sum(map(len, payloads)), own.number)
+        await done.wait()
+        return self._places(frame)
+
+    async def _framed(
+        self, records: Sequence[LogRecord | Buffer]
+    ) -> tuple[list[int] | None, list[bytes]]:
+        """Records as a frame has them."""
+        if not self._sink.takes_sets:
+            raise InvalidRequest(
+                f'log "{self._name}": nothing is written once, or after a position, through proxies yet'
+            )
         txids, payloads = columns_of(records)
         given = rule_of(txids) == GIVEN
         if any((txid is not None) != given for txid in txids):
             raise InvalidRequest("all records of a frame have a txid, or none has")
         await self.decide_txids(given)
         plain = [admit(None, payload, 0, self._name, AUTO) for payload in payloads]
-        done = trio.Event()
-        frame: Frame | None = None
-        while frame is None:
-            producers = self._producers()
-            producers.note_own(self.pipeline.batch, len(self.pipeline.batch.txids))
-            try:
-                frame = self.take_frame(
-                    plain,
-                    lambda _: done.set(),
-                    txids=txids if given else None,
-                    producer=own.number,
-                    sequence=sequence,
-                )
-            except InvalidRequest:
-                await self.check_owner()
-                raise
-            if frame is None:
-                await self.frame_room(len(plain), sum(map(len, plain)), own.number)
-        await done.wait()
+        return txids if given else None, plain
+
+    @staticmethod
+    def _places(frame: Frame) -> list[DLSN]:
         if frame.error is not None:
             raise frame.error.again()
         first = frame.first
         if first is None:
             return []
         return [first._replace(slot=first.slot + k) for k in range(frame.records)]
+
+    async def _write_after(
+        self,
+        expect: DLSN,
+        records: Sequence[LogRecord | Buffer],
+        producer: int = 0,
+        sequence: int = 0,
+    ) -> list[DLSN]:
+        check_dlsn(expect)
+        txids, payloads = await self._framed(records)
+        return self._places(
+            await self.frame_after(
+                expect, payloads, txids=txids, producer=producer, sequence=sequence
+            )
+        )
+
+    def _note_own(self) -> None:
+        """The records of the open batch are counted, so that it is known what is next."""
+        if self._own is not None:
+            self._producers().note_own(self.pipeline.batch, len(self.pipeline.batch.txids))
 
     @property
     def producer(self) -> OpenedProducer | None:
@@ -649,6 +700,80 @@ class LogWriter:
         size += records * RECORD_COLUMN_BYTES + SPAN_BYTES
         await pipeline.wait_fit_frame(records, size)
 
+    async def frame_after(
+        self,
+        expect: DLSN,
+        payloads: list[bytes],
+        *,
+        txids: list[int] | None = None,
+        producer: int = 0,
+        sequence: int = 0,
+    ) -> Frame:
+        """As `take_frame`, where the log's last record is the one at ``expect``; returns when it is done.
+
+        What was taken before it is waited for: only then it is known which record is the last. One of a
+        producer that was taken before is a copy, whatever is expected. Raises as `take_frame`, and
+        `PositionConflict`, each only after the metadata have said that the log is still ours (H64).
+        """
+        pipeline, done = self.pipeline, trio.Event()
+        await self._find_last()
+        while True:
+            pipeline.raise_if_over()
+            try:
+                if not (producer and self.is_copy(producer, sequence)):
+                    last = self._last
+                    if last > expect or (last != expect and pipeline.all_stored):
+                        break
+                    if not pipeline.all_stored:
+                        await self.flush()
+                        await pipeline.settle()
+                        continue
+                frame = self.take_frame(
+                    payloads,
+                    lambda _: done.set(),
+                    txids=txids,
+                    producer=producer,
+                    sequence=sequence,
+                )
+            except (InvalidRequest, ProducerFenced, ProducerForgotten):
+                await self.check_owner()
+                raise
+            if frame is not None:
+                await done.wait()
+                return frame
+            await self.frame_room(len(payloads), sum(map(len, payloads)), producer)
+        await self.check_owner()
+        raise PositionConflict(
+            f'log "{self._name}": its last record is at {last}, not at {expect}; nothing was written',
+            str(last),
+        )
+
+    @property
+    def _last(self) -> DLSN:
+        """Where the last record is that is durable; `_find_last` comes first."""
+        batch = self.pipeline.last_stored
+        if batch is not None:
+            return DLSN(batch.segment, batch.entry, batch.count - 1)
+        assert self._last_before is not None, "it was found"
+        return self._last_before
+
+    async def _find_last(self) -> None:
+        if self._last_before is not None:
+            return
+        owned = self._claim.owned
+        last = owned.state.last_dlsn
+        if last is None and not owned.state.next_sequence_id:
+            last = DLSN.NONE
+        if last is None:  # a log of the first format: its segments know, or nobody
+            follower = await follow(owned.metadata, owned.log_id, self._name)
+            last = await last_readable(owned.metadata, follower, self._ledgers)
+        if last is None:
+            raise InvalidRequest(
+                f'log "{self._name}": it is not known where its last record was, for it is gone: write one '
+                "without expecting any"
+            )
+        self._last_before = last
+
     # --- producers --------------------------------------------------------------------------------
 
     async def open_producer(self, name: str) -> OpenedProducer:
@@ -683,6 +808,11 @@ class LogWriter:
     def next_sequence(self, number: int) -> int:
         """How many records of a producer were taken. Raises `ProducerFenced`, `ProducerForgotten`."""
         return self._producers().next_sequence(number)
+
+    def is_copy(self, number: int, sequence: int) -> bool:
+        """Was a frame from there on taken before? Raises as `next_sequence`."""
+        self._note_own()
+        return sequence < self._producers().next_sequence(number)
 
     def frames_from(
         self, number: int, sequence: int, on_done: Callable[[Frame], object]

@@ -27,6 +27,7 @@ from distributedlog.runtime.errors import (
     LogExists,
     LogNotFound,
     OwnershipAcquireFailed,
+    PositionConflict,
     ReaderIdle,
     RecordTooLarge,
     RequestTimeout,
@@ -425,7 +426,7 @@ def test_a_set_is_one_entry_and_is_read_as_one(face: Face) -> None:
 
 
 def test_a_producer_goes_on_where_it_was_and_repeats_nothing(face: Face) -> None:
-    """G9."""
+    """G9, and G10."""
 
     async def scenario(face: Face, name: str) -> None:
         async with opened(face.namespace()) as namespace:
@@ -443,9 +444,17 @@ def test_a_producer_goes_on_where_it_was_and_repeats_nothing(face: Face) -> None
                 assert await done(writer.write_frame(1, [rec(1, b"b"), rec(2, b"c")])) == places
                 with pytest.raises(InvalidRequest):
                     await done(writer.write_frame(5, [rec(3)]))
+                with pytest.raises(PositionConflict) as conflict:
+                    await done(writer.write(rec(3), expect=places[1]))
+                last = DLSN.parse(conflict.value.last)
+                last = await done(writer.write(rec(3, b"e"), expect=last))
+                await done(writer.write_frame(5, [rec(3, b"f")], expect=last))
+                await face.submit(writer, rec(3, b"g"))
             async with opened(log.open_reader(to="end")) as reader:
-                found = await done(reader.read_bulk(9))
-                assert [bytes(one.payload) for one in found] == [b"a", b"b", b"c", b"d"]
+                found = b""
+                while several := await done(reader.read_bulk(9)):
+                    found += b"".join(bytes(one.payload) for one in several)
+                assert found == b"abcdefg"
 
     face.play(scenario, f"producer-{face.name}")
 
