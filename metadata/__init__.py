@@ -24,6 +24,7 @@ The replicated state (pure):
     commands.py, answers.py         what goes through the log, and what comes back
     kv.py, history.py               keys with revisions, as in etcd v3; what watches resume from
     request_ring.py, kv_snapshot.py requests sent again are not done again; the state in chunks
+    state_digests.py                whether all nodes have made the same state
     saves.py                        the state in a file that outlives every node
 
 A node, which drives both:

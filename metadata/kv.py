@@ -15,6 +15,8 @@ from struct import Struct
 from sys import maxsize
 from weakref import WeakSet
 
+from xxhash import xxh3_64_intdigest
+
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -56,6 +58,9 @@ CURRENT_BYTES_MAX = 1024 * 1024
 
 HEAD = Struct("<qqqq")
 """What is stored before a key's value: version, lease, create revision, mod revision."""
+_DIGEST = Struct("<QqqqqQ")
+_SUM_MASK = (1 << 64) - 1
+DIGEST_BITS = 62
 
 
 @dataclass(slots=True)
@@ -88,6 +93,8 @@ class KeyValueState:
         """What each key has: `HEAD` and the value."""
         self.ring = RequestRing(requests_max)
         self.history = History(history_bytes_max)
+        self._sum = 0
+        """Of what all keys have: see `digest`."""
         self._leases_max = leases_max
         self._views: WeakSet[StateView] = WeakSet()
         """Snapshots that are being taken: told of every item before it changes."""
@@ -140,6 +147,16 @@ class KeyValueState:
     ) -> list[tuple[int, tuple[Event, ...]]]:
         """The changes in a range after ``revision``, a revision at a time. Raises `Compacted`."""
         return self.history.after(revision, start, end)
+
+    def digest(self) -> int:
+        """`DIGEST_BITS` bits that are the same on every node after the same entry, and hardly otherwise.
+
+        Nodes of all versions compare it: what goes in here is never changed. A sum over all keys, so that a
+        change costs what it changes, and a snapshot need not store it.
+        """
+        numbers = (self.revision, self.next_lease, len(self.stored), len(self.leases))
+        words = _DIGEST.pack(self._sum & _SUM_MASK, *numbers, self.ring.floor)
+        return xxh3_64_intdigest(words) >> 64 - DIGEST_BITS
 
     # --- commands ---------------------------------------------------------------------------------
 
@@ -278,6 +295,7 @@ class KeyValueState:
 
     def _enter(self, key: bytes, lease_id: int, stored: bytes) -> None:
         self.stored[key] = stored
+        self._sum += xxh3_64_intdigest(key + stored)
         if lease_id:
             lease = self.leases[lease_id]
             lease.keys[key] = None
@@ -285,10 +303,12 @@ class KeyValueState:
 
     def _leave(self, key: bytes, stored: bytes | None) -> None:
         """What the key has is replaced or deleted; None: it is made."""
-        if stored is not None and (lease_id := HEAD.unpack_from(stored)[1]):
-            lease = self.leases[lease_id]
-            del lease.keys[key]
-            lease.key_bytes -= len(key)
+        if stored is not None:
+            self._sum -= xxh3_64_intdigest(key + stored)
+            if lease_id := HEAD.unpack_from(stored)[1]:
+                lease = self.leases[lease_id]
+                del lease.keys[key]
+                lease.key_bytes -= len(key)
         if self._views:
             for view in self._views:
                 view.on_change(key, stored)

@@ -30,6 +30,7 @@ from .storage import Loaded, RaftStorage
 
 ASK_S = 1.0
 ROT = "rot"
+STATE = "state"
 
 log = logging.getLogger("distributedlog.metadata.member")
 
@@ -59,6 +60,7 @@ class MemberNode:
         self._nursery = nursery
         self._members = members
         self._snapshots_out: dict[str, None] = {}
+        self._told_state = ""
         self.replica = Replica(
             node_id,
             loaded,
@@ -73,6 +75,8 @@ class MemberNode:
             on_role=lambda: self.leases.on_role(),
             on_late=lambda lateness_s: self.leases.on_late(lateness_s),
             on_members=lambda: self.peers.on_members(),
+            tell_wrong=lambda peer, index, digest: self.peers.tell_wrong(peer, index, digest),
+            on_state=self._tell_state,
             on_less=self._tell_less,
             on_whole=self._be_whole,
         )
@@ -87,6 +91,26 @@ class MemberNode:
         self.quorum_contact = QuorumContact(self.replica, watches)
         self.receiver = SnapshotReceiver(self.replica)
         self.board = StatusBoard(options, reasons, self.replica, self.peers, endpoint, nursery)
+
+    def _tell_state(self) -> None:
+        """Whose state is wrong, in the status, for as long as it is."""
+        replica = self.replica
+        wrong = replica.digests.wrong
+        if not replica.raft.may_serve:
+            text = (
+                "its state is not what most metadata nodes have: it does not lead. Start it again;"
+                " if it says so again, replace it (docs/operations.md)"
+            )
+        elif wrong:
+            told = [f"{self.peers.name(peer)} after entry {index}" for peer, index in wrong.items()]
+            text = f"the state of {', '.join(told)} is not what this node has, which leads"
+        else:
+            self._reasons.clear(STATE)
+            return
+        self._reasons.set(STATE, text)
+        if text != self._told_state:
+            log.error("metadata: %s", text)
+        self._told_state = text
 
     def _tell_less(self) -> None:
         """Nothing of it is stored: after another start a leader says so again, or there is a newer one."""
@@ -129,6 +153,7 @@ class MemberNode:
             "applied": replica.state.index,
             "revision": replica.state.revision,
             "leases": len(replica.state.leases),
+            "differs": len(replica.digests.wrong) + (not replica.raft.may_serve),
             "syncs": replica.storage.syncs,
             "bytes_written": replica.storage.bytes_written,
             "connections": self.endpoint.connections,

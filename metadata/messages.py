@@ -93,7 +93,8 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class AppendReply:
-    """Accepted: durable and equal to the leader's log up to ``index``.
+    """Accepted: durable and equal to the leader's log up to ``index``. The hint is what the follower's state
+    was: an index that it has applied, and `KeyValueState.digest` after it; 0 and 0 of an older version.
 
     Refused: ``index`` is the refused ``prev_index``; ``hint_term`` is the term the follower has there
     and ``hint_index`` its first index of that term, or 0 and one past its last index (paper 5.3).

@@ -35,7 +35,7 @@ from .ready import SendSnapshot, Snapshot
 from .replica import Replica
 from .storage import RaftStorage
 from .strangers import Strangers
-from .wire import Row, decode_rows
+from .wire import Row, decode_rows, encode_digest
 
 log = logging.getLogger("distributedlog.metadata.peers")
 
@@ -111,6 +111,13 @@ class Peers:
             body = self._encoded[1]
             link.send(envelope(Op.META_RAFT, len(body)), body)
 
+    def tell_wrong(self, peer: str, index: int, digest: int) -> None:
+        """Say what the state of most was after entry ``index``; dropped where there is no connection."""
+        link = self._links.get(peer)
+        if link is not None and link.closed is None and link.outgoing_bytes < OUTGOING_BYTES_MAX:
+            body = encode_digest(index, digest)
+            link.send(envelope(Op.META_DIFFERS, len(body)), body)
+
     async def ask_status(self, peer: str) -> Row | None:
         """What a peer says of itself, or None."""
         link = self._links.get(peer)
@@ -148,7 +155,8 @@ class Peers:
         known = [parse_place(member.address) for member in raft.configuration.members]
         return [place for place in [*known, *self._listed.values()] if place and place not in own]
 
-    def _name(self, peer: str) -> str:
+    def name(self, peer: str) -> str:
+        """For people: a member's name, or the id of who is none."""
         member = self._replica.raft.configuration.member(peer)
         return member.name if member is not None else peer
 
@@ -208,7 +216,7 @@ class Peers:
     def _note(self, peer: str, error: DistributedLogError) -> None:
         if self.refusals.get(peer) != str(error):
             self.refusals[peer] = str(error)
-            log.info("metadata node %s cannot be reached: %s", self._name(peer), error)
+            log.info("metadata node %s cannot be reached: %s", self.name(peer), error)
 
     async def send_snapshot(
         self, term: int, sender: str, wanted: SendSnapshot, snapshot: Snapshot, storage: RaftStorage
@@ -237,7 +245,7 @@ class Peers:
                         log.warning(
                             "metadata node %s cannot take the snapshot at entry %d, its log says why: is it"
                             " an older version? It is sent again in %.0f s",
-                            self._name(wanted.peer),
+                            self.name(wanted.peer),
                             snapshot.index,
                             REFUSED_S,
                         )
@@ -250,7 +258,7 @@ class Peers:
                         )
             return 0.0
         except DistributedLogError as error:
-            log.info("sending a snapshot to %s ended: %s", self._name(wanted.peer), error)
+            log.info("sending a snapshot to %s ended: %s", self.name(wanted.peer), error)
             return ASK_S
         finally:
             file.close()

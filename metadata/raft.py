@@ -128,6 +128,10 @@ class Raft:
         self.deadline = inf
         self.may_vote = may_vote
         self.ghost = ghost
+        self.may_serve = True
+        """False: its state is not what most others have (`state_digests.py`); it stands for no election."""
+        self.state_mark = 0, 0
+        """What a follower says of its state: an index that was applied, and the digest after it."""
         self.configuration: Configuration
         """In effect: the newest one in the log."""
         self.voters: tuple[str, ...]
@@ -179,7 +183,7 @@ class Raft:
         """
         committed = self.log.configuration_at(self.marks.commit)
         may_campaign = self.may_vote and self.term < TERM_MAX and len(self.voters) > 0
-        whole = self.ghost is None
+        whole = self.ghost is None and self.may_serve
         return (
             whole
             and may_campaign
@@ -309,6 +313,17 @@ class Raft:
         begun = self._leadership.hand_over(now, to)
         self._check()
         return begun
+
+    def mind_state(self, may_serve: bool, now: float) -> None:
+        """This node's state is found to be wrong: it leads no more; or it has another one, and may."""
+        if may_serve == self.may_serve:
+            return
+        self.may_serve = may_serve
+        if self._leadership is not None:
+            self._become_follower(self.term, "", now)
+        else:
+            self._await_leader(now)
+        self._check()
 
     def on_persisted(self, number: int, now: float) -> None:
         """The Readys up to ``number`` are durable."""
@@ -645,7 +660,7 @@ class Raft:
     def _accept(self, leader_id: str, index: int) -> None:
         self._send(
             leader_id,
-            AppendReply(self.term, self.node_id, True, index, 0, 0),
+            AppendReply(self.term, self.node_id, True, index, *self.state_mark),
             index > self.durable_index,
         )
 

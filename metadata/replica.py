@@ -21,11 +21,12 @@ from .commands import Command, Transact
 from .configuration import UNKNOWN, Configuration, is_configuration
 from .intake import NEVER_S, Intake
 from .kv import KeyValueState
-from .messages import Entry, Message
+from .messages import AppendReply, Entry, Message
 from .options import RaftOptions
 from .raft import Raft
 from .ready import Ready, Role, SendSnapshot, Snapshot
 from .room import LOOK_S, Room
+from .state_digests import EVERY, StateDigests, Verdict
 from .storage import Loaded, RaftStorage
 
 log = logging.getLogger("distributedlog.metadata.replica")
@@ -92,6 +93,8 @@ class Replica:
         on_role: Callable[[], None],
         on_late: Callable[[float], None],
         on_members: Callable[[], None],
+        tell_wrong: Callable[[str, int, int], None],
+        on_state: Callable[[], None],
         on_less: Callable[[], None],
         on_whole: Callable[[], Awaitable[None]],
     ) -> None:
@@ -99,8 +102,10 @@ class Replica:
 
         ``on_applied``: the state has changed. ``on_role``: this node begins or ends to lead. ``on_late``: it
         was not run for so many seconds. ``on_members``: other members count, see ``raft.configuration``.
-        ``on_less``: a leader has this node's word for entries that it lacks. ``on_whole``: the log is no
-        less than it ever was (`ghost.py`); awaited before more is stored.
+        ``tell_wrong``: a peer's state after an entry has another digest than most. ``on_state``: what
+        `digests` and ``raft.may_serve`` say has changed. ``on_less``: a leader has this node's word for
+        entries that it lacks. ``on_whole``: the log is no less than it ever was (`ghost.py`); awaited before
+        more is stored.
         """
         self.state = state
         self.storage = storage
@@ -115,6 +120,7 @@ class Replica:
             applied=state.index,
             ghost=loaded.ghost,
         )
+        self.digests = StateDigests()
         self._haunted = loaded.ghost is not None
         self.snapshot = loaded.snapshot
         """The newest one that is durable here."""
@@ -126,6 +132,8 @@ class Replica:
         self._on_role = on_role
         self._on_late = on_late
         self._on_members = on_members
+        self._tell_wrong = tell_wrong
+        self._on_state = on_state
         self._on_less = on_less
         self._on_whole = on_whole
         self._proposals: dict[int, _Proposal] = {}
@@ -157,6 +165,39 @@ class Replica:
     def on_message(self, message: Message) -> None:
         """A peer's message; `drain` follows when all of its batch are in."""
         self.raft.on_message(message, trio.current_time())
+        if isinstance(message, AppendReply) and message.accepted and message.hint_index:
+            self._compare(message)
+
+    def _compare(self, message: AppendReply) -> None:
+        """A follower says what its state was after an entry."""
+        peer, index, digest = message.sender, message.hint_index, message.hint_term
+        if not self.leads or message.term != self.raft.term or peer not in self.raft.voters:
+            return
+        digests, was_wrong = self.digests, peer in self.digests.wrong
+        verdict = digests.on_said(peer, index, digest, self.raft.voters)
+        if verdict is Verdict.UNKNOWN or (verdict is Verdict.SAME and not was_wrong):
+            return
+        if verdict is Verdict.WRONG:
+            self._be_wrong(index)
+        elif verdict is Verdict.PEER_WRONG:
+            self._tell_wrong(peer, index, digests.own(index))
+        self._on_state()
+
+    def on_differs(self, leader: str, index: int, digest: int) -> None:
+        """The leader, and most voters with it, had another state after entry ``index``."""
+        if leader == self.raft.leader_id and self.digests.is_other(index, digest):
+            self._be_wrong(index)
+            self._on_state()
+
+    def _be_wrong(self, index: int) -> None:
+        """This node's state is not what most others have: it serves nobody with it."""
+        if self.raft.may_serve:
+            log.error(
+                "the state of this metadata node after entry %d is not what most others have: it leads"
+                " no more, until it has theirs",
+                index,
+            )
+            self.raft.mind_state(False, trio.current_time())
 
     def on_connection_closed(self, peer: str) -> None:
         """A closed connection is news at once."""
@@ -313,6 +354,8 @@ class Replica:
             same = proposal is not None and proposal.term == entry.term
             meant = proposal.meant if same and proposal is not None else None
             answer, _ = self.state.apply(entry.index, command, meant)
+            if not entry.index % EVERY:
+                self.digests.note(entry.index, self.state.digest())
             self.room.applied_bytes += len(entry.data) + 64
             if proposal is not None:
                 self._by_request.pop(proposal.request, None)
@@ -320,6 +363,7 @@ class Replica:
                     self._intake.on_decided(proposal.asker, proposal.size, now)
                 for reply in proposal.replies:
                     reply(answer if same else self.not_leader())
+        self.raft.state_mark = self.digests.newest
         self.raft.on_applied(entries[-1].index)
         self._on_applied()
         base = self.snapshot.index if self.snapshot is not None else 0
@@ -346,6 +390,10 @@ class Replica:
         self.state = self.received[1]
         self.snapshot = snapshot
         self.received = None
+        self.digests.begin_anew()
+        self.raft.state_mark = self.digests.newest
+        self.raft.mind_state(True, trio.current_time())
+        self._on_state()
         self.raft.on_applied(snapshot.index)
         self._on_applied()
 
@@ -360,6 +408,8 @@ class Replica:
         self._tell_leader()
         if self._leads != self.leads:
             self._leads = self.leads
+            self.digests.on_role()
+            self._on_state()
             self._on_role()
 
     def _tell_leader(self) -> None:

@@ -30,6 +30,7 @@ from .wire import (
     MembersRequest,
     ReadRequest,
     WatchRequest,
+    decode_digest,
     decode_lease,
     encode_item,
     encode_members,
@@ -76,6 +77,8 @@ class MetadataSession:
             self._renew(member, ident, decode_lease(body))
         elif op == Op.META_WATCH:
             self._watch(member, ident, body)
+        elif op == Op.META_DIFFERS:
+            self._differs(member, body)
         elif op == Op.META_RECALL:
             self._testify(member, ident)
         elif op == Op.META_SAVE:
@@ -138,6 +141,12 @@ class MetadataSession:
                 self._link.reply(ident, encode_page(state.index, page))
 
         member.replica.read(ready)
+
+    def _differs(self, member: MemberNode, body: memoryview) -> None:
+        peer = self._link.peer
+        if peer.kind != "metadata" or peer.cluster_id != self._node.cluster_id:
+            raise WrongPeer(f"{self._link.peer_address} is no metadata node of this cluster")
+        member.replica.on_differs(peer.node_id, *decode_digest(body))
 
     def _testify(self, member: MemberNode, ident: int) -> None:
         raft = member.replica.raft

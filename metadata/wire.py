@@ -13,6 +13,7 @@
     META_STATUS    ["self"] | ["all"]                    REPLY  [row, …]
     META_FORM      empty | a founding (`forming.py`)     REPLY  FormAnswer
     META_SAVE      see `saves.py`
+    META_DIFFERS   [index, digest] of a leader           no reply (`state_digests.py`)
     META_RECALL    empty                                 REPLY  Statement (`recalling.py`)
 
 ``index`` is the log index that the node had applied; clients name the highest one they saw as the base of
@@ -81,6 +82,7 @@ _EVENT = row(word("put", "delete"), _there)
 _FOUND = row(number(), number(), item_from_list)
 _PAGE = row(number(), number(), row(rows(_there, ROWS_MAX), flag))
 _EVENTS = row(number(), rows(_event, ROWS_MAX))
+_DIGEST = row(number(1), number())
 _LEASE = row(word("renew"), number())
 STATUS_QUESTION = row(word("self", "all"))
 _PLACE = text(PLACE_CHARS_MAX)
@@ -188,6 +190,17 @@ def decode_lease(body: Buffer) -> int:
     """The lease of a META_LEASE request. Raises `ProtocolError`."""
     _, lease = message(body, _LEASE, "META_LEASE")
     return int(lease)
+
+
+def encode_digest(index: int, digest: int) -> bytes:
+    """What the state of most was after an entry."""
+    return pack([index, digest])
+
+
+def decode_digest(body: Buffer) -> tuple[int, int]:
+    """Index and digest of a META_DIFFERS. Raises `ProtocolError`."""
+    index, digest = message(body, _DIGEST, "META_DIFFERS")
+    return int(index), int(digest)
 
 
 def encode_events(batch: WatchBatch) -> bytes:

@@ -72,7 +72,7 @@ PURE = {
         "answers", "commands", "configuration", "forming", "ghost", "history",
         "intake", "interface", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations", "membership",
         "messages", "options", "outbox", "progress", "quorum", "raft", "raft_log", "read_rounds", "ready",
-        "request_ring", "saves", "transaction", "wire",
+        "request_ring", "saves", "state_digests", "transaction", "wire",
     },
     "bookie": {
         "cold_blocks", "compaction_policy", "cutting", "entry", "index_records", "journal_blocks", "messages",

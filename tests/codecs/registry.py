@@ -469,6 +469,13 @@ CODECS = [
         ("metadata/wire.py decode_outcome",),
     ),
     Codec(
+        "META_DIFFERS",
+        wire.decode_digest,
+        [wire.encode_digest(64, 1 << 61)],
+        PEER,
+        ("metadata/wire.py decode_digest",),
+    ),
+    Codec(
         "META_LEASE",
         wire.decode_lease,
         [pack(["renew", 7])],
