@@ -11,7 +11,7 @@ from .transaction import NUMBER_MAX, KeyValue, TransactionReply
 STALE_REQUEST = "the request is older than the answers that are remembered: it may have been done"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Answer:
     """What a command came to: a transaction's reply, a lease, or an error."""
 

@@ -20,7 +20,7 @@ CLIENT_CHARS_MAX = 64
 NO_CHANGE = Transaction()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Command:
     """What all commands carry."""
 
@@ -29,33 +29,33 @@ class Command:
     base_index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Nothing(Command):
     """Changes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Transact(Command):
     """A conditional change."""
 
     transaction: Transaction = NO_CHANGE
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Grant(Command):
     """Make a lease."""
 
     ttl_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Revoke(Command):
     """End a lease, asked by its holder."""
 
     lease: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Expire(Command):
     """End a lease that was not renewed; proposed by the leader, and final once it is in the log.
 
@@ -100,9 +100,9 @@ def decode_command(data: bytes) -> Command:
         case [str() as kind, [str() as client, request, base_index], content]:
             if len(client) > CLIENT_CHARS_MAX:
                 raise ProtocolError("a command whose client is not a short text")
-            head = (client, _number(request), _number(base_index))
         case _:
             raise ProtocolError("a command without kind, request and content")
+    head = (client, _number(request), _number(base_index))
     if kind == "transact":
         return Transact(*head, Transaction.from_list(content))
     if kind == "grant":

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from .transaction import KeyValue, Transaction, TransactionReply
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Event:
     """One change of one key. A delete carries the key with an empty value."""
 

@@ -96,6 +96,8 @@ class KeyValueState:
         self._sum = 0
         """Of what all keys have: see `digest`."""
         self._leases_max = leases_max
+        self._is_viewed = False
+        """There may be some of these:"""
         self._views: WeakSet[StateView] = WeakSet()
         """Snapshots that are being taken: told of every item before it changes."""
 
@@ -154,6 +156,7 @@ class KeyValueState:
         Nodes of all versions compare it: what goes in here is never changed. A sum over all keys, so that a
         change costs what it changes, and a snapshot need not store it.
         """
+        assert len(self.keys) == len(self.stored), "every key is in order once"
         numbers = (self.revision, self.next_lease, len(self.stored), len(self.leases))
         words = _DIGEST.pack(self._sum & _SUM_MASK, *numbers, self.ring.floor)
         return xxh3_64_intdigest(words) >> 64 - DIGEST_BITS
@@ -187,11 +190,10 @@ class KeyValueState:
         revision = self.revision
         answer, events = self._do(meant)
         if meant.client:
-            self.ring.add(Remembered(index, meant.client, meant.request, *_outcome(answer)))
+            self.ring.add(index, meant.client, meant.request, *_outcome(answer))
         if events:
             self.history.append(self.revision, events)
         assert self.revision == revision + bool(events), "a change is one revision, nothing is none"
-        assert len(self.keys) == len(self.stored), "every key is in order once"
         return answer, events
 
     def _do(self, meant: Command) -> tuple[Answer, tuple[Event, ...]]:
@@ -309,9 +311,10 @@ class KeyValueState:
                 lease = self.leases[lease_id]
                 del lease.keys[key]
                 lease.key_bytes -= len(key)
-        if self._views:
+        if self._is_viewed:
             for view in self._views:
                 view.on_change(key, stored)
+            self._is_viewed = bool(self._views)
 
     # --- leases -----------------------------------------------------------------------------------
 
@@ -341,6 +344,7 @@ class KeyValueState:
         """The state as it is at this call, for `kv_snapshot.py`; see `StateView`."""
         view = StateView(self, changes_bytes_max)
         self._views.add(view)
+        self._is_viewed = True
         return view
 
     def add_lease(self, lease_id: int, ttl_ms: int) -> None:

@@ -154,7 +154,7 @@ class SnapshotBuilder:
         answer = Remembered(*request)
         if self._state.ring.find(answer.client, answer.request) is not None:
             raise Misfit("a request that is answered twice")
-        self._state.ring.add(answer)
+        self._state.ring.add(*answer)
 
 
 HEAD_FIELDS = 8

@@ -136,7 +136,7 @@ def moved_ahead(
     after.next_lease = before.next_lease + VERSIONS_AHEAD
     after.history.compacted_to = after.revision
     for remembered in before.ring.rows():
-        after.ring.add(remembered)
+        after.ring.add(*remembered)
     after.ring.floor = after.index
 
     def moved(item: KeyValue) -> KeyValue:

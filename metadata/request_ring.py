@@ -51,15 +51,16 @@ class RequestRing:
         """
         return base_index < self.floor
 
-    def add(self, answer: Remembered) -> None:
-        """Remember the newest answer; forget the oldest above the size."""
-        client = self._clients.setdefault(answer.client, answer.client)
-        answer = Remembered(answer.log_index, client, *answer[2:])
-        assert (client, answer.request) not in self._by_name, f"{answer} is answered twice"
-        self._by_name[client, answer.request] = answer
-        self._order.append(answer)
-        while len(self._order) > self.size:
-            oldest = self._order.popleft()
+    def add(self, log_index: int, client: str, request: int, code: int, outcome: int | str) -> None:
+        """Remember the newest answer, as `Remembered`; forget the oldest above the size."""
+        client = self._clients.setdefault(client, client)
+        name = (client, request)
+        assert name not in self._by_name, f"{name} is answered twice"
+        answer = self._by_name[name] = Remembered(log_index, client, request, code, outcome)
+        order = self._order
+        order.append(answer)
+        while len(order) > self.size:
+            oldest = order.popleft()
             self.floor = oldest.log_index
             del self._by_name[oldest.client, oldest.request]
         if len(self._clients) > 2 * self.size:

@@ -19,7 +19,7 @@ NUMBER_MAX = (1 << 63) - 1
 CompareKind = Literal["version", "exists", "mod_revision"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class KeyValue:
     """A key as it was found."""
 
@@ -65,7 +65,7 @@ class Compare:
         return self.number == (found.version if self.kind == "version" else found.mod_revision)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Put:
     """Set a key; under a lease if not 0."""
 
@@ -81,7 +81,7 @@ class Delete:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Transaction:
     """Conditions, and what is done when all hold, at one revision.
 
@@ -101,10 +101,18 @@ class Transaction:
         Raises `TransactionTooLarge` above the limits; `InvalidRequest` for an empty or too long key, or one
         that is written twice.
         """
-        count = len(self.compares) + len(self.operations)
-        size = sum(len(c.key) for c in self.compares)
-        for operation in self.operations:
-            size += len(operation.key)
+        compares, operations = self.compares, self.operations
+        count = len(compares) + len(operations)
+        size = 0
+        fits = True
+        for compare in compares:
+            key_bytes = len(compare.key)
+            fits = fits and 0 < key_bytes <= KEY_BYTES_MAX
+            size += key_bytes
+        for operation in operations:
+            key_bytes = len(operation.key)
+            fits = fits and 0 < key_bytes <= KEY_BYTES_MAX
+            size += key_bytes
             if isinstance(operation, Put):
                 size += len(operation.value)
         if count > OPERATIONS_MAX or size > BYTES_MAX:
@@ -112,11 +120,15 @@ class Transaction:
                 f"a transaction of {count} conditions and operations and {size} bytes;"
                 f" allowed are {OPERATIONS_MAX} and {BYTES_MAX}"
             )
-        for compare in self.compares:
-            _check_key(compare.key)
+        if not fits:
+            for one in (*compares, *operations):
+                _check_key(one.key)
+        if len(operations) > 1:
+            self._check_written_once()
+
+    def _check_written_once(self) -> None:
         written: set[bytes] = set()
         for operation in self.operations:
-            _check_key(operation.key)
             if operation.key in written:
                 raise InvalidRequest(f"a transaction writes the key {operation.key!r:.200} twice")
             written.add(operation.key)
@@ -140,7 +152,7 @@ class Transaction:
         return made
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class TransactionReply:
     """What became of a transaction."""
 

@@ -20,7 +20,7 @@ from distributedlog.metadata.interface import Event
 from distributedlog.metadata.kv import HEAD, KeyValueState, pack_item
 from distributedlog.metadata.kv_snapshot import CHUNK_BYTES, ROW, SnapshotBuilder, snapshot
 from distributedlog.metadata.kv_snapshot import KEYS as KEYS_OF_A_CHUNK
-from distributedlog.metadata.request_ring import RING_SIZE, Remembered
+from distributedlog.metadata.request_ring import RING_SIZE
 from distributedlog.metadata.transaction import (
     BYTES_MAX,
     OPERATIONS_MAX,
@@ -572,7 +572,7 @@ def test_no_chunk_exceeds_what_is_read_back() -> None:
     state.add_stored(b"z", pack_item(KeyValue(b"", bytes(MIB - 1), 1, 1, 1, 0)), 0)
     state.revision = 1
     for number in range(RING_SIZE):
-        state.ring.add(Remembered(number, "c", number, 0, number))
+        state.ring.add(number, "c", number, 0, number)
 
     chunks = list(snapshot(state))
 
