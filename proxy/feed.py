@@ -37,10 +37,11 @@ LOOKED_AT = 32
 
 @dataclass(slots=True)
 class Sent:
-    """What a proxy has sent."""
+    """What a proxy has sent, and taken from the ends of logs for that."""
 
     frames: int = 0
     bytes: int = 0
+    entries_taken: int = 0
 
 
 class Subscriber:
@@ -249,6 +250,7 @@ class Feed:
         for subscriber in self._unnumbered:
             subscriber.cursor.on_number(first_id)
         self._unnumbered.clear()
+        self.sent.entries_taken += 1
         head = self._head
         if head is None or self._head_of is not record:
             head, self._head_of = SegmentHead.of(record), record

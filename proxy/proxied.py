@@ -5,6 +5,7 @@ that has it: `NotThrough` stands where a direct namespace has its clients.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from random import Random
 from typing import Any, Literal, NoReturn
@@ -18,9 +19,12 @@ from ..log.names import check_log_name
 from ..log.namespace import LogPage, Namespace
 from ..log.opening import Opening
 from ..log.options import LogOptions
+from ..log.position import Position
 from ..log.process_bytes import PROCESS_BYTES_MAX
+from ..log.reader import LogReader
 from ..log.segments import SegmentRecord
 from ..log.settings import StoredSettings, refuse_stored_only
+from ..log.skips import Skipped
 from ..log.state import GIVEN, LogState
 from ..log.txids import check_rule
 from ..log.writer import LogWriter
@@ -28,7 +32,9 @@ from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest, P
 from ..runtime.options import overlaid
 from ..runtime.schema import Misfit, blob, flag, number, optional, row, rows, text
 from .client import ProxyClient
+from .entry_source import ReadLinks, open_proxied_reader
 from .producer_sink import ProducerSink
+from .read_wire import Subscribe
 from .wire import LogCall
 
 _PLACE = row(number(1), number(), number())
@@ -119,6 +125,53 @@ class ProxiedLog(Log):
             sink.abort()
             raise
         return writer
+
+    async def _open_reader(
+        self,
+        position: Position | None,
+        dlsn: DLSN | None,
+        txid: int | None,
+        since_ms: int | None,
+        at: Literal["earliest", "latest"],
+        to: DLSN | Literal["end"] | None,
+        skip: bool,
+        on_skipped: Callable[[Skipped], object] | None,
+        idle_error_s: float | None,
+    ) -> LogReader:
+        through = self._through
+        if skip:
+            raise InvalidRequest(
+                "through proxies nothing is passed over: distributedlog:// with the metadata nodes' "
+                "addresses reaches the same logs"
+            )
+        ask = Subscribe(
+            through.path,
+            self.name,
+            incarnation=self.incarnation or "",
+            at=at,
+            dlsn=dlsn,
+            txid=txid,
+            since_ms=since_ms,
+            to=to if isinstance(to, DLSN) else None,
+            to_end=to == "end",
+        )
+        if position is not None:
+            ask = replace(
+                ask,
+                incarnation=position.incarnation,
+                dlsn=position.dlsn,
+                sequence_id=position.sequence_id,
+                proven=True,
+            )
+        return await open_proxied_reader(
+            through.reads,
+            ask,
+            options=self.options,
+            meters=through.context.meters,
+            turn=through.context.random.getrandbits(32),
+            start=through.start,
+            idle_error_s=idle_error_s,
+        )
 
     async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
         """State, ends, counts, owner, and the newest segments.
@@ -260,6 +313,8 @@ class ProxiedNamespace(Namespace):
             process_bytes_max=process_bytes_max,
         )
         self.client = client
+        self.reads = ReadLinks(client.endpoint, nursery, client.readers_of)
+        """For its readers."""
 
     async def create_log(
         self,

@@ -120,6 +120,7 @@ class ReadServer:
             "rounds": self.pusher.rounds,
             "frames_sent": self.sent.frames,
             "bytes_sent": self.sent.bytes,
+            "entries_taken": self.sent.entries_taken,
             "ranges_read": self.cold.ranges_read,
             "range_bytes_read": self.cold.bytes_read,
         }

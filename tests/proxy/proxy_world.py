@@ -1,4 +1,4 @@
-"""A small cluster in this process, write proxies beside it, and who speaks to them."""
+"""A small cluster in this process, proxies beside it, and who speaks to them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,7 +23,7 @@ ONE = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 
 @dataclass
 class World:
-    """A cluster in this process, write proxies beside it, producers and a direct namespace."""
+    """A cluster in this process, proxies beside it, producers and a direct namespace."""
 
     nursery: trio.Nursery
     uri: str
@@ -31,9 +31,9 @@ class World:
     endpoint: Endpoint
     scopes: dict[str, trio.CancelScope] = field(default_factory=dict)
 
-    async def proxy(self, name: str, **options: object) -> NodeReady:
+    async def proxy(self, name: str, kind: str = WRITE_PROXY, **options: object) -> NodeReady:
         config = ProxyNodeConfig(
-            name, WRITE_PROXY, parse_uri(self.uri).addresses, options={**ONE, **options}
+            name, kind, parse_uri(self.uri).addresses, options={**ONE, **options}
         )
 
         async def serve(*, task_status: trio.TaskStatus[NodeReady]) -> None:
