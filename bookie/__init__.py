@@ -16,7 +16,7 @@ From the wire to the platter and back:
     compaction.py, cold_writer.py   live records move out of files that are mostly dead, into cold files
     compaction_policy.py, pacer.py  which files, and how fast (pure)
     cold_blocks.py, cold_files.py   what cold files hold (pure), and what they say of themselves
-    metrics.py                  what it counts, by the names that it has outside
+    metrics.py, events.py       what it counts, by the names that it has outside; what it tells
     space.py, reserve.py        why it is read-only (pure); what is put aside for the day when a disk is full
     ledgers.py, waiters.py      what it knows of a ledger; who waits for its LAC
     gather.py                   the ring in which commits gather, and from which the tail is read

@@ -28,6 +28,7 @@ from . import entry as entries
 from . import journal_blocks as jb
 from .cold_blocks import UNFINISHED, ColdFile, cold_name, cold_number
 from .cold_files import find_records, read_cold_footer, what_is_wrong
+from .events import INDEX_REBUILT, LOSS
 from .gather import GatherRing
 from .index import MAP_NAME, Index
 from .index_records import IndexDamaged, Saved
@@ -216,7 +217,9 @@ async def _open_index(
             raise CorruptData(f"it belongs to another journal, of bookie {saved.bookie_id}")
         return ledgers, index, saved
     except (CorruptData, LedgerStateUnknown) as error:
-        log.error("bookie %s: the index is built again: %s", bookie_id, error)
+        why = str(error)
+        text = "bookie %s: the index is built again: %s"
+        INDEX_REBUILT.say(log, text, bookie_id, why, bookie=bookie_id, why=why)
         return *await _new_index(disk, options, index), None
 
 
@@ -350,7 +353,9 @@ class _Opening:
         if number:
             self.unreadable.add(number)
         if reason not in self.losses:
-            log.error("bookie %s: %s", self.bookie_id, reason)
+            LOSS.say(
+                log, "bookie %s: %s", self.bookie_id, reason, bookie=self.bookie_id, why=reason
+            )
             self.losses.append(reason)
 
     def _believed(self, found: list[Replayed], from_sequence: int) -> int:

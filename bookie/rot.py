@@ -17,6 +17,7 @@ from ..runtime.reasons import HEALING, Reasons
 from . import journal_blocks as jb
 from .commits import Commits
 from .cutting import joined, sound_parts
+from .events import DEVICE_ERROR, ROTTED
 from .index import Index
 from .index_records import ROT, ROT_KEY, IndexDamaged, rot_noted
 from .ledgers import Ledger, Ledgers
@@ -118,7 +119,16 @@ class Rot:
         if (first, last) == before:
             return
         if before is None:
-            log.warning("ledger %d: some of entries %d to %d rotted here", ledger_id, first, last)
+            ROTTED.say(
+                log,
+                "ledger %d: some of entries %d to %d rotted here",
+                ledger_id,
+                first,
+                last,
+                ledger=ledger_id,
+                first=first,
+                last=last,
+            )
         self.noted[ledger_id] = first, last
         self._index.keep(ROT_KEY.pack(b"x", ledger_id), ROT.pack(first, last))
         self.news.set()
@@ -208,7 +218,7 @@ class Rot:
     def _note_device_error(self, error: CorruptData) -> None:
         now = trio.current_time()
         self._device_errors.append(now)
-        log.warning("%s", error)
+        DEVICE_ERROR.say(log, "%s", error, why=str(error))
         if (
             len(self._device_errors) > DEVICE_ERRORS_MAX
             and self._device_errors[0] > now - DEVICE_ERRORS_S

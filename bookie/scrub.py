@@ -10,6 +10,7 @@ import logging
 import trio
 
 from ..runtime.errors import CorruptData, TooBusy, UnsupportedFormat
+from .events import SCRUBBED
 from .index import Index
 from .index_records import SCRUB_KEY, IndexDamaged, ScrubPlace
 from .ledgers import Ledgers
@@ -137,7 +138,9 @@ class Scrub:
 
     def _end_pass(self) -> None:
         place = self.place
-        log.info("scrubbed %d bytes, found %d rotten entries", place.read_bytes, place.found)
+        read, found = place.read_bytes, place.found
+        text = "scrubbed %d bytes, found %d rotten entries"
+        SCRUBBED.say(log, text, read, found, bytes=read, rotten=found)
         self.place = ScrubPlace(
             rest_s=place.rest_s,
             read_bytes=place.read_bytes,

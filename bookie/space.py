@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..runtime.errors import BookieReadOnly, DistributedLogError, TooBusy
+from .events import READ_ONLY, WRITABLE
 
 MIB = 1024 * 1024
 INDEX_FREE_BYTES_MIN = 64 * MIB
@@ -82,9 +83,12 @@ class Space:
         reasons = read_only_reasons(facts)
         before = self.reasons
         if new := [text for name, text in reasons.items() if name not in before]:
-            log.warning("bookie %s: %s", self.bookie_id, "; ".join(new))
+            why = "; ".join(new)
+            READ_ONLY.say(log, "bookie %s: %s", self.bookie_id, why, bookie=self.bookie_id, why=why)
         elif before and not reasons:
-            log.info("bookie %s takes new entries again", self.bookie_id)
+            WRITABLE.say(
+                log, "bookie %s takes new entries again", self.bookie_id, bookie=self.bookie_id
+            )
         self.reasons = reasons
         self.read_only = bool(reasons)
         self.index_is_behind = index_is_behind(facts)

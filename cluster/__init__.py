@@ -2,7 +2,8 @@
 
     nodes.py                        one node from a host and options: nothing else starts a node
     node.py, proxies.py             a metadata node or a bookie; a proxy of either kind
-        options.py, config.py, directories.py, logs.py  what it is told, where it lives, what it says
+        options.py, config.py, directories.py  what it is told, where it lives
+        logs.py, events.py          what it says; news by names that stay
         cookie.py, membership.py    whose disks these are (H6); the registration and its lease
         health.py                   is it well: asked of itself
         http.py, pages.py           told over HTTP: /health, /ready, /metrics, /state

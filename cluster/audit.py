@@ -18,6 +18,7 @@ from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.errors import DistributedLogError
 from .copying import Connections, Missing, lacking, list_held
+from .events import AUDIT_FOUND
 from .repair import PAGE, Election
 
 LEDGER_PAUSE_S = 0.01
@@ -100,10 +101,14 @@ class EntryAudit:
         put = Put(key, notes.encode(after))
         if (await self._metadata.transact(Transaction(unchanged, (put,)))).succeeded:
             self.noted_ledgers += 1
-            log.warning(
+            bookies = ", ".join(sorted({hole.bookie for hole in holes}))
+            AUDIT_FOUND.say(
+                log,
                 "ledger %d: entries that nobody noted are missing on %s",
                 ledger.ledger_id,
-                ", ".join(sorted({hole.bookie for hole in holes})),
+                bookies,
+                ledger=ledger.ledger_id,
+                bookies=bookies,
             )
 
 

@@ -7,6 +7,8 @@ import logging
 
 import trio
 
+from .events import GOES_ON, WAITS
+
 AGAIN_S = 300.0
 """What has not changed is said again so often."""
 CAUSES_MAX = 5
@@ -40,7 +42,7 @@ class HeldUp:
             return
         self._said, self._said_at = names, now
         if not causes:
-            self._log.info("no %s any more", self._what)
+            GOES_ON.say(self._log, "no %s any more", self._what, work=self._what)
             return
         told = sorted(causes.items(), key=lambda item: -item[1][0])
         parts = [f"{cause} ({count}, such as: {example})" for cause, (count, example) in told]
@@ -48,4 +50,12 @@ class HeldUp:
         if left > 0:
             parts[CAUSES_MAX:] = [f"and {left} other causes"]
         count = sum(count for count, _ in causes.values())
-        self._log.warning("%d %s: %s", count, self._what, "; ".join(parts))
+        WAITS.say(
+            self._log,
+            "%d %s: %s",
+            count,
+            self._what,
+            "; ".join(parts),
+            work=self._what,
+            count=count,
+        )

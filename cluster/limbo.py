@@ -20,6 +20,7 @@ from ..metadata.interface import Metadata, Scan
 from ..runtime.backoff import Backoff
 from ..runtime.errors import CorruptData, DistributedLogError
 from .copying import Connections, Copier, wanted
+from .events import LIMBO_HEALED
 from .held_up import HeldUp
 from .repair import EVERY_S, PAGE
 
@@ -116,5 +117,6 @@ class LimboHealing:
             return False
         await self._limbo.lift_limbo(ledger_id, ledger.key)
         self.healed += 1
-        log.info("ledger %d is out of limbo: %d entries were copied", ledger_id, copied)
+        text = "ledger %d is out of limbo: %d entries were copied"
+        LIMBO_HEALED.say(log, text, ledger_id, copied, ledger=ledger_id, entries=copied)
         return True

@@ -21,6 +21,7 @@ from ..runtime.host import Host
 from ..runtime.machine import needs_linux, real_host
 from . import plan as plans
 from .directories import host_of, memory_host
+from .events import DIED
 from .fork_server import ForkServer
 from .lifeline import first_of
 from .nodes import serve_node
@@ -323,4 +324,4 @@ def _why(error: BaseException) -> str:
 
 
 def _log_death(name: str, why: str) -> None:
-    log.error("%s died: %s", name, why)
+    DIED.say(log, "%s died: %s", name, why, node_name=name, why=why)

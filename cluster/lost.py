@@ -41,6 +41,7 @@ from ..runtime.errors import (
 )
 from .copying import Connections, Copier, held_by_slot
 from .deletion import Deletion
+from .events import DECOMMISSIONED, LOST
 from .held_up import HeldUp
 from .leaving import named, sound_copies
 from .repair import EVERY_S, Election
@@ -219,7 +220,8 @@ class LostBookies:
         )
         for bookie, why in self.absences.lost.items():
             if bookie not in before:
-                log.warning("bookie %s %s: its closed ledgers are stored elsewhere", bookie, why)
+                text = "bookie %s %s: its closed ledgers are stored elsewhere"
+                LOST.say(log, text, bookie, why, bookie=bookie, why=why)
 
     async def _ids(self, prefix: bytes) -> set[str]:
         items = [item async for item in Scan(self._metadata, prefix)]
@@ -444,7 +446,7 @@ class LostBookies:
             ),
         )
         if (await self._metadata.transact(last)).succeeded:
-            log.warning("bookie %s was decommissioned", bookie)
+            DECOMMISSIONED.say(log, "bookie %s was decommissioned", bookie, bookie=bookie)
 
 
 async def at_once(count: int, work: Callable[[], Awaitable[None]]) -> None:

@@ -12,6 +12,7 @@ import trio
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, Put, Transaction
 from ..runtime.errors import DistributedLogError, ForeignData, LeaseExpired
+from .events import LEASE_LOST
 
 RENEWALS_A_LEASE = 3
 REFRESH_S = 10.0
@@ -72,7 +73,7 @@ class Membership:
             try:
                 if not self.lease:
                     await self.register()
-                    log.warning("registered again after the lease was lost")
+                    LEASE_LOST.say(log, "registered again after the lease was lost")
                 await self._metadata.renew_lease(self.lease)
                 if self._on_renewed is not None:
                     await self._on_renewed()

@@ -32,6 +32,7 @@ from .collecting import Collector
 from .config import format_address, overlay
 from .cookie import cookie_guard, take_identity
 from .deletion import Deletion
+from .events import LIMBO, OPENED, SERVES
 from .existing import end_tombstones, missing_ledgers, standings
 from .membership import Membership
 from .merging import Merge, Merging
@@ -151,12 +152,16 @@ async def _serve_bookie(
         store = await open_store(
             host, options, bookie_id=identity.node_id, witnessed=witnessed, doubt=doubt
         )
-        log.info(
+        OPENED.say(
+            log,
             "bookie %s: start %d of this directory, %d ledgers, opened in %.2f s",
             identity.node_id,
             identity.incarnation,
             store.ledgers.known,
             trio.current_time() - before,
+            bookie=identity.node_id,
+            start=identity.incarnation,
+            ledgers=store.ledgers.known,
         )
         await keep(store.run)
         if store.ledgers.limbo_below:
@@ -318,7 +323,11 @@ async def confine(store: Store, metadata: Metadata) -> None:
     Where nobody can say which those are, all that are not known here stay in limbo.
     """
     found = await metadata.get(keys.NEXT_LEDGER)
-    log.warning("this start found lost data: what it may have held is in limbo, not denied")
+    LIMBO.say(
+        log,
+        "this start found lost data: what it may have held is in limbo, not denied",
+        bookie=store.bookie_id,
+    )
     try:
         below = 1 if found is None else next_of(found.value)  # none: no id was ever given
     except CorruptData as error:
@@ -369,7 +378,10 @@ def must_be_told(listen: Mapping[str, Address], given: Mapping[str, Address]) ->
 def ready(name: str, kind: str, node_id: str, listeners: Mapping[str, Listener]) -> NodeReady:
     """What the node says when it serves."""
     first = next(iter(listeners.values()))
-    log.info("%s %s serves at %s", kind, name, format_address(first.address))
+    where = format_address(first.address)
+    SERVES.say(
+        log, "%s %s serves at %s", kind, name, where, node_name=name, kind=kind, address=where
+    )
     return NodeReady(name, kind, node_id, first.address)
 
 

@@ -21,6 +21,7 @@ from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.backoff import Backoff
 from ..runtime.errors import ConnectionLost, DistributedLogError
 from .copying import Connections, Copier, wanted
+from .events import COPIED, REPAIRER
 from .held_up import HeldUp
 from .watching import at_each_change
 
@@ -47,7 +48,8 @@ class Election:
         now = await self._elected()
         if now != self._was:
             self._was = now
-            log.info("this bookie %s", "repairs from now on" if now else "does not repair any more")
+            text = "repairs from now on" if now else "does not repair any more"
+            REPAIRER.say(log, "this bookie %s", text, elected=now)
         return now
 
     async def _elected(self) -> bool:
@@ -170,8 +172,15 @@ class Repair:
             raise ConnectionLost(f"bookie {hole.bookie} is not connected")
         copied = await self._copier.copy(metadata, stretches, hole.bookie, target)
         if copied:
-            log.info(
-                "ledger %d: copied %d entries to bookie %s", metadata.ledger_id, copied, hole.bookie
+            COPIED.say(
+                log,
+                "ledger %d: copied %d entries to bookie %s",
+                metadata.ledger_id,
+                copied,
+                hole.bookie,
+                bookie=hole.bookie,
+                ledger=metadata.ledger_id,
+                entries=copied,
             )
 
     async def _shorten(self, note: KeyValue, left: Sequence[Hole]) -> list[tuple[str, str]]:

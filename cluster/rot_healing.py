@@ -23,6 +23,7 @@ from ..metadata.interface import Metadata
 from ..runtime.backoff import Backoff
 from ..runtime.errors import ConnectionLost, CorruptData, DistributedLogError
 from .copying import Connections, Copier, Missing, wanted
+from .events import ROT_HEALED
 from .held_up import HeldUp
 from .repair import EVERY_S
 
@@ -113,7 +114,8 @@ class RotHealing:
             why = why or said
         if healed:
             self._rot.healed_entries += healed
-            log.warning("ledger %d: %d rotten entries were healed", ledger_id, healed)
+            text = "ledger %d: %d rotten entries were healed"
+            ROT_HEALED.say(log, text, ledger_id, healed, ledger=ledger_id, entries=healed)
         if why:
             if all(self._pool.get(bookie) for bookie in ledger.bookies()):
                 self._rot.stuck[ledger_id] = why  # all were asked

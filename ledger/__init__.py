@@ -32,5 +32,5 @@ Reading:
     reader.py, read_ahead.py, tail.py   up to the LAC; ranges under way; long polls at the end
     copies.py                       are all copies what was meant
 
-`options.py` says what can be set.
+`options.py` says what can be set, `events.py` what is told.
 """

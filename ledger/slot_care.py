@@ -32,6 +32,7 @@ from ..runtime.errors import (
 from . import transactions
 from .add_window import AddWindow, Stream
 from .ensemble_change import EnsembleChange, Round
+from .events import BOOKIE_BACK, BOOKIE_BEHIND, BOOKIE_FAILED, BOOKIE_SILENT, DEGRADED
 from .hole_note import STORE_RETRY_S, HoleNote
 from .keys import ledger_key
 from .lateness import Lateness, Leaving
@@ -126,7 +127,17 @@ class SlotCare:
         if isinstance(error, LedgerFenced | EntryConflict):
             self._fail(error)
             return
-        log.info("ledger %d: bookie %s in slot %d: %s", self._ledger_id, bookie, slot, error)
+        BOOKIE_FAILED.say(
+            log,
+            "ledger %d: bookie %s in slot %d: %s",
+            self._ledger_id,
+            bookie,
+            slot,
+            error,
+            bookie=bookie,
+            ledger=self._ledger_id,
+            why=str(error),
+        )
         if not isinstance(error, PASSING):
             self._give_up_on(slot)
             self._wake.set()
@@ -164,7 +175,14 @@ class SlotCare:
                     self.streams.send_lac(window.lac)
             elif not window.changing and self._change.round is None:
                 if self._usable(slot.bookie):
-                    log.info("ledger %d: bookie %s is back", self._ledger_id, slot.bookie)
+                    BOOKIE_BACK.say(
+                        log,
+                        "ledger %d: bookie %s is back",
+                        self._ledger_id,
+                        slot.bookie,
+                        bookie=slot.bookie,
+                        ledger=self._ledger_id,
+                    )
                     window.attach(number)
                     self.streams.open(number)
                 elif self._replaceable(number):
@@ -271,7 +289,14 @@ class SlotCare:
             return
         for number in silent:
             bookie = self._window.slots[number].bookie
-            log.info("ledger %d: bookie %s is silent", self._ledger_id, bookie)
+            BOOKIE_SILENT.say(
+                log,
+                "ledger %d: bookie %s is silent",
+                self._ledger_id,
+                bookie,
+                bookie=bookie,
+                ledger=self._ledger_id,
+            )
             self.streams.end(number)
             self._give_up_on(number)
 
@@ -291,11 +316,16 @@ class SlotCare:
             for number in range(len(window.slots)):
                 behind = window.behind_bytes(number) - window.in_flight_bytes
                 if behind > least:
-                    log.info(
+                    bookie = window.slots[number].bookie
+                    BOOKIE_BEHIND.say(
+                        log,
                         "ledger %d: bookie %s is %d bytes behind",
                         self._ledger_id,
-                        window.slots[number].bookie,
+                        bookie,
                         behind,
+                        bookie=bookie,
+                        ledger=self._ledger_id,
+                        bytes=behind,
                     )
                     self.streams.end(number)
                     self._give_up_on(number)
@@ -404,9 +434,9 @@ class SlotCare:
         confirmed = window.end_change(done.replaced, self._change.metadata.last_fragment.epoch)
         for slot in done.detached:
             confirmed += window.detach(slot)
-            log.warning(
-                "ledger %d goes on without bookie %s", self._ledger_id, window.slots[slot].bookie
-            )
+            bookie = window.slots[slot].bookie
+            text = "ledger %d goes on without bookie %s"
+            DEGRADED.say(log, text, self._ledger_id, bookie, bookie=bookie, ledger=self._ledger_id)
         if done.starved:  # whoever refuses at once would be asked again at once, for ever
             self._change_not_before = trio.current_time() + STARVED_RETRY_S
         for slot in done.starved:

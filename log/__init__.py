@@ -12,7 +12,7 @@
     txids.py                        who says a record's txid: a rule of the log (pure)
     ledgers.py                      what is needed of the part below, as protocols
     context.py, options.py          clients, clocks; what can be set, and where a new option goes
-    metrics.py                      what a process counts, and how a registry gets it
+    metrics.py, events.py           what a process counts, and how a registry gets it; what it tells
 
 Writing, in the order a record meets it:
 

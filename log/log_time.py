@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from ..runtime.errors import InvalidRequest
+from .events import CLOCK_OFF
 
 OFF_MS = 1000
 """A clock that is less behind the log's time is as right as clocks are."""
@@ -43,13 +44,17 @@ class LogClock:
     def _tell(self, now_ms: int) -> None:
         """Once, until the clock has caught up."""
         self._told_ms = self._last_ms
-        log.warning(
+        ahead_s = (self._last_ms - now_ms) / 1000
+        CLOCK_OFF.say(
+            log,
             'clock.off: log "%s": its time is %s, the clock of this machine %s, %.1f s less; what is written '
             "until then has that time",
             self._name,
             iso_of(self._last_ms),
             iso_of(now_ms),
-            (self._last_ms - now_ms) / 1000,
+            ahead_s,
+            log_name=self._name,
+            ahead_s=ahead_s,
         )
 
 

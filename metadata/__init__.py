@@ -36,7 +36,7 @@ A node, which drives both:
     sessions.py, served_watches.py, wire.py             its connections: clients,
     peers.py, strangers.py, receiving.py                peers, snapshots
     leases.py, quorum_contact.py, status.py  keep-alives; whether it hears a leader; what it tells of itself
-    metrics.py                  what it counts, by the names that it has outside
+    metrics.py, events.py       what it counts, by the names that it has outside; what it tells
     forming.py, admission.py        how a quorum comes to be (H5), and how its members change
     recalling.py                    a node that has forgotten what it promised asks the others (H106)
     refounding.py                   a new one from a save, or from the one node that is left (H104)

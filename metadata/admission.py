@@ -24,6 +24,7 @@ from ..runtime.host import Address
 from ..runtime.rpc import Endpoint
 from .answers import Answer
 from .configuration import Configuration, parse_place
+from .events import MEMBERS
 from .forming import FormAnswer
 from .membership import let_in, next_step, put_out
 from .replica import Replica
@@ -146,7 +147,8 @@ class Admission:
             raise NotReady(f"the change was not committed within {COMMIT_S:g} s; it may be later")
         if isinstance(outcome[0], DistributedLogError):
             raise outcome[0]
-        log.info("the metadata quorum was %s and is %s", told_as(before), told_as(wanted))
+        was, is_ = told_as(before), told_as(wanted)
+        MEMBERS.say(log, "the metadata quorum was %s and is %s", was, is_, after=is_, before=was)
 
 
 async def who_is_at(endpoint: Endpoint, place: Address) -> FormAnswer:

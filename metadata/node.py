@@ -20,6 +20,7 @@ from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from .admission import who_is_at
 from .configuration import Configuration, Member
+from .events import DAMAGED, RECALLED
 from .forming import FormAnswer, Founding, listed, may_found, may_join
 from .ghost import Word
 from .kv import KeyValueState
@@ -191,7 +192,13 @@ class MetadataNode:
             # No part in the quorum yet: it has forgotten in which terms it voted, and would confirm to
             # an earlier leader what a later one, elected with its help, has decided otherwise (M1, M4).
             self._damage = loaded.damage or "its log was damaged before"
-            log.error("metadata node %s takes no part: %s", self.options.name, self._damage)
+            DAMAGED.say(
+                log,
+                "metadata node %s takes no part: %s",
+                self.options.name,
+                self._damage,
+                why=self._damage,
+            )
             self.waiting_because = f"this node's disk is damaged: {self._damage}"
             nursery.start_soon(self._recall, members, storage, loaded, nursery)
             return
@@ -215,11 +222,14 @@ class MetadataNode:
             self.waiting_because = f"this node's disk is damaged, and {word}"
             await trio.sleep(RECALL_S)
         word = await storage.remember(word)
-        log.warning(
+        RECALLED.say(
+            log,
             "metadata node %s knows from the others what it may have promised: term %d, entry %d",
             self.options.name,
             word.hard_state.term,
             word.last.at,
+            term=word.hard_state.term,
+            entry=word.last.at,
         )
         self._damage = ""
         loaded = replace(loaded, hard_state=word.hard_state, ghost=word.last)

@@ -20,6 +20,7 @@ from ..runtime.host import Address
 from ..runtime.link import Link
 from ..runtime.rpc import Endpoint
 from .configuration import parse_place
+from .events import SNAPSHOT_REFUSED, UNREACHABLE
 from .forming import Founding
 from .messages import (
     AppendReply,
@@ -216,7 +217,10 @@ class Peers:
     def _note(self, peer: str, error: DistributedLogError) -> None:
         if self.refusals.get(peer) != str(error):
             self.refusals[peer] = str(error)
-            log.info("metadata node %s cannot be reached: %s", self.name(peer), error)
+            name, why = self.name(peer), str(error)
+            UNREACHABLE.say(
+                log, "metadata node %s cannot be reached: %s", name, why, peer=name, why=why
+            )
 
     async def send_snapshot(
         self, term: int, sender: str, wanted: SendSnapshot, snapshot: Snapshot, storage: RaftStorage
@@ -242,12 +246,15 @@ class Peers:
                 reply = await link.request(Op.META_RAFT, encode(chunk), timeout_s=CHUNK_S)
                 match unpack(reply.body, "a snapshot's progress"):
                     case [0] if offset + len(data) == total:
-                        log.warning(
+                        SNAPSHOT_REFUSED.say(
+                            log,
                             "metadata node %s cannot take the snapshot at entry %d, its log says why: is it"
                             " an older version? It is sent again in %.0f s",
                             self.name(wanted.peer),
                             snapshot.index,
                             REFUSED_S,
+                            peer=self.name(wanted.peer),
+                            entry=snapshot.index,
                         )
                         return REFUSED_S
                     case [int() as following] if 0 <= following <= total and following != offset:

@@ -19,6 +19,7 @@ from . import kv_snapshot
 from .answers import Answer
 from .commands import Command, Transact
 from .configuration import UNKNOWN, Configuration, is_configuration
+from .events import LEADER
 from .intake import NEVER_S, Intake
 from .kv import KeyValueState
 from .messages import AppendReply, Entry, Message
@@ -423,11 +424,12 @@ class Replica:
         self._told_leader = (leader, raft.term)
         name = self._name_of(leader) or leader[:8]
         if self.leads:
-            log.info("this metadata node %s leads in term %d", name, raft.term)
+            text = f"this metadata node {name} leads in term {raft.term}"
         elif leader:
-            log.info("metadata node %s leads in term %d: following", name, raft.term)
+            text = f"metadata node {name} leads in term {raft.term}: following"
         else:
-            log.info("this metadata node leads no more, in term %d", raft.term)
+            text = f"this metadata node leads no more, in term {raft.term}"
+        LEADER.say(log, "%s", text, leader=name, term=raft.term, own=self.leads)
 
     # --- tasks ------------------------------------------------------------------------------------
 

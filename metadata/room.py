@@ -15,6 +15,7 @@ from contextlib import suppress
 from ..runtime.errors import DiskFull, MetadataFull
 from ..runtime.host import Disk
 from ..runtime.reasons import Reasons
+from .events import FULL, ROOM
 from .storage import RaftStorage
 
 log = logging.getLogger("distributedlog.metadata.room")
@@ -115,16 +116,15 @@ class Room:
             return  # for each change: there is nothing to say, and there was nothing
         self._tell()
         if was != self.short:
-            log.warning(
-                "%s", self._text() if self.short else f"{self._name}: its disk has room again"
-            )
+            text = self._text() if self.short else f"{self._name}: its disk has room again"
+            ROOM.say(log, "%s", text, state="short" if self.short else "enough")
 
     async def on_full(self, error: DiskFull) -> bool:
         """The log could not be written; True if there is more room now, by the reserve."""
         if not self.full:
             self.full = True
             self._tell()
-            log.error("%s: %s", self._text(), error)
+            FULL.say(log, "%s: %s", self._text(), error, what="log")
         return await self.give_up_reserve()
 
     def on_written(self) -> None:
@@ -134,13 +134,14 @@ class Room:
         if self.full:
             self.full = False
             self._tell()
-            log.warning("%s: its log is written again", self._name)
+            ROOM.say(log, "%s: its log is written again", self._name, state="written")
 
     async def on_snapshot_failed(self, error: DiskFull) -> bool:
         """There was no room for a snapshot; True if there is more now, by the reserve."""
         if not self.snapshot_failed:
             self.snapshot_failed = True
-            log.error("%s: no room for a snapshot, tried again: %s", self._name, error)
+            text = "%s: no room for a snapshot, tried again: %s"
+            FULL.say(log, text, self._name, error, what="snapshot")
         self._tell()
         return await self.give_up_reserve()
 

@@ -21,6 +21,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     identity.py, atomic_file.py whose a directory is; small files replaced whole
     reasons.py                  what a node says is wrong with it (pure)
     meters.py, exposition.py    what is counted, in tables; histograms (pure); as Prometheus reads it
+    events.py                   what is told, by names that stay, in tables (pure)
     sorted_keys.py              keys in order, millions of them (pure)
     turns.py                    one task, one timer for what thousands of logs have to do
     backoff.py                  how long to wait before the next try (pure)

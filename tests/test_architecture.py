@@ -65,8 +65,8 @@ TYPES_ONLY = {"datetime", "random"}
 PURE = {
     "console": {"advice", "rates"},
     "runtime": {
-        "backoff", "blocks", "errors", "frame_reader", "frames", "hello", "meters", "options", "reasons",
-        "reuse", "schema", "sorted_keys",
+        "backoff", "blocks", "errors", "events", "frame_reader", "frames", "hello", "meters", "options",
+        "reasons", "reuse", "schema", "sorted_keys",
     },
     "metadata": {
         "answers", "commands", "configuration", "forming", "ghost", "history",
@@ -75,8 +75,8 @@ PURE = {
         "request_ring", "saves", "state_digests", "transaction", "wire",
     },
     "bookie": {
-        "cold_blocks", "compaction_policy", "cutting", "entry", "index_records", "journal_blocks", "messages",
-        "pacer", "runs", "seed", "space",
+        "cold_blocks", "compaction_policy", "cutting", "entry", "events", "index_records", "journal_blocks",
+        "messages", "pacer", "runs", "seed", "space",
     },
     "ledger": {
         "keys", "metadata", "registration", "striping", "add_window", "ensemble_change", "recovery",
@@ -88,7 +88,7 @@ PURE = {
         "admission", "codecs", "control", "dlsn", "interpolation", "keys", "lock_record", "log_time", "names",
         "options", "packed", "position", "producers", "producers_format", "ranges", "record", "retention",
         "segment_begin", "segments", "settings", "skips", "state", "tombstone", "txids", "work",
-        "process_bytes", "rates",
+        "events", "process_bytes", "rates",
     },
     "proxy": {
         "options", "read_wire", "registration", "ring", "route", "streams", "subscription", "wire",

@@ -1,0 +1,58 @@
+"""What a metadata node tells whoever runs it (`runtime/events.py`)."""
+
+import logging
+
+from ..runtime.events import Event
+
+LEADER = Event(
+    "metadata.leader",
+    logging.INFO,
+    "Another node leads, or this one leads no more.",
+    ("leader", "term", "own"),
+    "again and again: slow disks, or a slow network between the nodes",
+)
+MEMBERS = Event("metadata.members", logging.INFO, "The quorum was changed.", ("after", "before"))
+UNREACHABLE = Event(
+    "metadata.peer.unreachable",
+    logging.INFO,
+    "Another node of the quorum cannot be reached, for this reason.",
+    ("peer", "why"),
+    "is it started? `dlog metadata show`",
+)
+SNAPSHOT_REFUSED = Event(
+    "metadata.snapshot.refused",
+    logging.WARNING,
+    "A node has had a whole snapshot and cannot take it.",
+    ("peer", "entry"),
+    "its log says why; mostly it is an older version: upgrade it",
+)
+DAMAGED = Event(
+    "metadata.damaged",
+    logging.ERROR,
+    "Its log is damaged; it takes no part until it knows what it may have promised.",
+    ("why",),
+    "docs/operations.md, a metadata node has lost its disk",
+)
+RECALLED = Event(
+    "metadata.recalled",
+    logging.WARNING,
+    "A node whose log is damaged has learnt from the others what it may have promised, and takes part again.",
+    ("term", "entry"),
+)
+ROOM = Event(
+    "metadata.room",
+    logging.WARNING,
+    "Its disk runs short, or has room again.",
+    ("state",),
+    "free space there, or delete logs",
+)
+FULL = Event(
+    "metadata.full",
+    logging.ERROR,
+    "Its disk is full: its log, or a snapshot, could not be written. It acknowledges nothing meanwhile.",
+    ("what",),
+    "free space there, or delete logs: it goes on by itself",
+)
+
+EVENTS = (LEADER, MEMBERS, UNREACHABLE, SNAPSHOT_REFUSED, DAMAGED, RECALLED, ROOM, FULL)
+"""In the order of docs/events.md."""

@@ -1,0 +1,34 @@
+"""News for whoever runs a cluster: lines of the log with a name that stays, in one table a part (pure).
+
+A name is searched for, counted, alarmed on: it and its fields do not change within a major version; the text
+of the line may. A row stands beside the part that says it; docs/events.md is made from them.
+"""
+
+import logging
+from dataclasses import dataclass
+
+ABOUT = "about"
+"""The attribute of a line that says what it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A row of a part's table."""
+
+    name: str
+    """``part.noun`` or ``part.noun.verb``."""
+    level: int
+    """As `logging` has them."""
+    help: str
+    """When it is said."""
+    fields: tuple[str, ...] = ()
+    """What a line has beside its text. The first one says what it is about: lines of one name about one thing
+    are left out where they come too fast."""
+    then: str = ""
+    """What to do about it."""
+
+    def say(self, log: logging.Logger, text: str, *values: object, **fields: object) -> None:
+        """One line, from ``text % values``. ``fields``: each of the event's; numbers and short texts."""
+        assert fields.keys() == set(self.fields), f"{self.name} has {', '.join(self.fields)}"
+        about = str(fields[self.fields[0]]) if self.fields else ""
+        log.log(self.level, text, *values, extra={"event": self.name, ABOUT: about, **fields})
