@@ -5,14 +5,15 @@ is the log index its client knew of when it first sent it (H20). Commands of the
 
 A new command: its value and its bytes are here (`encode_command`, `decode_command`), what it does is in
 `KeyValueState._do` (kv.py); `MetadataSession._transact` (sessions.py) says which ones a client may send, and
-`interface.Metadata` with `client.py` and `local.py` who asks for it. A node of an older version answers it
-with an error and changes nothing, unlike the others: none may be sent before all nodes know it.
+`interface.Metadata` with `client.py` and `local.py` who asks for it. A node of an older version that finds it
+in its log applies nothing any more and ends, with words, until it is upgraded (H105): so none may be sent
+before a majority knows it, and the first one in the log is what the state's version is.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from ..runtime.errors import ProtocolError
+from ..runtime.errors import ProtocolError, UnsupportedFormat
 from ..runtime.frames import pack, unpack
 from .transaction import NUMBER_MAX, Transaction
 
@@ -95,7 +96,8 @@ def encode_command(command: Command) -> bytes:
 
 
 def decode_command(data: bytes) -> Command:
-    """From the log. Raises `ProtocolError`, and what `Transaction.check` raises; never anything else."""
+    """From the log. Raises `ProtocolError`, and what `Transaction.check` raises; never anything else but
+    `UnsupportedFormat`, for a kind that only a newer version knows."""
     match unpack(data, "a command"):
         case [str() as kind, [str() as client, request, base_index], content]:
             if len(client) > CLIENT_CHARS_MAX:
@@ -113,7 +115,7 @@ def decode_command(data: bytes) -> Command:
         return Expire(*head, _number(content))
     if kind == "nothing":
         return Nothing(*head)
-    raise ProtocolError(f"a command of unknown kind {kind!r:.40}")
+    raise UnsupportedFormat(f"a command of kind {kind!r:.40}, which only newer versions know")
 
 
 def _number(value: Any) -> int:

@@ -25,6 +25,7 @@ from ..runtime.errors import (
     ProtocolError,
     TooBusy,
     TransactionTooLarge,
+    UnsupportedFormat,
     from_code,
 )
 from ..runtime.sorted_keys import SortedKeys
@@ -169,18 +170,24 @@ class KeyValueState:
         """Do the command at log position ``index``; return its answer and what it changed.
 
         ``meant``: what `decode_command` made of these bytes, where that was done already.
-        Raises nothing, whatever the bytes: every node would end by it, again at each start.
+        Raises nothing, whatever the bytes: every node would end by it, again at each start. But
+        `UnsupportedFormat`, with nothing done, where only a newer version knows what is meant: who took that
+        for an error, and went on, would have another state than those who know it (H105).
         """
         assert index == self.index + 1, f"command {index} applied after {self.index}"
+        refusal: DistributedLogError | None = None
+        if command and meant is None:
+            try:
+                meant = decode_command(command)
+            except UnsupportedFormat:
+                raise  # a snapshot of before it must not say that it was applied
+            except ProtocolError as error:
+                refusal = InvalidRequest(str(error))
+            except DistributedLogError as error:
+                refusal = error
         self.index = index
-        if not command:
-            return Answer(), ()
-        try:
-            meant = meant or decode_command(command)
-        except ProtocolError as error:
-            return Answer(error=InvalidRequest(str(error))), ()
-        except DistributedLogError as error:
-            return Answer(error=error), ()
+        if meant is None:
+            return Answer(error=refusal), ()
         if meant.client:
             known = self.ring.find(meant.client, meant.request)
             if known is not None:

@@ -14,7 +14,14 @@ from random import Random
 
 import trio
 
-from ..runtime.errors import DiskFull, DistributedLogError, NotLeader, OutcomeUnknown, TooBusy
+from ..runtime.errors import (
+    DiskFull,
+    DistributedLogError,
+    NotLeader,
+    OutcomeUnknown,
+    TooBusy,
+    UnsupportedFormat,
+)
 from . import kv_snapshot
 from .answers import Answer
 from .commands import Command, Transact
@@ -137,6 +144,9 @@ class Replica:
         self._on_state = on_state
         self._on_less = on_less
         self._on_whole = on_whole
+        self.too_old = trio.Event()
+        """Nothing is applied any more."""
+        self._why_too_old = ""
         self._proposals: dict[int, _Proposal] = {}
         self._intake = Intake(options.uncommitted_bytes_max)
         self._by_request: dict[tuple[str, int], int] = {}
@@ -347,6 +357,8 @@ class Replica:
             self._clock.deadline = raft.deadline
 
     def _apply(self, entries: tuple[Entry, ...]) -> None:
+        if self.too_old.is_set():
+            return
         now = trio.current_time()
         for entry in entries:
             command = b"" if is_configuration(entry.data) else entry.data
@@ -354,7 +366,14 @@ class Replica:
             # Of another term it may be another command.
             same = proposal is not None and proposal.term == entry.term
             meant = proposal.meant if same and proposal is not None else None
-            answer, _ = self.state.apply(entry.index, command, meant)
+            try:
+                answer, _ = self.state.apply(entry.index, command, meant)
+            except UnsupportedFormat as error:
+                self._why_too_old = (
+                    f"entry {entry.index} of the metadata log is {error}: upgrade this node"
+                )
+                self.too_old.set()
+                return
             if not entry.index % EVERY:
                 self.digests.note(entry.index, self.state.digest())
             self.room.applied_bytes += len(entry.data) + 64
@@ -482,6 +501,11 @@ class Replica:
             await self.storage.compact(snapshot)
             self.raft.compact(snapshot.index)
             self.drain()
+
+    async def end_if_too_old(self) -> None:
+        """Raises `UnsupportedFormat` when the log has a command that this version does not know."""
+        await self.too_old.wait()
+        raise UnsupportedFormat(self._why_too_old)
 
     async def run_clock(self) -> None:
         """Wake the core at its deadlines."""

@@ -42,6 +42,9 @@ class Quorum:
         self._wires: list[tuple[str, str, Connection]] = []
         self._running: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
         self._clients = 0
+        self.may_end: set[str] = set()
+        """Nodes that may end by themselves; why they did is in ``ended``."""
+        self.ended: dict[str, BaseExceptionGroup] = {}
         hello = Hello(cluster_id="", node_id="observer", kind="client")
         self._asker = Endpoint(self._network.host("observer"), lambda: hello)
 
@@ -56,6 +59,12 @@ class Quorum:
             scope, ended = self._running.pop(name)
             scope.cancel()
             await ended.wait()
+
+    async def end_of(self, name: str) -> BaseExceptionGroup:
+        """Wait until a node of ``may_end`` has ended by itself; why it did."""
+        if name in self._running:
+            await self._running[name][1].wait()
+        return self.ended.pop(name)
 
     def add(self, name: str, *, called: str = "") -> None:
         """One more machine with an empty disk; only its own list names it. ``called``: another's name."""
@@ -172,6 +181,11 @@ class Quorum:
                     options = MetadataOptions(self._called[name], self._listed[name])
                     await nursery.start(serve_metadata, host, options, {"": listener})
                     task_status.started()
+        except BaseExceptionGroup as group:
+            if name not in self.may_end:
+                raise
+            self.ended[name] = group
+            self._running.pop(name, None)
         finally:
             listener.close()
             disk.unlock()

@@ -132,7 +132,6 @@ def _deep(levels: int) -> object:
         ["transact", ["c", 1, 0], [[], ["k"]]],
         ["transact", ["c", 1, 0], [[["version", b"k", -1]], []]],
         ["transact", ["c", 1, 0], {0: [], 1: []}],
-        ["fly", ["c", 1, 0], 5],
     ],
     ids=lambda value: str(value)[:40],
 )
