@@ -447,7 +447,7 @@ class LogWriter:
         """Records as a frame has them."""
         if not self._sink.takes_sets:
             raise InvalidRequest(
-                f'log "{self._name}": nothing is written once, or after a position, through proxies yet'
+                f'log "{self._name}": through proxies no frames are made by hand, none after a position'
             )
         txids, payloads = columns_of(records)
         given = rule_of(txids) == GIVEN
@@ -853,6 +853,10 @@ class LogWriter:
         """Have all records that come without a frame written by a producer; before the first one."""
         own = await self.open_producer(name)
         self._producers().own = own.number
+        self._own = own
+
+    def owned_by(self, own: OpenedProducer) -> None:
+        """A proxy has opened it: the writer's records are those of this producer."""
         self._own = own
 
     # --- txids ------------------------------------------------------------------------------------

@@ -24,9 +24,10 @@ from ..runtime.errors import (
     RequestTimeout,
     WrongPeer,
 )
-from ..runtime.frames import Op, unpack
+from ..runtime.frames import Op
 from ..runtime.host import Address
 from ..runtime.rpc import Endpoint
+from ..runtime.schema import Form
 from .registration import READ, WRITE
 from .route import order
 from .wire import (
@@ -37,6 +38,7 @@ from .wire import (
     ProduceOpened,
     Refusal,
     decode_acks,
+    decode_answer,
     decode_members,
 )
 
@@ -372,8 +374,8 @@ class ProxyClient:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    async def call(self, call: LogCall, *, wait_s: float = 30.0) -> Any:
-        """Have a proxy make a call; what it gives, as msgpack gave it.
+    async def call(self, call: LogCall, form: Form, *, wait_s: float = 30.0) -> Any:
+        """Have a proxy make a call; what it gives, in its form.
 
         Raises what the call raises; `OutcomeUnknown` where the answer was lost of one that may not be made
         twice.
@@ -390,7 +392,7 @@ class ProxyClient:
                 raise OutcomeUnknown(
                     f"whether {call.call} of {call.log} was done is not known: {error}"
                 ) from error
-            return unpack(reply.body, f"the reply to {call.call}")
+            return decode_answer(reply.body, form, f"the reply to {call.call}")
 
         deadline = trio.current_time() + wait_s
         draw = self.endpoint.host.random.random

@@ -16,6 +16,7 @@ from ..log.lock import holder_of
 from ..log.namespace import Namespace
 from ..log.writer import LogWriter
 from ..runtime.errors import (
+    AlreadyClosed,
     ConnectionLost,
     DistributedLogError,
     LogRecreated,
@@ -29,6 +30,7 @@ from .members import Members
 from .namespaces import Namespaces
 from .options import ProxyOptions
 from .registration import ProxyRegistration
+from .streams import as_told
 from .wire import ProduceOpen
 from .written_log import WrittenLog
 
@@ -204,7 +206,8 @@ class Owner:
             opening.found = self.logs[key] = WrittenLog(*key, writer)
             self.stats.logs_taken += 1
         except DistributedLogError as error:
-            opening.error = error
+            fenced = error.fatal_to_writer or isinstance(error, AlreadyClosed)
+            opening.error = as_told(error) if fenced else error
         except Exception as error:
             log.exception("opening log %s", key)
             opening.error = TooBusy(f"the log could not be opened here: {type(error).__name__}")

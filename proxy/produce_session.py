@@ -6,12 +6,17 @@ written here, else by a task that takes the log.
 
 import trio
 
+from ..log.producing import OpenedProducer
 from ..log.rates import Rate
+from ..log.writer import LogWriter
 from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     InternalError,
     InvalidRequest,
+    Moved,
+    ProducerFenced,
+    ProducerForgotten,
     ProtocolError,
     TooBusy,
 )
@@ -19,7 +24,7 @@ from ..runtime.frames import Op, pack
 from ..runtime.link import Link
 from .common_session import CommonSession
 from .owner import Owner, log
-from .streams import ProducerStream
+from .streams import ProducerStream, as_told
 from .wire import (
     ProduceOpen,
     ProduceOpened,
@@ -31,7 +36,9 @@ from .wire import (
 from .written_log import WrittenLog
 
 STREAMS_MAX = 10_000
-"""Of a connection."""
+OPENINGS_MAX = 256
+CALLS_MAX = 4
+"""Of a connection: streams, those that are being opened, calls under way."""
 HELD_SHARE = 1.5
 """Of the sum of all windows: what a proxy may hold in frames, for one large record goes beyond its window."""
 
@@ -47,6 +54,7 @@ class ProduceSession:
         self._streams: dict[int, tuple[ProducerStream, WrittenLog]] = {}
         self._opening: set[int] = set()
         self._highest = 0
+        self._calls = 0
         self._acks: list[bytes] = []
         self._closed = False
         link.on_turn = self._send_acks
@@ -67,7 +75,7 @@ class ProduceSession:
         elif op == Op.PRODUCE_CLOSE:
             self._close(ident)
         elif op == Op.PROXY_CALL:
-            self._owner.nursery.start_soon(self._call, ident, ProxyCall.decode(body))
+            self._on_call(ident, ProxyCall.decode(body))
         elif not self._common.take(op, ident, body):
             raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a write proxy")
 
@@ -140,13 +148,20 @@ class ProduceSession:
                 f"{self._link.peer_address} opened stream {number} after {self._highest}"
             )
         self._highest = number
-        if len(self._streams) + len(self._opening) >= STREAMS_MAX:
-            error = TooBusy(f"{len(self._streams)} streams are open on this connection")
+        if len(self._streams) >= STREAMS_MAX or len(self._opening) >= OPENINGS_MAX:
+            error = TooBusy(
+                f"{len(self._streams)} streams are open on this connection, and "
+                f"{len(self._opening)} are being opened"
+            )
             self._link.reply_error(ident, error)
             return
         written = self._owner.has(request.path, request.log)
-        if written is not None and request.incarnation in ("", written.incarnation):
-            self._try_join(ident, request, written)
+        if (
+            written is not None
+            and not request.producer
+            and request.incarnation in ("", written.incarnation)
+        ):
+            self._join(ident, request, written, None)
         else:
             self._opening.add(number)
             self._owner.nursery.start_soon(self._take, ident, request)
@@ -154,14 +169,27 @@ class ProduceSession:
     async def _take(self, ident: int, request: ProduceOpen) -> None:
         try:
             written = await self._owner.take(request)
+            opened = None
+            if request.producer:
+                opened = await _open_producer(written.writer, request)
+            if written.over:
+                raise Moved(f'log "{request.log}" is on its way elsewhere')
+            self._join(ident, request, written, opened)
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
-        else:
-            self._try_join(ident, request, written)
+        except Exception as error:
+            log.exception("opening a stream to log %s", request.log)
+            self._link.reply_error(ident, InternalError(f"opening: {type(error).__name__}"))
         finally:
             self._opening.discard(request.stream)
 
-    def _try_join(self, ident: int, request: ProduceOpen, written: WrittenLog) -> None:
+    def _join(
+        self,
+        ident: int,
+        request: ProduceOpen,
+        written: WrittenLog,
+        producer: OpenedProducer | None,
+    ) -> None:
         if self._closed:
             return
         owner = self._owner
@@ -176,27 +204,26 @@ class ProduceSession:
             ack=self._on_ack,
             refuse=self._on_refused,
             on_bytes=owner.hold,
-            next_sequence=request.through,
+            producer=0 if producer is None else producer.number,
+            next_sequence=request.through if producer is None else producer.next_sequence,
         )
         owner.stats.streams += 1
         owner.stats.windows_bytes += window_bytes
         self._streams[request.stream] = stream, written
         written.join(stream, owner.nursery)
         writer = written.writer
-        position = writer.position
-        dlsn = position.dlsn
         opened = ProduceOpened(
-            position.incarnation,
-            0,
-            False,
+            written.incarnation,
+            stream.producer,
+            producer is not None and producer.known,
             stream.next,
             window_bytes,
             writer.txid_rule,
             writer.last_txid,
-            (dlsn.segment, dlsn.entry, dlsn.slot),
-            position.sequence_id,
         )
         self._link.reply(ident, opened.encode())
+        if producer is not None:
+            written.resume(stream, request.through)
 
     def _close(self, number: int) -> None:
         found = self._streams.pop(number, None)
@@ -228,6 +255,14 @@ class ProduceSession:
 
     # --- calls about this proxy -------------------------------------------------------------------
 
+    def _on_call(self, ident: int, call: ProxyCall) -> None:
+        if self._calls >= CALLS_MAX:
+            error = TooBusy(f"{self._calls} calls of this connection are under way")
+            self._link.reply_error(ident, error)
+        else:
+            self._calls += 1
+            self._owner.nursery.start_soon(self._call, ident, call)
+
     async def _call(self, ident: int, call: ProxyCall) -> None:
         owner = self._owner
         try:
@@ -250,6 +285,26 @@ class ProduceSession:
         except Exception as error:
             log.exception("the call %s", call.call)
             self._link.reply_error(ident, InternalError(f"{call.call}: {type(error).__name__}"))
+        finally:
+            self._calls -= 1
+
+
+async def _open_producer(writer: LogWriter, request: ProduceOpen) -> OpenedProducer:
+    """A name's new number, or the one that it had. A no is said only while the log is ours (H64)."""
+    try:
+        if request.number:
+            await writer.check_owner()  # who was paused knows less than was acknowledged since
+            return writer.resume_producer(request.producer, request.number)
+        return await writer.open_producer(request.producer)
+    except DistributedLogError as error:
+        if isinstance(error, ProducerFenced | ProducerForgotten):
+            try:
+                await writer.check_owner()
+            except DistributedLogError as lost:
+                raise as_told(lost) from lost
+        elif writer.over is not None:
+            raise as_told(writer.over) from error
+        raise
 
 
 class Limits:

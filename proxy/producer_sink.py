@@ -14,7 +14,8 @@ import trio
 from ..log.batch import Batch
 from ..log.dlsn import DLSN
 from ..log.pipeline import Pipeline
-from ..log.producing import Producers
+from ..log.producers import FRAMES_KEPT
+from ..log.producing import OpenedProducer, Producers
 from ..log.state import LogState
 from ..runtime.errors import (
     DistributedLogError,
@@ -24,8 +25,18 @@ from ..runtime.errors import (
     WriteFailed,
 )
 from ..runtime.frames import Op
+from ..runtime.schema import flag
 from .client import OpenStream, ProxyClient, StreamEnd
-from .wire import ACK_NO_POSITION, Ack, LogCall, ProduceOpen, Refusal, about_stream, produce_frame
+from .wire import (
+    ACK_NO_POSITION,
+    Ack,
+    LogCall,
+    ProduceOpen,
+    ProduceOpened,
+    Refusal,
+    about_stream,
+    produce_frame,
+)
 
 SUSPECT_S = 1.0
 """Without an answer for so long another proxy is asked, who may find that the log's owner is gone."""
@@ -51,15 +62,21 @@ class ProducerSink:
         incarnation: str,
         create: bool,
         open_s: float,
+        producer: str = "",
     ) -> None:
-        """``open_s``: for so long it is tried to open a stream again."""
+        """``open_s``: for so long it is tried to open a stream again. ``producer``: a name, whose records the
+        log has once."""
         self._client = client
         self._path, self._name = path, name
         self._incarnation = incarnation
         self._create = create
+        self._producer = producer
+        self._number = 0
+        """Of the producer, since it was opened."""
         self._open_s = open_s
         self._pipeline: Pipeline | None = None
         self._stream: OpenStream | None = None
+        self._first: ProduceOpened | None = None
         self.given: Callable[[], bool] = bool
         """Do records come with txids? Asked of the writer, once there is one."""
         self._serial = 0
@@ -80,10 +97,10 @@ class ProducerSink:
 
     async def open(self, deadline: float) -> LogState:
         """Open a first stream; the log, as a writer must know it. Raises as `ProxyClient.open_stream`."""
-        await self._open(deadline)
-        assert self._stream is not None, "it was opened"
-        opened = self._stream.opened
-        self._incarnation = opened.incarnation
+        while self._stream is None:  # the connection may break in the very moment
+            await self._open(deadline)
+        opened = self._first = self._stream.opened
+        self._incarnation, self._next = opened.incarnation, opened.next_sequence
         return LogState(
             int(opened.incarnation, 16),
             self._name,
@@ -91,6 +108,14 @@ class ProducerSink:
             txid_rule=opened.txid_rule,
             last_txid=opened.last_txid,
         )
+
+    @property
+    def own(self) -> OpenedProducer | None:
+        """The producer, as it was opened first; None: there is none."""
+        opened = self._first
+        if not self._producer or opened is None:
+            return None
+        return OpenedProducer(self._producer, opened.number, opened.next_sequence, opened.known)
 
     def bind(self, pipeline: Pipeline) -> "ProducerSink":
         """It is this one's."""
@@ -124,6 +149,7 @@ class ProducerSink:
             stream is not None
             and stream.proxy.link.closed is None  # else `on_lost` is about to come
             and (not self._sent or self._held_bytes < stream.opened.window_bytes)
+            and (not self._producer or len(self._sent) < FRAMES_KEPT)
         )
 
     def look(self, *, drained: bool) -> None:
@@ -181,7 +207,7 @@ class ProducerSink:
         self._over = True
         if then(LogState(0, self._name, 0)).sealed:
             await self._client.call(
-                LogCall(self._path, "seal", self._name, self._incarnation, [False, None])
+                LogCall(self._path, "seal", self._name, self._incarnation, [False, None]), flag
             )
 
     async def run(self) -> None:
@@ -213,6 +239,8 @@ class ProducerSink:
             self._path,
             self._name,
             self._incarnation,
+            self._producer,
+            self._number,
             through=self._sent[0][1] if self._sent else self._next,
             suspect=suspect,
             create=self._create,
@@ -227,7 +255,34 @@ class ProducerSink:
             self._stream = None
             self._wake.set()
             return
+        self._enter(stream)
+
+    def _enter(self, stream: OpenStream) -> None:
+        """Go on with this one. What its owner has of the producer it answers; the rest is sent again."""
+        opened, sent = stream.opened, self._sent
         self._stream, self._late = stream, False
+        self._news_at = trio.current_time()
+        if not self._producer or self._pipeline is None:
+            self._number = opened.number
+            return
+        first = sent[0][1] if sent else self._next
+        if opened.next_sequence < first:
+            raise WriteFailed(
+                f'log "{self._name}": producer {self._producer} has {opened.next_sequence} records there, '
+                f"{first} were acknowledged"
+            )
+        self._number = opened.number
+        keep = sum(1 for _, at, count, _ in sent if at + count <= opened.next_sequence)
+        if keep < len(sent):
+            self._next = sent[keep][1]
+            while len(sent) > keep:
+                self._held_bytes -= sent.pop()[3]
+            self._pipeline.take_back(keep)
+        if self._next != opened.next_sequence:
+            raise ProtocolError(
+                f'log "{self._name}": producer {self._producer} goes on at {opened.next_sequence} there, at '
+                f"{self._next} here"
+            )
 
     async def _ask_another(self, stream: OpenStream) -> None:
         """The owner does not answer: does another one find that it is gone?"""
@@ -238,10 +293,13 @@ class ProducerSink:
         if found is None:
             return
         self._drop()
-        if self._sent:
+        if self._sent and not self._producer:
             self.on_lost(Moved(f"{stream.proxy.link.peer_address} has lost the log"))
-        if not self._over:
-            self._stream = found
+        if self._over:
+            found.proxy.link.send(about_stream(Op.PRODUCE_CLOSE, found.number))
+            found.proxy.leave(found.number)
+        else:
+            self._enter(found)
             self._of_pipeline.wake()
 
     def _drop(self) -> None:
@@ -260,8 +318,12 @@ class ProducerSink:
     def on_ack(self, ack: Ack) -> None:
         """The oldest frame is stored. Raises `ProtocolError`, which ends the connection."""
         if not self._sent:
+            if self._producer and ack.first + ack.records <= self._next:
+                return
             raise ProtocolError(f"a frame of log {self._name} is acknowledged that was not sent")
         batch, first, count, size = self._sent[0]
+        if self._producer and ack.first + ack.records <= first:
+            return  # by the owner before, too, while this one was asked
         if (ack.first, ack.records) != (first, count) or ack.flags & ACK_NO_POSITION:
             raise ProtocolError(
                 f"log {self._name}: {ack.records} records from {ack.first} on are acknowledged, "
@@ -280,9 +342,12 @@ class ProducerSink:
         error = refusal.error
         if isinstance(error, Moved):
             self._client.note_owner(self._path, self._name, error.detail)
-        if self._sent and self._sent[0][1] < refusal.refused_from:
+        again = isinstance(error, Moved) or error.retryable
+        if again and self._producer:
+            self._wake_if_needed()  # where it is opened next knows what there is
+        elif self._sent and self._sent[0][1] < refusal.refused_from:
             self._of_pipeline.fail(self._unknown(error))
-        elif isinstance(error, Moved) or error.retryable:
+        elif again:
             self._send_again()
         else:
             self._of_pipeline.fail(error)
@@ -290,10 +355,10 @@ class ProducerSink:
     def on_lost(self, reason: DistributedLogError) -> None:
         """The connection has ended: what was not answered may be stored."""
         self._stream = None
-        if self._sent:
+        if self._sent and not self._producer:
             self._of_pipeline.fail(self._unknown(reason))
-        elif self._pipeline is not None and self._pipeline.gathered:
-            self._wake.set()
+        else:
+            self._wake_if_needed()
 
     def on_sweep(self, now: float) -> None:
         """Is an answer late?"""
@@ -313,5 +378,9 @@ class ProducerSink:
             self._sent.clear()
             self._held_bytes = 0
             self._of_pipeline.take_back()
-        if self._pipeline is not None and self._pipeline.gathered:
+        self._wake_if_needed()
+
+    def _wake_if_needed(self) -> None:
+        """A stream is opened again where something waits for it."""
+        if self._sent or (self._pipeline is not None and self._pipeline.gathered):
             self._wake.set()

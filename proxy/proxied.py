@@ -21,6 +21,7 @@ from ..log.opening import Opening
 from ..log.options import LogOptions
 from ..log.position import Position
 from ..log.process_bytes import PROCESS_BYTES_MAX
+from ..log.producing import check_name
 from ..log.reader import LogReader
 from ..log.segments import SegmentRecord
 from ..log.settings import StoredSettings, refuse_stored_only
@@ -94,6 +95,7 @@ class ProxiedLog(Log):
         """A writer of the log's records, beside those of other producers; see `Log.open_writer`.
 
         ``takeover`` and ``lock`` are the proxies' affair. ``wait_s``: for a log that a direct writer has.
+        With ``producer`` it goes on over whatever happens to the log's owner; each record is stored once.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies,
         InvalidRequest, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
@@ -102,9 +104,13 @@ class ProxiedLog(Log):
             raise InvalidRequest(
                 "a log behind proxies has one owner, a proxy: it is not taken over"
             )
-        return Opening(lambda: self._open_producer(wait_s))
+        drawn = f"{self._through.context.random.getrandbits(128):032x}"
+        name = drawn if producer is True else producer
+        if name is not None:
+            check_name(name)
+        return Opening(lambda: self._open_producer(wait_s, name or ""))
 
-    async def _open_producer(self, wait_s: float | None) -> LogWriter:
+    async def _open_producer(self, wait_s: float | None, producer: str) -> LogWriter:
         through, options = self._through, self.options
         sink = ProducerSink(
             through.client,
@@ -113,6 +119,7 @@ class ProxiedLog(Log):
             incarnation=self.incarnation or "",
             create=options.create_if_missing and self.incarnation is None,
             open_s=options.recover_timeout_s,
+            producer=producer,
         )
         wait_s = options.recover_timeout_s if wait_s is None else wait_s
         state = await sink.open(trio.current_time() + wait_s)
@@ -120,6 +127,8 @@ class ProxiedLog(Log):
             right: Any = StreamRight(state)
             writer = LogWriter(through.context, right, sink.bind)
             sink.given = lambda: writer.txid_rule == GIVEN
+            if sink.own is not None:
+                writer.owned_by(sink.own)
             through.start(writer.run)
         except BaseException:
             sink.abort()
@@ -392,11 +401,7 @@ class ProxiedNamespace(Namespace):
     ) -> Any:
         """What a proxy's call gives, in its form. Raises `ProtocolError` where it has another one."""
         self._check_open()
-        found = await self.client.call(LogCall(self.path, call, log, incarnation, arguments))
-        try:
-            return form(found)
-        except Misfit as error:
-            raise ProtocolError(f"the reply to {call}: {error}") from None
+        return await self.client.call(LogCall(self.path, call, log, incarnation, arguments), form)
 
 
 def _nothing(value: Any) -> None:

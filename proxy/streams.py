@@ -63,6 +63,10 @@ class ProducerStream:
         self.held_bytes += size
         self._on_bytes(size)
 
+    def expect(self, first: int, records: int) -> None:
+        """A frame that came on an earlier stream of the producer is answered on this one."""
+        self.unanswered.append((first, records, 0))
+
     def on_done(
         self,
         first_dlsn: DLSN | None,

@@ -6,8 +6,7 @@ producer's stream. A frame is a unit: never divided, never merged, on the way to
 
     MEMBERS       nothing                          REPLY flag 128, at once and at each change: msgpack rows
     PRODUCE_OPEN  msgpack [stream, path, log, incarnation, producer, number, through, suspect, create]
-      REPLY       msgpack [incarnation, number, known, next sequence, window bytes, txid rule, last txid,
-                  [segment, entry, slot], sequence id]
+      REPLY       msgpack [incarnation, number, known, next sequence, window bytes, txid rule, last txid]
     PRODUCE       ident = stream | xxh3_64 of what follows u64 | first sequence u64 | acked through u64
                   | count u32 | flags u32                                                       32 bytes
                   | expected segment u64, entry i64, slot u64 (flag 2) | txids i64[count] (flag 1)
@@ -94,8 +93,7 @@ _OPEN = row(
     text(64),
     flag,
 )
-_PLACE = row(number(), number(-1), number())
-_OPENED = row(text(16), number(), flag, _SEQUENCE, number(), text(16), number(-1), _PLACE, number())
+_OPENED = row(text(16), number(), flag, _SEQUENCE, number(), text(16), number(-1))
 _REFUSAL = row(
     text(ERROR_CHARS_MAX), text(ERROR_CHARS_MAX), _SEQUENCE, _SEQUENCE, number(0, 3_600_000)
 )
@@ -181,10 +179,6 @@ class ProduceOpened:
     window_bytes: int
     txid_rule: str
     last_txid: int
-    place: tuple[int, int, int]
-    """Where the log ended when it was opened here: segment, entry, slot of the next record."""
-    sequence_id: int
-    """There."""
 
     def encode(self) -> bytes:
         """As a frame body."""
@@ -197,8 +191,6 @@ class ProduceOpened:
                 self.window_bytes,
                 self.txid_rule,
                 self.last_txid,
-                list(self.place),
-                self.sequence_id,
             ]
         )
 
@@ -453,6 +445,11 @@ class LogCall:
     def decode(cls, body: Buffer) -> "LogCall":
         """Raises `ProtocolError`."""
         return cls(*message(body, _log_call, "LOG_CALL"))
+
+
+def decode_answer(body: Buffer, form: Form, what: str) -> Any:
+    """What a call gives, in its form. Raises `ProtocolError`."""
+    return message(body, form, what)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ decided yet who gives the log's txids, does it wait in the inbox; a task runs as
 """
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -13,10 +14,19 @@ from ..log.containment import contained
 from ..log.frames import Frame
 from ..log.state import AUTO
 from ..log.writer import LogWriter
-from ..runtime.errors import DistributedLogError, Moved, TooBusy
+from ..runtime.errors import (
+    DistributedLogError,
+    InvalidRequest,
+    Moved,
+    ProducerFenced,
+    ProducerForgotten,
+    TooBusy,
+)
 from .streams import ProducerStream, as_told
 from .wire import ProducedFrame
 
+OF_PRODUCERS = (ProducerFenced, ProducerForgotten, InvalidRequest)
+"""What rests on knowing, or not knowing, a log's producers."""
 RETRY_MS = 200
 """Who met a limit of the log comes again after this."""
 
@@ -59,6 +69,20 @@ class WrittenLog:
                 self._busy = True
                 self._nursery.start_soon(self._run_inbox)
 
+    def resume(self, stream: ProducerStream, through: int) -> None:
+        """What its producer sent before, from there on, is answered on this stream: now, or when it is known.
+
+        Raises `ProducerFenced`, `ProducerForgotten`.
+        """
+        stored: list[Frame] = []
+        tell: Callable[[Frame], None] = stored.append
+
+        for frame in self.writer.frames_from(stream.producer, through, lambda one: tell(one)):
+            stream.expect(frame.sequence, frame.records)
+        tell = partial(_answer, stream)  # those that are on their way
+        for frame in stored:
+            tell(frame)
+
     def publish(self) -> None:
         """What is acknowledged is to be readable, where no later entry says so."""
         self.writer.pipeline.sink.current.publish()
@@ -98,6 +122,8 @@ class WrittenLog:
                 frame.payloads,
                 partial(_answer, stream),
                 txids=None if frame.txids is None else list(frame.txids),
+                producer=stream.producer,
+                sequence=frame.first,
             )
         except DistributedLogError as error:
             self._on_refused(stream, frame, error)
@@ -110,9 +136,20 @@ class WrittenLog:
         if self.writer.over is not None:
             stream.refuse(as_told(self.writer.over), frame.first)
             self.end(self.writer.over)
+        elif stream.producer and isinstance(error, OF_PRODUCERS) and self._nursery is not None:
+            stream.refuse(error, frame.first, withhold=True)
+            self._nursery.start_soon(self._deny, stream, error)
         else:
             retry_ms = RETRY_MS if isinstance(error, TooBusy) else 0
             stream.refuse(error, frame.first, retry_ms=retry_ms)
+
+    async def _deny(self, stream: ProducerStream, error: DistributedLogError) -> None:
+        """Say no because of what the log knows of its producers: only while it is ours (H64)."""
+        try:
+            await self.writer.check_owner()
+        except DistributedLogError as lost:
+            error = as_told(lost)
+        stream.release(error)
 
     async def _run_inbox(self) -> None:
         try:
@@ -135,7 +172,7 @@ class WrittenLog:
             elif not self._try(stream, frame) and stream.error is None:
                 done = False
                 size = sum(map(len, frame.payloads))
-                await self.writer.frame_room(len(frame.payloads), size)
+                await self.writer.frame_room(len(frame.payloads), size, stream.producer)
         except DistributedLogError as error:
             done = True
             self._on_refused(stream, frame, error)

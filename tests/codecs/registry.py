@@ -586,7 +586,7 @@ CODECS = [
     Codec(
         "the reply to PRODUCE_OPEN",
         pw.ProduceOpened.decode,
-        [pw.ProduceOpened("00", 3, True, 9, 65_536, "ms", -1, (1, 0, 0), 0).encode()],
+        [pw.ProduceOpened("00", 3, True, 9, 65_536, "ms", -1).encode()],
         PEER,
         ("proxy/wire.py ProduceOpened.decode",),
     ),
@@ -636,6 +636,13 @@ CODECS = [
         ],
         PEER,
         ("proxy/wire.py LogCall.decode",),
+    ),
+    Codec(
+        "the reply to LOG_CALL",
+        lambda b: pw.decode_answer(b, schema.row(schema.number(), schema.text()), "the reply"),
+        [pack([1, "orders"])],
+        PEER,
+        ("proxy/wire.py decode_answer",),
     ),
     Codec(
         "PROXY_CALL",

@@ -6,7 +6,8 @@ Scenario 28 of DistributedLog's. Storage in one process, write proxies in proces
 producer writes numbered records in a pipeline. A plain one whose writer ends opens another and goes on with
 the next number. Whoever has the log is killed with -9 and started anew, or stopped for longer than its lease
 and let go on. Then the log is read, once, directly: every acknowledged record is there once, at the place
-that was told; others at most once; each producer's numbers ascend.
+that was told; others at most once; each producer's numbers ascend. With ``--once`` the producers are known to
+the log: their writers go on over all of it, and every record is there exactly once.
 """
 
 import argparse
@@ -23,12 +24,15 @@ from tempfile import TemporaryDirectory
 import trio
 
 from distributedlog import DLSN, PendingWrite, open_namespace
+from distributedlog.cluster.config import parse_address
 from distributedlog.cluster.fork_server import ForkServer
 from distributedlog.cluster.local import local_cluster
 from distributedlog.cluster.options import WRITE_PROXY, ProxyNodeConfig, to_json
 from distributedlog.cluster.processes import Child, start_child, start_fork_server
 from distributedlog.log.lock import holder_of
 from distributedlog.log.namespace import Namespace
+from distributedlog.log.opening import Opening
+from distributedlog.log.writer import LogWriter
 from distributedlog.runtime.errors import DistributedLogError
 from distributedlog.uri import parse_uri
 
@@ -37,6 +41,8 @@ UNDER_WAY_MAX = 20
 PAUSE_S = 5.0
 """Of an owner, longer than the lease of its locks."""
 BETWEEN_S = (0.3, 1.0)
+WRITES_S = 40.0
+"""Without an acknowledgement for so long the story fails."""
 
 
 @dataclass
@@ -44,15 +50,22 @@ class Producer:
     """What one producer was told."""
 
     name: bytes
+    once: bool
+    """Is it a producer that the log knows?"""
     acked: dict[int, DLSN] = field(default_factory=dict)
     unknown: int = 0
     next: int = 0
+    opened: int = 0
+    """Writers."""
+    ends: list[str] = field(default_factory=list)
+    """What they ended with."""
 
     async def run(self, namespace: Namespace, stop: trio.Event) -> None:
         """Write until told to stop; a writer that ends is followed by another."""
         while not stop.is_set():
-            with suppress(DistributedLogError):
-                async with namespace.open_log(LOG).open_writer() as writer:
+            try:
+                async with self._open(namespace) as writer:
+                    self.opened += 1
                     under_way: list[tuple[int, PendingWrite]] = []
                     try:
                         while not stop.is_set():
@@ -66,6 +79,12 @@ class Producer:
                         with trio.CancelScope(shield=True), trio.move_on_after(20):
                             for one in under_way:
                                 await self._take(one)
+            except DistributedLogError as error:
+                self.ends.append(f"{type(error).__name__}: {error}")
+
+    def _open(self, namespace: Namespace) -> Opening[LogWriter]:
+        name = self.name.decode() if self.once else None
+        return namespace.open_log(LOG).open_writer(producer=name)
 
     async def _take(self, one: tuple[int, PendingWrite]) -> None:
         try:
@@ -83,10 +102,15 @@ class Proxies:
     children: dict[str, Child] = field(default_factory=dict)
     _number: int = 0
 
-    async def start(self) -> None:
+    async def start(self, address: str = "127.0.0.1:0") -> None:
         self._number += 1
         name = f"w{self._number}"
-        config = ProxyNodeConfig(name, WRITE_PROXY, parse_uri(self.uri).addresses)
+        config = ProxyNodeConfig(
+            name,
+            WRITE_PROXY,
+            parse_uri(self.uri).addresses,
+            {"": parse_address(address, "the address")},
+        )
         spec = {"run": "node", "config": to_json(config), "data": None}
         child = await start_child(name, spec, self.forks)
         self.children[child.ready["id"]] = child
@@ -133,11 +157,11 @@ def judge(stored: list[tuple[DLSN, bytes]], producers: list[Producer]) -> dict[s
 
 
 async def story(
-    *, producers: int, kills: int, pauses: int, seed: int, proxies: int = 3
+    *, producers: int, kills: int, pauses: int, seed: int, proxies: int = 3, once: bool = False
 ) -> dict[str, object]:
     """Play it; what was seen."""
     chance = random.Random(seed)
-    told = [Producer(b"p%d" % n) for n in range(producers)]
+    told = [Producer(b"p%d" % n, once) for n in range(producers)]
     resumed: list[float] = []
     forks = start_fork_server()
     with TemporaryDirectory(prefix="dlog-") as place:
@@ -156,6 +180,10 @@ async def story(
                     await tier.stop()
     forks.close()
     found: dict[str, object] = {**judge(stored, told)}
+    if once:
+        ends = {end for one in told for end in one.ends}
+        assert all(one.opened == 1 and not one.unknown for one in told), f"writers ended: {ends}"
+        assert found["stored"] == found["acknowledged"], "each record once, and none but those"
     found["resumed_s"] = [round(one, 2) for one in sorted(resumed)]
     return found
 
@@ -177,9 +205,11 @@ async def _play(
     async def more(number: int) -> None:
         """Until so many more are acknowledged."""
         wanted = acked() + number
-        with trio.fail_after(60):
+        with trio.move_on_after(WRITES_S) as scope:
             while acked() < wanted:  # noqa: ASYNC110
                 await trio.sleep(0.01)
+        ends = {end for one in told for end in one.ends}
+        assert not scope.cancelled_caught, f"no more writes within {WRITES_S:g} s: {ends}"
 
     async with (
         open_namespace(tier.proxied_uri) as one,
@@ -203,7 +233,7 @@ async def _play(
                 child.kill()
                 del tier.children[holder.proxy]
                 await child.process.wait()
-                nursery.start_soon(tier.start)
+                nursery.start_soon(tier.start, child.ready["address"])
             else:
                 os.kill(child.pid, signal.SIGSTOP)
                 nursery.start_soon(_wake, child)
@@ -227,6 +257,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--pauses", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--once", action="store_true", help="producers that the log knows")
     given = vars(parser.parse_args())
     found = trio.run(lambda: story(**given))
     print(found)

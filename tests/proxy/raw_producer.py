@@ -23,9 +23,24 @@ class RawProducer:
         self.link.on_frame = self._on_frame
 
     async def open(
-        self, stream: int, log: str, *, through: int = 0, suspect: str = ""
+        self,
+        stream: int,
+        log: str,
+        *,
+        through: int = 0,
+        suspect: str = "",
+        producer: str = "",
+        number: int = 0,
     ) -> wire.ProduceOpened:
-        request = wire.ProduceOpen(stream, "default", log, through=through, suspect=suspect)
+        request = wire.ProduceOpen(
+            stream,
+            "default",
+            log,
+            through=through,
+            suspect=suspect,
+            producer=producer,
+            number=number,
+        )
         reply = await self.link.request(Op.PRODUCE_OPEN, request.encode(), timeout_s=20)
         return wire.ProduceOpened.decode(reply.body)
 

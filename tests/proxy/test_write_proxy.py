@@ -2,15 +2,18 @@
 
 import pytest
 
-from distributedlog.proxy import wire
+from distributedlog.proxy import produce_session, wire
 from distributedlog.runtime.errors import (
     CorruptData,
     InvalidRequest,
     Moved,
     OwnershipAcquireFailed,
+    ProducerFenced,
+    ProducerForgotten,
     TooBusy,
     TransactionIdOutOfOrder,
 )
+from distributedlog.runtime.frames import Op
 
 from .proxy_world import world
 
@@ -130,6 +133,65 @@ async def test_a_proxy_that_stops_gives_its_logs_to_others() -> None:
         for number, end in enumerate(ends, 1):
             stored = await it.stored(f"log{number}")
             assert stored == [b"%d" % at for at in range(end.refused_from)] + [b"after"]
+
+
+async def test_a_producer_is_told_what_became_of_what_it_sent_before() -> None:
+    """G9, H62–H64: outcomes are pushed on the next stream; a no is said only while the log is ours."""
+    async with world() as it:
+        node = await it.proxy("w1")
+        before, after = await it.producer(node), await it.producer(node)
+        opened = await before.open(1, "orders", producer="me")
+        assert (opened.known, opened.next_sequence) == (False, 0)
+        before.send(1, 0, b"one", b"two")
+        before.send(1, 2, b"three")
+        told = await before.acked(2)
+
+        again = await after.open(1, "orders", producer="me", number=opened.number)
+        assert (again.number, again.known, again.next_sequence) == (opened.number, True, 3)
+        pushed = await after.acked(2)
+        assert [(a.first, a.records, a.segment, a.entry, a.slot) for a in pushed] == [
+            (a.first, a.records, a.segment, a.entry, a.slot) for a in told
+        ]
+        assert all(ack.flags == wire.ACK_STORED_BEFORE for ack in pushed)
+        after.send(1, 3, b"four")
+        await after.acked(3)
+
+        taken = await before.open(2, "orders", producer="me")
+        assert (taken.known, taken.next_sequence) == (True, 4)
+        after.send(1, 4, b"of who lost the name")
+        assert isinstance((await after.refused(1)).error, ProducerFenced)
+        with pytest.raises(ProducerForgotten):
+            await after.open(2, "orders", producer="you", number=77)
+
+        async with it.namespace.open_log("orders").open_writer(takeover=True):
+            with pytest.raises(Moved):  # it knows nothing of what was stored since
+                await after.open(3, "orders", producer="me", number=taken.number)
+        assert await it.stored("orders") == [b"one", b"two", b"three", b"four"]
+
+
+async def test_a_connection_asks_for_so_much_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bad input: openings and orders without end."""
+    monkeypatch.setattr(produce_session, "OPENINGS_MAX", 8)
+    async with world() as it:
+        producer = await it.producer(await it.proxy("w1"))
+        link = producer.link
+        openings = [
+            link.begin(
+                Op.PRODUCE_OPEN, wire.ProduceOpen(n, "default", f"log{n}").encode(), timeout_s=30
+            )
+            for n in range(1, 13)
+        ]
+        orders = [
+            link.begin(Op.PROXY_CALL, wire.ProxyCall("owned", ["", 9]).encode(), timeout_s=30)
+            for _ in range(9)
+        ]
+
+        refused = 0
+        for one in openings[8:] + orders[4:]:
+            with pytest.raises(TooBusy):
+                await link.finish(one, 30)
+            refused += 1
+        assert refused == 4 + 5
 
 
 async def test_above_its_limit_a_proxy_says_when_to_come_again() -> None:
