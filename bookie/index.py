@@ -457,13 +457,13 @@ class Index:
         for _ in range(STATES_AT_ONCE // PAGE):
             page = self._map.scan(start, STATE_KEY.pack(b"s", below), PAGE)
             for key, value in page:
-                if flags_of(value) & DELETED and stated(key, value)[1] & DELETED:
-                    self._may_end.append(STATE_KEY.unpack(key)[1])
+                if flags_of(value) & DELETED:
+                    self._may_end.append(stated(key, value)[0])
             if len(page) < PAGE:
                 self._ending_next = None
                 return
             start = page[-1][0] + b"\0"
-            self._ending_next = STATE_KEY.unpack(page[-1][0])[1] + 1
+            self._ending_next = stated(*page[-1])[0] + 1
             if len(self._may_end) >= TOMBSTONES_AT_ONCE:
                 return
             await trio.lowlevel.checkpoint()

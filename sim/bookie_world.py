@@ -96,8 +96,8 @@ class BookieWorld:
             checkpoint_bytes=chance.choice((8, 256)) * 1024,
             checkpoint_runs=chance.choice((10, 1000)),
             free_bytes_min=1 << 20,
-            compaction_s=self.simulation.chance("compaction").choice((0, 0.5)),
-            ledgers_in_memory_max=self.simulation.chance("lazy").choice((2, 20_000)),
+            compaction_s=self.simulation.chance("room").choice((0, 0.5)),
+            ledgers_in_memory_max=self.simulation.chance("loaded").choice((20_000, 2)),
         )
         kinds = (
             "power cut",
