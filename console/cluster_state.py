@@ -5,16 +5,19 @@ What is not known is None, never 0.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
 import trio
 
-from ..cluster.config import parse_address
+from ..cluster.config import format_address, parse_address
 from ..cluster.health import ask_info
 from ..cluster.overview import status
 from ..metadata.client import MetadataClient
-from ..runtime.errors import DistributedLogError
+from ..metadata.interface import Scan
+from ..proxy.registration import PREFIX, WRITE, ProxyRegistration
+from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
 from ..runtime.host import Host
 from .advice import command_for
 from .rates import Rates
@@ -55,7 +58,9 @@ class ClusterState:
         bookies = sorted(found["bookies"], key=lambda one: (one["state"] == "up", one["label"]))
         self.labels = {one["id"]: cut(one["label"], 64) for one in bookies[: 10 * ROWS_MAX]}
         shown, members = bookies[:ROWS_MAX], found["metadata"][:ROWS_MAX]
-        infos = await self._infos([one["address"] for one in (*shown, *members) if one["address"]])
+        proxies = [] if found["logs"] is None else await self._proxies()
+        addresses = [one["address"] for one in (*shown, *members) if one["address"]]
+        infos = await self._infos([*addresses, *(address for _, address in proxies if address)])
         now = trio.current_time()
         rows = [self._bookie(one, infos, now) for one in shown]
         mark_slow(rows)
@@ -70,6 +75,7 @@ class ClusterState:
                 {"text": cut(reason), "command": command_for(reason)} for reason in reasons
             ],
             "reasons_left_out": len(found["reasons"]) - len(reasons),
+            "proxies": [self._proxy(one, address, infos, now) for one, address in proxies],
             "metadata": [self._member(one, infos, applied, now) for one in members],
             "bookies": rows,
             "bookies_left_out": len(bookies) - len(rows),
@@ -111,6 +117,46 @@ class ClusterState:
         for gone in self._answered.keys() - set(addresses):
             del self._answered[gone]
         return found
+
+    async def _proxies(self) -> list[tuple[ProxyRegistration, str]]:
+        """Those that are registered now, with their addresses; [] where the metadata cannot say it."""
+        found: list[ProxyRegistration] = []
+        with trio.move_on_after(INFO_S), suppress(DistributedLogError):
+            async for item in Scan(self._metadata, PREFIX):
+                with suppress(CorruptData, UnsupportedFormat):
+                    found.append(ProxyRegistration.decode(item.key, item.value))
+                if len(found) == ROWS_MAX:
+                    break
+        found.sort(key=lambda one: (one.kind, one.label, one.id))
+        places = [(one, one.address(self._metadata.listener)) for one in found]
+        return [(one, format_address(place) if place else "") for one, place in places]
+
+    def _proxy(
+        self,
+        one: ProxyRegistration,
+        address: str,
+        infos: Mapping[str, Mapping[str, Any]],
+        now: float,
+    ) -> dict[str, Any]:
+        info = infos.get(address, {})
+        counters = {
+            name: value
+            for name in ("records", "bytes_sent")
+            if (value := number(info, name)) is not None
+        }
+        rates = self._rates.look(f"proxy {one.id}", now, counters) if counters else {}
+        return {
+            "label": cut(one.label or one.id, 64),
+            "kind": one.kind,
+            "accepting": one.accepting,
+            "answers": bool(info),
+            "address": cut(address, 100),
+            "rack": cut(one.rack, 64),
+            "connections": number(info, "connections"),
+            "logs": number(info, "logs" if one.kind == WRITE else "feeds"),
+            "records_s": rates.get("records"),
+            "out_bytes_s": rates.get("bytes_sent"),
+        }
 
     def _silent_s(self, address: str | None, now: float) -> float | None:
         """For how long a node has said nothing; None: never heard here."""

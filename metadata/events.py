@@ -39,6 +39,20 @@ RECALLED = Event(
     "A node whose log is damaged has learnt from the others what it may have promised, and takes part again.",
     ("term", "entry"),
 )
+LESS = Event(
+    "metadata.log.short",
+    logging.ERROR,
+    "Its log ends before what it had acknowledged: its disk is an older copy, or has lost its end.",
+    ("entry",),
+    "the others fill it up; look at the disk",
+)
+STATE_DIFFERS = Event(
+    "metadata.state.differs",
+    logging.ERROR,
+    "Its state is not what most others have: it leads no more, until it has theirs.",
+    ("entry",),
+    "start it again; if it says so again, replace it",
+)
 ROOM = Event(
     "metadata.room",
     logging.WARNING,
@@ -54,5 +68,16 @@ FULL = Event(
     "free space there, or delete logs: it goes on by itself",
 )
 
-EVENTS = (LEADER, MEMBERS, UNREACHABLE, SNAPSHOT_REFUSED, DAMAGED, RECALLED, ROOM, FULL)
+EVENTS = (
+    LEADER,
+    MEMBERS,
+    UNREACHABLE,
+    SNAPSHOT_REFUSED,
+    DAMAGED,
+    RECALLED,
+    LESS,
+    STATE_DIFFERS,
+    ROOM,
+    FULL,
+)
 """In the order of docs/events.md."""

@@ -12,6 +12,7 @@ import trio
 from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from .admission import Admission
+from .events import LESS
 from .forming import Founding
 from .kv import KeyValueState
 from .leases import Leases
@@ -119,7 +120,12 @@ class MemberNode:
             " disk is an older copy of itself, or has lost its end; the others fill it up"
         )
         self._reasons.set(ROT, text)
-        log.error("this metadata node does not stand, and votes for no less than it had: %s", text)
+        LESS.say(
+            log,
+            "this metadata node does not stand, and votes for no less than it had: %s",
+            text,
+            entry=self.replica.raft.log.last_index,
+        )
 
     async def _be_whole(self) -> None:
         self._members = await self.replica.storage.be_whole(self._members)

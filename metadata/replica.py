@@ -26,7 +26,7 @@ from . import kv_snapshot
 from .answers import Answer
 from .commands import Command, Transact
 from .configuration import UNKNOWN, Configuration, is_configuration
-from .events import LEADER
+from .events import LEADER, STATE_DIFFERS
 from .intake import NEVER_S, Intake
 from .kv import KeyValueState
 from .messages import AppendReply, Entry, Message
@@ -203,10 +203,12 @@ class Replica:
     def _be_wrong(self, index: int) -> None:
         """This node's state is not what most others have: it serves nobody with it."""
         if self.raft.may_serve:
-            log.error(
+            STATE_DIFFERS.say(
+                log,
                 "the state of this metadata node after entry %d is not what most others have: it leads"
                 " no more, until it has theirs",
                 index,
+                entry=index,
             )
             self.raft.mind_state(False, trio.current_time())
 

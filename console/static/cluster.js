@@ -75,7 +75,15 @@ function render(state) {
     h("p", { class: "muted" }, "Since this page was opened. Longer ago: Prometheus (docs/metrics.md)."),
     h("h2", {}, "Metadata"),
     members(state),
+    state.proxies.length ? [h("h2", {}, "Proxies"), proxies(state)] : null,
   ];
+}
+
+function proxies(state) {
+  return table("Proxies", [["", "name"], ["", "kind"], ["", "state"], ["", "logs", "number"], ["", "connections", "number"], ["", "records in", "number"],
+    ["", "out", "number"], ["", "rack"], ["", "address"]],
+  state.proxies.map((one) => [visible(one.label), one.kind, !one.answers ? "○ says nothing" : one.accepting ? "● up" : "◔ drains", count(one.logs), count(one.connections),
+    `${count(one.records_s)}/s`, `${bytes(one.out_bytes_s)}/s`, visible(one.rack) || "–", visible(one.address) || "–"]), "None.");
 }
 
 export function members(state) {

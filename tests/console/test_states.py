@@ -1,0 +1,84 @@
+"""States of a cluster that runs in this process: what is known, and what is not."""
+
+from base64 import b64decode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from distributedlog import LogRecord, open_namespace
+from distributedlog.cluster.leaving import ask_to_leave, find_bookie
+from distributedlog.cluster.local import LocalCluster, local_cluster
+from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY
+from distributedlog.console.cluster_state import ClusterState
+from distributedlog.console.records import Records
+from distributedlog.console.work_state import WorkState
+from distributedlog.ledger import holes, keys
+from distributedlog.ledger.holes import Hole
+from distributedlog.log.namespace import Namespace
+from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.runtime.errors import InvalidRequest
+from distributedlog.runtime.machine import real_host
+from tests.proxy.test_node import proxies
+
+
+@asynccontextmanager
+async def _cluster() -> AsyncIterator[tuple[LocalCluster, Namespace, MetadataClient]]:
+    async with (
+        local_cluster(memory=True, in_process=True, bookies=3, metadata_nodes=1) as cluster,
+        open_namespace(cluster.uri) as namespace,
+    ):
+        assert isinstance(namespace, Namespace)
+        assert isinstance(namespace.metadata, MetadataClient)
+        yield cluster, namespace, namespace.metadata
+
+
+async def test_nodes_proxies_work_and_hidden_payloads() -> None:
+    async with _cluster() as (cluster, namespace, metadata):
+        host = real_host("console")
+        state = ClusterState(host, metadata, cluster.uri, host.wall_ms)
+        work = WorkState(metadata, host.wall_ms)
+
+        async with proxies(cluster, WRITE_PROXY, READ_PROXY):
+            await state.look()
+            await trio.sleep(0.2)
+            found = await state.look()
+            shown = [(one["kind"], one["answers"], one["accepting"]) for one in found["proxies"]]
+            assert shown == [("read", True, True), ("write", True, True)]
+            assert [one["records_s"] for one in found["proxies"]] == [None, 0]
+            assert all(one["in_bytes_s"] == 0 for one in found["bookies"])
+            assert all(one["silent_s"] is not None for one in found["bookies"])
+
+        # What cannot be read, and who does not answer, is a row or a reason, and never an error.
+        bookie = await find_bookie(metadata, "bookie2")
+        damaged = Put(keys.under_key(7), b"\xc1")
+        noted = Put(keys.under_key(9), holes.encode([Hole(bookie, 3, None)]))
+        foreign = Put(b"proxy/write/nobody", b"\xc1")
+        await metadata.transact(Transaction((), (damaged, noted, foreign)))
+        await ask_to_leave(metadata, bookie)
+        found = await state.look()
+        assert not found["healthy"]
+        assert found["proxies"] == []
+        commands = [one["command"] for one in found["reasons"]]
+        assert {"dlog audit", "dlog under-replicated", f"dlog decommission {bookie}"} <= set(
+            commands
+        )
+
+        said = await work.look()
+        assert said["notes"] == [
+            {"ledger": 9, "holes": [{"bookie": "bookie2", "first": 3, "to": None}]}
+        ]
+        assert [(one["label"], one["running"]) for one in said["leaving"]] == [("bookie2", True)]
+        await metadata.transact(Transaction((), (Delete(keys.leaving_key(bookie)),)))
+
+        log = namespace.open_log("orders")
+        async with log.open_writer() as writer:
+            await writer.write(LogRecord(1, b"secret"))
+        [record] = (await Records(namespace, payloads=False).page("orders", {}))["records"]
+        assert (record["bytes"], "payload" in record) == (6, False)
+        with pytest.raises(InvalidRequest, match="--no-payloads"):
+            await Records(namespace, payloads=False).payload("orders", "1.0.0")
+        [record] = (await Records(namespace, payloads=True).page("orders", {}))["records"]
+        assert b64decode(record["payload"]) == b"secret"
