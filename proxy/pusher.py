@@ -22,6 +22,8 @@ class Pusher:
         self.rounds = 0
         self._dirty: dict[Feed, None] = {}
         self._blocked: list[Subscriber] = []
+        self._look_at = 0.0
+        """When they are looked at."""
         self._wake = trio.Event()
 
     def wake(self, feed: Feed) -> None:
@@ -31,18 +33,22 @@ class Pusher:
 
     def block(self, subscriber: Subscriber) -> None:
         """Its connection is full; it goes on when that is not."""
+        if not self._blocked:
+            self._look_at = trio.current_time() + BLOCKED_S
+            self._wake.set()
         self._blocked.append(subscriber)
-        self._wake.set()
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            with trio.move_on_after(BLOCKED_S if self._blocked else float("inf")):
-                await self._wake.wait()
+            if not self._dirty:
+                with trio.move_on_at(self._look_at if self._blocked else float("inf")):
+                    await self._wake.wait()
             self._wake = trio.Event()
-            blocked, self._blocked = self._blocked, []
-            for subscriber in blocked:
-                subscriber.feed.attach(subscriber)
+            if self._blocked and trio.current_time() >= self._look_at:
+                blocked, self._blocked = self._blocked, []
+                for subscriber in blocked:
+                    subscriber.feed.attach(subscriber)
             dirty, self._dirty = self._dirty, {}
             began = trio.current_time()
             for feed in dirty:

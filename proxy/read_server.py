@@ -4,6 +4,7 @@ Any read proxy serves any log: nothing is owned and nothing is kept. A log is re
 here (`feed.py`); they are served in rounds (`pusher.py`), those far behind from the bookies (`cold.py`).
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -19,8 +20,10 @@ from ..log.follower import follow
 from ..log.graveyard import explain_gone
 from ..log.keys import incarnation_id
 from ..log.lifecycle import HeldPosition
+from ..log.names import check_namespace_path
 from ..log.namespace import Namespace
 from ..log.position import Position
+from ..log.segment_reader import open_segment
 from ..runtime.errors import (
     DistributedLogError,
     LogDeleted,
@@ -45,12 +48,16 @@ RING_BYTES_MAX = 16 * 1024 * 1024
 RINGS_BYTES_MAX = 256 * 1024 * 1024
 """Of all logs."""
 SUBSCRIPTIONS_MAX = 20_000
+LINK_SUBSCRIPTIONS_MAX = 5000
+"""Of one connection: it takes not all of the others'."""
 OPENERS = 16
 OPEN_S = 20.0
 """To find where a subscription begins."""
 FEED_REST_S = 30.0
 """A log without subscribers is followed for so long."""
 SWEEP_S = 5.0
+
+log = logging.getLogger("distributedlog.proxy")
 
 Using = Callable[[str], AbstractAsyncContextManager[Namespace]]
 """The namespace of a path, for as long as the body runs."""
@@ -134,7 +141,10 @@ class ReadServer:
 
     def subscribe(self, session: "ReadSession", ident: int, subscribe: Subscribe) -> None:
         """A SUBSCRIBE has come; the answer follows."""
-        if self.subscriptions + len(self._asked) >= self._subscriptions_max:
+        if (
+            session.subscriptions >= LINK_SUBSCRIPTIONS_MAX
+            or self.subscriptions + len(self._asked) >= self._subscriptions_max
+        ):
             raise TooBusy(f"{self.subscriptions} subscriptions are served here: ask another proxy")
         self._asked.append(_Asked(session, ident, subscribe))
         self._wake.set()
@@ -162,7 +172,7 @@ class ReadServer:
                     )
 
     async def _open(self, session: "ReadSession", ident: int, ask: Subscribe) -> None:
-        async with self._using(ask.path) as namespace:
+        async with self._using(check_namespace_path(ask.path)) as namespace:
             await self._open_in(namespace, session, ident, ask)
 
     async def _open_in(
@@ -218,9 +228,30 @@ class ReadServer:
         session.answer(ident, answer, subscriber)
         self.subscriptions += 1
         self.subscribed += 1
-        if ask.proven:
-            feed.prove(found.start)
         feed.admit(subscriber)
+        if ask.proven and found.start[:2] > feed.ring.end:
+            await self._prove(feed, found.start)
+
+    async def _prove(self, feed: Feed, dlsn: DLSN) -> None:
+        """A reader says that it was given everything before this position, which is not readable here yet.
+
+        Believed where the entry is there: a word that cannot be kept would end the feed for all its readers.
+        """
+        last = dlsn.entry - (dlsn.slot == 0)
+        if last < 0:
+            return
+        try:
+            record = await feed.follower.segment(dlsn.segment)
+            ledger = await open_segment(feed.context.ledgers, record)
+            try:
+                if not ledger.closed:
+                    ledger.note_lac(last)
+                    await ledger.read(last, last, bytes_max=1)
+                    feed.prove(dlsn)
+            finally:
+                ledger.close()
+        except DistributedLogError as error:
+            log.info('log "%s": a reader has had all before %s: %s', feed.name, dlsn, error)
 
     async def _feed_of(self, log_id: int, namespace: Namespace, name: str) -> Feed:
         """Who follows the log here. Nothing is waited for between its being found and this one's end."""
@@ -344,6 +375,11 @@ class ReadSession:
         if subscriber.waits:
             subscriber.waits = False
             subscriber.feed.attach(subscriber)
+
+    @property
+    def subscriptions(self) -> int:
+        """Asked for, or answered and not over."""
+        return len(self._asked) + len(self._subscribers)
 
     # --- for the server ---------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from distributedlog.runtime.errors import (
     DistributedLogError,
     InvalidRequest,
     LedgerFenced,
+    NoSuchEntry,
     NoSuchLedger,
     RecoveryIncomplete,
     VersionConflict,
@@ -258,6 +259,9 @@ class ModelReader:
             raise NoSuchLedger(f"ledger {self._ledger_id} does not exist")
         entries = self._cluster.stores[self._ledger_id].entries
         assert 0 <= first <= last <= self.lac
+        if first >= len(entries):  # somebody said that it is confirmed, and it is not there
+            raise NoSuchEntry(f"ledger {self._ledger_id} has no entry {first}")
+        last = min(last, len(entries) - 1)
         found: list[ModelEntry] = []
         broken = self._cluster.broken
         if (self._ledger_id, first) in broken:

@@ -14,6 +14,7 @@ from distributedlog.log.reader import LogReader
 from distributedlog.proxy.entry_source import ReadLinks, open_proxied_reader
 from distributedlog.proxy.read_server import ReadServer, ReadSession
 from distributedlog.proxy.read_wire import Subscribe
+from distributedlog.runtime.errors import TooBusy
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Address
 from distributedlog.runtime.options import overlaid
@@ -71,7 +72,8 @@ class Proxies:
 
                     @asynccontextmanager
                     async def using(path: str) -> AsyncIterator[Namespace]:
-                        assert path == "ns"
+                        if path != "ns":
+                            raise TooBusy(f"not {path}")
                         await trio.lowlevel.checkpoint()
                         yield namespace
 

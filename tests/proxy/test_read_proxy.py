@@ -10,7 +10,10 @@ from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.reader import LogReader
 from distributedlog.log.record import LogRecord
+from distributedlog.proxy import read_server
 from distributedlog.proxy.feed import Feed
+from distributedlog.proxy.pusher import BLOCKED_S
+from distributedlog.proxy.read_server import ReadServer
 from distributedlog.runtime.errors import (
     DistributedLogError,
     EndOfStream,
@@ -158,7 +161,9 @@ async def test_a_reader_goes_on_elsewhere_without_a_gap_when_its_proxy_dies(
             reader, found = await through.reader("l"), Read()
             kept.append(found)
             while len(found) < 300:
-                found += await read(reader, 300 - len(found))
+                came = await read(reader, 300 - len(found))
+                assert came, f"nothing after {len(found)} records"
+                found += came
 
         async with trio.open_nursery() as nursery:
             for _ in range(10):
@@ -295,6 +300,54 @@ async def test_a_typed_place_proves_nothing_and_a_delivered_one_does(
             assert [txid for _, _, txid, _ in await read(watching, 1, wait_s=5)] == [2]
 
 
+async def test_what_a_reader_says_falsely_harms_no_other_one(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A place that nobody was ever given, said to be delivered: the feed that all share goes on."""
+    async with world.process() as ns, proxies(world) as through:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            await writer.write(rec(0))
+            await writer.commit()
+            watching = await through.reader("l")
+            assert len(await read(watching, 1)) == 1
+            incarnation = f"{(await log.describe()).state.log_id:016x}"
+            for entry in (1, 2, 1000):
+                await through.reader(
+                    "l",
+                    dlsn=DLSN(1, entry, 1),
+                    sequence_id=entry,
+                    incarnation=incarnation,
+                    proven=True,
+                )
+            await trio.sleep(5)
+            await writer.write(rec(1))
+            await writer.commit()
+            assert [txid for _, _, txid, _ in await read(watching, 1)] == [1]
+
+
+async def test_a_connection_that_is_full_is_looked_at_now_and_then(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not in each turn of the loop; and its readers go on when it is not full any more."""
+    full = True
+    has_room = ReadServer._has_room
+    monkeypatch.setattr(
+        ReadServer, "_has_room", lambda self, link: not full and has_room(self, link)
+    )
+    async with world.process() as ns, proxies(world) as through:
+        log = ns.open_log("l")
+        await ns.create_log("l")
+        reader = await through.reader("l")
+        await put(log, 1, 2, 3)
+        await trio.sleep(10)
+        assert 100 <= through.running[0].server.pusher.rounds <= 10 / BLOCKED_S + 50
+        assert await reader.read_next(wait_s=0) is None
+
+        full = False
+        assert len(await read(reader, 3, wait_s=2 * BLOCKED_S)) == 3
+
+
 async def test_readers_that_never_read_hold_up_nobody(
     world: World, autojump_clock: MockClock
 ) -> None:
@@ -353,16 +406,22 @@ async def test_what_a_proxy_changes_or_leaves_out_is_not_given(
             assert await read(reader, 10) == await directly(log)
 
 
+@pytest.mark.parametrize("of", ["the process", "a connection"])
 async def test_a_proxy_that_is_full_sends_readers_to_another_one(
-    world: World, autojump_clock: MockClock
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    async with world.process() as ns, proxies(world, 1, subscriptions_max=2) as through:
+    limits = {"subscriptions_max": 2} if of == "the process" else {}
+    async with world.process() as ns, proxies(world, 1, **limits) as through:
         await put(ns.open_log("l"), 1)
         await through.start()
+        if of == "a connection":
+            monkeypatch.setattr(read_server, "LINK_SUBSCRIPTIONS_MAX", 4)
         readers = [await through.reader("l") for _ in range(6)]
 
         assert [len(await read(reader, 1)) for reader in readers] == [1] * 6
-        assert [proxy.server.subscriptions for proxy in through.running] == [2, 4]
+        first, second = [proxy.server.subscriptions for proxy in through.running]
+        assert first + second == 6
+        assert (first == 2) if limits else (max(first, second) <= 4)
 
 
 async def test_a_log_without_readers_is_followed_no_more(
