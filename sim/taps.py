@@ -82,8 +82,10 @@ class Oracles:
             state: KeyValueState, index: int, command: bytes, meant: Command | None = None
         ) -> Any:
             machine = machine_of_task.get()
-            oracle.on_applied("?" if machine is None else machine.name, index, command)
+            name = "?" if machine is None else machine.name
+            oracle.on_applied(name, index, command)
             answer, events = original(state, index, command, meant)
+            oracle.on_state(name, index, state.digest())
             for event in events:  # from here on a bookie may deny it, and must some day
                 if event.kind == "put" and event.item.key.startswith(b"delete/"):
                     self.bookies.denied_ledgers[ledger_id_of(event.item.key)] = None

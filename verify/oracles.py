@@ -320,6 +320,7 @@ class MetadataOracle:
         self._votes: dict[tuple[str, int], str] = {}
         self._leaders: dict[int, str] = {}
         self._commands: dict[int, int] = {}
+        self._states: dict[int, int] = {}
 
     def on_said(
         self, machine: str, to: str, op: int, flags: int, status: int, ident: int, body: memoryview
@@ -347,3 +348,8 @@ class MetadataOracle:
         digest = xxhash.xxh3_64_intdigest(command)
         if self._commands.setdefault(index, digest) != digest:
             self._fail(f"M2: {machine} applied another command at index {index} than others did")
+
+    def on_state(self, machine: str, index: int, digest: int) -> None:
+        """A node's state has this digest after the command at ``index`` (H105)."""
+        if self._states.setdefault(index, digest) != digest:
+            self._fail(f"M2: {machine} has another state after index {index} than others had")

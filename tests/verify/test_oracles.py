@@ -328,3 +328,14 @@ def test_two_commands_at_an_index() -> None:
     metadata.oracle.on_applied("m2", 1, b"b")
 
     assert "M2" in metadata.broken[0]
+
+
+def test_another_state_after_the_same_index_is_found() -> None:
+    """H105: equal logs that do not make equal states."""
+    metadata = Metadata()
+    metadata.oracle.on_state("m1", 7, 5)
+    metadata.oracle.on_state("m2", 7, 5)
+    assert not metadata.broken
+
+    metadata.oracle.on_state("m3", 7, 6)
+    assert metadata.broken == ["M2: m3 has another state after index 7 than others had"]
