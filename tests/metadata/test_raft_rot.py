@@ -3,7 +3,7 @@
 from distributedlog.sim.raft_rot import RemembersNothing, RottingWorld, TrustingWorld
 from distributedlog.sim.raft_world import run_seeds
 
-SEEDS = 150
+SEEDS = 80
 
 
 def test_nothing_committed_is_lost_while_disks_rot() -> None:

@@ -77,7 +77,7 @@ async def test_two_of_three_rot_in_different_places(autojump_clock: object) -> N
         await caught_up(nodes)
         await trio.sleep(1)
         chance = random.Random(4)
-        for _ in range(6):
+        for _ in range(3):
             await nodes.kill()
             whole = chance.choice(nodes.names)
             rotten = [name for name in nodes.names if name != whole]
